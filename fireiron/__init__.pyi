@@ -106,7 +106,9 @@ from fireiron.executable.mma_volta import HMMA_884_F32_TT as HMMA_884_F32_TT
 from fireiron.executable.movmatrix import MOVMATRIX_COL as MOVMATRIX_COL
 from fireiron.executable.movmatrix import MOVMATRIX_ROW as MOVMATRIX_ROW
 from fireiron.executable.movmatrix import MovMatrix as MovMatrix
+from fireiron.executable.pointwise import ScaleUnlessOne as ScaleUnlessOne
 from fireiron.executable.pointwise import ThreadPointwise as ThreadPointwise
+from fireiron.executable.pointwise import UNLESS_ONE as UNLESS_ONE
 from fireiron.executable.reduce import ThreadReduce as ThreadReduce
 from fireiron.executable.shuffle import SHFL_DOWN as SHFL_DOWN
 from fireiron.executable.shuffle import SHFL_IDX as SHFL_IDX
@@ -163,6 +165,7 @@ from fireiron.refine.chained import Chained as Chained
 from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.converted import Converted as Converted
 from fireiron.refine.in_flight import InFlight as InFlight
+from fireiron.refine.last_first import LastFirst as LastFirst
 from fireiron.refine.layout import DealOrder as DealOrder
 from fireiron.refine.no_sync import NoSync as NoSync
 from fireiron.refine.pad import Pad as Pad

@@ -79,11 +79,12 @@ class TilePlan:
     chained: bool = False
     ready: tuple[str, ...] = ()
     cluster: tuple[int, ...] = ()
+    last_first: tuple[str, int] | None = None
 
     @property
     def about_blocks(self) -> bool:
         """Whether something is said that only tiles dealt to Block can have."""
-        said = self.bands or self.cluster or self.resident or self.within or self.persistent
+        said = self.bands or self.cluster or self.resident or self.within or self.persistent or self.last_first
         return bool(said or self.turns > 1 or self.chained)
 
 
@@ -378,6 +379,8 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         return _left_to_the_next(spec, views, order, plan, draft)
     part, outer = draft.whole.part, draft.whole.outer
     cluster = None
+    if plan.last_first is not None and (plan.bands or plan.permutation is not None or math.prod(plan.cluster) > 1):
+        raise DecompositionError("last_first: bands, cluster and swizzle say which tile is a block's too", hint="one of them")
     if math.prod(plan.cluster) > 1:
         if part is not None or plan.permutation is not None:
             other = "split_k(.., Block)" if part is not None else "swizzle"
@@ -527,9 +530,12 @@ Take: TypeAlias = "Callable[[Spec, dict[str, View], list[Step], Expr, Draft | _I
 
 
 def _taking(plan: TilePlan) -> Take:
-    """How the tile of a block's number is found: digit by digit, in bands, or on a curve; the last two on grids of two dimensions."""
+    """How the tile of a block's number is found: digit by digit, a dimension's last ones first, or on grids of two dimensions in bands or
+    on a curve."""
 
     def take(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside) -> dict[str, View]:
+        if plan.last_first is not None:
+            return _take_last_first(spec, views, order, unit, draft, *plan.last_first)
         if not plan.bands or len(order) != 2:
             return _take_block_digits(spec, views, order, unit, draft)
         if plan.walk == BY_CURVE:
@@ -583,6 +589,40 @@ def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], un
         views = moved(views, spec, digit, index, unit=True)
         left = left // digit.size
     return views
+
+
+def _take_last_first(
+    spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, dim: str, together: int
+) -> dict[str, View]:
+    """The tile of a block where a dimension's last tiles come first, each with `together` tiles of the others, which are fastest."""
+    if dim not in spec.tile_dims:
+        raise DecompositionError(f"last_first({dim!r}): no dimension that is tiled", legal=spec.tile_dims)
+    ordered = [digit for digit in order if digit.dim == dim]
+    beside, rest = _beside([digit for digit in order if digit.dim != dim], together)
+    left = unit
+    digits = [*beside, *ordered, *rest]
+    for position, digit in enumerate(digits):
+        index = left if position == len(digits) - 1 else mod(left, digit.size)
+        # A digit is less than its size, which ranges alone do not tell where that is known at run time; the check of bounds does.
+        index = positive(digit.size - index) - 1 if digit.dim == dim else index
+        label = spec.labels[spec.dims.index(digit.dim)]
+        views = moved(views, spec, digit, _let_grid(f"block_{label}", index, digit.size, draft), unit=True)
+        left = left // digit.size
+    return views
+
+
+def _beside(others: list[Step], together: int) -> tuple[list[Step], list[Step]]:
+    """The digits of so many tiles, or of all, fastest first; and those that are left."""
+    if not together:
+        return others, []
+    known = list(itertools.takewhile(lambda digit: constant(digit.size) is not None, others))
+    shares = _deal_digits(known, together)
+    if shares is None:
+        sizes = "x".join(str(digit.size) for digit in others[::-1])
+        raise DecompositionError(
+            f"last_first: {together} of {sizes} tiles side by side", legal="0 (all), or a divisor of the fastest of them"
+        )
+    return [digit for digit, _ in shares[0]], [*shares[1], *others[len(known) :]]
 
 
 def _let_grid(name: str, index: Expr, size: Expr, draft: Draft | _Inside) -> Expr:

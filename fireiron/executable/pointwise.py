@@ -100,6 +100,39 @@ class ThreadPointwise(Executable):
         return _halves(printer, statement, self.pairs)
 
 
+@attrs.frozen
+class ScaleUnlessOne(ThreadPointwise):
+    """`x[m,n] = x[m,n] * f[m]` in registers, under one branch around all products of a thread: no factor that it has is other than 1.
+
+    The result is that of the plain product, since x * 1 is x. The branch also ends what the compiler takes together: it neither moves what
+    stands behind it in front of it, nor the other way round, which bounds how many registers live at once. Never chosen where it is not
+    asked for: `done(UNLESS_ONE)`.
+    """
+
+    def performs(self) -> str:
+        return "x[m,n] = x[m,n] * f[m] (RF,RF,RF)(Thread), left out where all factors of a thread are 1"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        found = super().mismatches(spec, architecture)
+        if spec.pointwise and not self.unless_one(spec):
+            found = (*found, Mismatch("formula", "x[m,n] = x[m,n] * f[m], f in registers", str(spec.definition)))
+        return found
+
+    def takes_neighbours(self, spec: Spec) -> bool:
+        return False
+
+    def unless_one(self, spec: Spec) -> str:
+        """The name of the factor; empty where the spec is no such product."""
+        only = spec.definition.only
+        if only is None or only.joins or not isinstance(only.value, Operation) or only.value.name != "*":
+            return ""
+        result = spec.operands[only.output]
+        names = [one.tensor for one in only.value.arguments if isinstance(one, Element)]
+        scaled = [name for name in names if spec.operands[name].tensor == result.tensor and spec.operands[name].dims == result.dims]
+        others = [name for name in names if spec.operands[name].tensor != result.tensor and spec.operands[name].memory.private]
+        return others[0] if len(scaled) == len(others) == 1 and result.memory.private else ""
+
+
 def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
     """A sum, a difference or a product in half precision, of two elements or of two pairs."""
     spec = statement.spec
@@ -266,6 +299,8 @@ def _operand(text: Text, inner: Value, outer: Operation, number: int) -> Text:
 POINTWISE = ThreadPointwise("Pointwise")
 POINTWISE2 = ThreadPointwise("Pointwise2", True)
 
+UNLESS_ONE = ScaleUnlessOne("UnlessOne")
+
 INSTRUCTIONS: tuple[Executable, ...] = (POINTWISE, POINTWISE2)
 
-__all__ = ["ThreadPointwise"]
+__all__ = ["UNLESS_ONE", "ScaleUnlessOne", "ThreadPointwise"]

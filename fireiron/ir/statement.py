@@ -68,6 +68,10 @@ class Instruction(Protocol):
         """The CUDA headers that its text needs, beside those of the element types."""
         ...
 
+    def unless_one(self, spec: Spec) -> str:
+        """The operand that changes nothing where it is 1: a thread with no other values of it leaves the statement out; empty for none."""
+        ...
+
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         """The declaration of a buffer in fragments, which only instructions like this one touch."""
         ...

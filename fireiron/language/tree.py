@@ -353,6 +353,10 @@ class Executable:
         """Whether its text takes several neighbours as well as the one element of a spec that it matches."""
         return False
 
+    def unless_one(self, spec: Spec) -> str:
+        """The operand that changes nothing where it is 1: a thread with no other values of it leaves the statement out; empty for none."""
+        return ""
+
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         """The statements for a matching spec: one `Exec` on the operands' views."""
         return (execution(self, spec, draft),)
