@@ -90,10 +90,24 @@ class _Hidden:
         if isinstance(value, Operation):
             if value.name == "where":
                 shown, other = (self._simple(one) for one in value.arguments[1:])
-                return shown if shown == other else Operation("where", (value.arguments[0], shown, other))
+                holds = self._holds(value.arguments[0])
+                if holds is not None or shown == other:
+                    return other if holds is False else shown
+                return Operation("where", (value.arguments[0], shown, other))
             return self._operation(value.name, tuple(self._simple(one) for one in value.arguments))
         assert value is not None
         return value
+
+    def _holds(self, condition: Value) -> bool | None:
+        """Whether a comparison holds because one side is infinite and the other finite; None where that does not say it."""
+        if not isinstance(condition, Operation) or condition.name not in ("<", "<=", ">", ">="):
+            return None
+        left, right = (self._simple(one) for one in condition.arguments)
+        if condition.name[0] == ">":
+            left, right = right, left
+        if (left == LEAST and self._finite(right)) or (right == INFINITY and self._finite(left)):
+            return True
+        return False if (right == LEAST and self._finite(left)) or (left == INFINITY and self._finite(right)) else None
 
     def _element(self, one: Element) -> Value:
         known = self.known.get(one.tensor)
