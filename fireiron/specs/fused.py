@@ -160,9 +160,9 @@ class FusedDefinition(Definition):
 
     @functools.cached_property
     def alike(self) -> tuple[tuple[str, str, str], ...]:
-        """Pairs of dimensions that have as many elements, as a temporary goes along both, with its name."""
+        """Pairs of dimensions that have as many elements, as a tensor goes along both, with its name."""
         found: dict[tuple[str, str, str], None] = {}
-        for name, dims in self.temporaries.items():
+        for name, dims in {**self.uses, **self.temporaries}.items():
             elements = [one for step in self.steps for one in (*step.formula.elements, step.formula.target) if one.tensor == name]
             found |= {(dim, other, name): None for one in elements for dim, other in zip(dims, one.dims, strict=True) if dim != other}
         return tuple(found)
