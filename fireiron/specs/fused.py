@@ -163,8 +163,10 @@ class FusedDefinition(Definition):
         """Pairs of dimensions that have as many elements, as a tensor goes along both, with its name."""
         found: dict[tuple[str, str, str], None] = {}
         for name, dims in {**self.uses, **self.temporaries}.items():
+            gone = {*self.batch, *self.scan} - {*dims}  # of a part that all steps take one element of
             elements = [one for step in self.steps for one in (*step.formula.elements, step.formula.target) if one.tensor == name]
-            found |= {(dim, other, name): None for one in elements for dim, other in zip(dims, one.dims, strict=True) if dim != other}
+            for place in [[dim for dim in one.dims if dim not in gone] for one in elements]:
+                found |= {(dim, other, name): None for dim, other in zip(dims, place, strict=True) if dim != other}
         return tuple(found)
 
     @functools.cached_property
