@@ -56,9 +56,11 @@ _TO_HALF: Mapping[str, str] = {
     "double": "__double2half",
     "int": "__int2half_rn",
     "signed char": "__int2half_rn",
+    "unsigned char": "__int2half_rn",
 }
 _TO_BFLOAT: Mapping[str, str] = {
     "float": "__float2bfloat16_rn", "double": "__double2bfloat16", "int": "__int2bfloat16_rn", "signed char": "__int2bfloat16_rn",
+    "unsigned char": "__int2bfloat16_rn",
 }  # fmt: skip
 
 

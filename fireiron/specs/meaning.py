@@ -232,17 +232,19 @@ def _old(formula: Formula, held: Any, accumulate: Any) -> Any:
 
     if accumulate is True:
         return held
-    bits = 8 * held.dtype.itemsize if numpy.issubdtype(held.dtype, numpy.integer) else None
-    return numpy.where(accumulate, held, _neutral(formula.joins_by, bits)).astype(held.dtype)
+    limits = None
+    if numpy.issubdtype(held.dtype, numpy.integer):
+        limits = int(numpy.iinfo(held.dtype).min), int(numpy.iinfo(held.dtype).max)
+    return numpy.where(accumulate, held, _neutral(formula.joins_by, limits)).astype(held.dtype)
 
 
 def neutral(by: str, dtype: DType) -> int | float:
     """What changes no sum, no maximum or no minimum of elements of a type."""
-    return _neutral(by, dtype.bits if dtype.kind == "int" else None)
+    return _neutral(by, dtype.limits if dtype.kind == "int" else None)
 
 
-def _neutral(by: str, bits: int | None) -> int | float:
-    least, most = (-math.inf, math.inf) if bits is None else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+def _neutral(by: str, limits: tuple[int, int] | None) -> int | float:
+    least, most = (-math.inf, math.inf) if limits is None else limits
     return {"sum": 0, "max": least, "min": most}[by]
 
 
