@@ -5,8 +5,8 @@
         each={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "act": "D[m,n] = relu(acc[m,n] + bias[n])"},
     )
 
-What a step is follows from its formula: a sum of products of two tensors is a `MatMul`, a sum, a maximum or a minimum of one tensor a
-`Reduction`, a copy a `Move`, a number everywhere an `Init`, anything else work on elements. Tensors that are no operands are temporaries.
+What a step is follows from its formula: a sum of products of two tensors is a `MatMul`, a sum, a maximum, a minimum or a product of the
+elements of one tensor a `Reduction`, a copy a `Move`, a number everywhere an `Init`, anything else work on elements. Tensors that are no operands are temporaries.
 
 The steps of `first` stand before a loop over the dimensions `over` (any number of elements at a time) or `scan` (one at a time, in order),
 those of `each` inside it, those of `last` behind it; what is written in one of them and read in another, or read before it is written, is
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -36,7 +36,8 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
-from fireiron.specs.meaning import convert, evaluated
+from fireiron.specs.meaning import convert, evaluated, joining
+from fireiron.specs.terms import Sums
 from fireiron.values.expr import constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, Strides, strides_of
@@ -300,7 +301,7 @@ class FusedDefinition(Definition):
         made = numpy.broadcast_to(made, shape)
         if one.joins and one.output in values:
             old = _at(values, one.target, self.uses, place)
-            made = {"sum": numpy.add, "max": numpy.fmax, "min": numpy.fmin}[one.joins_by](old, made)
+            made = joining(one.joins_by)(old, made)
         if one.output in self.uses and not one.output.startswith(INDICES):
             values[one.output][tuple(place.get(dim, slice(None)) for dim in one.target.dims)] = made
         else:
@@ -427,6 +428,7 @@ class Fused(Starter):
         steps = tuple(
             Step(step, _read(text, step, order), part) for part, formulas in parts for step, text in _named(formulas, part, parts).items()
         )
+        steps = _with_terms(steps, (*order, *uses), (*roles["scan"], *roles["batch"]))
         counted = {f"{INDICES}{dim}": (dim,) for dim in order}
         given = {**uses, **counted}
         known = tuple((one, as_dtype(kind)) for one, kind in (types or {}).items())
@@ -654,6 +656,13 @@ _ALIGNMENTS: Final = tuple(1 << power for power in range(MOST_ALIGNED.bit_length
 
 
 # ---------------------------------------------------------------------------------------------- reading and checks
+
+
+def _with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[str]) -> tuple[Step, ...]:
+    """The steps, those that add up expressions with their terms in front."""
+    taken = {*names, *(name for one in steps for name in (one.name, one.formula.output))}
+    sums = Sums(taken, single, INDICES)
+    return tuple(Step(name, made, one.part) for one in steps for name, made in sums.parted(one.name, one.formula))
 
 
 def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
