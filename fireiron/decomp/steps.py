@@ -5,7 +5,7 @@ What no strategy was chosen for follows whoever decides who holds its registers;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -300,6 +300,9 @@ class _Steps:
         counted = [self.views[f"{INDICES}{dim}"] for dim in one.over]
         if not target.memory.of_grid or all(view.shape == view.tensor.shape for view in counted):
             return None
+        if one.joins_by != "sum":
+            self._require_all(step, counted)
+            return None
         if target.dtype not in TYPES:
             raise DecompositionError(
                 f"step {step.name}: each block has a part of {one.output}, and one in {target.dtype} would be rounded once more by each",
@@ -312,6 +315,18 @@ class _Steps:
             origin=self.draft.origin,
         )  # fmt: skip
         return whole_view(tensor, copy)
+
+    def _require_all(self, step: Step, counted: Sequence[View]) -> None:
+        """Refuse a maximum, a minimum or a product of which a tile has a part: only sums are joined in memory."""
+        one = step.formula
+        part = next((dim for dim, view in zip(one.over, counted, strict=True) if not _is_whole(view)), None)
+        if part is not None:
+            size, whole = (str(shape[0]) for shape in (self.views[f"{INDICES}{part}"].shape, self.views[f"{INDICES}{part}"].tensor.shape))
+            raise DecompositionError(
+                f"step {step.name}: each tile has a part of {one.output}, and only sums of several are added to memory",
+                got=f"{shown(one)}, {size} of {whole} along {part}", legal=f"a tile with all of {part}", within=self.spec,
+                at=self.draft.origin, hint=f"a tile of {whole} along {part}; or {one.reduction}({part}, ...) of the result in a kernel of its own",
+            )  # fmt: skip
 
     def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:
         """Work on elements: what is read and written has two names, `x` and `x_before`.

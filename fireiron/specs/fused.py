@@ -666,9 +666,10 @@ def _with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[
 
 
 def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
-    """Whether a step adds up one tensor into an operand that no step reads: parts of that sum may be added by whoever has the terms."""
+    """Whether a step reduces one tensor into an operand that no step reads: tiles may have parts of a sum, which whoever has the terms adds,
+    and of another reduction a tile may have all."""
     one = step.formula
-    return one.reduces and one.joins_by == "sum" and one.output in uses and not any(one.output in other.reads for other in steps)
+    return one.reduces and one.output in uses and not any(one.output in other.reads for other in steps)
 
 
 def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
