@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError, FireironError, LaunchError
+from fireiron.errors import ArgumentError, FireironError, LaunchError, closest
 from fireiron.spec import Spec, default_result
 from fireiron.specs.epilogue import (
     RESULT,
@@ -770,7 +770,9 @@ def _with_operands(
     inputs = [name for name in made.uses if name not in plain.operands and name not in made.outputs and not name.startswith(INDICES)]
     missing = [name for name in inputs if name not in given]
     if missing:
-        raise ArgumentError(f"matmul: the epilogue reads {', '.join(missing)}, which is not given", hint=f"matmul(a, b, {missing[0]}=...)")
+        meant = closest(missing[0], [name for name in given if name not in inputs])
+        hint = f"did you mean {meant}, which is given?" if meant else f"matmul(a, b, {missing[0]}=...)"
+        raise ArgumentError(f"matmul: the epilogue reads {', '.join(missing)}, which is not given", got=text if meant else None, hint=hint)
     unknown = [name for name in given if name not in inputs]
     if unknown:
         raise ArgumentError(f"matmul: the epilogue does not read {unknown[0]}", got=text, legal=inputs or "none")

@@ -336,6 +336,7 @@ def test_what_matmul_refuses():
     text = "relu(acc + bias[n])"
     for arguments, message in (
         ({"epilogue": text}, "reads bias, which is not given"),
+        ({"epilogue": "acc + bais[n]", "bias": bias}, "(?s)reads bais, which is not given.*did you mean bias"),
         ({"epilogue": text, "bias": bias, "scale": 2}, "does not read scale"),
         ({"epilogue": text, "bias": bias[:3]}, "bias has the shape"),
         ({"epilogue": text, "bias": 2.0}, "bias is a number, and the epilogue reads bias"),

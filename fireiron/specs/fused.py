@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError, StoreError
+from fireiron.errors import ArgumentError, StoreError, closest
 from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
 from fireiron.specs.formula import (
     FUNCTIONS,
@@ -789,6 +789,13 @@ def _check_steps(made: FusedDefinition) -> None:
         for element in (*one.elements, one.target):
             _check_element(step, element, known, made)
         for name in step.reads:
+            if name not in written and name not in made.temporaries and not name.startswith((INDICES, EXTENTS)):
+                names = [*made.arrays, *made.temporaries]
+                meant = closest(name, names)
+                raise ArgumentError(
+                    f"step {step.name}: {name} is no operand, and no step writes it",
+                    got=shown(one), legal=names, hint=f"did you mean {meant}?" if meant else "an operand, or a step before that writes it",
+                )  # fmt: skip
             if name not in written and not name.startswith(EXTENTS):
                 hint = f"first={{...: '{one.target} = 0'}}" if name == one.output else "a step before that writes it"
                 raise ArgumentError(f"step {step.name}: {name} is read before anything wrote it", got=shown(one), hint=hint)

@@ -1,8 +1,8 @@
 """Sums of expressions as steps that kernels have: a step on elements makes the terms, and the sum, or the product of matrices, reads them.
 
-    t[m] = sum(n, exp(X[m,n]) * 2)                t_terms[m,n] = exp(X[m,n]) * 2;  t[m] = sum(n, t_terms[m,n])
-    t[m] = sum(n, X[m,n] * X[m,n])                the same: no factor has a dimension that the other has not
-    C[m,n] = sum(k, relu(A[m,k]) * B[k,n])        C_left[m,k] = relu(A[m,k]);      C[m,n] = sum(k, C_left[m,k] * B[k,n])
+t[m] = sum(n, exp(X[m,n]) * 2)                t_terms[m,n] = exp(X[m,n]) * 2;  t[m] = sum(n, t_terms[m,n])
+t[m] = sum(n, X[m,n] * X[m,n])                the same: no factor has a dimension that the other has not
+C[m,n] = sum(k, relu(A[m,k]) * B[k,n])        C_left[m,k] = relu(A[m,k]);      C[m,n] = sum(k, C_left[m,k] * B[k,n])
 """
 
 from __future__ import annotations
