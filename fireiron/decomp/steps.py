@@ -325,7 +325,7 @@ class _Steps:
             raise DecompositionError(
                 f"step {step.name}: each tile has a part of {one.output}, and only sums of several are added to memory",
                 got=f"{shown(one)}, {size} of {whole} along {part}", legal=f"a tile with all of {part}", within=self.spec,
-                at=self.draft.origin, hint=f"a tile of {whole} along {part}; or {one.reduction}({part}, ...) of the result in a kernel of its own",
+                at=self.draft.origin, hint=f"a tile of {whole} along {part}; or {one.reduction}({part}, ...) in a kernel of its own",
             )  # fmt: skip
 
     def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:

@@ -9,7 +9,6 @@ from fireiron.values.document import Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import TRUE
 from fireiron.values.machine import DType, float32, int32
 
-
 SIGNS = {"sum": "+", "prod": "*"}
 """What is a sign between values, and no function."""
 

@@ -6,7 +6,8 @@
     )
 
 What a step is follows from its formula: a sum of products of two tensors is a `MatMul`, a sum, a maximum, a minimum or a product of the
-elements of one tensor a `Reduction`, a copy a `Move`, a number everywhere an `Init`, anything else work on elements. Tensors that are no operands are temporaries.
+elements of one tensor a `Reduction`, a copy a `Move`, a number everywhere an `Init`, anything else work on elements. Tensors that are
+no operands are temporaries.
 
 The steps of `first` stand before a loop over the dimensions `over` (any number of elements at a time) or `scan` (one at a time, in order),
 those of `each` inside it, those of `last` behind it; what is written in one of them and read in another, or read before it is written, is
@@ -666,8 +667,8 @@ def _with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[
 
 
 def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
-    """Whether a step reduces one tensor into an operand that no step reads: tiles may have parts of a sum, which whoever has the terms adds,
-    and of another reduction a tile may have all."""
+    """Whether a step reduces one tensor into an operand that no step reads: whoever has terms of a sum may add its part of it, and of
+    another reduction a tile may have all."""
     one = step.formula
     return one.reduces and one.output in uses and not any(one.output in other.reads for other in steps)
 

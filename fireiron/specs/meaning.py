@@ -249,7 +249,7 @@ def _neutral(by: str, limits: tuple[int, int] | None) -> int | float:
 
 
 def joining(name: str) -> Any:
-    """The function that makes a sum, a maximum, a minimum or a product of two; maxima and minima of a number and NaN are the number (maxNum of IEEE 754)."""
+    """The function that makes a sum, a maximum, a minimum or a product of two; of a number and NaN the larger or smaller is the number."""
     import numpy
 
     return {"sum": numpy.add, "max": numpy.fmax, "min": numpy.fmin, "prod": numpy.multiply}[name]
