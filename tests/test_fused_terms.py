@@ -60,6 +60,15 @@ def test_a_carried_product():
     x = np.random.default_rng(0).standard_normal((3, 70)).astype(np.float32)
     t = chunk(definition(m=3, n=70, dtype=float32)).compile("sm_80")(x)
     assert np.allclose(t, (1 + x * 0.01).prod(1), rtol=1e-5)
+    held = Move.tile(1, 1).to(Lane).done()
+    twice = Fused(
+        name="twice", dims="m n", over="n", operands=ROWS, first={"one": "p[m] = 1"},
+        each={"part": "q[m] = prod(n, X[m,n])", "p": "p[m] = p[m] * q[m]"}, last={"t": "t[m] = p[m]"},
+    )  # fmt: skip
+    parts = twice.partial("part", 32).tile(m=2).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, held).done()
+    program = parts(twice(m=3, n=70, dtype=float32)).program("sm_80")
+    assert np.allclose(simulate(program.ir, {"X": 1 + x * 0.01}).outputs["t"], t, rtol=1e-5)
+    assert program.cuda.index("__shfl_xor_sync") > program.cuda.index("// t: ") - 1000 and "p_whole" in program.cuda
     with pytest.raises(ArgumentError, match="depends on how many elements of n"):
         Fused(
             name="lost", dims="m n", over="n", operands=ROWS, first={"one": "p[m] = 1"}, each={"p": "p[m] = prod(n, X[m,n])"},

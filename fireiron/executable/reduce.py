@@ -26,7 +26,7 @@ MOST_PARTS = 64
 
 @attrs.frozen
 class ThreadReduce(Executable):
-    """`Reduction(1,1,p)` of one thread, of any rank: one element is the sum, the product or an extremum of those along p, one after the other."""
+    """`Reduction(1,1,p)` of one thread, of any rank: one element is the sum, product or extremum of those along p, one after the other."""
 
     handles_edges: ClassVar[bool] = True
 
