@@ -73,13 +73,14 @@ class _Hidden:
         one = step.formula
         value: Value = hidden if hidden is not None else self._reduced(one, self._simple(one.value))
         if one.joins:
-            sign = {"sum": "+", "max": "max", "min": "min"}[one.joins_by]
+            sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[one.joins_by]
             value = self._operation(sign, (self._element(one.target), value))
         self.known[one.output], self.targets[one.output] = value, one.target
 
     def _reduced(self, one: Formula, value: Value) -> Value:
-        """What a sum, a maximum or a minimum of values is that are everywhere the same number; otherwise not known."""
-        if one.reduction is None or (isinstance(value, Number) and (one.reduction != "sum" or not value.value)):
+        """What values that are everywhere the same number are reduced to, where it is that number; otherwise not known."""
+        same = {"sum": ZERO, "prod": ONE}.get(one.joins_by, value)
+        if one.reduction is None or (isinstance(value, Number) and value == same):
             return value
         return Unknown(one.reduction, (value,), f"{one.reduction}({', '.join(one.over)}, {value})")
 
