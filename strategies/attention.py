@@ -14,9 +14,10 @@ Q[b,m,g,r,d], K[b,n,g,d], V[b,n,g,d], O[b,m,g,r,d]: `r` heads of queries read ea
 own. `spec` takes strides for other orders. `scale`, above 0, is what scores are multiplied by. A row that sees no key is 0: the running
 maximum begins at a finite number, less which exp2 of -inf is 0.
 
-`held` keeps the queries in registers, where `strategy` reads them again for each block of keys; `steady` rescales without asking. Without a window the last queries of a
-causal kernel begin first (`together` heads at a time; 0: all), as they see the most keys. Scores are made of `bd` elements of a head at a
-time, and the sum so far is rescaled under a branch: both bound what ptxas moves, which would fill more than 255 registers with fragments.
+`held` keeps the queries in registers, where `strategy` reads them again for each block of keys; `steady` rescales without asking. Without
+a window the last queries of a causal kernel begin first (`together` heads at a time; 0: all), as they see the most keys. Scores are made of
+`bd` elements of a head at a time, and the sum so far is rescaled under a branch: both bound what ptxas moves, which would fill more than
+255 registers with fragments.
 """
 
 from fireiron import *
@@ -140,7 +141,7 @@ steady_values = causal_values = values
 
 
 def best(spec):
-    """The name of the strategy that is the fastest for a problem on an H200: with few elements of a head rescaling costs less than a branch."""
+    """The name of the fastest strategy for a problem on an H200; with few elements of a head a branch costs more than it saves."""
     few = (constant(spec.size("d")) or 128) <= 64
     return "causal" if spec.starter == causal.start else "steady" if few else "strategy"
 
