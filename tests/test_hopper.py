@@ -144,7 +144,7 @@ def test_values_that_a_strategy_states_are_its_own(name):
 def test_where_another_strategy_is_the_default():
     """Older targets, other types, and rows of which TMA takes none where a copy would not pay."""
     assert chosen(halves(4096, 4096, 4096), "sm_90")[0] == "hmma_ampere"
-    assert chosen(halves(16, 4097, 4096))[0] == "small" and chosen(halves(4096, 4097, 4096))[0] == "hopper"
+    assert chosen(halves(16, 4097, 4096))[0] == "split_k" and chosen(halves(4096, 4097, 4096))[0] == "hopper"
     assert chosen(MatMul(1024, 1024, 1024)(GL, GL, GL)(Kernel))[0] == "gemm_nn"
     assert chosen(halves(M, N, K)) == ("hopper", {})
 

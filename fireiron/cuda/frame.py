@@ -13,7 +13,7 @@ from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.errors import VerificationError
-from fireiron.ir import Buffer, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
+from fireiron.ir import Buffer, Completion, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment, Joined
@@ -169,11 +169,13 @@ def _parameter(one: TensorMap | Buffer | Var | Reciprocal, chained: bool) -> str
 def _definitions(printer: KernelPrinter) -> Sequence[Item]:
     """The named values that the text uses, each after those that it is made of.
 
-    They divide the unsigned built-in variables themselves, which takes no correction for a sign.
+    They divide the unsigned built-in variables themselves, which takes no correction for a sign. Where warpgroups multiply, the numbers of
+    warps are told to be the same for all lanes: descriptors made of them are then made once for a warp, in front of the loops.
     """
     kernel, used = printer.kernel, set(printer.addresses.used)
     items: list[Item] = []
     built_in = {var: Var(BUILT_IN[var.name], var.low, var.high) for var in (kernel.block, kernel.thread)}
+    together = printer.addresses.together or any(one.completion is Completion.PRODUCT for one, _ in execs(kernel.body))
     direct = {var for var in used if var in built_in}
     lets = [one for one in kernel.body if isinstance(one, Let)]
     values = [printer.quotients.define(one.var, one.value) for one in lets]
@@ -182,7 +184,7 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
             used |= value.variables()
             kind = "long long" if let.var.high > INT_MAX else "int"
             said = document(value.substitute(built_in))
-            if printer.addresses.together and _of_warp(value, kernel):
+            if together and _of_warp(value, kernel):
                 said = Joined((FIRST_LANE, said, ", 0)"))
             items.append(Assignment(f"const {kind} {let.var}", said))
     items += [f"const int {var} = {BUILT_IN[var.name]};" for var in (kernel.thread, kernel.block) if var in direct]
