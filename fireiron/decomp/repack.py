@@ -19,7 +19,7 @@ from fireiron.language.tree import Context, Decomposition, Expansion, Node
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
-from fireiron.values.expr import ONE, Expr
+from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import GL, SH, Block, Kernel, Thread
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Storage, Tensor, View, whole_view
@@ -32,7 +32,7 @@ RUN, ROWS = 256, 16
 loads under way as there are rows."""
 
 LINE = 128
-"""Bytes of a row (column) of a tile that is turned round: what all banks of shared memory hold, and a sector of DRAM."""
+"""Bytes of a line of L2; also of a row (column) of a tile that is turned round, as all banks of shared memory hold so many."""
 
 BANK = 4
 """Bytes of a bank of shared memory."""
@@ -186,8 +186,13 @@ def _along(view: View) -> int | None:
 
 
 def _packed(view: View, along: int) -> MatrixLayout | Layout:
-    """Storage with neighbours along a dimension side by side, the others row-major, every row a multiple of 16 bytes."""
-    rank, many = len(view.shape), MULTIPLE // view.dtype.bytes
+    """Storage with neighbours along a dimension side by side, the others row-major, every row a multiple of 128 bytes, or of 16 if shorter.
+
+    A piece of a row that begins between two lines of L2 asks for both: a product whose tiles do takes up to a third longer.
+    """
+    rank, length = len(view.shape), constant(view.shape[along])
+    short = length is not None and length * view.dtype.bytes < LINE
+    many = (MULTIPLE if short else LINE) // view.dtype.bytes
     leading = (view.shape[along] + many - 1) // many * many
     if along == rank - 1 or rank == 2:
         return (RowMajor if along == rank - 1 else ColMajor)(ld=leading)
