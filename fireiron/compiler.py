@@ -24,6 +24,7 @@ from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
 from fireiron.lower.cluster import cluster
+from fireiron.lower.covered import covered
 from fireiron.lower.distribute import distribute
 from fireiron.lower.divide import divide
 from fireiron.lower.fence import fence
@@ -63,6 +64,7 @@ PASSES: Passes = (
     ("wait", wait),
     ("fence", fence),
     ("guard", guard),
+    ("covered", covered),
     ("cluster", cluster),
     ("chain", chain),
     ("divide", divide),

@@ -18,7 +18,7 @@ import numpy as np
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.ir import Buffer, For, Let, Piece, located, statements
+from fireiron.ir import Buffer, For, Let, Piece, inside, located, statements
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, as_expr, conjuncts, constant, floordiv, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.tensor import Storage
@@ -52,7 +52,7 @@ class _Bounds:
 
     def findings(self) -> Iterator[Finding]:
         """One finding for each access and dimension, or address."""
-        for use in self.scene.uses:
+        for use in (version for use in self.scene.uses for version in _versions(use)):
             buffer = self.kernel.buffer(use.access.buffer)
             if use.statement.active == FALSE or buffer.memory.counts:
                 continue
@@ -405,6 +405,14 @@ MOST_ADDRESSES = 8
 
 MOST_COMBINATIONS = 64
 """Ways to add what a statement's conditions leave over that are tried for one proof."""
+
+
+def _versions(use: Use) -> Iterator[Use]:
+    """An access of a statement, and that of its version for where all lies inside."""
+    yield use
+    if use.statement.whole != FALSE and use.position is not None:
+        version = inside(use.statement)
+        yield attrs.evolve(use, statement=version, access=version.accesses[use.position])
 
 
 def _multiples(value: Expr, spare: Expr) -> list[int]:

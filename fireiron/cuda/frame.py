@@ -11,6 +11,7 @@ from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.quotients import QUOTIENT
 from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
+from fireiron.cuda.versions import branched
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
@@ -27,7 +28,7 @@ def emit(*kernels: Kernel) -> str:
     Legal for final kernels of different names: raises VerificationError where a statement has no pieces, or an expression does not fit
     64 bits.
     """
-    kernels = tuple(straightened(at_tiles(kernel)) for kernel in kernels)
+    kernels = tuple(branched(straightened(at_tiles(kernel))) for kernel in kernels)
     printers = [KernelPrinter(kernel, Names(set().union(*map(_taken, kernels)))) for kernel in kernels]
     functions: dict[Function, str] = {}
     bodies = []

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import attrs
+
 from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
@@ -250,6 +252,11 @@ class KernelPrinter:
         kind, dtype = self.buffer(source).dtype, self.buffer(target).dtype
         held = kind if kind != dtype and reads[0].width > 1 else dtype
         count = statement.vector
+        stored = [conjuncts(one.condition) for one in writes]
+        shared = [part for part in stored[0] if all(part in other for other in stored)]
+        if any(part in conjuncts(read.condition) for read in reads for part in shared):  # what all stores test, no load need test again
+            both = [[_without(one, shared) for one in pieces] for pieces in parts]
+            return guarded(self.conditions(shared), (self._staged(statement, start, both, by),))
         items: list[Item] = [f"__align__({held.bytes * count}) {held.cuda} piece[{count}];"]
         for read in reads:
             lane = read.first - start
@@ -302,6 +309,11 @@ class KernelPrinter:
     def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
         """A user's text in a scope of its own."""
         return micro_kernel(self.kernel, statement, text, lambda value: self.addresses.used.update(value.variables()))
+
+
+def _without(piece: Piece, taken: Sequence[Expr]) -> Piece:
+    """A piece whose condition has some parts no more."""
+    return attrs.evolve(piece, condition=all_of(part for part in conjuncts(piece.condition) if part not in taken))
 
 
 class _By(NamedTuple):

@@ -43,7 +43,7 @@ def _rounded(left: Expr, right: Expr) -> Expr:
     step = right.factor
     for atoms, coefficient in terms:
         step = math.gcd(step, product_range(atoms, coefficient)[2])
-    rest = number % step if step else 0
+    rest = number % step if terms and step else 0
     return polynomial(dict(terms), number - rest) if rest else left
 
 
