@@ -52,7 +52,7 @@ class _Bounds:
 
     def findings(self) -> Iterator[Finding]:
         """One finding for each access and dimension, or address."""
-        for use in (version for use in self.scene.uses for version in _versions(use)):
+        for use in itertools.chain.from_iterable(map(_versions, self.scene.uses)):
             buffer = self.kernel.buffer(use.access.buffer)
             if use.statement.active == FALSE or buffer.memory.counts:
                 continue

@@ -11,8 +11,8 @@ from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.quotients import QUOTIENT
 from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
-from fireiron.cuda.versions import branched
 from fireiron.cuda.types import EIGHT_BITS
+from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles

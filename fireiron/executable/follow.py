@@ -505,7 +505,7 @@ def _side_by_side(spec: Spec, digit: Digit) -> int:
         steps = view.tensor.storage().steps
         if steps[axis] == ONE:
             others = [step for number, step in enumerate(steps) if number != axis and step is not None]
-            factors = [value.factor for value in (*others, part.base, *(() if part.bound is None else (part.bound,)))]
+            factors = [value.factor for value in (*others, part.base, view.tensor.shape[axis])]
             most = max(most, _power_of_two(math.gcd(*factors), min(WIDEST // view.dtype.bytes, MOST_NEIGHBOURS)))
     return most
 

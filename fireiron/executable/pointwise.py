@@ -48,7 +48,7 @@ class ThreadPointwise(Executable):
 
     @property
     def loads_together(self) -> bool:  # type: ignore[override]
-        """Whether neighbours of an input in memory are loaded together."""
+        """Whether neighbours in memory are loaded, or stored, together."""
         return not self.pairs
 
     def takes_neighbours(self, spec: Spec) -> bool:

@@ -52,7 +52,7 @@ class Instruction(Protocol):
 
     @property
     def loads_together(self) -> bool:
-        """Whether its text loads neighbours of an input in memory together, where they lie so."""
+        """Whether its text loads, or stores, neighbours in memory together, where they lie so."""
         ...
 
     @property

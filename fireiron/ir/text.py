@@ -57,7 +57,7 @@ class Braces:
 
 @attrs.frozen
 class If:
-    """Items under conditions that must all hold, and others for where they do not; one that contains nothing but another is printed as one."""
+    """Items under conditions that must all hold, and others for where they do not; one that has only another inside is printed as one."""
 
     conditions: tuple[Text, ...]
     body: tuple[Item, ...]

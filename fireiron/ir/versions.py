@@ -16,9 +16,7 @@ from fireiron.values.expr import FALSE, Expr, Less, all_of, any_of, conjuncts, c
 
 def plain(one: Exec) -> Exec:
     """The version without what `whole` implies; that this holds is said outside."""
-    pieces = tuple(
-        tuple(attrs.evolve(piece, condition=_rest(piece.condition, one.implied)) for piece in pieces) for pieces in one.pieces
-    )
+    pieces = tuple(tuple(attrs.evolve(piece, condition=_rest(piece.condition, one.implied)) for piece in pieces) for pieces in one.pieces)
     active, guard = _rest(one.active, one.implied), _rest(one.guard, one.implied)
     return attrs.evolve(one, active=active, guard=guard, pieces=pieces, whole=FALSE, implied=())
 

@@ -5,13 +5,15 @@ greatest of its coordinates: one comparison that is the same in a warp. Under it
 its opposite the statement itself. Work on elements is then in no branch of its own for each vector, and loads need not wait for each other.
 
 Copies are performed under a predicate as fast as without one. It is what computes the predicate that costs, where the loop around changes
-it in each of its turns: a copy has two versions where its only conditions are such ones. Kernels of one step are copies and products: they stay as they are.
+it in each of its turns: a copy has two versions where its only conditions are such ones.
+
+Kernels of one step are copies and products, and stay as they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -50,7 +52,7 @@ class _Covered:
                 known[statement.var] = statement.value
             if one is not None:
                 parts = self._parts(one, loops, known, around)
-                whole = all_of(dict.fromkeys(parts.values()))
+                whole = _strongest(parts.values())
                 if whole not in (TRUE, FALSE):
                     made = attrs.evolve(one, whole=whole, implied=tuple(parts))
                     (statement,) = edited((statement,), lambda _, made=made: made)  # type: ignore[misc]
@@ -115,6 +117,17 @@ class _Covered:
         threads = numpy.arange(-(-self.kernel.workers // WARP) * WARP)
         values = numpy.broadcast_to(compiled(value)({self.kernel.thread.name: threads}), threads.shape).reshape(-1, WARP)
         return bool((values == values[:, :1]).all())
+
+
+def _strongest(conditions: Iterable[Expr]) -> Expr:
+    """Comparisons as one condition; of several with one extent that differ by a number, the one with the greatest coordinate."""
+    kept: list[Less] = []
+    for one in dict.fromkeys(part for part in conditions if isinstance(part, Less)):
+        gaps = [(other, constant(one.left - other.left)) for other in kept if other.right == one.right]
+        if all(gap is None or gap > 0 for _, gap in gaps):
+            weaker = [other for other, gap in gaps if gap is not None]
+            kept = [*(other for other in kept if other not in weaker), one]
+    return all_of(kept)
 
 
 def _written_out(value: Expr, names: Mapping[Var, Expr]) -> Expr:
