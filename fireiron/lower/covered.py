@@ -4,8 +4,8 @@ A condition that differs from thread to thread, or from turn to turn of an unrol
 greatest of its coordinates: one comparison that is the same in a warp. Under it stands a version without the conditions it implies, under
 its opposite the statement itself. Work on elements is then in no branch of its own for each vector, and loads need not wait for each other.
 
-Copies are performed under a predicate as fast as without one. It is what computes the predicate that costs, where the loop around changes
-it in each of its turns: a copy has two versions where its only conditions are such ones.
+Copies, and sums in memory, are performed under a predicate as fast as without one. It is what computes the predicate that costs, where the
+loop around changes it in each of its turns: a copy has two versions where its only conditions are such ones.
 
 Kernels of one step are copies and products, and stay as they are.
 """
@@ -66,7 +66,7 @@ class _Covered:
 
     def _parts(self, one: Exec, loops: Sequence[For], names: Mapping[Var, Expr], around: For | None) -> dict[Expr, Expr]:
         """Conditions of a statement in loops of its own, each with what says the same of a whole warp; none where nothing is gained."""
-        if not one.pieces or one.spec.level.threads != 1:
+        if not one.pieces or one.spec.level.threads != 1 or one.atomic:
             return {}
         turns = math.prod(constant(loop.extent) or 0 for loop in loops)
         if turns * max(len(access.elements()) for access in one.accesses) > MOST_ELEMENTS:
