@@ -161,7 +161,9 @@ class _Bounds:
 
     def _implied(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> bool:
         """Whether conditions say `value < extent`."""
-        spares = [one.right - one.left - 1 for one in conditions if isinstance(one, Less)]
+        # What divides a difference above zero is at most as large.
+        gaps = [one.right - one.left for one in conditions if isinstance(one, Less)]
+        spares = [gap - (gap.factor or 1) for gap in gaps]
         for times in itertools.islice(itertools.product(*(_multiples(value, spare) for spare in spares)), MOST_COMBINATIONS):
             most = value
             for spare, number in zip(spares, times, strict=True):
