@@ -10,6 +10,7 @@ from fireiron.decomp.done import Done as Done
 from fireiron.decomp.epilog import Epilog as Epilog
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
+from fireiron.decomp.partial import Partial as Partial
 from fireiron.decomp.place import Place as Place
 from fireiron.decomp.repack import Repack as Repack
 from fireiron.decomp.split import Split as Split
@@ -105,7 +106,9 @@ from fireiron.executable.mma_volta import HMMA_884_F32_TT as HMMA_884_F32_TT
 from fireiron.executable.movmatrix import MOVMATRIX_COL as MOVMATRIX_COL
 from fireiron.executable.movmatrix import MOVMATRIX_ROW as MOVMATRIX_ROW
 from fireiron.executable.movmatrix import MovMatrix as MovMatrix
+from fireiron.executable.pointwise import ScaleUnlessOne as ScaleUnlessOne
 from fireiron.executable.pointwise import ThreadPointwise as ThreadPointwise
+from fireiron.executable.pointwise import UNLESS_ONE as UNLESS_ONE
 from fireiron.executable.reduce import ThreadReduce as ThreadReduce
 from fireiron.executable.shuffle import SHFL_DOWN as SHFL_DOWN
 from fireiron.executable.shuffle import SHFL_IDX as SHFL_IDX
@@ -129,6 +132,8 @@ from fireiron.executable.tma import TMA_LOAD as TMA_LOAD
 from fireiron.executable.tma import TMA_STORE as TMA_STORE
 from fireiron.executable.tma import TmaLoad as TmaLoad
 from fireiron.executable.tma import TmaStore as TmaStore
+from fireiron.executable.tma_vector import TMA_VECTOR_LOAD as TMA_VECTOR_LOAD
+from fireiron.executable.tma_vector import TmaVectorLoad as TmaVectorLoad
 from fireiron.executable.wgmma import WGMMA as WGMMA
 from fireiron.executable.wgmma import Wgmma as Wgmma
 from fireiron.executable.wmma import FILL_FRAGMENT as FILL_FRAGMENT
@@ -153,12 +158,14 @@ from fireiron.language.tunable import Derived as Derived
 from fireiron.language.tunable import Tunable as Tunable
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
+from fireiron.refine.ahead import Ahead as Ahead
 from fireiron.refine.align import Align as Align
 from fireiron.refine.bands import Bands as Bands
 from fireiron.refine.chained import Chained as Chained
 from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.converted import Converted as Converted
 from fireiron.refine.in_flight import InFlight as InFlight
+from fireiron.refine.last_first import LastFirst as LastFirst
 from fireiron.refine.layout import DealOrder as DealOrder
 from fireiron.refine.no_sync import NoSync as NoSync
 from fireiron.refine.pad import Pad as Pad
@@ -193,6 +200,7 @@ from fireiron.specs.operand import C as C
 from fireiron.specs.operand import DST as DST
 from fireiron.specs.operand import Operand as Operand
 from fireiron.specs.operand import SRC as SRC
+from fireiron.specs.partial import in_parts as in_parts
 from fireiron.specs.pointwise import BinaryPointwise as BinaryPointwise
 from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise

@@ -23,6 +23,7 @@ from fireiron.language.tree import Decomposition, Executable, Node
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
+from fireiron.lower.clamp import clamp
 from fireiron.lower.cluster import cluster
 from fireiron.lower.covered import covered
 from fireiron.lower.distribute import distribute
@@ -64,6 +65,7 @@ PASSES: Passes = (
     ("wait", wait),
     ("fence", fence),
     ("guard", guard),
+    ("clamp", clamp),
     ("covered", covered),
     ("cluster", cluster),
     ("chain", chain),
@@ -206,7 +208,18 @@ class Program:
         with self.timed("walk"):
             kernel = attrs.evolve(walk(grown, self.inner, self.name), title=tuple(self.title()))
             require_small(kernel)
+            self._require_ready(kernel)
         return self._passed({"walk": kernel}, SEQUENTIAL)
+
+    def _require_ready(self, kernel: Kernel) -> None:
+        """Nothing is called ready that a copy in front writes: a `DecompositionError`."""
+        for one in self._parted[0]:
+            if self.inner.operands[one[0].operand].tensor.name in kernel.ready:
+                raise DecompositionError(
+                    f"chained(ready={one[0].operand}): {one[0].operand} is copied by the launch in front, for which the kernel has to wait",
+                    within=self.inner,
+                    hint="store it as the kernel reads it, or leave it out of ready=",
+                )
 
     def _passed(self, stages: dict[str, Kernel], passes: Passes) -> dict[str, Kernel]:
         """Stages, and what further passes make of the last of them."""

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.language.strategy import Strategy
-    from fireiron.tune.records import Accept, Choice, Records
+    from fireiron.tune.records import Choice, Records
 
 Dtypes = tuple[Any, Any]
 """The types that are asked for, of the result and of the factors; None for what the arrays say."""
@@ -488,6 +488,7 @@ def _seen(operand: Operand, way: Way) -> Operand:
 
 def _made(asked: _Asked) -> _Made:
     from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.tune.records.default import default_choice
 
     choice, problem = _chosen(asked)
     kernel = CompiledKernel(choice.program)
@@ -495,7 +496,7 @@ def _made(asked: _Asked) -> _Made:
     if refused is None or asked.pinned:
         return _Made(kernel, choice, problem)
     # A compiler of another version may serialize products that the one of the measurements does not: another tile then.
-    other = _default(
+    other = default_choice(
         problem.spec, asked.architecture, lambda one: problem.served(one) and _refused_by_compiler(CompiledKernel(one)) is None
     )
     other = attrs.evolve(other, why=f"{other.why}; {choice.why} was first, but {refused.headline}")
@@ -617,6 +618,7 @@ def _device_architecture(device: int | None) -> str:
 def _chosen(asked: _Asked) -> tuple[Choice, Problem]:
     """The record that answers, for the product or the transposed one; else, if records are not pinned, the library's default."""
     from fireiron.tune.records import available, preference
+    from fireiron.tune.records.default import default_choice
 
     problems, architecture = asked.problems, asked.architecture
     records, gpu = available(asked.pinned), _gpu_name(asked.device)
@@ -636,7 +638,7 @@ def _chosen(asked: _Asked) -> tuple[Choice, Problem]:
         near = records.find(one.spec, architecture, gpu=gpu, accept=functools.partial(_answers_for, one))
         if near is not None:
             return near, one
-    return _default(first.spec, architecture, first.served), first
+    return default_choice(first.spec, architecture, first.served), first
 
 
 def _faster(records: Records, choice: Choice, problem: Problem, asked: _Asked) -> tuple[Choice, Problem] | None:
@@ -654,27 +656,6 @@ def _answers_for(problem: Problem, program: Program) -> bool:
     return problem.served(program) and (program.strategy.target != WARPGROUP_ARCHITECTURE or bool(program.ir.rings))
 
 
-def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:
-    from fireiron.language.library import default_strategy, defaults
-    from fireiron.tune.records import Choice
-
-    refusals = []
-    for name, values in defaults(spec, architecture):
-        try:
-            program = default_strategy(name, values, spec)(spec).program(architecture)
-            _ = program.ir
-        except FireironError as error:
-            refusals.append(f"{name}: {error.headline}")
-            continue
-        if served(program):
-            said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
-            types = spec.operands["A"].dtype
-            return Choice(None, False, f"no record answers; the default for {types} on {architecture}: {said}", program)
-    kinds = ", ".join(str(view.dtype) for view in spec.operands.values())
-    asked = f"no strategy of the library computes {spec} of {kinds} on {architecture}"
-    raise ArgumentError(asked, got="; ".join(refusals), hint="other element types, or another target")
-
-
 def _gpu_name(device: int | None) -> str | None:
     if device is None:
         return None
@@ -690,7 +671,7 @@ def _gpu_name(device: int | None) -> str | None:
 def _finished(
     a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None, text: str, types: Mapping[str, Any], given: Mapping[str, Any]
 ) -> _Finished:
-    """The kernel for a product with an epilogue: by the strategy for the plain product, else by a default that is legal with it."""
+    """The kernel for a product with an epilogue: by a record of just this, by the strategy for the plain product, else by a default."""
     shaped = {name: array for name, array in given.items() if getattr(array, "shape", ())}
     further = {name: _operand(array, name) for name, array in shaped.items()}
     stacked_in = max(len(getattr(a, "shape", ())), len(getattr(b, "shape", ()))) == 3
@@ -703,19 +684,42 @@ def _finished(
     folded = frozenset(name for name in (*further, *outputs_of(text, stacked_in)) if one_matrix and _of_stack(text, name))
     further |= {name: _operand(array, name) for name, array in outs.items() if name != RESULT}
     seen_so = {name: _seen_as(one, stacked, name in folded) for name, one in further.items()}
-    choice, problem = _chosen(asked)
-    order = [problem, *(one for one in asked.problems if one is not problem)]
-    refusals: list[str] = []
-    for one in order:
-        spec, turned = _with_operands(one, transposed(inner) if one.transposed else inner, seen_so, types, given)
-        program = _bound(choice if one is problem else None, one, spec, seen_so, asked, refusals)
-        if program is not None:
-            from fireiron.gpu.kernel import CompiledKernel
+    specs = {one: _with_operands(one, transposed(inner) if one.transposed else inner, seen_so, types, given) for one in asked.problems}
+    choice, problem = _recorded(specs, seen_so, asked) or _by_product(specs, seen_so, asked, text)
+    from fireiron.gpu.kernel import CompiledKernel
 
-            made = _Made(CompiledKernel(program), attrs.evolve(choice, program=program), one)
-            return _Finished(made, stacked, tuple(name for name in spec.inputs if name not in "AB"), spec.outputs, turned, folded)
+    spec, turned = specs[problem]
+    made = _Made(CompiledKernel(choice.program), choice, problem)
+    return _Finished(made, stacked, tuple(name for name in spec.inputs if name not in "AB"), spec.outputs, turned, folded)
+
+
+Specs = Mapping[Problem, tuple[Spec, frozenset[str]]]
+"""The specs of a product with an epilogue, for it and for the transposed one; and which outputs are transposed arrays then."""
+
+
+def _recorded(specs: Specs, further: Given, asked: _Asked) -> tuple[Choice, Problem] | None:
+    """The record that was measured for just this product with this epilogue."""
+    from fireiron.tune.records import available
+
+    records, gpu = available(asked.pinned), _gpu_name(asked.device)
+    for problem, (spec, _) in specs.items():
+        accept = functools.partial(_fits, _aligned(problem, further))
+        choice = records.find(spec, asked.architecture, neighbours=False, gpu=gpu, accept=accept)
+        if choice is not None:
+            return choice, problem
+    return None
+
+
+def _by_product(specs: Specs, further: Given, asked: _Asked, text: str) -> tuple[Choice, Problem]:
+    """The strategy for the plain product with the epilogue, else a default that is legal with it."""
+    choice, chosen = _chosen(asked)
+    refusals: list[str] = []
+    for problem in (chosen, *(one for one in asked.problems if one is not chosen)):
+        program = _bound(choice if problem is chosen else None, problem, specs[problem][0], further, asked, refusals)
+        if program is not None:
+            return attrs.evolve(choice, program=program), problem
     said = "; ".join(dict.fromkeys(refusals))
-    raise ArgumentError(f"no strategy of the library computes {text!r} behind {problem.spec} on {asked.architecture}", got=said)
+    raise ArgumentError(f"no strategy of the library computes {text!r} behind {chosen.spec} on {asked.architecture}", got=said)
 
 
 def several(out: Any) -> bool:
@@ -813,7 +817,7 @@ def _bound(
         for name, values in defaults(problem.spec, asked.architecture):
             yield name, default_strategy(name, values, problem.spec)
 
-    aligned = {**problem.aligned, **{name: one.align for name, one in further.items()}}
+    aligned = _aligned(problem, further)
     for name, strategy in candidates():
         try:
             program = strategy.on_product(spec).program(asked.architecture)
@@ -821,11 +825,24 @@ def _bound(
         except FireironError as error:
             refusals.append(f"{name}: {error.headline}")
             continue
-        needed = {
-            buffer.name: buffer.tensor.align for buffer in program.sequential.buffers if buffer.parameter and not buffer.memory.by_value
-        }
-        needed |= {launch.name: launch.program.sequential.buffer("src").tensor.align for launch in program.launches}
-        if all(aligned.get(name, _MOST_ALIGNED) >= align for name, align in needed.items()):
+        if _fits(aligned, program):
             return program
-        refusals.append(f"{name}: the arrays are aligned to {aligned} bytes, it needs {needed}")
+        refusals.append(f"{name}: the arrays are aligned to {aligned} bytes, it needs {_needed(program)}")
     return None
+
+
+def _aligned(problem: Problem, further: Mapping[str, Operand]) -> dict[str, int]:
+    """Bytes by operand, those of an epilogue included."""
+    return {**problem.aligned, **{name: one.align for name, one in further.items()}}
+
+
+def _needed(program: Program) -> dict[str, int]:
+    """The bytes to which a program needs its arrays aligned."""
+    buffers = program.sequential.buffers
+    needed = {buffer.name: buffer.tensor.align for buffer in buffers if buffer.parameter and not buffer.memory.by_value}
+    return needed | {launch.name: launch.program.sequential.buffer("src").tensor.align for launch in program.launches}
+
+
+def _fits(aligned: Mapping[str, int], program: Program) -> bool:
+    """Whether arrays are aligned as a program needs them; a new result always is."""
+    return all(aligned.get(name, _MOST_ALIGNED) >= align for name, align in _needed(program).items())

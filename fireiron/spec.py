@@ -20,7 +20,7 @@ import attrs
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
 from fireiron.specs.meaning import convert, neutral, perform, reference
-from fireiron.specs.verbs import Verbs, unfitting
+from fireiron.specs.verbs import Verbs, require_no_refinement, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
@@ -230,8 +230,9 @@ class Spec(Verbs):
     """What to compute: the kind, the level responsible, and the operands as views, in the order in which the formula names them.
 
     `accumulate` is the condition under which the result joins what the output holds, for a formula that can. `accumulator` is the type in
-    which unrefined code should add up; the output's own if None. `partial` says that this is one part of a sum, to which other blocks add
-    at the same time (`split_k`): it must be added atomically. `names` are what the dimensions are called in generated code.
+    which unrefined code should add up; the output's own if None. `in_parts` says that this is one part of a sum, to which other blocks add
+    at the same time (`split_k`): it must be added atomically. A `Reduction` in parts leaves apart what several threads make of their own
+    terms, along the dimension that only its result has. `names` are what the dimensions are called in generated code.
     `signature` gives the operands other indices than the kind does, as `einsum` writes them: `bmk,bkn->bmn`; sizes are those of the
     result's dimensions, then of those that are reduced.
 
@@ -245,7 +246,7 @@ class Spec(Verbs):
     parameters: tuple[tuple[str, Any], ...] = ()
     accumulate: Expr = attrs.field(default=FALSE, converter=as_condition)
     accumulator: DType | None = None
-    partial: bool = False
+    in_parts: bool = False
     names: tuple[str, ...] = ()
     signature: str = ""
 
@@ -271,6 +272,7 @@ class Spec(Verbs):
             for parameter, value in self.parameters:
                 if parameter == name:
                     return value
+            require_no_refinement(self, name)
         raise AttributeError(f"a {self.title if not name.startswith('_') else 'spec'} has no {name}")
 
     # ------------------------------------------------------------------------------------------ what the kind says
@@ -380,7 +382,7 @@ class Spec(Verbs):
         return self.at_level(self.level, **views)
 
     def with_options(self, **options: Any) -> Spec:
-        """The same spec with other options than operands: `accumulate`, `partial`."""
+        """The same spec with other options than operands: `accumulate`, `in_parts`."""
         return attrs.evolve(self, **options)
 
     def at_level(self, level: Level, **views: View) -> Spec:
@@ -504,22 +506,23 @@ class Spec(Verbs):
 
 _FIELDS: Final[Mapping[str, Any]] = attrs.fields_dict(Spec)
 TAKEN: Final = frozenset((*_FIELDS, "type", "dtype"))
-OPTIONS: Final = ("accumulate", "accumulator", "partial", "names", "signature")
+OPTIONS: Final = ("accumulate", "accumulator", "in_parts", "names", "signature")
 """What a spec says beside its level, operands and parameters."""
 
 
 def _check_options(spec: Spec) -> None:
     """Refuse options of wrong types, and those that the formula has no use for."""
     title, made = spec.title, spec.definition
-    if not isinstance(spec.partial, bool):
-        raise ArgumentError("partial: neither true nor false", got=spec.partial)
+    if not isinstance(spec.in_parts, bool):
+        raise ArgumentError("in_parts: neither true nor false", got=spec.in_parts)
     if spec.accumulator is not None and not isinstance(spec.accumulator, DType):
         raise ArgumentError("accumulator: not an element type", got=spec.accumulator, legal="float32 float16 ..., or None")
     if spec.accumulate != FALSE and (spec.atomic or not made.joins):
         raise ArgumentError(
             f"{title} never adds to what its output holds", got=spec.accumulate, legal="accumulate=False", hint="+= in the formula"
         )
-    if (spec.accumulator is not None or spec.partial) and not made.is_product_sum:
+    no_parts = spec.in_parts and not made.is_product_sum and not made.reduces
+    if (spec.accumulator is not None and not made.is_product_sum) or no_parts:
         raise ArgumentError(f"{title} is no sum of products, it has no accumulator and no parts")
     if not TAKEN.isdisjoint(spec.uses):
         taken = next(name for name in spec.uses if name in TAKEN)

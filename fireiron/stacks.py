@@ -31,7 +31,7 @@ class Way(enum.Enum):
         """The array seen so: the same memory."""
         if self is Way.AS_IS:
             return array
-        return array[0] if self is Way.FIRST else array.reshape(-1, array.shape[-1])
+        return array[0] if self is Way.FIRST else array.reshape(-1, *array.shape[2:])
 
     def stepped(self, shape: Shape, steps: Shape) -> tuple[Shape, Shape]:
         """Shape and steps of an array seen so."""
@@ -69,7 +69,7 @@ class Stacked:
         """A new result in the shape that the arrays ask for: the same memory."""
         if self.c is Way.AS_IS:
             return result
-        return result[None] if self.c is Way.FIRST else result.reshape(self.stack, -1, result.shape[-1])
+        return result[None] if self.c is Way.FIRST else result.reshape(self.stack, -1, *result.shape[1:])
 
 
 MATRICES: Final = Stacked()

@@ -1,6 +1,7 @@
 """Attention forward beside FlashAttention-2 and cuDNN (both by torch's scaled_dot_product_attention), in one run.
 
     python perf/attention.py FOLDER [--sizes 512,1024,2048,4096,8192,16384] [--dims 64,128] [--rounds 7] [--tune 4096] [--tokens 16384]
+        [--default]
 
 Halves, 16k tokens, 2048 elements in all heads of a token, arrays (b, h, m, d), causal and not. At the size `--tune` all of `CANDIDATES` are
 measured, and the best of each (d, causal) is what the other sizes get. Each kernel is verified against float64 on outputs that were NaN;
@@ -23,31 +24,60 @@ from fireiron.strategies import attention
 WIDTH = 2048
 """Elements of all heads of a token."""
 
+FIRST = {"held": False, "bm": 128, "bn": 64, "wm": 32, "stages": 2, "bd": 64, "together": 0, "slack": 0}
+"""The strategy's own values: queries in registers or not, the tunables, and the slack of the maximum."""
+
 CANDIDATES = {
-    128: ((False, 128, 64, 32, 2), (True, 128, 64, 16, 2), (True, 64, 64, 16, 2), (False, 128, 32, 32, 2)),
-    64: ((True, 128, 64, 32, 2), (False, 128, 128, 32, 2), (True, 128, 64, 16, 2), (True, 64, 64, 16, 2)),
+    128: (
+        {},
+        {"bd": 128},
+        {"slack": 8},
+        {"slack": 8, "bd": 128},
+        {"bn": 32, "bd": 128, "slack": 8},
+        {"wm": 16, "slack": 8},
+        {"together": 4},
+        {"together": 1, "slack": 8},
+    ),
+    64: (
+        {},
+        {"bn": 128},
+        {"slack": 8},
+        {"bn": 128, "slack": 8},
+        {"held": True, "slack": 8},
+        {"wm": 16, "slack": 8},
+        {"together": 4, "bn": 128},
+    ),
 }
-"""Queries in registers or not, bm, bn, wm, stages; by the size of a head."""
+"""What differs from these, by the size of a head."""
+
+
+def candidates_of(d, causal):
+    """The values to measure; the order of blocks matters under a mask only."""
+    return [tuple({**FIRST, **one}.values()) for one in CANDIDATES[d] if causal or "together" not in one]
+
 
 HEADS = ("d", "causal", "length", "FA2 TFLOP/s", "cuDNN TFLOP/s", "fireiron TFLOP/s", "of FA2", "of cuDNN", "values")
 
 
-def spec_of(length, d, causal, tokens):
+def spec_of(length, d, causal, tokens, slack=0):
     """The problem, with arrays of torch, (b, h, m, d)."""
     heads = WIDTH // d
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
-    made = attention.definition(causal=causal)
+    made = attention.definition(causal=causal, slack=slack)
     return attention.spec(length, length, d, heads=heads, batch=tokens // length, made=made, Q=queries, O=queries, K=keys, V=keys)
 
 
 @functools.cache
 def kernel_of(length, d, causal, tokens, values):
     """A compiled kernel; None where it is refused."""
-    held, bm, bn, wm, stages = values
-    strategy = attention.by_rows(attention.definition(causal=causal), held).with_(bm=bm, bn=bn, wm=wm, stages=stages)
+    given = dict(zip(FIRST, values, strict=True))
+    held, slack = given.pop("held"), given.pop("slack")
+    if not causal:
+        del given["together"]
+    strategy = attention.by_rows(attention.definition(causal=causal, slack=slack), held).with_(**given)
     try:
-        return strategy(spec_of(length, d, causal, tokens)).compile("sm_90")
+        return strategy(spec_of(length, d, causal, tokens, slack)).compile("sm_90")
     except FireironError as error:
         print(f"left out: {length} {d} {causal} {values}: {error}", flush=True)
         return None
@@ -101,8 +131,8 @@ def by_kernel(kernel, arrays):
     return functools.partial(kernel, as_queries(q), as_keys(k), as_keys(v), scale, out=as_queries(o))
 
 
-def error_of(call, arrays, causal):
-    """The Frobenius error of the first, the middle and the last head against float64, on an output that was NaN."""
+def error_of(call, arrays, causal, most=1e-3):
+    """The Frobenius error of the first, the middle and the last head against float64, on an output that was NaN; `most` is allowed."""
     import torch
 
     q, k, v, o = arrays
@@ -120,7 +150,7 @@ def error_of(call, arrays, causal):
                 scores.masked_fill_(places[None] > torch.arange(start, start + len(scores), device=q.device)[:, None], -math.inf)
             right = scores.softmax(-1) @ values
             worst = max(worst, float((o[batch, head, rows].double() - right).norm() / right.norm()))
-    if not (worst < 1e-3) or not bool(torch.isfinite(o).all()):
+    if not (worst < most) or not bool(torch.isfinite(o).all()):
         raise SystemExit(f"wrong: {tuple(o.shape)} causal {causal}: error {worst}")
     return worst
 
@@ -157,27 +187,29 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tune", type=int, default=4096)
     parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--default", action="store_true", help="measure the strategy as it is, and no candidates")
     given = parser.parse_args()
     sizes, dims = ([int(one) for one in text.split(",")] for text in (given.sizes, given.dims))
     order = [given.tune, *(one for one in sizes if one != given.tune)]
-    best, rows, records = {}, {}, []
+    own = tuple(FIRST.values())
+    best, rows, records = {(d, c): own for d in dims for c in (False, True)} if given.default else {}, {}, []
     with ThreadPoolExecutor(8) as pool:
         list(
             pool.map(
                 lambda one: kernel_of(*one),
-                [(given.tune, d, c, given.tokens, v) for d in dims for c in (False, True) for v in CANDIDATES[d]],
+                [(given.tune, d, c, given.tokens, v) for d in dims for c in (False, True) for v in candidates_of(d, c)],
             )
         )
         for length in order:
             problems = [(d, causal) for d in dims for causal in (False, True)]
-            if length != given.tune:
+            if length != given.tune or given.default:
                 list(pool.map(lambda one: kernel_of(*one), [(length, *one, given.tokens, best[one]) for one in problems]))
             for d, causal in problems:
-                chosen = CANDIDATES[d] if length == given.tune else (best[d, causal],)
+                chosen = candidates_of(d, causal) if length == given.tune and not given.default else (best[d, causal],)
                 times, errors, names = measured(length, d, causal, given.tokens, chosen, given.rounds)
                 work = 4 * given.tokens * length * WIDTH / (2 if causal else 1)
                 speed = {names[name]: work / one.us / 1e6 for name, one in times.items()}
-                ours = {name: one for name, one in speed.items() if name in CANDIDATES[d]}
+                ours = {name: one for name, one in speed.items() if isinstance(name, tuple)}
                 best.setdefault((d, causal), max(ours, key=ours.get))
                 values = best[d, causal]
                 peers = [speed.get("FA2"), speed.get("cuDNN")]

@@ -31,6 +31,7 @@ from tabulate import tabulate
 
 import fireiron
 from fireiron.check import Scene, check_banks, check_coalescing, check_resources
+from fireiron.measure.revision import revision
 
 ROOT = Path(__file__).parent.parent
 TARGETS = ("sm_80", "sm_90")
@@ -128,13 +129,12 @@ def environment():
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         cpu = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpu": cpu,
         "python": platform.python_version(),
         "numpy": numpy.__version__,
-        "commit": commit,
+        "revision": revision(),
         "command": " ".join(["python", "perf/bench_compile.py", *sys.argv[1:]]),
     }
 

@@ -26,6 +26,7 @@ from tabulate import tabulate
 from fireiron import *
 from fireiron.gpu import launch
 from fireiron.gpu.arrays import library_of
+from fireiron.measure.revision import revision
 
 SIZE = 8
 ROUND = 250
@@ -165,7 +166,7 @@ def environment():
 
     versions = {"python": platform.python_version(), "cupy": cupy.__version__, "driver": ".".join(map(str, launch.driver_version()))}
     name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
-    return {"date": time.strftime("%Y-%m-%d"), "gpu": name, "processor": processor(), **versions}
+    return {"date": time.strftime("%Y-%m-%d"), "gpu": name, "processor": processor(), "revision": revision(), **versions}
 
 
 def processor():

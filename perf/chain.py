@@ -1,10 +1,12 @@
 """Chains of small products: kernels that begin while the one before ends, beside the same kernels without that, and beside cuBLAS.
 
-    python perf/chain.py [-o FILE] [--sizes 128 256 512 768 1024] [--length 64] [--rounds 9]
+    python perf/chain.py [-o FILE] [--sizes 128 256 512 768 1024] [--length 64] [--rounds 9] [--candidates]
 
 Each chain is `length` products of halves, X <- X @ W, each of which needs the one before; it is captured into a CUDA graph once, and the graph
 is replayed. Printed is the median time of a product: of a replay, divided by the length. cuBLAS is PyTorch's matmul with `out=`, captured likewise.
-The kernels are those of the library's own tiles at each size. The results of all chains are compared first, exactly: W are permutations.
+The kernels are those of the library's own tiles at each size; `ready` is the same chained kernel that loads W before it waits, as no kernel of the chain
+writes W. With `--candidates` other tiles take part, each so: with fewer stages, of which two blocks find room on a multiprocessor, that of this kernel and
+that of the next; and kernels that let the next one begin only when they have waited themselves (`late`). The results of all chains are compared first, exactly: W are permutations.
 Needs an H100 or H200, CuPy and PyTorch.
 """
 
@@ -19,18 +21,85 @@ from tabulate import tabulate
 
 from fireiron import Chained, Tile
 from fireiron.gpu import launch
+from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import defaults, find
+from fireiron.measure.timing import environment
 from fireiron.strategies import hopper
 
 SIZES = (128, 256, 384, 512, 768, 1024)
 
 
-def kernels(size):
-    """The kernel that the library would take, and the same chained."""
+def tile(bm, bn, bk, stages, wm, wn, chunk=64, name="hopper"):
+    """A candidate: the name of a strategy, and values."""
+    values = {
+        "bm": bm,
+        "bn": bn,
+        "bk": bk,
+        "wm": wm,
+        "wn": wn,
+        "rows": 32 if wm == 96 else min(wm, 64),
+        "chunk": chunk,
+        "stages": stages,
+        "bands": 4,
+    }
+    return name, values
+
+
+CANDIDATES = {
+    512: (
+        tile(32, 64, 128, 2, 32, 64, name="hopper_small"),
+        tile(64, 64, 64, 8, 64, 64, name="hopper_small"),
+        tile(64, 32, 128, 4, 64, 32, 32, name="hopper_small"),
+        tile(16, 64, 128, 4, 16, 64, name="hopper_small"),
+    ),
+    768: (
+        tile(64, 96, 64, 4, 64, 96, 32, name="hopper_small"),
+        tile(64, 96, 128, 2, 64, 96, 32, name="hopper_small"),
+        tile(64, 64, 64, 6, 64, 64, name="hopper_small"),
+        tile(96, 64, 64, 4, 96, 64, name="hopper_small"),
+        tile(64, 128, 64, 4, 64, 64),
+    ),
+    1024: (
+        tile(64, 128, 64, 4, 64, 64),
+        tile(128, 64, 64, 4, 64, 64),
+        tile(128, 64, 64, 8, 64, 64),
+        tile(128, 128, 64, 3, 64, 128),
+        tile(64, 64, 64, 6, 64, 64, name="hopper_small"),
+    ),
+}
+"""Tiles, steps along k and stages beside the library's own."""
+
+
+def late(strategy, spec):
+    """The chained kernel that lets the next one begin when it has waited itself."""
+    program = strategy(spec).program("sm_90a")
+    launch_next, wait = "launch_next_kernel();\n", "wait_for_kernel_before();\n"
+    text = program.cuda
+    head, body = text.split('extern "C"')
+    producer = body.index("// producer")  # one thread of each block says it
+    body = body[:producer].replace(f"  {launch_next}", "") + body[producer:].replace(wait, f"{wait}    {launch_next}")
+    if body.count(wait) == 1:  # one for all threads, in front of the roles
+        body = body.replace(wait, f"{wait}  {launch_next}")
+    program.__dict__["text"] = f'{head}extern "C"{body}'
+    return CompiledKernel(program, ()).ready()
+
+
+def kernels(size, candidates):
+    """The kernel that the library would take, the same chained, and chained with W ready; other tiles, where they are asked for."""
     spec = hopper.spec(size, size, size)
     name, values = defaults(spec, "sm_90a")[0]
     plain = find(name).strategy.with_(**values)
-    return {"unchained": plain(spec).compile(), "chained": plain.at(Tile).refine(Chained())(spec).compile()}
+    chained, ready = (plain.at(Tile).refine(one) for one in (Chained(), Chained("B")))
+    found = {"unchained": plain(spec).compile(), "chained": chained(spec).compile(), "ready": ready(spec).compile()}
+    if candidates:
+        found["late"], found["ready, late"] = late(chained, spec), late(ready, spec)
+        for name, values in CANDIDATES.get(size, ()):
+            label = "{bm}x{bn}, k {bk}, {stages} stages".format(**values)
+            strategy = find(name).strategy.with_(**values).at(Tile)
+            found[label] = strategy.refine(Chained())(spec).compile()
+            found[f"{label}, ready"] = strategy.refine(Chained("B"))(spec).compile()
+            found[f"{label}, ready, late"] = late(strategy.refine(Chained("B")), spec)
+    return found
 
 
 def chain_of(kernel, arrays, length):
@@ -86,10 +155,10 @@ def inputs(size):
     return first, factors, [cupy.empty((size, size), np.float16) for _ in range(2)]
 
 
-def measured(size, length, rounds):
+def measured(size, length, rounds, candidates=False):
     """Microseconds of a product, by contender."""
     graphs, results = {}, {}
-    for name, kernel in {**kernels(size), "cuBLAS": None}.items():
+    for name, kernel in {**kernels(size, candidates), "cuBLAS": None}.items():
         arrays = inputs(size)
         steps = chain_of_cublas(arrays, length) if kernel is None else chain_of(kernel, arrays, length)
         graphs[name] = (*captured(steps), arrays, steps)
@@ -110,25 +179,35 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--candidates", action="store_true")
     options = parser.parse_args()
     if launch.visible_arch() != "sm_90":
         parser.error("needs an H100 or H200")
     rows = []
     for size in options.sizes:
-        found = measured(size, options.length, options.rounds)
+        found = measured(size, options.length, options.rounds, options.candidates)
         rows.append({"size": size, **found})
+        for name, us in sorted(found.items(), key=lambda one: one[1]) if options.candidates else ():
+            print(f"{size:5} {us:6.2f} us, {found['cuBLAS'] / us:.2f} of cuBLAS  {name}", flush=True)
     table = [
-        [row["size"], *(f"{row[name]:.2f}" for name in ("unchained", "chained", "cuBLAS")), f"{row['unchained'] / row['chained']:.2f}",
-         f"{row['cuBLAS'] / row['chained']:.2f}"]
+        [row["size"], *(f"{row[name]:.2f}" for name in ("unchained", "chained", "ready", "cuBLAS")), f"{row['unchained'] / row['chained']:.2f}",
+         f"{row['cuBLAS'] / row['chained']:.2f}", f"{row['cuBLAS'] / row['ready']:.2f}"]
         for row in rows
     ]  # fmt: skip
-    heads = ["M = N = K", "unchained, us", "chained, us", "cuBLAS, us", "unchained / chained", "cuBLAS / chained"]
+    heads = [
+        "M = N = K",
+        "unchained, us",
+        "chained, us",
+        "ready, us",
+        "cuBLAS, us",
+        "unchained / chained",
+        "cuBLAS / chained",
+        "cuBLAS / ready",
+    ]
     print(tabulate(table, heads, disable_numparse=True))
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:
-            json.dump(
-                {"gpu": cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), "length": options.length, "rows": rows}, file, indent=1
-            )
+            json.dump({"environment": environment(), "length": options.length, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

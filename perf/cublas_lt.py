@@ -54,12 +54,14 @@ class CublasLt:
         if status:
             raise RuntimeError(f"cublasLt{name}: status {status}")
 
-    def plan(self, a, b, out, bias=None, addend=None):
-        """A launch of out = a @ b, plus `addend`, and with a bias relu(... + bias)."""
+    def plan(self, a, b, out, bias=None, addend=None, relu=None):
+        """A launch of out = a @ b, plus `addend`, plus the bias, and with `relu`, which a bias brings unless said otherwise, its ReLU."""
         (m, k), n = a.shape, b.shape[1]
         product = self._made("MatmulDescCreate", ctypes.c_int(COMPUTE_32F), ctypes.c_int(REAL_32F))
+        epilogue = (BIAS if bias is not None else 0) | (RELU if relu or (relu is None and bias is not None) else 0)
+        if epilogue:
+            self._set("MatmulDescSetAttribute", product, EPILOGUE, ctypes.c_int32(epilogue))
         if bias is not None:
-            self._set("MatmulDescSetAttribute", product, EPILOGUE, ctypes.c_int32(RELU | BIAS))
             self._set("MatmulDescSetAttribute", product, BIAS_POINTER, ctypes.c_void_p(bias.data_ptr()))
         first, second, result = (self._layout(columns, rows) for rows, columns in ((k, n), (m, k), (m, n)))
         preference = self._made("MatmulPreferenceCreate")

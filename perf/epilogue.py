@@ -1,10 +1,12 @@
-"""GEMM + bias + ReLU beside the same strategy's plain GEMM, and beside cuBLASLt's fused epilogue and PyTorch's two calls.
+"""GEMM with bias, with ReLU, with both (Graphene, Figure 10) beside the same strategy's plain GEMM, cuBLASLt's epilogues and PyTorch's two calls.
 
     python perf/epilogue.py FOLDER [--rounds 5]
 
-Halves with sums in float32, what `fireiron.matmul` chooses for each size. Every result is compared with float64 first, from outputs full of NaN
-(relative Frobenius error of the first rows). Bursts, on sets that rotate through L2, all contenders in one run. The aim is the plain product's
-time, within 2 %. Writes `epilogue.json` and `epilogue.txt` into the folder; less than a minute on an H200.
+Halves with sums in float32, what `fireiron.matmul` chooses for each size. Beside it the same tile without the two things that make it fast: with the
+bias fetched ahead but clamped in float32 (`clamped early`), and with the bias read behind the product as well (`bias behind`). Every result is
+compared with float64 first, from outputs full of NaN (relative Frobenius error of the first rows). Bursts, on sets that rotate through L2, all
+contenders in one run. The aim is the plain product's time, within 2 %. Writes `epilogue.json` and `epilogue.txt` into the folder; about a
+minute on an H200.
 """
 
 import argparse
@@ -18,6 +20,14 @@ from tabulate import tabulate
 
 SIZES = ((4096, 4096, 4096), (5376, 5376, 2048), (5376, 5376, 5376))
 TEXT = "relu(acc + bias[n])"
+"""What the aim is for."""
+
+FINISHED = {"plain": "", "bias": "b", "ReLU": "r", "bias + ReLU": "br", "clamped early": "br", "bias behind": "br", "torch.mm": "",
+            "cuBLASLt bias": "b", "cuBLASLt ReLU": "r", "_addmm_activation": "br", "addmm, relu_": "br"}  # fmt: skip
+"""What each contender does beside multiplying: a bias, a ReLU."""
+
+EARLY = "relu(acc + bias[n]) * 1"
+"""The same numbers, of a formula that does not end with the clamping: it stays where it is, and the compiler drops the factor."""
 
 
 def row_name(size):
@@ -35,14 +45,15 @@ def sets_of(torch, m, n, k):
     return made
 
 
-def error_of(torch, call, one, finished):
+def error_of(torch, call, one, does):
     """The relative error of a result, in the Frobenius norm, of the first rows."""
     a, b, bias, c = one
     c.fill_(math.nan)
     call()
     torch.cuda.synchronize()
     want = a[:256].double() @ b.double()
-    want = torch.relu(want + bias.double()) if finished else want
+    want = want + bias.double() if "b" in does else want
+    want = torch.relu(want) if "r" in does else want
     return float((c[:256].double() - want).norm() / want.norm())
 
 
@@ -54,24 +65,38 @@ def two_calls(torch, a, b, bias, c):
 
 def measured(torch, size, rounds):
     """The row of the table, and times by name."""
-    from fireiron import matmul
+    from cublas_lt import cublas_lt
+
+    from fireiron import Ahead, Epilog, Tile, matmul
     from fireiron.measure.timing import measure
 
     sets = sets_of(torch, *size)
     a, b, bias, c = sets[0]
     plain, fused = matmul.kernel(a, b, c), matmul.kernel(a, b, c, epilogue=TEXT, bias=bias)
+    early = matmul.kernel(a, b, c, epilogue=EARLY, bias=bias)
+    behind = early.program.strategy.at(Epilog).refine(Ahead(fetched=False)).compile("sm_90a")
+    tiles = {kernel.program.strategy.at(Tile).step for kernel in (plain, fused, early, behind)}
+    assert len(tiles) == 1, tiles
+    added, cut = matmul.kernel(a, b, c, epilogue="acc + bias[n]", bias=bias), matmul.kernel(a, b, c, epilogue="relu(acc)")
     calls = {
         "plain": [plain.prepare(a, b, out=c) for a, b, _, c in sets],
+        "bias": [added.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
+        "ReLU": [cut.prepare(a, b, out=c) for a, b, _, c in sets],
         "bias + ReLU": [fused.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
+        "clamped early": [early.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
+        "bias behind": [behind.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
         "torch.mm": [functools.partial(torch.mm, a, b, out=c) for a, b, _, c in sets],
+        "cuBLASLt bias": [cublas_lt().plan(a, b, c, bias, relu=False) for a, b, bias, c in sets],
+        "cuBLASLt ReLU": [cublas_lt().plan(a, b, c, relu=True) for a, b, _, c in sets],
         "_addmm_activation": [functools.partial(torch._addmm_activation, bias, a, b, out=c) for a, b, bias, c in sets],
         "addmm, relu_": [functools.partial(two_calls, torch, *one) for one in sets],
     }
-    errors = {name: error_of(torch, found[0], sets[0], name not in ("plain", "torch.mm")) for name, found in calls.items()}
+    errors = {name: error_of(torch, found[0], sets[0], FINISHED[name]) for name, found in calls.items()}
     assert max(errors.values()) < 1e-3, errors
     times = {name: one.us for name, one in measure(calls, rounds=rounds).items()}
     found = {"plain": plain.resources.registers, "fused": fused.resources.registers, "spills": fused.resources.spill_stores}
-    ratios = [times["plain"] / times["bias + ReLU"], times["_addmm_activation"] / times["bias + ReLU"]]
+    peers = {"bias": "cuBLASLt bias", "ReLU": "cuBLASLt ReLU", "bias + ReLU": "_addmm_activation"}
+    ratios = [times["plain"] / times["bias + ReLU"], *(times[peer] / times[name] for name, peer in peers.items())]
     return [row_name(size), *times.values(), *ratios, *found.values()], {"times": times, "errors": errors, **found}
 
 
@@ -92,10 +117,10 @@ def main():
         print(row, flush=True)
         torch.cuda.empty_cache()
     heads = (
-        "size", "plain us", "bias + ReLU us", "torch.mm us", "_addmm_activation us", "addmm, relu_ us", "plain / ours", "cuBLASLt / ours",
-        "registers plain", "registers", "spills",
+        "size", *(f"{name} us" for name in FINISHED), "plain / ours", "cuBLASLt / bias", "cuBLASLt / ReLU", "cuBLASLt / both", "registers plain",
+        "registers", "spills",
     )  # fmt: skip
-    table = tabulate(rows, heads, floatfmt=("", *[".2f"] * 5, ".3f", ".3f", "", "", "")) + "\n"
+    table = tabulate(rows, heads, floatfmt=("", *[".2f"] * len(FINISHED), *[".3f"] * 4, "", "", "")) + "\n"
     print(table)
     (options.folder / "epilogue.txt").write_text(table)
     (options.folder / "epilogue.json").write_text(json.dumps({"environment": environment(), "measured": kept}, indent=1) + "\n")

@@ -1,6 +1,9 @@
 """What scripts for fused kernels share: tensors of PyTorch, kernels verified on poisoned outputs, a table of times beside each other."""
 
+import concurrent.futures
 import json
+import os
+import time
 from pathlib import Path
 
 from tabulate import tabulate
@@ -9,6 +12,17 @@ from fireiron.errors import FireironError
 
 ERROR = 2e-3
 """Relative error in the Frobenius norm; halves have 5e-4 for each rounding."""
+
+
+PAUSE = 0.15
+"""Seconds before a burst of those that are compared at the end."""
+
+STARTED = time.monotonic()
+
+
+def say(*words):
+    """Progress, with the seconds since the start."""
+    print(f"{time.monotonic() - STARTED:6.1f} s", *words, flush=True)
 
 
 def sets_of(bytes_of_one, most=24, rotated=150e6):
@@ -46,16 +60,43 @@ class Contenders:
             return
         self.calls[name] = launches
 
-    def times(self, rounds):
-        """Microseconds by name: bursts, tensors rotated through L2, all in turn."""
+    def times(self, rounds, groups=("",), each=1):
+        """Microseconds by name, twice: of all once, then of the `each` best of each group, names that begin so, in turns, in bursts."""
         from fireiron.measure.timing import measure
 
-        return {name: one.us for name, one in measure(self.calls, rounds=rounds).items()}
+        first = {name: one.us for name, one in measure(self.calls, rounds=1, pause=0.02).items()}
+        found = []
+        for start in groups:
+            found += sorted((name for name in first if name.startswith(start)), key=first.get)[:each]
+        finals = {name: self.calls[name] for name in dict.fromkeys(found)}
+        return first, {name: one.us for name, one in measure(finals, rounds=rounds, pause=PAUSE).items()}
 
 
-def prepared(strategy, spec):
-    """A compiled kernel of a strategy for a spec, for the current GPU."""
-    return strategy(spec).compile()
+def compiled(strategy, spec):
+    """A compiled kernel of a strategy for a spec, for an H100 or H200; or why there is none."""
+    try:
+        return strategy(spec).compile("sm_90")
+    except FireironError as problem:
+        return str(problem).splitlines()[0]
+
+
+class Crew:
+    """Processes that compile while others are measured; start it before PyTorch has a context."""
+
+    def __init__(self):
+        self.pool = concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
+
+    def begin(self, strategies, spec):
+        """Begin to compile strategies, by name, for a spec; what `kernels` is given."""
+        return {name: self.pool.submit(compiled, strategy, spec) for name, strategy in strategies.items()}
+
+    def kernels(self, jobs):
+        """The kernels by name, when they are there; what is refused is said."""
+        found = {name: job.result() for name, job in jobs.items()}
+        for name, one in found.items():
+            if isinstance(one, str):
+                say(f"left out: {name}: {one}")
+        return {name: one for name, one in found.items() if not isinstance(one, str)}
 
 
 def best(times, start):
@@ -66,11 +107,11 @@ def best(times, start):
 
 
 def written(folder, name, heads, rows, kept):
-    """The table, printed and stored beside all times and where they were measured."""
+    """The table so far, printed and stored beside all times and where they were measured."""
     from fireiron.measure.timing import environment
 
     text = tabulate(rows, heads, floatfmt=".2f") + "\n"
-    print(text)
+    print(text, flush=True)
     Path(folder).mkdir(parents=True, exist_ok=True)
     Path(folder, f"{name}.txt").write_text(text)
     Path(folder, f"{name}.json").write_text(json.dumps({"environment": environment(), "measured": kept}, indent=1) + "\n")

@@ -1,16 +1,21 @@
 """LayerNorm, RMSNorm and softmax of fp16 rows beside a copy of the same bytes, PyTorch, torch.compile and Triton (Graphene, Figure 13).
 
     python perf/layernorm.py FOLDER [--rounds 5] [--rows 4096,8192,16384,32768,65536] [--hidden 1024,4096,8192] [--no-compile]
+    python perf/layernorm.py FOLDER --kernels rmsnorm,softmax --rounds 4 --rows 4096,16384,65536 [--no-compile]
 
 Our kernels take any number of rows; `ours` is what the library chooses for the size, the others deal a row to other numbers of warps. Each
 kernel is compared with float64 on outputs full of NaN first. The copy is the better of `copy_` and `torch.neg`. TB/s count a read and a write
-of the matrix. Bursts, on sets that rotate through L2; all of one size in one run. Writes `layernorm.json` and `layernorm.txt` into the folder.
+of the matrix. Bursts, on sets that rotate through L2; all of one size in one run. Writes `layernorm.json` and `layernorm.txt` into the folder,
+or files that are called as the kernels are, `rmsnorm-softmax.json`. The second call takes about 50 seconds on an H200, 25 without torch.compile.
 """
 
 import argparse
 import functools
+import itertools
 import json
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from other_types import ROTATED
@@ -23,6 +28,8 @@ EPSILON = 1e-5
 PAUSE = 0.05
 """Seconds before each burst: these kernels wait for memory, and power does not limit them."""
 
+ALL = "layernorm,rmsnorm,softmax"
+
 TURNS = {1024: (1, 2, 4), 4096: (1, 2, 4), 8192: (2, 4, 8)}
 """How many 16-byte loads a lane has of a row, by the size of the row: the forms that are measured."""
 
@@ -32,7 +39,7 @@ def forms(module, hidden):
     spec = module.spec(sym("M"), hidden, dtype=float16)
     chosen = module.values(spec)
     found = {"ours": module.strategy.with_(**chosen)(spec).compile()}
-    for turns in TURNS.get(hidden, ()) if module is layernorm else ():
+    for turns in TURNS.get(hidden, ()):
         warps = hidden // (256 * turns)
         values = {"rows": max(4 // warps, 1), "turns": turns, "vector": 8}
         if values != chosen:
@@ -40,13 +47,13 @@ def forms(module, hidden):
     return found
 
 
-def triton_kernel():
-    """LayerNorm as in Triton's tutorial, for rows that one program holds."""
+def triton_kernels():
+    """Triton's kernels by name, for rows that one program holds: LayerNorm and softmax as in its tutorials, RMSNorm alike."""
     import triton
     import triton.language as tl
 
     @triton.jit
-    def forward(X, Y, W, B, stride, N, eps, BLOCK: tl.constexpr):
+    def layer_norm(X, Y, W, B, stride, N, eps, BLOCK: tl.constexpr):
         row = tl.program_id(0)
         columns = tl.arange(0, BLOCK)
         inside = columns < N
@@ -58,11 +65,42 @@ def triton_kernel():
         b = tl.load(B + columns, mask=inside)
         tl.store(Y + row * stride + columns, centred * scale * w + b, mask=inside)
 
-    def launch(x, w, b, y, warps):
-        rows, hidden = x.shape
-        forward[(rows,)](x, y, w, b, x.stride(0), hidden, EPSILON, BLOCK=triton.next_power_of_2(hidden), num_warps=warps)
+    @triton.jit
+    def rms_norm(X, Y, W, B, stride, N, eps, BLOCK: tl.constexpr):
+        row = tl.program_id(0)
+        columns = tl.arange(0, BLOCK)
+        inside = columns < N
+        x = tl.load(X + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
+        scale = 1 / tl.sqrt(tl.sum(x * x, axis=0) / N + eps)
+        tl.store(Y + row * stride + columns, x * scale * tl.load(W + columns, mask=inside), mask=inside)
 
-    return launch
+    @triton.jit
+    def softmax(X, Y, W, B, stride, N, eps, BLOCK: tl.constexpr):
+        row = tl.program_id(0)
+        columns = tl.arange(0, BLOCK)
+        inside = columns < N
+        x = tl.load(X + row * stride + columns, mask=inside, other=-float("inf")).to(tl.float32)
+        power = tl.exp(x - tl.max(x, axis=0))
+        tl.store(Y + row * stride + columns, power / tl.sum(power, axis=0), mask=inside)
+
+    def launcher(kernel):
+        def launch(x, w, b, y, warps):
+            rows, hidden = x.shape
+            kernel[(rows,)](x, y, w, b, x.stride(0), hidden, EPSILON, BLOCK=triton.next_power_of_2(hidden), num_warps=warps)
+
+        return launch
+
+    return {name: launcher(one) for name, one in (("layernorm", layer_norm), ("rmsnorm", rms_norm), ("softmax", softmax))}
+
+
+def eager(torch, name):
+    """PyTorch's function of x, w and b."""
+    functional = torch.nn.functional
+    return {
+        "layernorm": lambda x, w, b: functional.layer_norm(x, x.shape[1:], w, b, EPSILON),
+        "rmsnorm": lambda x, w, b: functional.rms_norm(x, x.shape[1:], w, EPSILON),
+        "softmax": lambda x, w, b: torch.softmax(x, -1),
+    }[name]
 
 
 def kept(function, *arguments):
@@ -103,16 +141,9 @@ def checked(torch, name, label, call, one):
 
 def calls_of(torch, name, kernels, compiled, triton_launch, sets):
     """All contenders, by name, a call for each set."""
-    functional = torch.nn.functional
-    sizes = sets[0][0].shape[1:]
-    eager = {
-        "layernorm": lambda x, w, b: functional.layer_norm(x, sizes, w, b, EPSILON),
-        "rmsnorm": lambda x, w, b: functional.rms_norm(x, sizes, w, EPSILON),
-        "softmax": lambda x, w, b: torch.softmax(x, -1),
-    }[name]
     count, numbers = {"layernorm": (3, (EPSILON,)), "rmsnorm": (2, (EPSILON,)), "softmax": (1, ())}[name]
     found = {label: [kernel.prepare(*one[:count], *numbers, out=one[3]) for one in sets] for label, kernel in kernels.items()}
-    found["torch"] = [kept(eager, x, w, b) for x, w, b, _ in sets]
+    found["torch"] = [kept(eager(torch, name), x, w, b) for x, w, b, _ in sets]
     if compiled is not None:
         found["compile"] = [kept(compiled, x, w, b) for x, w, b, _ in sets]
     for warps in (4, 8) if triton_launch is not None else ():
@@ -129,6 +160,8 @@ def measured(torch, name, rows, hidden, kernels, compiled, triton_launch, rounds
     sets = []
     for _ in range(count):
         x = torch.randn(rows, hidden, device="cuda", dtype=torch.float16)
+        if compiled is not None:
+            torch._dynamo.maybe_mark_dynamic(x, 0)
         sets.append((x, w, b, torch.empty_like(x)))
     calls = calls_of(torch, name, kernels, compiled, triton_launch, sets)
     errors = {label: checked(torch, name, label, ones[0], sets[0]) for label, ones in calls.items()}
@@ -138,13 +171,9 @@ def measured(torch, name, rows, hidden, kernels, compiled, triton_launch, rounds
     return times, errors
 
 
-def compiled_of(torch, hidden):
-    """PyTorch's LayerNorm through torch.compile, for any number of rows."""
-
-    def forward(x, w, b):
-        return torch.nn.functional.layer_norm(x, (hidden,), w, b, EPSILON)
-
-    return torch.compile(forward, dynamic=True)
+def compiled_of(torch, name):
+    """PyTorch's function through torch.compile, for any number of rows of one size, as `measured` marks them."""
+    return torch.compile(eager(torch, name))
 
 
 def row_of(name, rows, hidden, times):
@@ -164,33 +193,42 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", default="4096,8192,16384,32768,65536")
     parser.add_argument("--hidden", default="1024,4096,8192")
+    parser.add_argument("--kernels", default=ALL)
     parser.add_argument("--no-compile", action="store_true")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     import torch
+    import torch._dynamo
 
     from fireiron.measure.timing import environment
 
-    launch = triton_kernel()
-    table, result = [], []
-    for name, module in (("layernorm", layernorm), ("rmsnorm", rmsnorm), ("softmax", softmax)):
-        for hidden in map(int, options.hidden.split(",")):
-            kernels = forms(module, hidden)
-            norm = module is layernorm
-            compiled = compiled_of(torch, hidden) if norm and not options.no_compile else None
-            for rows in map(int, options.rows.split(",")):
-                if not norm and rows not in (4096, 16384):
-                    continue
-                times, errors = measured(torch, name, rows, hidden, kernels, compiled, launch if norm else None, options.rounds)
-                table.append(row_of(name, rows, hidden, times))
-                result.append({"kernel": name, "rows": rows, "hidden": hidden, "us": times, "errors": errors})
-                print(table[-1], flush=True)
-                torch.cuda.empty_cache()
+    torch._dynamo.config.recompile_limit = 64  # one function, compiled for each size
+    peers = triton_kernels()
+    table, result, began = [], [], time.monotonic()
+    modules = {"layernorm": layernorm, "rmsnorm": rmsnorm, "softmax": softmax}
+    chosen = options.kernels.split(",")
+    sizes = [int(one) for one in options.hidden.split(",")]
+    with ThreadPoolExecutor(8) as pool:
+        kernels = dict(
+            zip(itertools.product(chosen, sizes), pool.map(lambda one: forms(modules[one[0]], one[1]), itertools.product(chosen, sizes)))
+        )
+    print(f"{time.monotonic() - began:.0f} s: {sum(map(len, kernels.values()))} kernels", flush=True)
+    for name, hidden in kernels:
+        compiled = None if options.no_compile else compiled_of(torch, name)
+        for rows in map(int, options.rows.split(",")):
+            if name != "layernorm" and options.kernels == ALL and rows not in (4096, 16384):
+                continue
+            times, errors = measured(torch, name, rows, hidden, kernels[name, hidden], compiled, peers[name], options.rounds)
+            table.append(row_of(name, rows, hidden, times))
+            result.append({"kernel": name, "rows": rows, "hidden": hidden, "us": times, "errors": errors})
+            print(f"{time.monotonic() - began:.0f} s", table[-1], flush=True)
+            torch.cuda.empty_cache()
     heads = ("kernel", "rows", "hidden", "copy TB/s", "ours TB/s", "ours/copy", "best form", "torch", "compile", "Triton")
     text = tabulate(table, heads, floatfmt=("", "", "", ".2f", ".2f", ".3f", "", ".2f", ".2f", ".2f")) + "\n"
     print(text)
-    (options.folder / "layernorm.txt").write_text(text)
-    (options.folder / "layernorm.json").write_text(json.dumps({"environment": environment(), "measured": result}, indent=1) + "\n")
+    called = "layernorm" if "layernorm" in chosen else "-".join(chosen)
+    (options.folder / f"{called}.txt").write_text(text)
+    (options.folder / f"{called}.json").write_text(json.dumps({"environment": environment(), "measured": result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """The gate of an LSTM cell, relu(X·W + H·R + bias), in one kernel, beside five and two kernels and Triton (Graphene, Figure 12).
 
-    python perf/lstm.py FOLDER [--sizes 1024,2048,3072,4096] [--rounds 5]
+    python perf/lstm.py FOLDER [--sizes 1024,2048,3072,4096] [--rounds 4]
 
 Halves, M = N = K: `lstm` by several tiles; cuBLAS, cuBLAS, and three kernels of PyTorch; cuBLASLt twice, the second time with the sum, the
-bias and the ReLU; Triton restricted to mma.sync. Each is verified first, on an output of NaN. About 15 seconds a size, compilation
-included. Writes `lstm.txt` and `lstm.json`.
+bias and the ReLU; Triton restricted to mma.sync. Each is verified first, on an output of NaN; all are measured once, and the best of each in
+turns. Kernels are compiled by other processes meanwhile. About 15 seconds to begin with and 5 a size. Writes `lstm.txt` and `lstm.json`.
 """
 
 import argparse
 
-from fused import Contenders, best, prepared, sets_of, written
+from fused import Contenders, Crew, best, say, sets_of, written
 
-from fireiron.errors import FireironError
 from fireiron.strategies import lstm
 
 TOGETHER = (
@@ -24,8 +23,21 @@ IN_TURN = (
 )  # fmt: skip
 
 
-def measured(size, rounds):
-    """Times of all contenders."""
+HEADS = ("M = N = K", "us", "TFLOP/s", "five us", "two us", "Triton mma.sync us", "of five", "of two", "of Triton", "best")
+GROUPS = ("ours", "five", "two", "Triton")
+FORMS = {"relu": (lstm.strategy, TOGETHER), "in_turn": (lstm.in_turn, IN_TURN)}
+
+
+def begun(crew, size):
+    """Ours, by name, as jobs."""
+    jobs = {}
+    for form, (strategy, choices) in FORMS.items():
+        jobs |= crew.begin({f"ours {form} {one}": strategy.with_(**one) for one in choices}, lstm.spec(size, size, size, form=form))
+    return jobs
+
+
+def measured(size, rounds, kernels):
+    """Times of all contenders; `kernels` are ours, by name."""
     import torch
     from cublas_lt import cublas_lt
     from fused_peers import CELLS, cells
@@ -35,14 +47,9 @@ def measured(size, rounds):
     bias = (torch.randn(size, device="cuda") * 8).half()
     d, between, other = (torch.empty_like(x) for _ in range(3))
     contenders = Contenders(d, (x[0].double() @ w[0].double() + h[0].double() @ r[0].double() + bias.double()).relu())
-    choices = [(lstm.strategy, "relu", values) for values in TOGETHER] + [(lstm.in_turn, "in_turn", values) for values in IN_TURN]
-    for strategy, form, values in choices:
-        try:
-            kernel = prepared(strategy.with_(**values), lstm.spec(size, size, size, form=form))
-        except FireironError as problem:
-            print(f"left out: {form} {values}: {str(problem).splitlines()[0]}", flush=True)
-            continue
-        contenders.add(f"ours {form} {values}", lambda one, kernel=kernel: kernel.prepare(x[one], w[one], h[one], r[one], bias, out=d[one]))
+    for name, kernel in kernels.items():
+        contenders.add(name, lambda one, kernel=kernel: kernel.prepare(x[one], w[one], h[one], r[one], bias, out=d[one]))
+    say(f"{size}: {len(contenders.calls)} kernels are right")
 
     def five(one):
         def launch():
@@ -63,25 +70,25 @@ def measured(size, rounds):
     contenders.add("two cuBLASLt kernels", two)
     for config in CELLS:
         contenders.add(f"Triton {config}", lambda one, c=config: cells(x[one], w[one], h[one], r[one], bias, d[one], c, True))
-    return contenders.times(rounds)
+    say(f"{size}: {len(contenders.calls)} contenders")
+    return contenders.times(rounds, GROUPS)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder")
     parser.add_argument("--sizes", default="1024,2048,3072,4096")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     options = parser.parse_args()
-    table, kept = [], []
-    for size in map(int, options.sizes.split(",")):
-        times = measured(size, options.rounds)
-        ours, five, two, triton = (best(times, start) for start in ("ours", "five", "two", "Triton"))
+    crew, table, kept = Crew(), [], []
+    jobs = {size: begun(crew, size) for size in map(int, options.sizes.split(","))}
+    for size in jobs:
+        first, times = measured(size, options.rounds, crew.kernels(jobs[size]))
+        ours, five, two, triton = (best(times, start) for start in GROUPS)
         ratios = [other[0] / ours[0] if other[0] and ours[0] else None for other in (five, two, triton)]
         table.append([size, ours[0], 4e-6 * size**3 / ours[0] if ours[0] else None, five[0], two[0], triton[0], *ratios, ours[1]])
-        kept.append({"size": size, "us": times})
-        print(table[-1], flush=True)
-    heads = ("M = N = K", "us", "TFLOP/s", "five us", "two us", "Triton mma.sync us", "of five", "of two", "of Triton", "best")
-    written(options.folder, "lstm", heads, table, kept)
+        kept.append({"size": size, "us": times, "first us": first})
+        written(options.folder, "lstm", HEADS, table, kept)
 
 
 if __name__ == "__main__":

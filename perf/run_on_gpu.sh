@@ -15,12 +15,14 @@ export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
 python3 -m pytest -q -n 8 --tb=short tests/test_*gpu.py tests/test_toolchain.py > "$out/gpu_tests.txt" 2>&1
 tail -3 "$out/gpu_tests.txt"
 {
-  for mode in clean racy; do
+  for mode in clean racy fused; do
     echo "== racecheck $mode"
     timeout 150 compute-sanitizer --tool racecheck python3 perf/sanitize.py $mode 2>&1 | grep -v "^=========     " | tail -8
   done
-  echo "== memcheck clean"
-  timeout 150 compute-sanitizer --tool memcheck --report-api-errors no python3 perf/sanitize.py clean 2>&1 | tail -8
+  for mode in clean fused; do
+    echo "== memcheck $mode"
+    timeout 150 compute-sanitizer --tool memcheck --report-api-errors no python3 perf/sanitize.py $mode 2>&1 | tail -8
+  done
 } > "$out/sanitizer.txt"
 cat "$out/sanitizer.txt"
 timeout 100 python3 perf/bench_launch.py -o "$out/launch.json" 2>&1 | tee "$out/launch.txt"

@@ -1,22 +1,25 @@
 """Products of few rows beside cuBLAS, and beside a kernel that does nothing but read the same bytes.
 
-    python perf/skinny.py FOLDER [--rounds 9]
+    python perf/skinny.py FOLDER [--rounds 9] [--candidates]
 
 Halves, NN and NT: 16x4096x4096, and 1, 4, 16 and 64 rows by 8192x8192. Contenders in one run, in turn: `fireiron.matmul`, the library's own
 tile (`hopper_skinny`), `torch.matmul`, and the reader, which no product that has to bring B from memory can beat. Each result is verified
-against float64 first. Writes `skinny.json` and `skinny.txt` into the folder.
+against float64 first. With `--candidates` 16x4096x4096 alone, with more tiles: 64 rows of which 48 lie outside, for more blocks; clusters that load A once;
+and blocks that begin at different places along k (`turned`), so that they do not all read the same columns of B at a time. Writes `skinny.json` and `skinny.txt` into the folder.
 """
 
 import argparse
 import functools
 import importlib
 import json
+import re
 from pathlib import Path
 
 from tabulate import tabulate
 
 import fireiron
 from fireiron import ColMajor, RowMajor
+from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import defaults
 from fireiron.strategies import hopper_skinny
 
@@ -77,7 +80,44 @@ def candidates(spec):
             yield f"bk {bk}, {stages} stages, {in_flight} in flight", values
 
 
-def measured(shape, order, rounds):
+MORE = (
+    ("hopper_skinny", {"bm": 64, "bn": 32, "rows": 64, "chunk": 32, "bk": 128, "stages": 8}),
+    ("hopper_skinny", {"bm": 64, "bn": 32, "rows": 64, "chunk": 32, "bk": 64, "stages": 16}),
+    ("hopper_skinny", {"bm": 64, "bn": 16, "rows": 64, "chunk": 16, "bk": 128, "stages": 4}),
+    ("hopper_skinny", {"bm": 64, "bn": 64, "rows": 64, "chunk": 64, "bk": 128, "stages": 6}),
+    ("hopper", {"bm": 16, "bn": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "bk": 128, "stages": 8, "cm": 1, "cn": 2}),
+    ("hopper", {"bm": 16, "bn": 128, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "bk": 128, "stages": 5}),
+)
+"""Strategies with values, beside rings of other depths."""
+
+TURNED = ((128, 8, 1), (128, 8, 5), (256, 4, 1), (64, 16, 3))
+"""Steps along k, stages, and how many steps further on than the block before a block begins."""
+
+
+def more(spec):
+    """The programs of `MORE` and `TURNED`, by name."""
+    for name, values in MORE:
+        label = "{} {bm}x{bn}, bk {bk}, {stages} stages".format(name, **values) + (f", 1x{values['cn']}" if "cn" in values else "")
+        strategy = importlib.import_module(f"fireiron.strategies.{name}").strategy
+        yield label, strategy.with_(**values, **({"blocks": 65536} if name == "hopper" else {}))(spec).program("sm_90a")
+    own = defaults(spec, "sm_90a")[0][1]
+    for bk, stages, step in TURNED:
+        program = hopper_skinny.strategy.with_(**{**own, "bk": bk, "stages": stages})(spec).program("sm_90a")
+        yield f"turned by {step}, bk {bk}, {stages} stages", turned(program, bk, step)
+
+
+def turned(program, bk, step):
+    """The program whose blocks begin at different places along k, and go round: sums of the same products in another order."""
+    turns = int(str(program.spec.sizes[2])) // bk
+    text, producer = program.cuda.split("// producer")
+    head = f"for (int k = 0; k < {turns}; ++k) {{\n"
+    assert producer.count(head) == 1, "another loop: adapt this"
+    there = f"      const int k_there = (k + blockIdx.x * {step}) % {turns};\n"
+    program.__dict__["text"] = text + "// producer" + re.sub(rf"\bk \* {bk}\b", f"k_there * {bk}", producer).replace(head, head + there)
+    return program
+
+
+def measured(shape, order, rounds, all_candidates=False):
     """The times of all contenders by name."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
@@ -87,6 +127,8 @@ def measured(shape, order, rounds):
     calls = {"matmul": data.calls(multiplied), "own tile": data.calls(library_kernel(spec))}
     for name, values in candidates(spec):
         calls[name] = data.calls(hopper_skinny.strategy.with_(**values)(spec).compile("sm_90a"))
+    for name, program in more(spec) if all_candidates else ():
+        calls[name] = data.calls(CompiledKernel(program, ()).ready())
     for launches in calls.values():
         data.reset()
         data.verify(launches[0])
@@ -115,6 +157,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--candidates", action="store_true")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     import torch  # cuBLAS is called through it
@@ -123,9 +166,11 @@ def main():
 
     torch.zeros(1, device="cuda")
     rows, kept = [], []
-    for shape in SHAPES:
+    for shape in SHAPES[:1] if options.candidates else SHAPES:
         for order in ("NN", "NT"):
-            times = measured(shape, order, options.rounds)
+            times = measured(shape, order, options.rounds, options.candidates)
+            for name, one in sorted(times.items(), key=lambda pair: pair[1].us) if options.candidates else ():
+                print(f"{order} {one.us:7.3f} us, {times['reader'].us / one.us:.3f} of the reader  {name}", flush=True)
             rows.append(row_of(shape, order, times))
             kept.append({"shape": shape, "order": order, "times": {name: [one.us, *one.quartiles] for name, one in times.items()}})
             print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)

@@ -140,8 +140,8 @@ ROOM = 227 * 1024 - 2048
 
 
 def values_of(tile, case, bands=4, blocks=None):
-    """The values of hopper for a tile: as many stages as shared memory has room for."""
-    bm, bn, wm, wn = tile
+    """The values of hopper for a tile, which may say a cluster behind: as many stages as shared memory has room for."""
+    bm, bn, wm, wn, *cluster = tile
     chunk = next(size for size in (64, 32, 16) if wn % size == 0)
     rows = next(size for size in (64, 32, 16) if wm % size == 0)
     bytes = case.spec.C.dtype.bytes
@@ -162,6 +162,7 @@ def values_of(tile, case, bands=4, blocks=None):
         "chunk": chunk,
         "bands": bands,
     }
+    own |= dict(zip(("cm", "cn"), cluster, strict=False))
     producer = {"producer": 128} if wm * wn >= 160 * 128 else {}  # so many accumulators that its registers are given to the others
     return {**first, **own, **producer, "blocks": blocks or (132 if tiles > 132 else 65536)}
 
@@ -182,12 +183,22 @@ CHUNKS = hopper.strategy.tunables()["chunk"].values
 DEEP = ((16, 64, 128, 8), (16, 64, 128, 10), (64, 16, 128, 10), (32, 64, 128, 8), (64, 32, 128, 8), (16, 64, 256, 4), (32, 64, 256, 4))
 """Tiles of hopper_small with steps and stages that hold much of k: a block that waits for the memory less often."""
 
+IN_CLUSTERS = (
+    (128, 64, 64, 64, 1, 2),
+    (64, 128, 64, 64, 2, 1),
+    (128, 64, 64, 64, 2, 1),
+    (64, 128, 64, 64, 1, 2),
+    (128, 64, 64, 64, 1, 4),
+    (128, 128, 64, 128, 1, 2),
+)
+"""The same in clusters, along M and N."""
+
 CANDIDATES = {
     (64, 1024, 2048): DEEP, (256, 256, 2048): DEEP, (256, 1024, 2048): DEEP[3:], (1024, 256, 2048): DEEP[3:], (64, 4096, 2048): DEEP[3:], (64, 4096, 4096): DEEP[3:],
     (1024, 1024, 8192): ((64, 128, 64, 128), (64, 160, 64, 160)), (640, 2048, 1024): ((64, 160, 64, 160), (192, 64, 64, 64), (64, 192, 64, 192)),
     (1280, 1280, 2048): ((64, 224, 64, 224), (64, 256, 64, 256)), (1536, 1024, 2048): ((192, 64, 64, 64), (64, 224, 64, 224)),
     (3840, 3840, 2048): ((256, 160, 128, 160), (192, 160, 64, 160)),
-    **dict.fromkeys(ODD, ((64, 128, 64, 64), (128, 64, 64, 64), (64, 128, 64, 128), (64, 160, 64, 160))),
+    **dict.fromkeys(ODD, ((64, 128, 64, 64), (128, 64, 64, 64), *IN_CLUSTERS)),
 }  # fmt: skip
 """Candidates by hand, beside those that are expected to be fast: tiles of hopper as in `TILES`, or some of `DEEP`."""
 
@@ -251,11 +262,12 @@ def said(name, values):
     stays = "" if values.get("blocks", 65536) == 65536 else " stay"
     whole = (values["bm"], values["bn"]) == (values.get("wm"), values.get("wn"))
     groups = " of one" if name == "hopper" and whole else ""  # warpgroup
+    cluster = values.get("cm", 1), values.get("cn", 1)
+    groups += " in {}x{}".format(*cluster) if cluster != (1, 1) else ""
     whole_c = " C at once" if values.get("chunk", 0) > 64 else ""
     tile = f"{values['bm']}x{values['bn']}x{values['bk']}{groups}"
-    return (
-        f"{name.removeprefix('hopper').strip('_') or 'hopper'} {tile} s{values['stages']} b{values.get('bands', 0)}{walk}{stays}{whole_c}"
-    )
+    walked = f"b{values.get('bands', 0)}{walk}{stays}{whole_c}"
+    return f"{name.removeprefix('hopper').strip('_') or 'hopper'} {tile} s{values['stages']} {walked}"
 
 
 def program_of(records, spec):

@@ -7,55 +7,65 @@
       load(K, SH), load(V, SH)                attention(128,64,d)(SH,SH,SH,...)      cp.async
       tile(m=wm).to(Warp)                     attention(32,64,d)(SH,SH,SH,...)(Warp) whole rows, each with four lanes
       step(s), step(pv)                       MatMul(32,64,d), MatMul(32,d,64)       ldmatrix and HMMA; probabilities stay in registers
+      step(rescale)                           Rescale(32,d)                          where some maximum of a thread's rows moved
       step(store)                             Move(32,d)(RF,GL)(Warp)                through shared memory of the warp's own
 
 Q[b,m,g,r,d], K[b,n,g,d], V[b,n,g,d], O[b,m,g,r,d]: `r` heads of queries read each of the `g` heads of keys, so r = 1 where each has its
 own. `spec` takes strides for other orders. `scale`, above 0, is what scores are multiplied by. A row that sees no key is 0: the running
 maximum begins at a finite number, less which exp2 of -inf is 0.
 
-`held` keeps the queries in registers, where `strategy` reads them again for each block of keys.
+`held` keeps the queries in registers, where `strategy` reads them again for each block of keys. Without a window the last queries of a
+causal kernel begin first (`together` heads at a time; 0: all), as they see the most keys. Scores are made of `bd` elements of a head at a
+time, and the sum so far is rescaled under a branch: both bound what ptxas moves, which would fill more than 255 registers with fragments.
 """
 
 from fireiron import *
+from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
 
 bm = Tunable("bm", 128, 64)
 bn = Tunable("bn", 64, 32, 128)
 wm = Tunable("wm", 32, 16)
+bd = Tunable("bd", 64, 128, 32)
 stages = Tunable("stages", 2, 1, 3)
+together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 
 
-def definition(causal=False, window=None, lse=False):
+def definition(causal=False, window=None, lse=False, slack=0):
     """Attention as formulas.
 
     `causal`: of two equally long sequences, query m sees keys 0 to m. `window`: it sees the last so many of these, itself included.
-    `lse`: the logarithm of the sum of exponentials of a row's scores is written too, to L[b,m,g,r].
+    `lse`: the logarithm of the sum of exponentials of a row's scores is written too, to L[b,m,g,r]. `slack`: the maximum that a row's
+    exponentials are taken less stays until a score is above it by a factor of two to the power of it, so that the row is seldom rescaled.
     """
+    scaled = f"top[m] * (scale * {LOG2_E})"
+    new = f"where({scaled} > mx[m] + {slack}, {scaled}, mx[m])" if slack else f"max(mx[m], {scaled})"
     seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
-    mask = {"mask": f"s[m,n] = where({' and '.join(seen)}, s[m,n], -inf)"} if seen else {}
+    mask = {"mask" if window is None else "window": f"s[m,n] = where({' and '.join(seen)}, s[m,n], -inf)"} if seen else {}
     operands = {"Q": "b m g r d", "K": "b n g d", "V": "b n g d", "scale": "", "O": "b m g r d"}
     return Fused(
         name="attention",
         dims="m n d b g r",
         over="n",
         batch="b g r",
+        positive="scale",
         operands={**operands, **({"L": "b m g r"} if lse else {})},
         first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
         each={
             "s": "s[m,n] = sum(d, Q[b,m,g,r,d] * K[b,n,g,d])",
             **mask,
             "top": "top[m] = max(n, s[m,n])",
-            "new": f"new[m] = max(mx[m], top[m] * (scale * {LOG2_E}))",
+            "new": f"new[m] = {new}",
             "alpha": "alpha[m] = exp2(mx[m] - new[m])",
             "keep": "mx[m] = new[m]",
-            "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
             "sums": "sums[m] = sum(n, s[m,n])",
             "update": "l[m] = l[m] * alpha[m] + sums[m]",
             "p": "p[m,n] = s[m,n]",
+            "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "pv": "acc[m,d] += sum(n, p[m,n] * V[b,n,g,d])",
         },
         last={
@@ -72,14 +82,20 @@ tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
 staged = Move.load(SRC, SH, fragments).converted().swizzle().reuse_buffer().coalesced(8).done()
 
 
-def by_rows(made, held=False):
-    """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out."""
-    scores = MatMul.split(16).unroll()
+def by_rows(made, held=False, apart=False):
+    """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out.
+
+    With `apart` each of the four lanes that hold a row adds up its own part of the row's sum, and they meet behind the loop.
+    """
+    scores = MatMul.split(bd).split(16).unroll()
     scores = scores.load(B, RF, fragments) if held else scores.load(A, RF, fragments).load(B, RF, fragments)
-    queries = made.tile(m=bm, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle()
+    masks = {one.name for one in made.made.steps} & {"mask", "window"}
+    queries = (made.partial("sums", 4) if apart else made).tile(m=bm, r=1, g=1, b=1).to(Block)
+    queries = queries.last_first("m", together) if "mask" in masks else queries
+    queries = queries.load("Q", SH, copy).swizzle()
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)
-    blocks = blocks.skip() if any(one.name == "mask" for one in made.made.steps) else blocks
+    blocks = blocks.skip() if masks else blocks
     return (
         blocks.load("K", SH, copy)
         .swizzle()
@@ -88,6 +104,7 @@ def by_rows(made, held=False):
         .tile(m=wm)
         .to(Warp)
         .step("s", scores.then(tiles))
+        .step("rescale", Pointwise.done(UNLESS_ONE))
         .step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles))
         .step("store", staged)
         .done()
@@ -97,6 +114,7 @@ def by_rows(made, held=False):
 strategy = by_rows(definition())
 causal = by_rows(definition(causal=True))
 held = by_rows(definition(), held=True)
+causal_held = by_rows(definition(causal=True), held=True)
 
 
 def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
@@ -107,3 +125,19 @@ def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
     made = definition() if made is None else made
     types = {"L": float32} if "L" in made.made.uses else {}
     return made(m=M, n=N, d=D, b=batch, g=heads // shared, r=shared, types=types | options.pop("types", {}), **options)
+
+
+def values(spec):
+    """The tunables for a problem, which is not measured: by the size of a head (of 64 and 128 elements the best on an H200)."""
+    d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
+    wide = {"bn": 128, "wm": 32} if d <= 64 else {"bn": 64, "wm": 32} if d <= 128 else {"bn": 32, "wm": 16}
+    return {"bm": 64 if m <= 64 else 128, "stages": 2, **wide}
+
+
+causal_values = values
+
+
+def held_values(spec):
+    """Queries in registers leave room for fewer keys, or fewer rows of a warp."""
+    d = constant(spec.size("d")) or 128
+    return {**values(spec), "bn": 64 if d <= 128 else 32, "wm": 32 if d <= 64 else 16}

@@ -4,6 +4,7 @@
       repack(A), repack(B)             copied in front, where rows are no multiples of 16 bytes: TMA takes no others; and turned round,
                                        where elements have not 16 bits and do not lie along k: WGMMA reads no others
       tile(bm,bn).to(Block)            MatMul(128,256,K)(GL,GL,GL)(Block)
+        .cluster(1, 1)                 blocks of a cluster load for each other what they have in common
         .bands(8).persistent()         a block for each multiprocessor takes one tile after the other
       epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       converted, through shared memory, stored by TMA
       split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      a ring
@@ -15,7 +16,8 @@
 `wm` below 64, or of 96, is the transposed form, which has the 64 rows of the instruction along N: for few rows, and for small
 matrices. As many blocks as there are tiles (`blocks`) is a block for each tile. Blocks walk in bands of tile rows,
 of tile columns (`walk` 1) or, with `bands` 1, along Hilbert's curve (2). C goes through shared memory in chunks of `rows` x `chunk` a
-warpgroup: with `rows` `wm` and `chunk` `wn` at once, which waits and fences once, where there is room beside the stages.
+warpgroup: with `rows` `wm` and `chunk` `wn` at once, which waits and fences once, where there is room beside the stages. Clusters (`cm` x
+`cn` tiles) ask L2 for less: for sizes whose rows are no multiples of 128 bytes, of which each row of a box takes two lines.
 
 `integers` is the same for int8, whose products are added up in int32.
 
@@ -38,6 +40,8 @@ stages = Tunable("stages", 4, 2, 3, 5, 6, 7, 8, 16)
 bands = Tunable("bands", 8, 1, 2, 4, 16)
 walk = Tunable("walk", 0, 1, 2)
 blocks = Tunable("blocks", 132, 264, 65536)
+cm = Tunable("cm", 1, 2, 4)
+cn = Tunable("cn", 1, 2, 4)
 producer = Tunable("producer", 32, 128)
 
 store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
@@ -48,6 +52,7 @@ def by_tiles(accumulator):
     return (
         MatMul.tile(bm, bn)
         .to(Block)
+        .cluster(cm, cn)
         .bands(bands, walk)
         .persistent(blocks)
         .epilog(RF, accumulator, Init.done(), store)

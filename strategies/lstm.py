@@ -119,10 +119,10 @@ store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzl
 in_turn = one_by_one.tile(m=bm, n=bn).to(Block).bands(8).step("input", main_loop).step("hidden", main_loop).step("store", store).done()
 
 
-def spec(M, N, K, form="relu", **options):
+def spec(M, N, K, form="relu", made=None, **options):
     """Row-major halves, float32 inside, unless said otherwise; A is the storage order of X and H, B that of W and R, C that of D.
 
-    `form` is the strategy's: "relu", "tanh" or "in_turn".
+    `form` is the strategy's: "relu", "tanh" or "in_turn"; or `made` is its definition.
     """
-    chosen = {"relu": definition, "tanh": with_tanh, "in_turn": one_by_one}[form]
+    chosen = {"relu": definition, "tanh": with_tanh, "in_turn": one_by_one}[form] if made is None else made
     return chosen(m=M, n=N, k=K, **orders(options, {"A": "X H", "B": "W R", "C": "D"}))

@@ -100,13 +100,18 @@ class DrawnDefinition:
         given = dict(sizes)
         for dim in self.symbolic:
             if self.chance(0.3, "symbolic"):
-                given[dim] = sym(dim.upper())
+                given[dim] = sym(dim.upper(), **self.bound_of_sizes)
                 self.symbols[dim.upper()] = sizes[dim]
         orders = {name: ColMajor for name, dims in self.operands.items() if len(dims.split()) == 2 and self.chance(0.15, "column-major")}
         types = {name: float32 for name, dims in self.operands.items() if dims and self.chance(0.2, "mixed types")}
         return definition(
             **given, **orders, types={name: dtype for name, dtype in types.items() if name not in self.halves}, dtype=self.dtype
         )
+
+    @property
+    def bound_of_sizes(self):
+        """Of stacks, whose addresses would not fit 64 bits otherwise."""
+        return {"high": 1 << 20} if len(self.sizes) > 2 and self.form == "elements" else {}
 
     def size(self, tile, most=3):
         """A number of elements, of which a tile may overhang."""

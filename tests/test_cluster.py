@@ -61,6 +61,26 @@ SHARED = {
 }
 
 
+def test_a_cluster_of_one_block_by_tunables_says_nothing():
+    """With tunables that are 1 it is left out, and the strategy is the one without it; of a number it stays as it was written."""
+    chain = MatMul.tile(64, 64).to(Block)
+    free = chain.cluster(Tunable("cm", 1, 2), Tunable("cn", 1, 2)).bands(2).done()
+    assert free.with_(cm=1, cn=1) == chain.bands(2).done() and str(free.with_(cm=1, cn=1)) == str(chain.bands(2).done())
+    assert free.with_(cm=1, cn=2) == chain.cluster(1, 2).bands(2).done() and free.with_(cm=1) != chain.bands(2).done()
+    assert chain.cluster(1, 1).bands(2).done() != chain.bands(2).done()
+
+
+def test_hopper_takes_clusters():
+    """Its text without them is as it was; with them loads are shared."""
+    values = {**hopper.defaults(512, 512, 512)[-1], "blocks": 65536}
+    spec = hopper.spec(512, 512, 512)
+    alone = hopper.strategy.with_(**values)(spec).program("sm_90a")
+    assert alone.cuda == hopper.strategy.with_(**values, cm=1, cn=1)(spec).program("sm_90a").cuda
+    assert "__cluster_dims__" not in alone.cuda
+    together = hopper.strategy.with_(**values, cm=1, cn=2)(spec).program("sm_90a")
+    assert together.ir.cluster.sizes == (2,) and "__cluster_dims__(2, 1, 1)" in together.cuda
+
+
 @pytest.mark.parametrize("cluster", [one for one in SHARED if one != (3, 1)], ids=str)
 def test_what_does_not_move_along_a_cluster_is_shared(cluster):
     """Each of those who share a tile loads an equal part, the parts are the tile, and those who receive are the ones who send."""

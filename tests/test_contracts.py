@@ -411,6 +411,8 @@ def kernel_of_lanes(one):
         return product_of_warpgroups(one)
     if isinstance(one, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if one in chain)
+    if isinstance(one, fireiron.TmaVectorLoad):
+        return by_warps(tma=True)(halves(128, 128, 192)).epilogue("acc + bias[n]")
     if isinstance(one, (TmaLoad, TmaStore)):
         return by_warps(tma=True)(halves(128, 128, 192, c_dtype=float32))
     if isinstance(one, fireiron.LdMatrixWarpgroup):
@@ -589,6 +591,7 @@ KNOTS = {
     ("values.tensor", "values.notation"): "a tensor and a view are printed in the notation, which reads them",
     ("specs.verbs", "decomp"): "the verbs stand once for all that a chain starts from; what they append is defined above specs",
     ("specs.verbs", "language.strategy"): "a verb returns a strategy",
+    ("specs.verbs", "language.misplaced"): "a refinement on what it does not refine is refused with the steps that have it",
     ("language.substrategy", "decomp"): "the default copy is made of a tile and done",
     ("language.substrategy", "refine"): "the default copy is dealt to threads",
     ("language.substrategy", "language.strategy"): "a strategy is an argument of load and epilog",
@@ -616,6 +619,7 @@ SIBLINGS = {
     ("executable.ldmatrix_warpgroup", "executable.wgmma"): "a factor as wgmma takes it from registers is what it loads",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
     ("decomp.done", "decomp.coalesced"): "a copy that no instruction does as a whole is dealt to all threads",
+    ("executable.tma_vector", "executable.tma"): "the same copy, of an array of one dimension",
     ("executable.shuffle", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
 }
 """Extensions that import a sibling, each with its reason."""
@@ -627,6 +631,8 @@ SHARED = {
     "executable.follow": "how threads follow what something else makes them hold",
     "decomp.across": "reductions across threads, whose parts are leaves again",
     "decomp.masks": "where a mask holds for all of a tile, and which turns of a loop see nothing",
+    "decomp.unseen": "what a turn does whose elements a mask hides, by which a loop is allowed to leave it out",
+    "decomp.hidden": "turns that a mask on integers in memory hides from a tile",
     "decomp.steps": "the steps of a fused definition, which several verbs make",
     "decomp.exchange": "an input that other threads hold, which `done` brings to those that want it",
     "executable.joining": "how a thread's result joins what the output holds",
@@ -779,7 +785,7 @@ def test_nothing_imports_what_it_does_not_declare():
 
 AT_IMPORT = {
     "decomp", "refine", "executable", "_version", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
-    "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
+    "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",

@@ -126,7 +126,10 @@ def test_sums_stay_in_the_type_of_the_plain_product():
 # ---------------------------------------------------------------------------------------------- sums of rows and columns
 
 
-@pytest.mark.parametrize("name", ["gemm_tt", "hmma_ampere", "hmma_volta", "hopper", "hopper_skinny", "small", "split_k", "wmma_optimized"])
+@pytest.mark.parametrize(
+    "name",
+    ["gemm_tt", "hmma_ampere", "hmma_volta", "hopper", "hopper_skinny", "maxwell", "naive", "sgemm", "small", "split_k", "wmma_optimized"],
+)
 def test_sums_of_rows_and_columns(name):
     program = agrees(of(name, SUMS, (200, 136, 40)), TARGETS.get(name))
     assert program.cuda.count("atomicAdd(") == 2 and program.ir.zeroed == ("y", "z")
@@ -160,8 +163,9 @@ def test_a_whole_sum_takes_no_atomics():
 def test_what_cannot_be_added_up():
     with pytest.raises(FireironError, match="each block has a part of y, and one in float16 would be rounded once more"):
         _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
-    with pytest.raises(FireironError, match="n"):
-        _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)").program("sm_80").ir
+    with pytest.raises(FireironError, match="tile takes at most 1 sizes") as caught:
+        _ = of("maxwell", "C = acc; y[m] = max(n, acc)").program("sm_80").ir
+    assert "n is reduced: store_y: y[m] = max(n, acc[m,n])" in str(caught.value) and "legal   tile(m=128, n=56)" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- texts
@@ -304,6 +308,15 @@ def test_matmul_of_stacks(text, folded):
     assert ("b" not in spec.dims) == folded
     one = {name: array[:1] if name in "Rs" else array for name, array in given.items()}
     np.testing.assert_allclose(matmul(a[:1], b[None], epilogue=text, **one) if "s[b" not in text else right[:1], right[:1], atol=5e-2)
+
+
+def test_rows_of_all_matrices_of_a_stack():
+    """An array for each row of each matrix, and sums of such rows, where one matrix is multiplied with all."""
+    a, b, r = halves(3, 20, 40), halves(40, 24), halves(3, 20)
+    product = np.matmul(a.astype(np.float64), b) * r[..., None]
+    made, sums = matmul(a, b, epilogue="acc = acc * r[b,m]; C = acc; y[b,m] += sum(n, acc)", r=r)
+    np.testing.assert_allclose(made, product, atol=5e-2)
+    np.testing.assert_allclose(sums, product.sum(2), atol=1e-3)
 
 
 def test_plans_are_kept(monkeypatch):

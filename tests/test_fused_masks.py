@@ -146,3 +146,65 @@ def test_faults_are_found_where_the_loop_depends_on_the_block(lengths):
     assert len(planted) > 8
     for fault, faulty in planted:
         assert safety(faulty) or fault.startswith(("raised", "dropped: Commit")), fault
+
+
+# ---------------------------------------------------------------------------------------------- turns that change nothing
+
+
+def log_sum_exp(hidden, scaled="s[m,n]"):
+    """A running maximum and a sum of exponentials of what a mask shows."""
+    return Fused(
+        name="log_sum_exp", dims="m n", over="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale",
+        first={"top": "top[m] = -inf", "zero": "total[m] = 0"},
+        each={
+            "s": "s[m,n] = X[m,n] * scale", "mask": f"s[m,n] = where(n <= m, s[m,n], {hidden})", "part": "part[m] = max(n, s[m,n])",
+            "new": "new[m] = max(top[m], part[m] * (scale * 2))", "exp": f"e[m,n] = exp({scaled} * (scale * 2) - new[m])",
+            "sum": "sums[m] = sum(n, e[m,n])", "total": "total[m] = total[m] * exp(top[m] - new[m]) + sums[m]", "keep": "top[m] = new[m]",
+        },
+        last={"y": "y[m] = log(total[m]) + top[m]"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hidden", "scaled", "message"),
+    [
+        ("-1000", "s[m,n]", r"changes top\n  got     'step keep: top\[m\] = max\(top\[m\], -1000"),
+        ("0", "s[m,n]", r"changes top\n  got     'step keep: top\[m\] = max\(top\[m\], 0"),
+        ("-inf", "X[m,n]", r"changes total\n  got     'step total: total\[m\] = total\[m\] \+ sum\(n, exp\(X\[m,n\]"),
+        ("-inf", "abs(s[m,n])", r"changes total\n  got     'step total: total\[m\] = total\[m\] \+ sum\(n, inf\)"),
+    ],
+)
+def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
+    """Whatever arrays hold: -1000 vanishes beside drawn scores, but not beside those below it."""
+    good = log_sum_exp("-inf")
+    assert "n_hidden" not in chain(good).skip().load("X", RF, Move.done()).done()(good(m=32, n=32)).cuda("sm_80")
+    made = log_sum_exp(hidden, scaled)
+    with pytest.raises(DecompositionError, match=message):
+        _ = chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
+
+
+def test_why_a_condition_bounds_no_turns():
+    for mask, why in (("n == m", "index_n[n] == index_m[m] is no inequality"), ("n + n <= m", "<= index_m[m] has n 2 times")):
+        made = masked(mask=f"s[m,n] = where({mask}, s[m,n], 0)")
+        with pytest.raises(DecompositionError) as caught:
+            _ = chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
+        assert why in str(caught.value)
+
+
+def test_turns_are_counted():
+    """Of four blocks of 64 rows and keys one sees one, one two, and so on."""
+    from fireiron.cost import predict
+    from fireiron.draw.timeline import timeline
+    from fireiron.inspect.explain import explain, text
+
+    made = attention.definition(causal=True)
+    strategies = [
+        attention.by_rows(one).with_(bm=64, bn=64, wm=16, stages=2)(attention.spec(256, 256, 64, made=one))
+        for one in (made, attention.definition())
+    ]
+    masked_one, whole = (predict(one.program("sm_90")) for one in strategies)
+    assert masked_one.instructions["mma"] == whole.instructions["mma"] * 10 / 16
+    assert 0.5 < masked_one.flops / whole.flops < 0.65 and 0.45 < masked_one.useful / whole.useful < 0.55
+    said = "loop over n: a block takes 1 to 4 of 4 turns, 2.5 on average (62%)"
+    assert said in str(masked_one) and said in text(explain(strategies[0], "sm_90")) and "turns" not in str(whole)
+    assert "Those of block 3" in re.sub(r"</text>\s*<text[^>]*>", " ", str(timeline(strategies[0].program("sm_90"))))

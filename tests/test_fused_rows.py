@@ -9,6 +9,8 @@ import random
 import attrs
 import numpy as np
 import pytest
+import test_fused_partial
+import test_ragged
 from printed_text import COMPILER, HostProgram, Printed
 
 from fireiron import *
@@ -136,10 +138,17 @@ def test_no_spills(name, target):
 def test_printed_texts(tmp_path):
     jobs = [(name, *form) for name in NAMES for form in ((5, 256), (3, 1000), (3, 1032), (2, 129))]
     programs = [program_of(*job) for job in jobs]
-    host = HostProgram(map(Printed.of, programs), tmp_path)
+    by_parts = test_fused_partial.by_warps(("total", 64), ("top", 8))(test_fused_partial.rows(**test_fused_partial.SHAPE)).program("sm_80")
+    ragged = test_ragged.program_of(140)
+    host = HostProgram(map(Printed.of, [*programs, by_parts, ragged]), tmp_path)
     for number, ((_, M, N), program) in enumerate(zip(jobs, programs)):
         given = inputs(program.spec, M, N)
         close(host.run(number, given, seed=number)["Y"], program.spec.reference(*given.values()), float16)
+    given = test_fused_partial.inputs(by_parts.spec)
+    for got, want in zip(host.run(len(jobs), given).values(), by_parts.spec.reference(*given.values())):
+        close(got, want, float32)
+    given, expected = test_ragged.arrays_of(test_ragged.OFFSETS["some empty"], 140)
+    close(host.run(len(jobs) + 1, given)["D"], expected, float16)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,6 +8,7 @@ from fused_examples import attention, copy, dual, gemm_bias_relu, layernorm, mlp
 import fireiron
 from fireiron import *
 from fireiron.errors import StoreError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.tune.record import describe, spec_of, strategy_hash
 
@@ -130,6 +131,15 @@ def test_strategies_for_products_are_for_definitions_around_them():
     assert whole.start == gemm and loads(dumps(whole)) == whole
     with pytest.raises(fireiron.errors.DecompositionError, match="starts from MatMul, this chain from dual"):
         dual.tile(m=64, n=64).to(Block).then(MatMul.tile(8, 8).to(Thread))
+
+
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+def test_a_temporary_that_nobody_reads_compiles():
+    """Warnings of the compiler are refused, and it would warn of one."""
+    made = Fused(name="loose", dims="m n", operands={"X": "m n", "Y": "m n"}, each={"t": "t[m,n] = X[m,n] * 2", "y": "Y[m,n] = X[m,n] + 1"})
+    program = made.tile(m=8, n=32).to(Block).tile(m=1, n=1).to(Thread).done()(made(m=8, n=32)).program("sm_80")
+    assert "[[maybe_unused]] float t[1];" in program.cuda
+    compile_cuda(program.cuda, "sm_80")
 
 
 def test_copies_go_where_steps_are_copies():

@@ -283,8 +283,8 @@ def test_specs_of_all_kinds_are_read_back():
         assert parse_spec(spec_text(spec), spec_symbols(spec)) == spec
     texts = [spec_text(one) for one in specs if one.fills]
     assert [re.search("Init(.*?)<<<", text)[1] for text in texts] == ["<-inf>", "<0.5>", "<inf>", "<-9.5367431640625e-07>", "<3>", ""]
-    partial = MatMul(8, 4, 2)(RF, RF, RF)(Thread).with_options(partial=True)
-    assert spec_text(partial).endswith("{partial}") and parse_spec(spec_text(partial)) == partial
+    one_part = MatMul(8, 4, 2)(RF, RF, RF)(Thread).with_options(in_parts=True)
+    assert spec_text(one_part).endswith("{in_parts}") and parse_spec(spec_text(one_part)) == one_part
 
 
 # ------------------------------------------------------------------------------------------------------------------------ table 2

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 
 import attrs
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from problems import library
 
 from fireiron import *
+from fireiron.gpu.disassembly import disassemblers, sass
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import Divisors, Let, Reciprocal, quotients, statements
 from fireiron.sim import simulate
 from fireiron.strategies import hopper
@@ -93,13 +96,37 @@ def test_the_text_of_bands():
     assert "const unsigned long long band_reciprocal" in text
     assert "const int band = quotient(tile, band_reciprocal);" in text
     assert "const int column = height < 4 ? quotient(inside, column_reciprocal) : inside / 4;" in text
-    assert text.count("#pragma unroll 1\n") == 1, "the producer's loop"
+    assert text.count("#pragma unroll 1\n") == 2, "the loops over k of the consumers and of the producer"
 
 
 def test_texts_of_constant_sizes_have_none():
     for sizes in ((4096, 4096, 4096), (1000, 1000, 1000)):
         program = printed(hopper.spec(*sizes))
         assert not program.ir.reciprocals and "quotient" not in program.cuda and "unroll 1\n" not in program.cuda
+
+
+@pytest.mark.parametrize("stages", [3, 4])
+def test_addresses_of_products_are_those_of_a_warp(stages):
+    """Where the compiler would not see that stages are the same for all lanes: loops whose extent is told at run time."""
+    text = printed(hopper.spec(*SIZES), stages=stages, chunk=64).cuda
+    consumers, producer = text.split("// consumers\n")[1].split("// producer\n")
+    assert "const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);" in text
+    assert re.search(r"k_stage_of_warp = __shfl_sync\(0xffffffff, k_stage, 0\);  // the same for all lanes", consumers)
+    products = [line for line in consumers.split("wgmma_commit")[0].splitlines() if "_sh_address +" in line]
+    assert len(products) == 2 and all("k_stage_of_warp" in line for line in products)
+    assert "k_stage_of_warp" not in producer and "_of_warp" not in printed(hopper.spec(4096, 4096, 4096), stages=stages, chunk=64).cuda
+
+
+@pytest.mark.skipif(not disassemblers() or not toolchains(), reason="no NVRTC, or no disassembler (pip install fireiron[check])")
+def test_addresses_of_products_stay_in_registers_of_the_warp():
+    """The machine code of a turn brings at most two words to the registers of a warp (R2UR), not four for each of its products."""
+    program = printed(hopper.spec(*SIZES))
+    lines = [re.sub(r"/\*.*?\*/", "", line).strip() for line in sass(compile_cuda(program.cuda, "sm_90a").cubin).splitlines()]
+    labels = {line[:-1]: place for place, line in enumerate(lines) if re.fullmatch(r"\.L_x_\d+:", line)}
+    jumps = ((labels[found[1]], place) for place, line in enumerate(lines) if (found := re.search(r"BRA `\((\.L_x_\d+)\)", line)))
+    loops = [lines[start:end] for start, end in jumps if start < end]
+    turn = min((loop for loop in loops if any("HGMMA" in line for line in loop)), key=len)
+    assert sum("HGMMA" in line for line in turn) == 4 and sum("R2UR" in line for line in turn) <= 2
 
 
 def test_a_flat_grid_divides_once(everywhere):

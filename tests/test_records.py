@@ -123,7 +123,7 @@ def test_all_fields_of_a_spec_count():
         (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "for kernels"),
         (halves(sym("M") * 8, 8, 8), "an integer or a symbol"),
         (halves(accumulate=sym("k0") < 3), "condition to accumulate"),
-        (attrs.evolve(halves(), partial=True), "no words"),
+        (attrs.evolve(halves(), in_parts=True), "no words"),
         (attrs.evolve(Move(8, 8)(GL, GL)(Kernel), names=("a", "b")), "no words"),
     ],
     ids=["kind", "level", "expression", "condition", "partial", "names"],

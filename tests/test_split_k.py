@@ -452,7 +452,7 @@ def test_specs_are_stored():
     part = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).split_k(2, Block, 64)
     for spec in (chain.result, part.result, Reduction(8, 8, 2)(GL, GL)(Kernel), AtomicAdd(8, 8)(RF, GL)(Warp)):
         assert loads_spec(dumps(spec)) == spec
-    assert part.result.partial and not chain.result.partial
+    assert part.result.in_parts and not chain.result.in_parts
 
 
 # ---------------------------------------------------------------------------------------------- compilers

@@ -26,6 +26,7 @@ from fireiron.values.expr import (
     FloorDiv,
     Less,
     Mod,
+    Positive,
     as_expr,
     conjuncts,
     constant,
@@ -241,12 +242,20 @@ def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequ
         width = one.width
         for digit, step in sorted(one.terms, key=lambda term: abs(term[1])):
             # A digit that steps over all that lower ones reach can be read off the sum; else two blocks may meet there.
-            if step < width:
+            if abs(step) < width:
                 return False
             value = scene.opened(digit)
-            width += step * (value.high - value.low)
-            known |= {value} if _blocks(scene, (digit,)) else set()
+            width += abs(step) * (value.high - value.low)
+            known |= {_counted(scene, value)} if _blocks(scene, (digit,)) else set()
     return _recovered(next((var for part in offset for var in part.variables() if var.name == "block"), None), frozenset(known), 6)
+
+
+def _counted(scene: Scene, value: Expr) -> Expr:
+    """The digit that a value says: of one that counts down from a size, such as the number of tiles less 1, that which it counts."""
+    terms = [term for term in linear(value)[0] if _blocks(scene, term[0])]
+    if len(terms) == 1 and len(terms[0][0]) == 1 and abs(terms[0][1]) == 1 and terms[0][0][0] != value:
+        return _counted(scene, terms[0][0][0])
+    return _counted(scene, value.value) if isinstance(value, Positive) else value
 
 
 def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:

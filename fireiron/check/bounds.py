@@ -19,7 +19,23 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
 from fireiron.ir import Buffer, For, Let, Piece, inside, located, statements
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, as_expr, conjuncts, constant, floordiv, less
+from fireiron.values.expr import (
+    FALSE,
+    TRUE,
+    ZERO,
+    Expr,
+    FloorDiv,
+    Less,
+    Min,
+    Mod,
+    Positive,
+    Var,
+    as_expr,
+    conjuncts,
+    constant,
+    floordiv,
+    less,
+)
 from fireiron.values.layout import Swizzle
 from fireiron.values.tensor import Storage
 
@@ -68,7 +84,11 @@ class _Bounds:
         """Whether a named value lies in the range that its variable states."""
         if any(one.tile is let and min(one.tiles.high, self._most(one.tiles)) <= let.var.high + 1 for one in self.persistence):
             return True
+        if not self._counts_down(let.value):
+            return False
         if let.value.low >= let.var.low and let.value.high <= let.var.high:
+            return True
+        if let.var.low == 0 and let.value.high <= let.var.high and _less_a_minimum(let.value):
             return True
         # A quotient by a size has no useful range; what the number of blocks makes of it has.
         top = self._largest_digit(let.value)
@@ -88,6 +108,18 @@ class _Bounds:
         for loop in loops.values():
             values = np.where(frame.full(loop.var) < frame.full(loop.extent), values, let.var.low)
         return bool(values.min() >= let.var.low and values.max() <= let.var.high)
+
+    def _counts_down(self, value: Expr) -> bool:
+        """Whether sizes less a digit of the block's number, taken to be at least 1, are so over all sizes; true of others."""
+        for atoms, _ in linear(value)[0]:
+            for left in (atom.value for atom in atoms if isinstance(atom, Positive)):
+                digits = [
+                    part[0] for part, times in linear(left)[0] if times == -1 and len(part) == 1 and "block" in self.scene.roots(part[0])
+                ]
+                tops = [(digit, self._largest_digit(digit)) for digit in digits]
+                if any(top is None or digit.low < 0 or (left + digit - top).low < 1 for digit, top in tops):
+                    return False
+        return True
 
     def _most(self, value: Expr) -> int:
         """The most that a value is by a fact that the launcher checks."""
@@ -415,6 +447,12 @@ def _versions(use: Use) -> Iterator[Use]:
     if use.statement.whole != FALSE and use.position is not None:
         version = inside(use.statement)
         yield attrs.evolve(use, statement=version, access=version.accesses[use.position])
+
+
+def _less_a_minimum(value: Expr) -> bool:
+    """Whether a value is a number less a minimum of it and another, and so not negative."""
+    minima = [atoms[0] for atoms, times in linear(value)[0] if times == -1 and len(atoms) == 1]
+    return any((value + one - side).low >= 0 for one in minima if isinstance(one, Min) for side in (one.left, one.right))
 
 
 def _multiples(value: Expr, spare: Expr) -> list[int]:

@@ -10,9 +10,10 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.check.counted import with_counted_turns
 from fireiron.errors import ArgumentError, VerificationError
 from fireiron.ir import Access, Exec, For, Kernel, Let, Piece, Stmt, execs, scratch_access, statements
-from fireiron.values.expr import Expr, Sum, Var, all_of, as_expr, compiled, conjuncts, constant, minimum
+from fireiron.values.expr import BRACKETS, Expr, Sum, Var, all_of, as_expr, compiled, conjuncts, constant, minimum
 
 Array = Any
 
@@ -67,6 +68,8 @@ class Frame(dict[str, Any]):
             self[name] = np.reshape(values, [-1 if other == axis else 1 for other in range(len(axes))])
 
     def __missing__(self, name: str) -> Any:
+        if name.endswith(BRACKETS):
+            raise VerificationError(f"{name} is known only when the kernel runs, and a check asks for its elements")
         self[name] = value = compiled(self.lets[name])(self)
         return value
 
@@ -88,7 +91,7 @@ class Scene:
     """A kernel with its named values; the starting point of every check."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        kernel = self.kernel = with_counted_turns(kernel)
         self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
         for one in statements(kernel.body):

@@ -108,8 +108,9 @@ def layouts(text: str) -> str:
     return text.upper()
 
 
-def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_only: bool = False) -> Strategy:
-    """The strategy of the arguments, bound; `known_only` passes on only those tunables that it has."""
+def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_only: bool = False, open_values: bool = False) -> Strategy:
+    """The strategy of the arguments, bound; `known_only` passes on only those tunables that it has. Those that nobody sets have the values
+    that suit the problem, by its file, unless they are to stay open."""
     from fireiron.language.library import bind, find
     from fireiron.values.machine import as_architecture, as_dtype
     from fireiron.values.tensor import ColMajor, RowMajor
@@ -126,7 +127,7 @@ def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_on
     values = dict(arguments.set)
     if known_only:
         values = {key: value for key, value in values.items() if key in entry.strategy.tunables()}
-    return bind(entry, sizes, options, values)
+    return bind(entry, sizes, options, values, open_values)
 
 
 def _written(name: str) -> Entry:

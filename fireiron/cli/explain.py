@@ -20,7 +20,7 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.inspect.explain import explain, text
+    from fireiron.inspect.explain import explain, text, turns
 
     if arguments.sync:
         return _synchronization(arguments)
@@ -31,7 +31,14 @@ def run(arguments: argparse.Namespace) -> int:
         program = explanation.program
         head = {"spec": str(program.spec), "architecture": program.architecture.name, "chosen": dict(program.chosen)}
         refused = None if explanation.refused is None else str(explanation.refused)
-        print_json(head | {"leaves": [leaf.as_dict() for leaf in explanation.leaves], "refused": refused})
+        print_json(
+            head
+            | {
+                "leaves": [leaf.as_dict() for leaf in explanation.leaves],
+                "refused": refused,
+                "turns": [str(one) for one in turns(explanation)],
+            }
+        )
     else:
         print(text(explanation))
     return 0 if explanation.refused is None else FAILED

@@ -61,7 +61,7 @@ def register(add: Add) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 if no candidate was verified and timed."""
     progress(f"searching the tunables of {arguments.strategy} ...")  # until the first candidates are reported
-    strategy = strategy_of(argparse.Namespace(**{**vars(arguments), "set": []}))
+    strategy = strategy_of(argparse.Namespace(**{**vars(arguments), "set": []}), open_values=True)
     common: dict[str, Any] = {
         "arch": arguments.arch,
         "fixed": dict(arguments.set),

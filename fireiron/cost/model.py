@@ -256,6 +256,7 @@ class _Model:
             phases=tuple(_phase_times(waves, [phase.name for phase in work.phases], clock)),
             gpu=self.gpu,
             sizes=dict(work.sizes),
+            left_out=tuple(map(str, work.uneven.values())),
         )
 
 

@@ -55,7 +55,8 @@ class Prediction:
     would take if nothing else took any. `bytes` moved by memory, `flops` executed (tiles that overhang included), `useful` those of the
     spec, `instructions` of warps by class: all for the whole grid. `registers` are estimates for
     a thread. `waves` counts rounds of blocks over the GPU; `filled` is the share
-    of multiprocessors' time that has blocks. `sizes` are those known at run time.
+    of multiprocessors' time that has blocks. `sizes` are those known at run time. `left_out` says of which loops blocks
+    leave turns out; what is counted leaves them out too.
     """
 
     us: float
@@ -73,6 +74,7 @@ class Prediction:
     phases: tuple[PhaseTime, ...]
     gpu: Gpu
     sizes: Mapping[str, int]
+    left_out: tuple[str, ...] = ()
 
     @property
     def tflops(self) -> float:
@@ -130,6 +132,7 @@ class Prediction:
         ]
         waste = f", {self.useful / self.flops:.0%} of them useful" if self.useful and self.flops > 1.005 * self.useful else ""
         lines += [f"operations    {_count(self.flops)}{waste}"] if self.flops else []
+        lines += [f"left out      {one}" for one in self.left_out]
         return [*lines, *([f"may help      {self.hint}"] if self.hint else [])]
 
 

@@ -15,9 +15,11 @@ import attrs
 import numpy as np
 
 from fireiron.check.scene import Scene
+from fireiron.check.turns import Turns, left_out, typical_block
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.cost.gpus import of_warpgroups
+from fireiron.decomp.masks import seen_shares
 from fireiron.errors import ArgumentError, shown
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -45,6 +47,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.spec import Spec, with_strides
+from fireiron.specs.fused import fused
 from fireiron.values.expr import FALSE, conjuncts, constant
 
 Array = Any
@@ -66,11 +69,13 @@ class Work:
     """A kernel's work for given sizes."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int] | None = None) -> None:
-        self.kernel = kernel
         self.scene = Scene(kernel)
-        self.sizes = checked_sizes(kernel, sizes or {})
-        self.fixed = {**self.sizes, "block": 0}
+        # Of turns that data choose one is taken: tiles of which several share one are few.
+        chosen = {symbol.name: 1 for symbol in self.scene.kernel.symbols if symbol not in kernel.symbols}
+        self.sizes = {**checked_sizes(kernel, sizes or {}), **chosen}
+        self.kernel = kernel = self.scene.kernel
         self.grid = int(kernel.grid.evaluate(self.sizes))
+        self.fixed = {**self.sizes, "block": typical_block(tuple(self.uneven.values()))}
         self.warps = -(-kernel.workers // WARP)
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
@@ -87,13 +92,22 @@ class Work:
     @functools.cached_property
     def useful(self) -> float:
         """Operations of the whole spec."""
-        spec = self.kernel.spec
-        return operations(spec, [int(size.evaluate(self.sizes)) for size in spec.sizes])
+        return useful_operations(self.kernel.spec, self.sizes)
 
     def extent(self, loop: For) -> int:
-        """Iterations of a loop."""
+        """Iterations of a loop, of the typical block."""
         number = constant(loop.extent)
         return len(loop.values(int(self.scene.frame([], self.fixed).value(loop.extent)) if number is None else number))
+
+    def turns(self, loop: For) -> float:
+        """Iterations of a loop, on average over blocks of which some leave turns out."""
+        found = self.uneven.get(loop.var.name)
+        return float(self.extent(loop)) if found is None else found.mean
+
+    @functools.cached_property
+    def uneven(self) -> Mapping[str, Turns]:
+        """The loops of which blocks leave turns out, as they see nothing there, by name."""
+        return {one.loop.var.name: one for one in left_out(self.scene, self.sizes)}
 
     def operation(self, statement: Exec) -> Operation:
         """What a statement amounts to."""
@@ -130,16 +144,19 @@ class Work:
         return total
 
     def _times(self, loops: Sequence[For]) -> float:
-        return float(math.prod(self.extent(loop) for loop in loops))
+        return float(math.prod(self.turns(loop) for loop in loops))
 
     def _executions(self, statement: Exec, loops: tuple[For, ...]) -> float:
-        """How often the threads that take part execute a statement; conditions that depend on the block count as true."""
+        """How often the threads that take part execute a statement; conditions that depend on the block count as true, but for those
+        of masks: the typical block of a kernel that leaves turns out says how often they hold."""
         known = frozenset({*(loop.var.name for loop in loops), *self.sizes})
         conditions = [one for one in conjuncts(statement.performed) if self.scene.roots(one) <= known]
         needed = self.scene.needs(conditions)
         outer = self._times([loop for loop in loops if loop.var.name not in needed])
-        inner = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in needed]
+        around = [loop for loop in loops if loop.var.name in needed]
+        inner = [(loop.var.name, self.extent(loop)) for loop in around]
         points = math.prod(extent for _, extent in inner)
+        outer *= self._masked(statement, loops) * (self._times(around) / points if points else 0.0)
         if not conditions or not outer or points > MOST_POINTS:
             return outer * points
         frame = self.scene.frame([(name, np.arange(extent)) for name, extent in inner], self.fixed)
@@ -147,6 +164,24 @@ class Work:
         for condition in conditions:
             mask &= np.asarray(frame.full(condition), dtype=bool)
         return outer * float(mask.sum())
+
+    def _masked(self, statement: Exec, loops: Sequence[For]) -> float:
+        """The share of a typical block's threads and turns in which conditions on the block and on turns hold."""
+        names = {loop.var.name for loop in loops}
+        known = {"block", "thread", *names, *self.sizes}
+        conditions = [
+            one
+            for one in conjuncts(statement.performed)
+            if "block" in (roots := self.scene.roots(one)) and names & roots and roots <= known
+        ]
+        axes = [(loop.var.name, np.arange(self.extent(loop))) for loop in loops if loop.var.name in self.scene.needs(conditions)]
+        if not self.uneven or not conditions or math.prod(len(axis) for _, axis in axes) > MOST_POINTS // self.kernel.workers:
+            return 1.0
+        frame = self.scene.frame([("thread", self.scene.threads), *axes], self.fixed)
+        mask = np.ones(frame.shape, dtype=bool)
+        for condition in conditions:
+            mask = mask & np.asarray(frame.full(condition), dtype=bool)
+        return float(mask.mean()) if mask.size else 0.0
 
     # ------------------------------------------------------------------------------------------ statements
 
@@ -242,8 +277,9 @@ class Work:
     # ------------------------------------------------------------------------------------------ blocks
 
     def _is_placed(self, access: Access) -> bool:
-        """Whether an access goes through memory: one element that all threads read costs nothing that is counted."""
-        return not self._buffer(access).memory.private and bool(access.base)
+        """Whether an access goes through memory: coordinates, and one element that all threads read, cost nothing that is counted."""
+        memory = self._buffer(access).memory
+        return not memory.private and not memory.counts and bool(access.base)
 
     def _traffic(self, statement: Exec, loops: tuple[For, ...], operation: Operation, times: float) -> Iterator[Traffic]:
         """What the operands of a statement in GL move; bytes read are shared out by elements where there are several.
@@ -274,6 +310,21 @@ class Work:
             return int(np.unique(places, axis=1).shape[1])
 
         return tiles
+
+
+def useful_operations(spec: Spec, sizes: Mapping[str, int]) -> float:
+    """Operations of a whole spec; of a definition those of its steps, where masks do not hide their elements."""
+    made = fused(spec)
+    extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
+    if made is None:
+        return operations(spec, list(extents.values()))
+    total, shares = 0.0, seen_shares(made, extents)
+    for step in made.steps:
+        dims = {*step.formula.target.dims, *step.formula.over}
+        terms = 2.0 if step.formula.contracts else 1.0 if step.formula.reduces or len(step.formula.elements) > 1 else 0.0
+        seen = math.prod(share for along, share in shares if along <= dims)
+        total += terms * seen * math.prod(extents.get(dim, 1) for dim in {*dims, *made.batch, *made.scan})
+    return total
 
 
 def operations(spec: Spec, sizes: Sequence[int]) -> float:

@@ -13,7 +13,7 @@ import attrs
 from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.lines import guarded
 from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, execs
-from fireiron.ir.text import Function, Item
+from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment, Chain, Joined, Text
 from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
 from fireiron.values.expr.normal import terms_of
@@ -25,6 +25,9 @@ SHARED_ADDRESS = Function(
     "the address of inline PTX for shared memory",
     result="unsigned",
 )
+
+FIRST_LANE = "__shfl_sync(0xffffffff, "
+"""Brings all lanes of a warp the first one's value. The compiler then keeps it, and what is computed of it, once for the warp."""
 
 
 class Names:
@@ -54,12 +57,15 @@ class Turns:
 
     Where stages are counted from turn to turn (`counted`), `parities` are those of the rounds of a ring, by stage, with what they are in
     a turn. Where the count goes on through the turns of the loop around (`around`), the stages of its first turn begin it, and `before`
-    are the lines for that in front of the loop around.
+    are the lines for that in front of the loop around. `together` says that all lanes of a warp take each turn together, for products of
+    which the compiler would not see that their addresses are the same for all lanes: `of_warp` are the stages under names that say so.
     """
 
     loop: For
     counted: bool = False
     around: Turns | None = None
+    together: bool = False
+    of_warp: dict[Var, Var] = attrs.field(factory=dict)
     named: dict[Expr, Var] = attrs.field(factory=dict)
     parities: dict[Expr, tuple[Var, Expr]] = attrs.field(factory=dict)
     before: list[Text] = attrs.field(factory=list)
@@ -89,7 +95,7 @@ class Lines:
     """What a loop that runs has in its text for what it named: in front of it, at the top of its body and at the end."""
 
     before: tuple[Text, ...]
-    top: tuple[Text, ...]
+    top: tuple[Item, ...]
     end: tuple[Item, ...]
 
 
@@ -106,6 +112,8 @@ class Addresses:
         self.bases: dict[tuple[str, Expr, bool], str] = {}
         self.swizzles: dict[Expr, Var] = {}
         self.splits: dict[Expr, tuple[Expr, Expr]] = {}
+        self.together = False
+        """Whether a loop had stages under names that say that they are the same for all lanes."""
         self.repeated = frozenset(self._repeated())
         self.updated = frozenset(self._updated())
 
@@ -304,7 +312,7 @@ class Addresses:
         if isinstance(value, Mod):
             stage = self.stage(value)
             if stage is not value:
-                names[value] = stage
+                names[value] = self._of_warp(stage) if buffer.memory.of_block else stage
                 return
         if isinstance(value, BitXor) and not value.variables() <= self.fixed:
             for side in value.children:
@@ -319,6 +327,16 @@ class Addresses:
             label = f"{turns.var.name}_stage_{ahead}" if ahead > 0 else f"{turns.var.name}_stage"
             turns.named[value] = Var(self.names.fresh(label), value.low, value.high)
         return turns.named[value]
+
+    def _of_warp(self, stage: Expr) -> Expr:
+        """A stage by the name that tells the compiler that all lanes of a warp have the same, where the turns of its loop need it."""
+        turns = next((one for one in self.turns if one.together and stage in one.named.values()), None)
+        if turns is None or not isinstance(stage, Var):
+            return stage
+        if stage not in turns.of_warp:
+            turns.of_warp[stage] = Var(self.names.fresh(f"{stage.name}_of_warp"), stage.low, stage.high)
+            self.together = True
+        return turns.of_warp[stage]
 
     def _swizzle(self, value: Expr, buffer: Buffer) -> Var:
         if value not in self.swizzles:
@@ -337,11 +355,11 @@ class Addresses:
             turns.parities[stage] = Var(self.names.fresh(f"{turns.var.name}_parity"), 0, 1), value
         return turns.parities[stage][0]
 
-    def enter(self, loop: For) -> Turns:
-        """A loop that runs at run time begins."""
+    def enter(self, loop: For, together: bool = False) -> Turns:
+        """A loop that runs at run time begins; `together` says that the stages of its products are to be named for whole warps."""
         first = self._counted(loop)
         around = self.turns[-1] if first is not None and self.turns and goes_on(loop, first.number, self.turns[-1].loop) else None
-        self.turns.append(Turns(loop, first is not None, around))
+        self.turns.append(Turns(loop, first is not None, around, together))
         return self.turns[-1]
 
     def _counted(self, loop: For) -> Acquire | None:
@@ -361,10 +379,14 @@ class Addresses:
         begun = [Assignment(f"int {name}", expression(turns.begun(value))) for value, name in counted.items()]
         begun += [Assignment(f"int {name}", expression(turns.begun(value))) for name, value in turns.parities.values()]
         (turns.before if turns.around is None else turns.around.before).extend(begun)
-        top = [
+        top: list[Item] = [
             Assignment(f"const {self._kind(value)} {name}", expression(value))
             for value, name in turns.named.items()
             if value not in counted
+        ]
+        top += [
+            Noted(f"const {self._kind(stage)} {name} = {FIRST_LANE}{stage}, 0);", "the same for all lanes")
+            for stage, name in turns.of_warp.items()
         ]
         return Lines(tuple(turns.before), tuple(top), tuple(_counted_on(value, name, turns) for value, name in counted.items()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fireiron.cuda.addresses import Names
+from fireiron.cuda.addresses import FIRST_LANE, Names
 from fireiron.cuda.expressions import HILBERT, document, expression
 from fireiron.cuda.lines import WIDTH, comment, lines_of
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
@@ -17,9 +17,9 @@ from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Noted
-from fireiron.values.document import Assignment
-from fireiron.values.expr import INT_MAX, Expr, Hilbert, Var, constant
-from fireiron.values.machine import bfloat16, float16
+from fireiron.values.document import Assignment, Joined
+from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var, constant
+from fireiron.values.machine import Warp, bfloat16, float16
 
 
 def emit(*kernels: Kernel) -> str:
@@ -100,6 +100,8 @@ def _header(kernel: Kernel) -> Iterable[str]:
         yield from comment(f"requires: {text}, {_readable(condition)}")
     for name in kernel.zeroed:
         yield from comment(f"requires: {name} is zero before the launch, blocks add to it")
+    for name in kernel.ready:
+        yield from comment(f"requires: no kernel of the chain writes {name}, which is read before the wait for the kernel before")
     for reason in kernel.unchecked:
         yield from comment(f"UNCHECKED, races are not excluded: {reason}")
 
@@ -180,9 +182,17 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
         if let.var in used:
             used |= value.variables()
             kind = "long long" if let.var.high > INT_MAX else "int"
-            items.append(Assignment(f"const {kind} {let.var}", document(value.substitute(built_in))))
+            said = document(value.substitute(built_in))
+            if printer.addresses.together and _of_warp(value, kernel):
+                said = Joined((FIRST_LANE, said, ", 0)"))
+            items.append(Assignment(f"const {kind} {let.var}", said))
     items += [f"const int {var} = {BUILT_IN[var.name]};" for var in (kernel.thread, kernel.block) if var in direct]
     return items[::-1]
+
+
+def _of_warp(value: Expr, kernel: Kernel) -> bool:
+    """Whether a value numbers whole warps of a block."""
+    return isinstance(value, FloorDiv) and value.left == kernel.thread and (constant(value.right) or 1) % (Warp.threads or 1) == 0
 
 
 def _buffers(kernel: Kernel) -> Iterable[Item]:
@@ -197,19 +207,21 @@ def _buffers(kernel: Kernel) -> Iterable[Item]:
         for buffer in shared:
             align = max(16, buffer.tensor.align)
             yield Noted(f"__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];", _shape(buffer))
+    read = {access.buffer for one, _ in execs(kernel.body) for access in one.accesses if not access.write}
     for buffer in kernel.buffers:
         if buffer.memory.private:
-            yield _registers(kernel, buffer)
+            yield _registers(kernel, buffer, buffer.name in read)
 
 
-def _registers(kernel: Kernel, buffer: Buffer) -> Item:
-    """The array of a thread, or the fragments of a warp."""
+def _registers(kernel: Kernel, buffer: Buffer, read: bool) -> Item:
+    """The array of a thread, or the fragments of a warp. Compilers warn of one that nobody reads, unless the text says that it knows."""
     if buffer.memory.fragment is not None:
         return Noted(_toucher(kernel, buffer).instruction.declaration(kernel, buffer), f"of {_shape(buffer)}")
     size = constant(buffer.total) or 1
     align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
     note = "" if size <= MOST_REGISTERS else "; too many for registers: lives in local memory"
-    return Noted(f"{align}{buffer.dtype.cuda} {buffer.name}[{size}];", f"of {_shape(buffer)}{note}")
+    known = "" if read else "[[maybe_unused]] "
+    return Noted(f"{known}{align}{buffer.dtype.cuda} {buffer.name}[{size}];", f"of {_shape(buffer)}{note}")
 
 
 def _toucher(kernel: Kernel, buffer: Buffer) -> Exec:

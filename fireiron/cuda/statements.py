@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -42,8 +43,10 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.text import Braces, Function, If, Item, Noted
-from fireiron.values.document import Assignment
+from fireiron.values.document import Assignment, Joined, Text
+from fireiron.values.document import Chain as Terms
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
+from fireiron.values.machine import float32
 
 _WARPGROUP_BARRIER = Function(
     "warpgroup_sync",
@@ -92,6 +95,9 @@ _LINKS = {
     ),
 }
 
+MOST_FACTORS = 16
+"""Comparisons in front of a product that is left out where all factors are 1."""
+
 MOST_REGISTERS = 255
 """Registers of a thread; larger arrays live in local memory, where they have run-time indices."""
 
@@ -117,6 +123,8 @@ class Statements:
         self.dropped: frozenset[Expr] = frozenset()
         self.alone = False
         """Whether the statements are those of one thread, which tells engines what to do."""
+        self.moved = False
+        """Whether some factor is known not to be 1 where the statements stand."""
 
     def program(self) -> list[Item]:
         """The kernel's body without the definitions at its top, each statement behind the addresses that it is the first to need."""
@@ -241,6 +249,11 @@ class Statements:
                 return [f"{self.printer.function(_LINKS[link])}();"]
             case Commit(completion=completion) | Wait(completion=completion):
                 return self._asynchronous(completion).completion_text(self.printer, statement)
+            case For() | Exec() if not self.moved and (factors := self._factors(statement)):
+                self.moved = True
+                inner = self._statement(statement)
+                self.moved = False
+                return [guarded((Terms((factors[0], *(Joined(("|| ", one)) for one in factors[1:]))),), inner)]
             case For():
                 return self._loop(statement)
             case Branch(whole=whole, inside=inside, outside=outside):
@@ -251,6 +264,25 @@ class Statements:
                     raise VerificationError(f"{statement.instruction.name} {statement.spec}: nothing says which of its elements are stored")
                 return list(statement.instruction.cuda(self.printer, statement))
         raise unknown(statement, "the printer")
+
+    def _factors(self, statement: Stmt) -> list[Text]:
+        """That a factor is not 1, for each that a thread has in a statement that does nothing where all are; none where it may do more."""
+        found: dict[str, Text] = {}
+        for one, loops in execs((statement,)):
+            name = one.instruction.unless_one(one.spec)
+            counts = [constant(loop.extent) for loop in loops]
+            if not name or None in counts:
+                return []
+            access, dtype = one.operands[name], one.spec.operands[name].dtype
+            turns = [loop for loop in loops if any(loop.var in value.variables() for value in access.expressions())]
+            for numbers in itertools.product(*(loop.values(constant(loop.extent) or 0) for loop in turns)):
+                at = access.substitute({loop.var: number for loop, number in zip(turns, numbers, strict=True)})
+                for offset in at.elements():
+                    place = self.printer.converted(self.printer.place(at, offset), dtype, float32)
+                    found[str(place)] = Terms((place, f"!= {self.printer.literal(1, float32)}"))
+                if len(found) > MOST_FACTORS:
+                    return []
+        return list(found.values())
 
     def _roles(self, statement: Roles) -> list[Item]:
         """A branch for each role, with addresses of its own."""
@@ -291,17 +323,28 @@ class Statements:
 
     def _rolled(self, loop: For) -> str:
         """An inner loop of one thread stays rolled where its extent is told at run time: unrolled, it begins with the addresses of
-        several turns, for which its first load would wait.
+        several turns, for which its first load would wait. So does one with products, whose remainder would have stages for each lane.
         """
         inner = not any(isinstance(one, For) for one in loop.body)
-        return "#pragma unroll 1" if self.alone and inner and constant(loop.extent) is None else ""
+        rolled = self.alone and inner and constant(loop.extent) is None
+        return "#pragma unroll 1" if rolled or self._together(loop) else ""
+
+    def _together(self, loop: For) -> bool:
+        """Whether a loop over a ring's turns multiplies by warpgroups, and its extent is told at run time.
+
+        Of a known extent the compiler finds by itself that stages are the same for all lanes, and keeps addresses of products once for a
+        warp. Of one told at run time it does not: each address of each product is brought there from the registers of a lane, in
+        front of the first product of a turn.
+        """
+        turns = constant(loop.extent) is None and any(isinstance(one, Acquire) for one in loop.body)
+        return turns and any(one.completion is Completion.PRODUCT for one, _ in execs(loop.body))
 
     def _unrolled(self, loop: For) -> list[Item]:
         return self._list(loop.body)
 
     def _running(self, loop: For) -> tuple[Sequence[Item], list[Item]]:
         """What stands in front of a loop that runs at run time, and its body, with what it names of its variable."""
-        self.printer.addresses.enter(loop)
+        self.printer.addresses.enter(loop, self._together(loop))
         items = self._list(loop.body)
         lines = self.printer.addresses.leave()
         return lines.before, [*lines.top, *items, *lines.end]

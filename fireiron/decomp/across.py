@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from fireiron.decomp.split import Split
+from fireiron.errors import DecompositionError
 from fireiron.executable.follow import (
     Following,
     by_thread,
@@ -56,8 +57,13 @@ Visits = Sequence[tuple[Digit, Expr]]
 
 def reduced_by(spec: Spec, context: Context) -> Following | None:
     """What says which thread reduces what: the holder of the source in registers, or else of the result; None where there is none."""
-    if not spec.reduces or spec.level.threads == 1:
+    if not spec.reduces:
         return None
+    if spec.in_parts and not spec.src.memory.private:
+        raise DecompositionError(
+            f"{spec}: only what threads hold of the terms says whose part is which", got=f"terms in {spec.src.memory}",
+            hint="a load of the terms to RF with a strategy, or no partial(...)",
+        )  # fmt: skip
     name = "src" if spec.src.memory.private else "dst"
     holding = context.held.get(spec.operands[name].tensor.name)
     if holding is None:
@@ -76,7 +82,73 @@ def _all_terms(spec: Spec) -> list[Digit]:
 
 def reduction(following: Following, step: Decomposition, context: Context) -> Expansion:
     """A reduction of what threads hold; `step` ends the chain of each of its parts."""
-    return _Across(following, step, context.draft()).expansion()
+    if not following.spec.in_parts:
+        return _Across(following, step, context.draft()).expansion()
+    following, parts = left_in_parts(following, context)
+    return _Across(following, step, context.draft(), parts).expansion()
+
+
+def require_apart(spec: Spec) -> None:
+    """Refuse a reduction in parts of which one thread has all terms."""
+    if spec.level.threads == 1:
+        raise DecompositionError(
+            f"{spec}: one thread has all terms of a result, so there are no parts",
+            hint="deal the terms to lanes, or leave partial(...) out",
+        )
+
+
+def left_in_parts(following: Following, context: Context) -> tuple[Following, tuple[Digit, ...]]:
+    """A reduction in parts with digits along the dimension of the parts; and the digits of the terms that become these.
+
+    Raises: DecompositionError where the threads that have terms of one result are not so many, or do not keep their parts in registers.
+    """
+    spec = following.spec
+    (dim,) = (dim for dim in spec.uses["dst"] if dim not in spec.uses["src"])
+    count = constant(spec.size(dim)) or 0
+    if not spec.dst.memory.private:
+        raise DecompositionError(
+            f"{spec}: parts lie in registers of who adds them up",
+            got=f"{spec.dst.tensor.name} in {spec.dst.memory}",
+            hint="place the whole",
+        )
+    terms = [one for one in following.steps or () if spec.dims[one.dim] not in spec.tile_dims and one.index is not None]
+    _, lanes, rest = butterfly(terms, following.holding, context)
+    dearest = [one for digits in (rest, lanes) for one in sorted(digits, key=lambda one: -one.stride)]
+    found = _leading(dearest, count)
+    if found is None:
+        total = math.prod(one.size for one in dearest)
+        legal = [number for number in range(2, total + 1) if _leading(dearest, number) is not None]
+        raise DecompositionError(
+            f"{spec}: {count} parts of each result, and {total} threads have terms of one",
+            got=count, legal=legal or "none: leave partial out", within=spec, at=context.origin,
+        )  # fmt: skip
+    others = [one for one in following.steps or () if one not in terms]
+    joined = _without(dearest, found)
+    weight, parts = 1, []
+    for one in reversed(found):
+        parts.append(attrs.evolve(one, dim=spec.dims.index(dim), stride=weight))
+        weight *= one.size
+    return attrs.evolve(following, steps=(*others, *found, *joined, *parts)), tuple(found)
+
+
+def _leading(digits: Sequence[Digit], count: int) -> list[Digit] | None:
+    """So many parts of digits, the first ones; of the last its upper part; None where they are not so many."""
+    found: list[Digit] = []
+    for one in digits:
+        size = math.gcd(one.size, count)
+        part = one.between(one.end // size, one.end)
+        if part is None or size < min(one.size, count):
+            return None
+        found += [part] if size > 1 else []
+        count //= size
+    return found if count == 1 else None
+
+
+def _without(digits: Sequence[Digit], parts: Sequence[Digit]) -> list[Digit]:
+    """What is left of digits behind their upper parts."""
+    taken = {(one.dim, one.end): one.size for one in parts}
+    rest = (one.between(one.stride, one.end // taken.get((one.dim, one.end), 1)) for one in digits)
+    return [one for one in rest if one is not None and one.size > 1]
 
 
 def butterfly(terms: Sequence[Digit], holding: Holding, context: Context) -> tuple[tuple[int, ...], list[Digit], list[Digit]]:
@@ -106,7 +178,8 @@ def _masks(one: Digit, holding: Holding, context: Context) -> list[int]:
         numpy.broadcast_to(compiled(by_thread(value, context))({context.thread.name: threads}), threads.shape).astype(int)
         for value in (one.index, taking_part(holding, context))
     )
-    weight = int(numpy.argmax((index == 1) & (taking == 1)))
+    second = (index == 1) & (taking == 1)  # of a dimension of one element nobody has a second
+    weight = int(numpy.argmax(second if second.any() else index == 1))
     if not weight or LANES % weight or (index != threads // weight % one.size)[taking == 1].any():
         return []
     lanes = math.gcd(one.size, LANES // weight)
@@ -128,6 +201,8 @@ class _Across:
     following: Following
     step: Decomposition
     draft: Draft
+    parts: tuple[Digit, ...] = ()
+    """The digits of the terms that nobody joins, as the result has a part for each."""
     children: list[Child] = attrs.field(factory=list, init=False)
 
     def expansion(self) -> Expansion:
@@ -147,7 +222,8 @@ class _Across:
         visits, active = self._visits(), all_of((self._taking, once))
         views = self._at(visits, at_once)
         active = all_of((active, self._inside("src", views)))
-        return _nest(visits, self._child("own", self.spec.at_level(self._level).with_operands(**views), active))
+        own = self.spec.at_level(self._level).with_operands(**views).with_options(in_parts=False)
+        return _nest(visits, self._child("own", own, active))
 
     def _by_parts(self, at_once: Sequence[Digit], looped: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Each thread its own terms, then the lanes of a warp, then those that do not meet by shuffles."""
@@ -203,6 +279,7 @@ class _Across:
     def _through_shared(self, part: View, once: Expr, rest: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Partial results to shared memory, of those that hold the same `once`, and back to whoever wants the result."""
         parts = math.prod(one.size for one in rest)
+        self._require_parts(rest, parts)
         shared = self._allocated("sh", (parts, *map(self.spec.size, self.spec.tile_dims)), SH, RowMajor)
         visits = self._visits()
         active = all_of((self._taking, once, self._inside("dst", self._at(visits, ()))))
@@ -215,6 +292,23 @@ class _Across:
         total = self._to_result(self.spec.level, shared, self.spec.dst)
         steps = (self.step,) if private else _in_turns(total, parts, self.step)
         return (*store, Comment(f"{shared.tensor.name}: {total}"), *self._child("total", total, steps=steps))
+
+    def _require_parts(self, rest: Sequence[Digit], parts: int) -> None:
+        """Refuse parts that no thread has which takes part: what is read of them in shared memory nobody would have written."""
+        import numpy
+
+        threads = numpy.arange(self.draft.workers or 1)
+        taking, *indices = (
+            numpy.broadcast_to(compiled(by_thread(one, self.draft))({self.draft.thread.name: threads}), threads.shape)
+            for one in (self._taking, *(one.index for one in rest if one.index is not None))
+        )
+        written = set(zip(*(one[taking == 1].tolist() for one in indices), strict=True))
+        if rest and len(written) < parts:
+            raise DecompositionError(
+                f"{self.spec}: some of the parts that go through shared memory no thread has",
+                got=f"{len(written)} parts of {parts}", within=self.spec, at=self.draft.origin,
+                hint="tiles of its load that fill the threads to which they are dealt",
+            )  # fmt: skip
 
     def _total(self, of: Callable[[View, Visits], View], source: View, active: Expr) -> tuple[Stmt, ...]:
         """The result where threads hold its elements, from what each of them finds at its own."""
@@ -267,7 +361,8 @@ class _Across:
 
     def _digits(self, kept: bool, dealt: bool) -> list[Digit]:
         """The digits along dimensions of the result, or reduced ones; dealt to threads, or visited."""
-        found = [one for one in self.following.steps or () if (one.dim < self._rank) == kept and (one.index is not None) == dealt]
+        steps = [one for one in self.following.steps or () if one not in self.parts]
+        found = [one for one in steps if (one.dim < self._rank) == kept and (one.index is not None) == dealt]
         return sorted(found, key=lambda one: (one.dim, one.stride))
 
     def _own_terms(self) -> tuple[list[Digit], list[Digit]]:
@@ -295,7 +390,7 @@ class _Across:
 
     def _first(self, joined: Sequence[Digit]) -> Expr:
         """The condition under which a thread is the first of those that have the same: of lanes that joined theirs, and of replicas."""
-        dealt = [one for one in self.following.steps or () if one.index is not None]
+        dealt = [one for one in self.following.steps or () if one.index is not None and one not in self.parts]
         first = [less(one.index, as_expr(1)) for one in joined if one.index is not None]
         return all_of((*first, first_replica(self.spec, dealt, self.following.holding, self.draft)))
 

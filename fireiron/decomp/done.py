@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.across import reduced_by, reduction
+from fireiron.decomp.across import reduced_by, reduction, require_apart
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.exchange import exchange, held_otherwise
 from fireiron.decomp.steps import implied, in_order, workers_of
@@ -136,7 +136,10 @@ class Done(Decomposition):
 
     def _whole(self, spec: Spec, context: Context) -> Executable | None:
         """The executable that performs a spec as it is."""
-        if spec.partial:
+        if spec.in_parts and spec.reduces:
+            require_apart(spec)
+            return None
+        if spec.in_parts:
             raise DecompositionError(
                 f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
                 hint=".epilog(RF) behind tile(...).to(Block)",

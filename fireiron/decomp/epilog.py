@@ -10,17 +10,17 @@ import attrs
 from fireiron.decomp.load import Load, LoadPlan
 from fireiron.decomp.steps import Through, around_product
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.ir import Comment, Hole
+from fireiron.ir import Comment, Commit, Hole, filled
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAdd
-from fireiron.specs.fused import fused
+from fireiron.specs.fused import INDICES, FusedDefinition, fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, constant
-from fireiron.values.machine import DTYPES, MEMORIES, RF, DType, Kernel, Memory
+from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Kernel, Memory
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 
@@ -37,6 +37,52 @@ def _once(name: str, by_position: Any, by_name: Any) -> Any:
     if by_position is not None and by_name is not None:
         raise ArgumentError(f"epilog: {name} is given twice", legal="epilog(memory, [dtype,] init, store)", at=call_site())
     return by_name if by_position is None else by_position
+
+
+STAGE = 128
+"""Bytes: a vector that is fetched ahead takes a multiple of it, as engines write to such places."""
+
+
+def _first_vector(spec: Spec) -> str | None:
+    """The first operand in global memory that is read behind the product along one of the result's dimensions, in which its neighbours lie
+    side by side; None without.
+    """
+    made = fused(spec)
+    if made is None or made.product is None or spec.level != Block:
+        return None
+    return next(_vectors(spec, made), None)
+
+
+def _vectors(spec: Spec, made: FusedDefinition) -> Iterator[str]:
+    assert made.product is not None
+    product = made.product.formula
+    others = {*made.outputs, *(one.tensor for one in product.elements)}
+    for name, dims in made.uses.items():
+        view = spec.operands[name]
+        wide = [dim for dim in dims if dim not in (*made.batch, *made.scan)]
+        if name in others or name.startswith(INDICES) or not view.memory.of_grid or len(wide) != 1 or wide[0] not in product.target.dims:
+            continue
+        step = view.tensor.storage().steps[view.axis(dims.index(wide[0]))]
+        if constant(spec.size(wide[0])) is not None and step is not None and constant(step) == 1:
+            yield name
+
+
+def _fetched(operand: str, spec: Spec, context: Context) -> Expansion:
+    """The copy of a vector to shared memory, in front of the spec that reads it there, the child `body`."""
+    view = spec.operands[operand]
+    length = max(constant(size) or 0 for size in view.shape)
+    made = Load(operand, SH, default_copy()[-1:], origin=context.origin).copied(spec, context, pad=-length % (STAGE // view.dtype.bytes))
+    name = f"{operand}_ahead"
+    children = tuple(attrs.evolve(one, name=name) if one.name == "move" else one for one in made.children)
+    program = filled(made.program, {"move": (Hole(name), Commit()), "body": (Hole("body"),)})
+    return attrs.evolve(made, children=children, program=program)
+
+
+@attrs.frozen
+class EpilogPlan:
+    """Whether vectors that are read behind the product are fetched in front of it."""
+
+    ahead: bool = False
 
 
 @attrs.frozen
@@ -83,6 +129,10 @@ class Epilog(Decomposition):
         return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        vector = _first_vector(spec) if self.planned(EpilogPlan()).ahead else None
+        if vector is not None:
+            outer = _fetched(vector, spec, context)
+            return outer.followed("body", self.expand(outer.child("body").spec, context.after(outer)))
         if fused(spec) is not None:
             return around_product(spec, self.memory, self.dtype, self.init, self.store, context, _through(self.store))
         spec = self._checked(spec)
@@ -95,10 +145,10 @@ class Epilog(Decomposition):
         dtype = self.dtype or spec.accumulator or target.dtype
         tensor = Tensor(name, target.shape, dtype, self.memory, ColMajor, copies=copies, owner="accumulates", origin=context.origin)
         fresh = whole_view(tensor, copy)
-        loads = spec.accumulate == TRUE and not spec.partial
+        loads = spec.accumulate == TRUE and not spec.in_parts
         init: Spec = Move.on(spec.level, target, fresh) if loads else Init.on(spec.level, fresh)
-        store: Spec = AtomicAdd.on(spec.level, fresh, target) if spec.partial else Move.on(spec.level, fresh, target)
-        body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, partial=False)
+        store: Spec = AtomicAdd.on(spec.level, fresh, target) if spec.in_parts else Move.on(spec.level, fresh, target)
+        body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, in_parts=False)
         init, store = without_ones(init), without_ones(store)
         children = (self._outer("init", init, self.init), Child("body", body), self._outer("store", store, self.store))
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")

@@ -71,7 +71,11 @@ class Load(Decomposition):
         made = fused(spec)
         if made is not None and self.operand in made.known and self.operand not in made.uses:
             return passed(spec)
-        plan = self.planned(LoadPlan())
+        return self.copied(spec, context)
+
+    def copied(self, spec: Spec, context: Context, **changes: Any) -> Expansion:
+        """The copy to a buffer that is laid out as planned, but for some `changes`, in front of the spec that reads it there."""
+        made, plan = fused(spec), self.planned(LoadPlan(**changes))
         self._require_effect(plan, spec)
         spec = as_matrix(spec, self._checked(spec)) if made is None else without_single(spec, self._checked(spec))
         view: View = spec.operands[self.operand]

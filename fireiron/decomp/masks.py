@@ -6,17 +6,17 @@ between those of its first and its last element.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
 
 import attrs
 
+from fireiron.decomp.unseen import changed_by
 from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, any_of, as_expr, less, minimum
-from fireiron.values.machine import Block
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, any_of, as_expr, less, lookup, minimum
+from fireiron.values.machine import Block, int32
 from fireiron.values.tensor import View
 
 
@@ -35,11 +35,24 @@ class AtLeast:
         """The rest of the sum."""
         return AtLeast(tuple(one for one in self.terms if one[0] != name), self.number)
 
-    def parts(self, views: Mapping[str, View], last: bool) -> tuple[Expr, Expr]:
-        """The least value of the sum over a tile, or with `last` its greatest: what is added, and what is taken away."""
+    @property
+    def of_numbers(self) -> bool:
+        """Whether it has other terms than coordinates and extents."""
+        return any(not name.startswith((INDICES, EXTENTS)) for name, _ in self.terms)
+
+    def compares(self, numbers: Collection[str]) -> bool:
+        """Whether it compares one coordinate with one of the numbers, as they are: then a number may be drawn into the dimension."""
+        kinds = sorted((name in numbers, name.startswith(INDICES), count) for name, count in self.terms)
+        return kinds in ([(False, True, -1), (True, False, 1)], [(False, True, 1), (True, False, -1)]) and self.number in (0, -1)
+
+    def parts(self, views: Mapping[str, View], last: bool, numbers: Mapping[str, Expr] | None = None) -> tuple[Expr, Expr]:
+        """The least value of the sum over a tile, or with `last` its greatest: what is added, and what is taken away.
+
+        Terms that are neither coordinates nor extents are `numbers` by name.
+        """
         added, taken = as_expr(max(self.number, 0)), as_expr(max(-self.number, 0))
         for name, count in self.terms:
-            value = _end(views, name, last == (count > 0))
+            value = numbers[name] if numbers and name in numbers else _end(views, name, last == (count > 0))
             added, taken = (added + value * count, taken) if count > 0 else (added, taken + value * -count)
         return added, taken
 
@@ -55,39 +68,53 @@ def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
     return part.base + reach if last else part.base
 
 
-def _linear(value: Value, sign: int, into: dict[str, int]) -> bool:
-    """Whether a value is a sum of coordinates, extents and integers; they are counted into a table, integers under ``."""
+def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[str] = ()) -> bool:
+    """Whether a value is a sum of coordinates, extents, operands that are `numbers`, and integers; they are counted into a table,
+    integers under ``."""
     if isinstance(value, Number):
         into[""] = into.get("", 0) + sign * int(value.value)
         return float(value.value).is_integer()
     if isinstance(value, Element):
         into[value.tensor] = into.get(value.tensor, 0) + sign
-        return value.tensor.startswith((INDICES, EXTENTS))
+        return value.tensor.startswith((INDICES, EXTENTS)) or value.tensor in numbers
     if value.name == "-" and len(value.arguments) == 1:
-        return _linear(value.arguments[0], -sign, into)
+        return _linear(value.arguments[0], -sign, into, numbers)
     if value.name in ("+", "-") and len(value.arguments) == 2:
         left, right = value.arguments
-        return _linear(left, sign, into) and _linear(right, sign if value.name == "+" else -sign, into)
+        return _linear(left, sign, into, numbers) and _linear(right, sign if value.name == "+" else -sign, into, numbers)
     return False
 
 
-def all_of_them(condition: Value) -> Iterator[AtLeast | None]:
-    """The conditions that hold together; None for one that is not analysed."""
+def all_of_them(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtLeast | None]:
+    """The conditions that hold together, on coordinates, extents and operands that are `numbers`; None for one that is not analysed."""
     assert isinstance(condition, Operation)
     if condition.name == "and":
         for one in condition.arguments:
-            yield from all_of_them(one)
+            yield from all_of_them(one, numbers)
         return
     if condition.name not in ("<", "<=", ">", ">="):
         yield None
         return
     left, right = condition.arguments if condition.name[0] == "<" else condition.arguments[::-1]
     table: dict[str, int] = {}
-    if not (_linear(right, 1, table) and _linear(left, -1, table)):
+    if not (_linear(right, 1, table, numbers) and _linear(left, -1, table, numbers)):
         yield None
         return
     number = table.pop("", 0) - (len(condition.name) == 1)
     yield AtLeast(tuple((name, count) for name, count in sorted(table.items()) if count), number)
+
+
+def numbers_of(made: FusedDefinition, views: Mapping[str, View], most: Expr) -> dict[str, Expr]:
+    """The integers of which a kernel reads one for a tile or a turn, drawn into 0 to `most`: operands in memory without other dimensions
+    than those of which steps take one element."""
+    single = {*made.scan, *made.batch}
+    found = {}
+    for name, dims in made.uses.items():
+        view = views[name]
+        if set(dims) <= single and view.memory.of_grid and view.dtype == int32 and all(size == ONE for size in view.shape):
+            place = view.tensor.storage().address(tuple(part.base for part in view.numerals))
+            found[name] = lookup(view.tensor.name, place, most)
+    return found
 
 
 def may_fail(condition: Value, views: Mapping[str, View]) -> Expr:
@@ -106,6 +133,32 @@ def in_place(one: Formula) -> Value | None:
     if one.joins or one.reduction or not isinstance(value, Operation) or value.name != "where" or value.arguments[1] != one.target:
         return None
     return value.arguments[0]
+
+
+MOST_SAMPLES = 1024
+"""Coordinates of a dimension at which conditions are evaluated to see how many elements a mask hides."""
+
+
+def seen_shares(made: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[frozenset[str], float]]:
+    """For each mask of a definition the dimensions of its condition, and the share of their elements that it shows."""
+    import numpy
+
+    found = []
+    for step in made.steps:
+        if hides(step) is None:
+            continue
+        bounds = [one for one in all_of_them(step.formula.value.arguments[0]) if one is not None]  # type: ignore[union-attr]
+        dims = sorted({name[len(INDICES) :] for one in bounds for name, _ in one.terms if name.startswith(INDICES)})
+        if not bounds or not dims or any(dim not in sizes for dim in dims):
+            continue
+        axes = [numpy.linspace(0, sizes[dim], min(sizes[dim], MOST_SAMPLES), endpoint=False).astype(int) for dim in dims]
+        at = dict(zip((f"{INDICES}{dim}" for dim in dims), numpy.meshgrid(*axes, indexing="ij"), strict=True))
+        at |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
+        holds = numpy.ones(tuple(map(len, axes)), dtype=bool)
+        for one in bounds:
+            holds &= sum(count * at[name] for name, count in one.terms) + one.number >= 0
+        found.append((frozenset(dims), float(holds.mean())))
+    return found
 
 
 # ---------------------------------------------------------------------------------------------- turns that see nothing
@@ -130,20 +183,22 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
         raise DecompositionError(
             "skip: units of a block would take different numbers of turns", within=spec, hint="the split in front of .to(Warp)"
         )
-    masks = [one for one in made.steps if _hides(one) is not None and dim in one.formula.target.dims]
-    bounds = [(step, bound) for step in masks for bound in all_of_them(step.formula.value.arguments[0]) if bound is not None]  # type: ignore[union-attr]
+    masks = [one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims]
+    numbers = numbers_of(made, spec.operands, spec.size(dim))
+    bounds = [(step, bound) for step in masks for bound in all_of_them(step.formula.value.arguments[0], numbers) if bound is not None]  # type: ignore[union-attr]
+    bounds = [(step, bound) for step, bound in bounds if not bound.of_numbers or bound.compares(numbers)]
     bounds = [(step, bound) for step, bound in bounds if abs(bound.factor(f"{INDICES}{dim}")) == 1]
     if not bounds:
         raise DecompositionError(
-            f"skip: no step hides elements by a condition that bounds {dim}",
+            f"skip: no step hides elements by a condition that bounds {dim}", got=_conditions(made, dim),
             within=spec, legal=f"s[m,{dim}] = where({dim} <= m, s[m,{dim}], -inf)",
         )  # fmt: skip
     hidden: Expr = ZERO
     behind = whole
     for step, bound in bounds:
-        _require_neutral(made, step, spec)
+        require_neutral(made, step, spec)
         name = f"{INDICES}{dim}"
-        added, taken = bound.without(name).parts(spec.operands, last=True)
+        added, taken = bound.without(name).parts(spec.operands, last=True, numbers=numbers)
         if bound.factor(name) < 0:  # dim <= added - taken
             least = minimum(taken, added + 1)
             behind = minimum(behind, (added + 1 - least + (size - 1)) // size)
@@ -152,11 +207,22 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
     return Turns(hidden, behind)
 
 
+def _conditions(made: FusedDefinition, dim: str) -> str | None:
+    """The conditions of masks along a dimension, none of which bounds it: each with what it is instead."""
+    found = []
+    for step in (one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims):
+        parts = list(all_of_them(step.formula.value.arguments[0]))  # type: ignore[union-attr]
+        factors = [0 if one is None else one.factor(f"{INDICES}{dim}") for one in parts]
+        why = "is no inequality between sums of coordinates" if None in parts else f"has {dim} {max(map(abs, factors))} times"
+        found.append(f"step {step.name}: {step.formula.value.arguments[0]} {why}")  # type: ignore[union-attr]
+    return "; ".join(found) or None
+
+
 def _larger(one: Expr, other: Expr) -> Expr:
     return other if one == ZERO else one + other - minimum(one, other)
 
 
-def _hides(step: Step) -> Number | None:
+def hides(step: Step) -> Number | None:
     """The number that a mask puts in the place of hidden elements."""
     value = step.formula.value
     if step.formula.joins or not isinstance(value, Operation) or value.name != "where":
@@ -167,36 +233,18 @@ def _hides(step: Step) -> Number | None:
     return hidden if isinstance(hidden, Number) else None
 
 
-def _require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
-    """Refuse to leave out turns that would change what is carried, or write an operand, though a mask hides all their elements.
-
-    The steps are performed in float64 on drawn numbers, those by value above 0.
-    """
-    import numpy
-
+def require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
+    """Refuse to leave out turns that would change what is carried, or write an operand, though a mask hides all their elements."""
     written = [one.formula.output for one in made.steps if one.formula.output in made.known]
     if written:
         raise DecompositionError(f"skip: each turn writes {written[0]}", within=spec, hint="write it behind the loop")
-    random = numpy.random.default_rng(0)
-    sizes = {dim: 1 if dim in (*made.batch, *made.scan) else 3 for dim in made.order}
-    # Loads may have dropped dimensions of one element; formulas name all.
-    named = {one.tensor: one.dims for step in made.steps for one in (*step.formula.elements, step.formula.target)}
-    values: dict[str, Any] = {
-        one: abs(random.standard_normal([sizes[dim] for dim in named.get(one, dims)])) for one, dims in made.uses.items()
-    }
-    values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
-    values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
-    before = {one: values[one].copy() for one in made.uses}
-    hidden = _hides(mask)
+    hidden = hides(mask)
     assert hidden is not None
-    with numpy.errstate(all="ignore"):
-        for step in made.steps:
-            made.perform(step, values, {})
-            if step == mask:
-                values[mask.formula.output] = numpy.full(values[mask.formula.output].shape, hidden.value, numpy.float64)
-    changed = [one for one in made.uses if not one.startswith(INDICES) and not numpy.array_equal(before[one], values[one])]
-    if changed:
+    changed = changed_by(made, mask, hidden)
+    if changed is not None:
         raise DecompositionError(
-            f"skip: a turn in which {mask.name} hides all elements changes {changed[0]}",
-            within=spec, hint="an else-value that changes no maximum and no sum, as -inf in front of exp2",
+            f"skip: a turn in which {mask.name} hides all elements changes {changed.step.formula.output}",
+            got=f"step {changed.step.name}: {changed}, where {mask.formula.target} is {hidden}", within=spec,
+            legal=f"{changed.step.formula.target} as it was, whatever arrays hold",
+            hint="an else-value that changes no maximum and no sum, as -inf in front of exp2",
         )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.hidden import shown_turn
 from fireiron.decomp.masks import seen
 from fireiron.decomp.steps import implied, parts_of, passed
 from fireiron.errors import DecompositionError, call_site
@@ -127,7 +128,15 @@ class Split(Decomposition):
         views, digits = divide(spec, self.extents(spec), self.label())
         inner: tuple[Stmt, ...] = (Hole(name),)
         draft = context if isinstance(context, Draft) else context.draft()
-        if plan.skip:
+        if plan.skip and self._one_at_a_time(spec):
+            if plan.stages:
+                raise DecompositionError(
+                    f"{self.label()}: loads ahead, for turns that may be left out", hint="pipeline inside, or no skip()"
+                )
+            point, inner = Hole(name), ()
+            views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
+            program = _innermost(program, shown_turn(spec, views, draft, (point,)))
+        elif plan.skip:
             views, program, variables = self._seen(spec, views, digits, plan.unroll, draft, inner)
         else:
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
@@ -159,6 +168,11 @@ class Split(Decomposition):
             program = _with_required_barrier(program, plan.sync, context)
         return draft.expansion((Child(name, child),), program)
 
+    def _one_at_a_time(self, spec: Spec) -> bool:
+        """Whether its turns are the elements of a dimension of which steps take one."""
+        made = fused(spec)
+        return made is not None and set(self.extents(spec)) <= set(made.scan)
+
     def _seen(
         self, spec: Spec, views: dict[str, View], digits: list[Step], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
     ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
@@ -174,7 +188,10 @@ class Split(Decomposition):
         turns = seen(spec, dim, size, whole)
         label = spec.labels[spec.dims.index(dim)]
         var = Var(draft.fresh(label), 0, max(whole.high - 1, 0))
-        hidden = draft.let(f"{label}_hidden", turns.hidden, max(whole.high - 1, 0) * size + size - 1)
+        last, hidden = max(whole.high, 1) * size - 1, turns.hidden
+        if hidden.high > last:  # rows whose window lies behind the last element
+            hidden, last = minimum(hidden, whole * size), whole.high * size
+        hidden = draft.let(f"{label}_hidden", hidden, last)
         first = hidden // size
         # The smaller of both says of the number that it is one of a turn, which the loop's extent says already.
         number: Expr = var if first == ZERO else minimum(first + var, whole - 1)
@@ -186,6 +203,15 @@ class Split(Decomposition):
             total = constant(spec.size(dim))
             if dim not in spec.tile_dims and total is not None:
                 yield from (Split((), ((dim, size),)) for size in divisors(total) if fits(spec, dim, size))
+
+
+def _innermost(program: tuple[Stmt, ...], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Loops around statements."""
+    if not program:
+        return inner
+    (loop,) = program
+    assert isinstance(loop, For)
+    return (attrs.evolve(loop, body=_innermost(loop.body, inner)),)
 
 
 def _with_required_barrier(program: tuple[Stmt, ...], subject: str, context: Context) -> tuple[Stmt, ...]:

@@ -170,7 +170,7 @@ class SplitK(Decomposition):
         unit = Var(draft.fresh("block_k"), 0, parts - 1)
         zeroed = (spec.C.tensor.name,) if spec.accumulate == FALSE else ()
         left, right = self._parts_of(spec, parts, unit)
-        body = spec.with_operands(A=left, B=right).with_options(partial=True, accumulate=FALSE)
+        body = spec.with_operands(A=left, B=right).with_options(in_parts=True, accumulate=FALSE)
         return draft.expansion((Child("body", body),), (Hole("body"),), part=unit, zeroed=zeroed)
 
     def choices(self, spec: Spec, context: Context) -> Iterator[SplitK]:
@@ -199,7 +199,7 @@ def _legal(step: SplitK, spec: Spec, context: Context) -> bool:
 def _checked(spec: Spec) -> Spec:
     if not spec.contracts:
         raise DecompositionError(f"split_k: {spec.title} is no matrix product", legal="MatMul")
-    if spec.partial:
+    if spec.in_parts:
         raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C as they are", hint="one of the two")
     if spec.C.memory.fragment is not None:
         raise DecompositionError(f"split_k: C lies in {spec.C.memory}, which threads cannot add to", hint="split_k before epilog")

@@ -189,7 +189,7 @@ class _Steps:
 
     def _step(self, step: Step) -> None:
         one = step.formula
-        self.program.append(Comment(f"{step.name}: {shown(one)}"))
+        self.program.append(Comment(str(step)))
         step = self._masked(step)
         one = step.formula
         if one.contracts:
@@ -269,7 +269,7 @@ class _Steps:
         part = self._part_of_sum(step, target)
         spec = Reduction.on(
             self.spec.level, self._view(source), part or target, by=one.joins_by, signature=f"{read}->{written}", names=dims,
-            accumulate=TRUE if one.joins else FALSE,
+            accumulate=TRUE if one.joins else FALSE, in_parts=bool(step.parts),
         )  # fmt: skip
         self._child(step.name, spec, step)
         if part is not None:

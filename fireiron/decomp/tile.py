@@ -77,12 +77,14 @@ class TilePlan:
     persistent: int = 0
     turns: int = 1
     chained: bool = False
+    ready: tuple[str, ...] = ()
     cluster: tuple[int, ...] = ()
+    last_first: tuple[str, int] | None = None
 
     @property
     def about_blocks(self) -> bool:
         """Whether something is said that only tiles dealt to Block can have."""
-        said = self.bands or self.cluster or self.resident or self.within or self.persistent
+        said = self.bands or self.cluster or self.resident or self.within or self.persistent or self.last_first
         return bool(said or self.turns > 1 or self.chained)
 
 
@@ -129,15 +131,19 @@ class Tile(Decomposition):
         else:
             sizes = [chosen_tile_size(size, "tile") for size in self.sizes]
         if len(sizes) > len(spec.tile_dims):
-            raise DecompositionError(f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims)}")
+            raise _too_many(spec, sizes)
         named = dict(zip(_by_position(spec, len(sizes)), sizes, strict=False))
         for dim, size in self.by_dim:
             if dim not in spec.dims or dim in named:
                 raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
-            if dim not in spec.tile_dims:
-                raise DecompositionError(f"tile({dim}={size}): {dim} is a reduction dimension", hint=_instead(spec, dim, size))
-            named[dim] = chosen_tile_size(size, f"tile({dim}=...)")
-        if not named:
+            tile = chosen_tile_size(size, f"tile({dim}=...)")
+            if dim in spec.tile_dims:
+                named[dim] = tile
+            elif not _is_whole(spec, dim, tile):
+                raise DecompositionError(
+                    f"tile({dim}={size}): {dim} is a reduction dimension", legal=_whole_tile(spec, dim), hint=_instead(spec, dim, size)
+                )
+        if not (named or self.by_dim):
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
         return named
 
@@ -166,11 +172,40 @@ class Tile(Decomposition):
                 legal="sm_90 or newer",
                 hint="leave chained() out",
             )
+        _check_ready(plan.ready, spec)
         return _dealt(spec, views, digits, plan, context.draft())
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
+
+
+def _too_many(spec: Spec, sizes: Sequence[Extent]) -> DecompositionError:
+    """The error of more sizes than a spec has dimensions that are tiled, as where an epilogue reduces a dimension of the product."""
+    made = fused(spec)
+    dims = made.product.formula.target.dims if made is not None and made.product is not None else ()
+    reduced = [dim for dim in dims if dim not in spec.tile_dims]
+    what = f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims) or 'none'}"
+    if made is None or not reduced:
+        return DecompositionError(what)
+    steps = ", ".join(str(one) for one in made.steps if set(reduced) & set(one.formula.over) and not one.formula.contracts)
+    tiles = ", ".join(f"{dim}={spec.size(dim) if dim in reduced else size}" for dim, size in zip(dims, sizes, strict=False))
+    return DecompositionError(
+        what, got=f"{len(sizes)} sizes, and {', '.join(reduced)} is reduced: {steps}", legal=f"tile({tiles}) of a strategy of your own",
+        hint="+= in the place of =, where it is a sum that blocks may add up; else a strategy whose blocks have all of it",
+    )  # fmt: skip
+
+
+def _is_whole(spec: Spec, dim: str, tile: Extent) -> bool:
+    """Whether a tile has all of a dimension, so that nothing is divided."""
+    total = constant(spec.size(dim))
+    return isinstance(tile, int) and total is not None and tile >= total
+
+
+def _whole_tile(spec: Spec, dim: str) -> str | None:
+    """The tile of a reduction dimension that may be said: all of it."""
+    total = constant(spec.size(dim))
+    return None if total is None else f"tile({dim}={total}), all of it"
 
 
 def _instead(spec: Spec, dim: str, size: object) -> str:
@@ -344,6 +379,8 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         return _left_to_the_next(spec, views, order, plan, draft)
     part, outer = draft.whole.part, draft.whole.outer
     cluster = None
+    if plan.last_first is not None and (plan.bands or plan.permutation is not None or math.prod(plan.cluster) > 1):
+        raise DecompositionError("last_first: bands, cluster and swizzle say which tile is a block's too", hint="one of them")
     if math.prod(plan.cluster) > 1:
         if part is not None or plan.permutation is not None:
             other = "split_k(.., Block)" if part is not None else "swizzle"
@@ -410,7 +447,16 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         within=plan.within,
         cluster=cluster,
         chained=plan.chained,
+        ready=tuple(spec.operands[name].tensor.name for name in plan.ready),
     )
+
+
+def _check_ready(names: tuple[str, ...], spec: Spec) -> None:
+    """What no kernel of a chain writes is an input of this one."""
+    inputs = [name for name, view in spec.operands.items() if name not in spec.outputs and view.memory.of_grid]
+    for name in names:
+        if name not in inputs:
+            raise DecompositionError(f"chained(ready={name}): {name} is no input in global memory", within=spec, legal=inputs)
 
 
 class _Inside:
@@ -484,9 +530,12 @@ Take: TypeAlias = "Callable[[Spec, dict[str, View], list[Step], Expr, Draft | _I
 
 
 def _taking(plan: TilePlan) -> Take:
-    """How the tile of a block's number is found: digit by digit, in bands, or on a curve; the last two on grids of two dimensions."""
+    """How the tile of a block's number is found: digit by digit, a dimension's last ones first, or on grids of two dimensions in bands or
+    on a curve."""
 
     def take(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside) -> dict[str, View]:
+        if plan.last_first is not None:
+            return _take_last_first(spec, views, order, unit, draft, *plan.last_first)
         if not plan.bands or len(order) != 2:
             return _take_block_digits(spec, views, order, unit, draft)
         if plan.walk == BY_CURVE:
@@ -540,6 +589,40 @@ def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], un
         views = moved(views, spec, digit, index, unit=True)
         left = left // digit.size
     return views
+
+
+def _take_last_first(
+    spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, dim: str, together: int
+) -> dict[str, View]:
+    """The tile of a block where a dimension's last tiles come first, each with `together` tiles of the others, which are fastest."""
+    if dim not in spec.tile_dims:
+        raise DecompositionError(f"last_first({dim!r}): no dimension that is tiled", legal=spec.tile_dims)
+    ordered = [digit for digit in order if digit.dim == dim]
+    beside, rest = _beside([digit for digit in order if digit.dim != dim], together)
+    left = unit
+    digits = [*beside, *ordered, *rest]
+    for position, digit in enumerate(digits):
+        index = left if position == len(digits) - 1 else mod(left, digit.size)
+        # A digit is less than its size, which ranges alone do not tell where that is known at run time; the check of bounds does.
+        index = positive(digit.size - index) - 1 if digit.dim == dim else index
+        label = spec.labels[spec.dims.index(digit.dim)]
+        views = moved(views, spec, digit, _let_grid(f"block_{label}", index, digit.size, draft), unit=True)
+        left = left // digit.size
+    return views
+
+
+def _beside(others: list[Step], together: int) -> tuple[list[Step], list[Step]]:
+    """The digits of so many tiles, or of all, fastest first; and those that are left."""
+    if not together:
+        return others, []
+    known = list(itertools.takewhile(lambda digit: constant(digit.size) is not None, others))
+    shares = _deal_digits(known, together)
+    if shares is None:
+        sizes = "x".join(str(digit.size) for digit in others[::-1])
+        raise DecompositionError(
+            f"last_first: {together} of {sizes} tiles side by side", legal="0 (all), or a divisor of the fastest of them"
+        )
+    return [digit for digit, _ in shares[0]], [*shares[1], *others[len(known) :]]
 
 
 def _let_grid(name: str, index: Expr, size: Expr, draft: Draft | _Inside) -> Expr:

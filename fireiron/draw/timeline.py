@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.scene import Frame, Scene, Use
+from fireiron.check.turns import left_out
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.ring import picture_of_ring, roles_of
@@ -78,7 +79,9 @@ def _turns(scene: Scene, use: Use, loop: For, step: int, sizes: Mapping[str, int
     sources = [access for access in use.statement.accesses if not access.write]
     place = sum(sources[0].base, ZERO) if use.access.write and sources else ZERO
     ahead = [one for one in use.loops if one.var.name != loop.var.name and one.var.name in scene.needs((use.access.copy,))]
-    still = {one.var.name: 0 for one in use.loops} | dict(sizes) | {loop.var.name: max(step, 0), "block": 0, "thread": 0}
+    still = (
+        {one.var.name: 0 for one in use.loops} | dict(sizes) | {loop.var.name: max(step, 0), "block": sizes.get("block", 0), "thread": 0}
+    )
     known = frozenset(still)
     conditions = [one for one in conjuncts(use.statement.performed) if scene.roots(one) <= known] if checked else []
     for index in np.ndindex(*(constant(one.extent) or 1 for one in ahead)):
@@ -111,12 +114,18 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
         page.text(16, 52, "No shared buffer of this kernel has several copies that iterations use in turn.", 11)
         return page.picture("timeline", title, WIDTH, 72)
     values = sample_sizes(program.lowered, sizes or {})
-    extent = int(np.max(Frame(Scene(program.lowered).lets, (), {**values, "block": 0}).value(loop.extent)))
+    scene = Scene(program.lowered)
+    uneven = {one.loop.var.name: one for one in left_out(scene, values)}.get(loop.var.name)
+    block = 0 if uneven is None else int(uneven.blocks[np.argmax(uneven.counts)])
+    values = {**values, "block": block}
+    extent = int(np.max(Frame(scene.lets, (), values).value(loop.extent)))
     steps = max(min(extent, 8), 1)
     found = slots(program, loop, steps, values)
     waits = [one.groups for one in statements(loop.body) if isinstance(one, Wait) and one.completion is Completion.GROUP]
     text = f"Columns are iterations of the loop over {loop.var} ({extent} in all); rows are the copies of each shared buffer. "
     text += "Data are numbered by the tile of global memory that they hold."
+    if uneven is not None:
+        text += f" Of the {str(uneven).replace(': a block', ' a block')}. Those of block {block} are drawn."
     if waits:
         text += f" Each iteration waits until at most {max(waits)} group{'s' if max(waits) != 1 else ''} of copies are under way."
     y = page.paragraph(16, 48, text)

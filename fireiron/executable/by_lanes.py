@@ -13,7 +13,7 @@ from fireiron.ir import Exec, Hole, Stmt, filled
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Braces, Item, Registers
 from fireiron.language.dividing import divide, loop_over
-from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.language.tree import Context, Draft, Executable, Mismatch, edge_refused
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, constant
 from fireiron.values.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
@@ -77,10 +77,7 @@ def one_statement(
     accesses = []
     for name, view in spec.operands.items():
         if view.bounded and not executable.handles_edges:
-            raise DecompositionError(
-                f"{executable.name} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang",
-                hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
-            )
+            raise edge_refused(executable.name, spec, name)
         access = maps[name].access(view, lane, name in spec.outputs, draft.origin)
         accesses.append(attrs.evolve(access, spread=True) if name in spread else access)
     return Exec(

@@ -7,6 +7,7 @@ that it visits become loops, and the values that the deciding instruction takes 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -46,7 +47,7 @@ def elementwise(spec: Spec) -> bool:
 def unheld(spec: Spec, context: Context) -> bool:
     """Whether a spec works on registers of which nobody says yet who holds what."""
     views = tuple(spec.operands.values())
-    if spec.reduces and spec.level.threads != 1:
+    if spec.reduces:
         # Who holds the terms says who makes the results; only without terms in registers it is the other way round.
         views = tuple(view for view in views if view.memory.private)[:1]
     elif not elementwise(spec):
@@ -379,14 +380,9 @@ def first_replica(spec: Spec, dealt: Sequence[Digit], holding: Holding, context:
     taken = _taken(spec, dealt, holding, context)
     if len(set(taken)) == len(taken):
         return TRUE
-    parts = _lane_parts(dealt, count, context)
+    parts = _lane_parts(dealt, count, context, taking_part(holding, context))
     if parts is None:
-        raise DecompositionError(
-            "several threads hold the same elements, and no digits of their number say which of them is the first",
-            within=spec,
-            at=context.origin,
-            hint="deal the tiles without a swizzle, or store them through shared memory",
-        )
+        parts = _bits(spec, taken, count, context)
     conditions = []
     weight = 1
     for size, _, stride in parts:
@@ -394,6 +390,27 @@ def first_replica(spec: Spec, dealt: Sequence[Digit], holding: Holding, context:
             conditions.append(less(index_in(spec.level, context.thread) // weight % size, as_expr(1)))
         weight *= size
     return all_of(conditions)
+
+
+def _bits(spec: Spec, taken: Sequence[tuple[int, int]], count: int, context: Context) -> tuple[Part, ...]:
+    """A thread's number in its unit as parts, by its bits: those that move nothing stand for replicas, as of tiles that a permutation
+    of the bits deals. A `DecompositionError` where others do."""
+    workers = context.workers or count
+    still = [bit for bit in range(count.bit_length() - 1) if _moves_nothing(taken, bit)] if len(taken) == workers else []
+    if len(taken) != len(set(taken)) << len(still):
+        raise DecompositionError(
+            "several threads hold the same elements, and neither digits nor bits of their number say which of them is the first",
+            got=f"{len(taken)} threads for {len(set(taken))} parts",
+            legal="lanes dealt by digits, or by a permutation of the bits of their number",
+            within=spec, at=context.origin, hint="deal the tiles without .swizzle(...), or store them through shared memory",
+        )  # fmt: skip
+    runs = itertools.groupby(range(count.bit_length() - 1), still.__contains__)
+    return tuple((2 ** len(list(run)), 0, int(not replicas)) for replicas, run in runs)
+
+
+def _moves_nothing(taken: Sequence[tuple[int, int]], bit: int) -> bool:
+    """Whether each thread has what its partner has, whose number differs in a bit."""
+    return all(one == taken[number ^ 1 << bit] for number, one in enumerate(taken))
 
 
 def by_thread(value: Expr, context: Context) -> Expr:
@@ -418,18 +435,25 @@ def lanes_of(spec: Spec, name: str, holding: Holding, context: Context) -> LaneM
     return None if lanes is None else LaneMap.along(tile, lanes, values)
 
 
-def _lane_parts(dealt: Sequence[Digit], count: int, context: Context) -> tuple[Part, ...] | None:
-    """The digits of threads as parts of a thread's number in a group of `count`, between them those that move nothing."""
+def _lane_parts(dealt: Sequence[Digit], count: int, context: Context, taking: Expr = TRUE) -> tuple[Part, ...] | None:
+    """The digits of threads as parts of a thread's number in a group of `count`, between them those that move nothing.
+
+    Threads that are not `taking` part may have any number.
+    """
     import numpy
 
     lane = numpy.arange(count)
+    takes = compiled(by_thread(taking, context))
+    asked = [
+        numpy.broadcast_to(takes({context.thread.name: first + lane}), lane.shape) != 0 for first in range(0, context.workers or 1, count)
+    ]
     placed_at: list[tuple[int, Digit]] = []
     for one in dealt:
         assert one.index is not None
         index = by_thread(one.index, context)
         numbers = [compiled(index)({context.thread.name: first + lane}) for first in range(0, context.workers or 1, count)]
         weight = next((number for number, value in enumerate(numbers[0] + 0 * lane) if value == 1), 0)
-        if not weight or any((value != lane // weight % one.size).any() for value in numbers):
+        if not weight or any(((value != lane // weight % one.size) & part).any() for value, part in zip(numbers, asked, strict=True)):
             return None
         placed_at.append((weight, one))
     parts: list[Part] = []

@@ -33,9 +33,13 @@ _VECTORS: Mapping[tuple[DType, int], str] = {
 
 @attrs.frozen
 class ThreadPointwise(Executable):
-    """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`)."""
+    """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`).
+
+    Without `clamps` the clamping at zero with which the formula ends, `relu(...)`, is left to who reads the result.
+    """
 
     pairs: bool = False
+    clamps: bool = True
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.pairs, bool):
@@ -88,10 +92,50 @@ class ThreadPointwise(Executable):
             found.append(Mismatch("target", f"sm_{needed} or newer", architecture.name))
         return tuple(found)
 
+    def clamped_later(self, spec: Spec) -> Executable | None:
+        only = spec.definition.only
+        types = {name: view.dtype for name, view in spec.operands.items()}
+        if self.pairs or only is None or only.joins or _in_half(spec) or unclamped(only) == only:
+            return None
+        return attrs.evolve(self, clamps=False) if types[only.output] == computing(only, types) == float32 else None
+
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         if not self.pairs and not _in_half(statement.spec):
             return _assignments(printer, statement)
         return _halves(printer, statement, self.pairs)
+
+
+@attrs.frozen
+class ScaleUnlessOne(ThreadPointwise):
+    """`x[m,n] = x[m,n] * f[m]` in registers, under one branch around all products of a thread: no factor that it has is other than 1.
+
+    The result is that of the plain product, since x * 1 is x. The branch also ends what the compiler takes together: it neither moves what
+    stands behind it in front of it, nor the other way round, which bounds how many registers live at once. Never chosen where it is not
+    asked for: `done(UNLESS_ONE)`.
+    """
+
+    def performs(self) -> str:
+        return "x[m,n] = x[m,n] * f[m] (RF,RF,RF)(Thread), left out where all factors of a thread are 1"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        found = super().mismatches(spec, architecture)
+        if spec.pointwise and not self.unless_one(spec):
+            found = (*found, Mismatch("formula", "x[m,n] = x[m,n] * f[m], f in registers", str(spec.definition)))
+        return found
+
+    def takes_neighbours(self, spec: Spec) -> bool:
+        return False
+
+    def unless_one(self, spec: Spec) -> str:
+        """The name of the factor; empty where the spec is no such product."""
+        only = spec.definition.only
+        if only is None or only.joins or not isinstance(only.value, Operation) or only.value.name != "*":
+            return ""
+        result = spec.operands[only.output]
+        names = [one.tensor for one in only.value.arguments if isinstance(one, Element)]
+        scaled = [name for name in names if spec.operands[name].tensor == result.tensor and spec.operands[name].dims == result.dims]
+        others = [name for name in names if spec.operands[name].tensor != result.tensor and spec.operands[name].memory.private]
+        return others[0] if len(scaled) == len(others) == 1 and result.memory.private else ""
 
 
 def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
@@ -112,6 +156,8 @@ def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
 def _assignments(printer: Printer, statement: Exec) -> Sequence[Item]:
     """All elements that a statement takes, one behind the other; what it loads at once stands in front, what it stores so behind."""
     formulas = statement.spec.definition.formulas
+    if not getattr(statement.instruction, "clamps", True):
+        formulas = tuple(map(unclamped, formulas))
     count = max(len(access.elements()) for access in statement.accesses)
     if count == 1:
         return [_assignment(printer, _One(printer, statement), one) for one in formulas]
@@ -224,6 +270,14 @@ def _assignment(printer: Printer, statement: _One, formula: Formula) -> Item:
     return Assignment(place, printer.converted(together(printer, by, terms, wide), wide, result))
 
 
+def unclamped(formula: Formula) -> Formula:
+    """A formula without the clamping at zero with which it ends; itself if it ends otherwise."""
+    match formula.value:
+        case Operation("relu", (value,)) | Operation("max", (value, Number(0))) | Operation("max", (Number(0), value)):
+            return attrs.evolve(formula, value=value)
+    return formula
+
+
 def _is_binary(spec: Spec) -> bool:
     """Whether it is the sum, the difference or the product of two elements in the place of the result, which is set to it."""
     only = spec.definition.only
@@ -284,6 +338,8 @@ def _operand(text: Text, inner: Value, outer: Operation, number: int) -> Text:
 POINTWISE = ThreadPointwise("Pointwise")
 POINTWISE2 = ThreadPointwise("Pointwise2", True)
 
+UNLESS_ONE = ScaleUnlessOne("UnlessOne")
+
 INSTRUCTIONS: tuple[Executable, ...] = (POINTWISE, POINTWISE2)
 
-__all__ = ["ThreadPointwise"]
+__all__ = ["UNLESS_ONE", "ScaleUnlessOne", "ThreadPointwise"]

@@ -32,7 +32,7 @@ from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import RF, SH, Architecture, DType, Warpgroup, bfloat16, float16, float32
 
-_PAIRS = {float16: "cvt.rn.f16x2.f32", bfloat16: "cvt.rn.bf16x2.f32"}
+_PAIRS = {float16: "f16x2", bfloat16: "bf16x2"}
 
 
 @attrs.frozen
@@ -40,11 +40,12 @@ class StMatrixWarpgroup(Executable):
     """`Move(64*r, 16*c)(RF -> SH)(Warpgroup)`, float32 to 16 bits; with `swapped`, `Move(16*r, 64*c)`.
 
     `along` is the dimension in which shared memory is contiguous; where that is not the one along which a thread holds two neighbours,
-    the instruction transposes.
+    the instruction transposes. With `clamps` negative elements are zero: rounded pairs take half as many instructions for that.
     """
 
     swapped: bool = False
     along: int = 1
+    clamps: bool = False
     capability: int = 90
 
     @property
@@ -91,6 +92,9 @@ class StMatrixWarpgroup(Executable):
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         return statements_by_warps(self, spec, draft, self.swapped, self.maps_of_warp())
 
+    def clamping(self, spec: Spec) -> Executable | None:
+        return attrs.evolve(self, clamps=True)
+
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         source = printer.registers(statement, 0)
         store = printer.function(self._function(statement.spec.dst.dtype))
@@ -100,16 +104,19 @@ class StMatrixWarpgroup(Executable):
         """The store as a function of the address that this thread gives, and of where its accumulators are kept."""
         trans = ".trans" if self.transposes else ""
         name = "half" if dtype == float16 else "bf16"
+        pair = f'asm("cvt.rn.{_PAIRS[dtype]}.f32 %0, %1, %2;" : "=r"(words[pair]) : "f"(source[2 * pair + 1]), "f"(source[2 * pair]));'
+        clamp = f'asm("max.{_PAIRS[dtype]} %0, %1, %2;" : "=r"(words[pair]) : "r"(words[pair]), "r"(0));'
+        loop = "for (int pair = 0; pair < 4; ++pair)"
         body = (
             "unsigned words[4];",
             "#pragma unroll",
-            "for (int pair = 0; pair < 4; ++pair)",
-            f'  asm("{_PAIRS[dtype]} %0, %1, %2;" : "=r"(words[pair]) : "f"(source[2 * pair + 1]), "f"(source[2 * pair]));',
+            *((f"{loop} {{", f"  {pair}", f"  {clamp}", "}") if self.clamps else (loop, f"  {pair}")),
             f'asm volatile("stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%0], {registers(1, 4)};"',
             f'    :: "r"(target), {listed("r", "words", 4)} : "memory");',
         )
-        note = f"eight accumulators of each thread, rounded, to shared memory{', transposed' if trans else ''}"
-        suffix = "_trans" if trans else ""
+        negative = ", negative ones as zero" if self.clamps else ""
+        note = f"eight accumulators of each thread, rounded{negative}, to shared memory{', transposed' if trans else ''}"
+        suffix = f"{'_trans' if trans else ''}{'_relu' if self.clamps else ''}"
         return Function(f"stmatrix_x4{suffix}_{name}", ("unsigned target", "const float* source"), body, note)
 
 

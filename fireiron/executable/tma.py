@@ -309,7 +309,7 @@ def load_function(rank: int) -> Function:
             f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}];"',
             f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier) : "memory");',
         ),
-        f"a box of {_WHAT[rank > 2]} to shared memory by TMA: its bytes are counted by a barrier",
+        f"a box of {_what(rank)} to shared memory by TMA: its bytes are counted by a barrier",
     )
 
 
@@ -331,7 +331,7 @@ def multicast_function(rank: int) -> Function:
             f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}], %{rank + 3};"',
             f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier), "h"(blocks) : "memory");',
         ),
-        f"a box of {_WHAT[rank > 2]} by TMA to the same place in several blocks of the cluster, a bit for each: a barrier of each counts "
+        f"a box of {_what(rank)} by TMA to the same place in several blocks of the cluster, a bit for each: a barrier of each counts "
         "its bytes",
     )
 
@@ -347,14 +347,18 @@ def store_function(rank: int) -> Function:
             f'asm volatile("{instruction} [%0, {{{_places(1, rank)}}}], [%{rank + 1}];"',
             f'    :: "l"(map), {_operands(rank)}, "r"(source) : "memory");',
         ),
-        f"a box of {_WHAT[rank > 2]} from shared memory by TMA, under way until it is waited for",
+        f"a box of {_what(rank)} from shared memory by TMA, under way until it is waited for",
     )
 
 
 _NAMES = "xyzuv"
 """Coordinates of a box, that along neighbours first."""
 
-_WHAT = ("a matrix", "a matrix of a stack")
+_WHAT = ("a vector", "a matrix", "a matrix of a stack")
+
+
+def _what(rank: int) -> str:
+    return _WHAT[min(rank, len(_WHAT)) - 1]
 
 
 def _suffix(rank: int) -> str:

@@ -176,7 +176,7 @@ class CompiledKernel:
                 "stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it away: the simulator returns when it is done"
             )
         given = dict(zip(self.program.spec.inputs, arrays, strict=True))
-        given |= {name: value_of(name, given[name], dtype) for name, dtype in self._calls.scalars.values()}
+        given |= {name: value_of(name, given[name], dtype, name in self._calls.positive) for name, dtype in self._calls.scalars.values()}
         return self._simulated(given, out, sizes)
 
     @functools.cached_property

@@ -34,6 +34,7 @@ from fireiron.gpu.arrays import NO_DEVICE, ArrayView, Library, Order, Scalars, S
 from fireiron.gpu.maps import MapForm
 from fireiron.ir import Buffer, Kernel, TensorMap
 from fireiron.spec import Spec
+from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import bits_of, value_of
 
 NOWHERE = -(1 << 64)
@@ -221,6 +222,7 @@ class Calls:
         self.names = (*self.inputs, *self.outputs)
         views = [(name, kernel.spec.operands[name]) for name in self.inputs]
         self.scalars = {place: (name, view.dtype) for place, (name, view) in enumerate(views) if view.memory.by_value}
+        self.positive = frozenset(positive_numbers(kernel.spec))
         self._plans: _Kept[_Plan] = _Kept()
         self._outputs: _Kept[_Output | _Outputs] = _Kept()
         self._launchers: dict[int, launch.Launcher] = {}
@@ -255,7 +257,7 @@ class Calls:
         for place, (name, array) in enumerate(zip(names, arrays)):
             if place in scalars:
                 dtype = scalars[place][1]
-                addresses.append(bits_of(value_of(name, array, dtype)))
+                addresses.append(bits_of(value_of(name, array, dtype, name in self.positive)))
                 signatures.append(Scalars.signature(dtype))
                 continue
             library = library_of(type(array))

@@ -11,6 +11,7 @@ import attrs
 
 from fireiron.errors import FireironError, LayoutError
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.pointwise import ScaleUnlessOne
 from fireiron.executable.thread_move import StreamedMove
 from fireiron.ir import Access, BlockCluster, Completion, Peers, Piece, TensorMap
 from fireiron.ir.lanes import LaneMap
@@ -26,7 +27,7 @@ CONSTRUCTORS: Final[Mapping[str, Any]] = {
     one.__name__: one
     for one in (
         Access, BlockCluster, Const, DType, Dealt, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode, Parameter, Peers, Piece,
-        Storage, StreamedMove, Swizzle, Tensor, TensorMap,
+        ScaleUnlessOne, Storage, StreamedMove, Swizzle, Tensor, TensorMap,
     )
 }  # fmt: skip
 """What a literal may make."""

@@ -269,6 +269,7 @@ class _Reader:
 
     def _read_chained(self, text: str, scope: _Scope) -> None:
         self.whole["chained"] = True
+        self.whole["ready"] = tuple(one.strip() for one in text.split(",") if one.strip())
 
     # -------------------------------------------------------------------------------------- bodies
 

@@ -151,7 +151,7 @@ class _Writer:
             if value:
                 yield f"{word} {value}"
         if kernel.chained:
-            yield "Chained"
+            yield f"Chained {', '.join(kernel.ready)}".rstrip()
         if kernel.cluster is not None:
             places = zip(kernel.cluster.sizes, kernel.cluster.places, strict=True)
             yield f"Cluster {', '.join(f'{size} {place.name}' for size, place in places)}"

@@ -82,6 +82,7 @@ class Outermost:
     within: int = 0
     cluster: BlockCluster | None = None
     chained: bool = False
+    ready: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     execution: Execution = attrs.field(factory=Execution)
@@ -136,7 +137,7 @@ def _begun(outermost: Outermost, draft: Draft) -> dict[str, Any]:
         draft.define(let.var, let.value)
     for tensor, storage in outermost.settled:
         draft.settle(tensor, storage)
-    said = ("facts", "grid", "zeroed", "resident", "within", "cluster", "chained", "unchecked")
+    said = ("facts", "grid", "zeroed", "resident", "within", "cluster", "chained", "ready", "unchecked")
     return {name: getattr(outermost, name) for name in said}
 
 

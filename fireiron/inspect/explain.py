@@ -11,6 +11,8 @@ from typing import Any, Final
 import attrs
 
 from fireiron import ir
+from fireiron.check.scene import Scene
+from fireiron.check.turns import Turns, left_out
 from fireiron.compiler import Program
 from fireiron.decomp.done import Done, differences, nearest
 from fireiron.decomp.load import Load
@@ -447,10 +449,19 @@ def text(explanation: Explanation) -> str:
     head = f"{program.spec} on {program.architecture}{values}"
     head += "".join(f"\nrefused before it: {reason}" for reason in program.strategy.refused)
     head += "".join(f"\nlaunched in front: {one}" for one in program.launches)
+    head += "".join(f"\n{one}" for one in turns(explanation))
     parts = [head, *(_leaf_text(leaf) for leaf in explanation.leaves)]
     if explanation.refused is not None:
         parts.append(_refusal(explanation.leaves, explanation.refused))
     return "\n\n".join(parts)
+
+
+def turns(explanation: Explanation) -> tuple[Turns, ...]:
+    """The loops of which blocks leave turns out; none where there is no code, or sizes are known only at run time."""
+    if explanation.refused is not None:
+        return ()
+    kernel = explanation.program.lowered
+    return () if kernel.symbols else left_out(Scene(kernel), {})
 
 
 def _refusal(leaves: tuple[Leaf, ...], error: FireironError) -> str:

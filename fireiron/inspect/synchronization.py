@@ -56,6 +56,7 @@ _WHY_CHAINED: Final = {
     Link.WAIT: "what the kernel before wrote is there, and what it reads may be overwritten: in front of all that touches global memory",
 }
 
+_WHY_SINGLE: Final = "a turn is fetched in front of what uses it, and given back behind the last use"
 _WHY_ORDERED: Final = "a group issues the products of a tile when the one before has issued those of its own: they run one behind the other"
 
 
@@ -211,6 +212,8 @@ def _users(kernel: Kernel, ring: Ring) -> list[Exec]:
 def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
     """How many groups of products run on when a stage is given back, and why."""
     loop = _turns(consumers.body, ring)
+    if loop is None or not loop.period:
+        return 0, _WHY_SINGLE
     waits = [one for one in loop.body if isinstance(one, Wait) and one.completion is Completion.PRODUCT]
     groups = consumers.threads // 128
     if not waits:
@@ -225,10 +228,10 @@ def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
     return depth, f"{groups} warpgroups: while one waits for its products, those of the others run"
 
 
-def _turns(body: Sequence[Stmt], ring: Ring) -> For:
-    """The loop whose iterations are turns of a ring."""
+def _turns(body: Sequence[Stmt], ring: Ring) -> For | None:
+    """The loop whose iterations are turns of a ring; None where it is filled once."""
     inside = (one for one in statements(body) if isinstance(one, For))
-    return next(one for one in inside if any(isinstance(part, Acquire) and part.ring == ring.name for part in one.body))
+    return next((one for one in inside if any(isinstance(part, Acquire) and part.ring == ring.name for part in one.body)), None)
 
 
 # ---------------------------------------------------------------------------------------------- statements
@@ -307,7 +310,8 @@ class _Reader:
         fillers, users = _fillers(self.kernel, ring), _users(self.kernel, ring)
         orders: list[Dependence] = []
         if ring.buffers:
-            orders = _met(fillers, users, ring, "") if full else _met(users, fillers, ring, _turns(self.kernel.body, ring).var.name)
+            turns = _turns(self.kernel.body, ring)
+            orders = _met(fillers, users, ring, "") if full else _met(users, fillers, ring, turns.var.name if turns is not None else "")
         if isinstance(one, Acquire):
             why = _why_acquire(one, ring)
             scope = "one thread" if self.role is not None and self.role.elected else "each thread"

@@ -137,12 +137,12 @@ class Holding:
                     found.append(attrs.evolve(part, dim=dims[digit.dim], stride=part.stride // stride * reached))
                 reached *= size
         for dim, shape in enumerate(view.shape):
-            reached, last = 1, 1
+            reached = 1
             for one in sorted((one for one in found if one.dim == dim), key=lambda one: one.stride):
                 if one.stride != reached:
                     return None
-                last, reached = reached, one.end
-            if constant(shape) != reached and not (view.dims[dim].whole and last < (constant(shape) or 0) < reached):
+                reached = one.end
+            if constant(shape) != reached and not (view.dims[dim].whole and 0 < (constant(shape) or 0) < reached):
                 return None
         return tuple(found)
 

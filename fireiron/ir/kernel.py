@@ -33,7 +33,7 @@ class Kernel:
     `rings` are the buffers that producers fill for consumers. With a `cluster`, whole clusters of neighbouring blocks are launched.
     `reciprocals` are those of launch constants that it divides by, parameters behind the sizes.
     `within` is the most bytes of shared memory that the user allows (0: those of the target). What is `chained` is launched while the
-    kernel before it ends.
+    kernel before it ends; the inputs that are `ready` no kernel of the chain writes.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Kernel:
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     within: int = attrs.field(default=0, kw_only=True)
     chained: bool = attrs.field(default=False, kw_only=True)
+    ready: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     reciprocals: tuple[Reciprocal, ...] = attrs.field(default=(), kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 

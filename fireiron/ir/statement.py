@@ -55,9 +55,21 @@ class Instruction(Protocol):
         """Whether its text loads, or stores, neighbours in memory together, where they lie so."""
         ...
 
+    def clamped_later(self, spec: Spec) -> Instruction | None:
+        """The same without the clamping at zero with which it ends, where all who read the result clamp it; None if it ends otherwise."""
+        ...
+
+    def clamping(self, spec: Spec) -> Instruction | None:
+        """The same with zero in the place of negative elements, where that costs its text less than a reader before it; None if not."""
+        ...
+
     @property
     def headers(self) -> tuple[str, ...]:
         """The CUDA headers that its text needs, beside those of the element types."""
+        ...
+
+    def unless_one(self, spec: Spec) -> str:
+        """The operand that changes nothing where it is 1: a thread with no other values of it leaves the statement out; empty for none."""
         ...
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:

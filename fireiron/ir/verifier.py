@@ -28,7 +28,8 @@ from fireiron.ir.statement import (
     Wait,
     unknown,
 )
-from fireiron.values.expr import FALSE, Expr, Less, Var, conjuncts, constant
+from fireiron.values.expr import FALSE, Expr, Less, Var, conjuncts, constant, table, tables_of
+from fireiron.values.machine import int32
 
 
 def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
@@ -43,6 +44,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
         )
     _verify_cluster(kernel)
     scope = {var.name: var for var in (*kernel.symbols, kernel.thread, kernel.block)}
+    scope |= {table(one.name).name: table(one.name) for one in kernel.buffers if one.parameter and not one.written and one.dtype == int32}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
         raise VerificationError(f"buffers share a name: {names}")
@@ -81,6 +83,9 @@ def _verify_chain(kernel: Kernel) -> None:
         if inside:
             raise VerificationError("a kernel that is not chained waits for the one before it")
         return
+    if kernel.ready:
+        _verify_ready(kernel)
+        return
     links = [one.link for one in kernel.body if isinstance(one, Chain)]
     if links != inside or sorted(link.value for link in inside) != [link.value for link in (Link.LAUNCH, Link.WAIT)]:
         raise VerificationError(
@@ -88,9 +93,30 @@ def _verify_chain(kernel: Kernel) -> None:
             f"there, {len(inside) - len(links)} in loops or roles"
         )
     for one in itertools.takewhile(lambda one: one != Chain(Link.WAIT), kernel.body):
+        read = [name for part in statements((one,)) for value in part.expressions for name in sorted(tables_of(value))]
+        if read:
+            raise VerificationError(f"{read[0]} is read before the kernel waits for the one before it")
         touched = [access.buffer for part, _ in execs((one,)) for access in part.accesses if kernel.buffer(access.buffer).memory.of_grid]
         if touched:
             raise VerificationError(f"{touched[0]} is touched before the kernel waits for the one before it")
+
+
+def _verify_ready(kernel: Kernel) -> None:
+    """Of a chained kernel with inputs that no kernel before writes each role waits by itself, in front of what touches anything else."""
+    top = [one.link for one in kernel.body if isinstance(one, Chain)]
+    roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
+    inside = sum(isinstance(one, Chain) for one in statements(kernel.body)) - len(top)
+    waits = [sum(one == Chain(Link.WAIT) for one in role.body) for role in roles]
+    if top != [Link.LAUNCH] or not roles or waits != [1] * len(roles) or inside != len(roles):
+        raise VerificationError(
+            f"a chained kernel with inputs that are ready lets the next one begin, and waits once in each role: {len(top)} links stand "
+            f"at its top, {inside} inside"
+        )
+    for body in (tuple(one for one in kernel.body if not isinstance(one, Roles)), *(role.body for role in roles)):
+        for one in itertools.takewhile(lambda one: one != Chain(Link.WAIT), body):
+            for access in (access for part, _ in execs((one,)) for access in part.accesses):
+                if kernel.buffer(access.buffer).memory.of_grid and (access.write or access.buffer not in kernel.ready):
+                    raise VerificationError(f"{access.buffer} is touched before the kernel waits for the one before it")
 
 
 def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:

@@ -1,7 +1,9 @@
 """The strategy library and the user's own files: a STRATEGY argument becomes a strategy bound to a spec.
 
-A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; the first line of its
-docstring describes it. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or
+A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; a `spec` with a parameter `made` is
+given the definition that the strategy starts from. The first line of its
+docstring describes it. `values(spec)` there are values of the tunables that suit a spec; of another strategy than `strategy`,
+`NAME_values(spec)`. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or
 such a function; without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32, or, where the strategy
 starts from a definition, that definition.
 """
@@ -62,7 +64,10 @@ FEW: Final = 4
 
 @attrs.frozen(eq=False)
 class Entry:
-    """A strategy with the problem it is meant for: `problem` makes a spec from `sizes` (None: the plain spec)."""
+    """A strategy with the problem it is meant for: `problem` makes a spec from `sizes` (None: the plain spec).
+
+    `suits` gives the values of tunables that suit a spec, where its file states them.
+    """
 
     name: str
     strategy: Strategy
@@ -70,6 +75,7 @@ class Entry:
     sizes: tuple[Any, ...] = DEFAULT_SIZES
     doc: str = ""
     path: Path | None = None
+    suits: Callable[[Spec], Mapping[str, int]] | None = None
 
     @property
     def batched(self) -> bool:
@@ -106,18 +112,24 @@ def find(argument: str) -> Entry:
 
 
 def bind(
-    entry: Entry, sizes: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, values: Mapping[str, int] | None = None
+    entry: Entry,
+    sizes: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    values: Mapping[str, int] | None = None,
+    open_values: bool = False,
 ) -> Strategy:
     """The entry's strategy on a problem.
 
     Args: `sizes` by parameter name of the problem (`M`, `N`, `K`; the entry's own where missing), `options` for the problem
-        (`dtype`, `A`, `B`, `C`, ...), and values of tunables.
+        (`dtype`, `A`, `B`, `C`, ...), and values of tunables: without, those that its file states for the problem, unless they are to
+        stay open (`open_values`).
     Raises: an `ArgumentError` where the strategy is bound already and sizes or options are given.
     """
     sizes, options, values = sizes or {}, options or {}, values or {}
     strategy = _with_values(entry, values)
     if strategy.spec is None:
-        return strategy(_problem(entry, sizes, options))
+        spec = _problem(entry, sizes, options)
+        return strategy(spec) if values or open_values else strategy.with_(**suited(entry, spec))(spec)
     if sizes or options:
         given = ", ".join([*sizes, *options])
         raise ArgumentError(
@@ -132,12 +144,28 @@ FEW_BLOCKS: Final = 64
 """Large tiles are the default where they make at least this many blocks: about half the multiprocessors of a large GPU."""
 
 
+def suited(entry: Entry, spec: Spec) -> Mapping[str, int]:
+    """The values of tunables that an entry's file states for a spec; none where it states none, or says that nothing suits."""
+    known = entry.strategy.tunables()
+    if entry.suits is None or not known:
+        return {}
+    try:
+        with _users_code(entry.path, f"values of {entry.name}"):
+            found = entry.suits(spec)
+    except FireironError:  # the strategy says what is wrong with the spec
+        return {}
+    return {name: value for name, value in found.items() if name in known}
+
+
 def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """The strategies to take for a spec where nothing is recorded, the best first: names with values of tunables.
 
-    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul only, of
-    matrices or of stacks of them, along `b`; strategies for matrices are then to have a tile of one in front (`default_strategy`).
+    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul, of
+    matrices or of stacks of them, along `b`; strategies for matrices are then to have a tile of one in front (`default_strategy`). For
+    a definition of several steps: the strategy of the library's file of its name that starts from it.
     """
+    if isinstance(spec.starter, Fused):
+        return _for_definition(spec)
     if not (spec.multiplies or of_stacks(spec)):
         return ()
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
@@ -153,6 +181,16 @@ def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strate
     entry = find(name)
     strategy: Strategy = entry.strategy.with_(**values)
     return MatMul.tile(b=1).to(Block).then(strategy) if of_stacks(spec) and not entry.batched else strategy
+
+
+def _for_definition(spec: Spec) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """The strategies of the library's file of a definition's name that start from it, with the values that the file states."""
+    if spec.title not in names():
+        return ()
+    there = {key: value for key, value in vars(_library_module(spec.title)).items() if isinstance(value, Strategy)}
+    fitting = [key for key, value in there.items() if value.start == spec.starter and value.spec is None and value.finished]
+    found = [find(spec.title if key == "strategy" else f"{spec.title}:{key}") for key in fitting]
+    return tuple((one.name, suited(one, spec)) for one in found)
 
 
 def _matrix(spec: Spec, name: str) -> View:
@@ -407,12 +445,13 @@ def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
         what = "is not there" if found is None or isinstance(found, ModuleType) else f"is no strategy but {type(found).__name__}"
         hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if there else "s = MatMul.tile(...)..."
         raise ArgumentError(f"{path}: {chosen} {what}", legal=list(there) or "the file has no strategy", hint=hint)
-    problem = _problem_of(module)
+    problem = _of_start(_problem_of(module), there[chosen])
     sizes = getattr(module, "SIZES", _usual_sizes(there[chosen]))
     doc = (inspect.getdoc(module) or "").partition("\n")[0]
     if not isinstance(sizes, tuple):
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
-    return Entry(argument, there[chosen], problem, sizes, doc, path)
+    suits = getattr(module, "values" if chosen == "strategy" else f"{chosen}_values", None)
+    return Entry(argument, there[chosen], problem, sizes, doc, path, suits if callable(suits) else None)
 
 
 def _usual_sizes(strategy: Strategy) -> tuple[int, ...]:
@@ -432,6 +471,13 @@ def _problem_of(module: ModuleType) -> Callable[..., Any] | None:
         if callable(found) and not isinstance(found, ModuleType):
             return cast(Callable[..., Any], found)
     return None
+
+
+def _of_start(problem: Callable[..., Any] | None, strategy: Strategy) -> Callable[..., Any] | None:
+    """A problem that takes the definition that it is `made` of is made of the one that the strategy starts from."""
+    if problem is None or not isinstance(strategy.start, Fused) or "made" not in inspect.signature(problem).parameters:
+        return problem
+    return functools.partial(problem, made=strategy.start)
 
 
 def _itself(spec: Spec) -> Spec:
@@ -475,6 +521,8 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
         )
     arguments = [sizes[name] if name in sizes else entry.sizes[position] for position, name in enumerate(dims)]
     given = {name: sizes[name] for name in more if name in sizes}
+    if "made" in parameters and "made" not in options and isinstance(entry.strategy.start, Fused):
+        given["made"] = entry.strategy.start
     with _users_code(entry.path, f"spec of {entry.name}"):
         spec = problem(*arguments, **given, **options)
     if not isinstance(spec, Spec):

@@ -178,10 +178,10 @@ def _options(text: str, symbols: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = tuple(value.split())
         elif item.strip().startswith("signature="):
             found["signature"] = item.strip().removeprefix("signature=").replace(" ", ",")
-        elif item.strip() == "partial":
+        elif item.strip() == "in_parts":
             found[name] = True
         else:
-            raise LayoutError(f"what is {item.strip()!r} behind a spec?", legal="accumulate=1 accumulator=fp32 partial names=i j")
+            raise LayoutError(f"what is {item.strip()!r} behind a spec?", legal="accumulate=1 accumulator=fp32 in_parts names=i j")
     return found
 
 
@@ -230,7 +230,7 @@ def _option_texts(spec: Spec) -> Iterator[str]:
         value = getattr(spec, name)
         if value in (None, False, (), "", as_expr(0)):
             continue
-        if name == "partial":
+        if name == "in_parts":
             yield name
         elif name == "signature":
             yield f"{name}={value.replace(',', ' ')}"

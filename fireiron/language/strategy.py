@@ -29,6 +29,7 @@ from fireiron.found import FoundRefinements
 from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, has_part, resolve, tunables_in
+from fireiron.refine.ahead import Ahead
 from fireiron.refine.align import Align
 from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS, WALKS, Bands
 from fireiron.refine.chained import Chained
@@ -235,7 +236,8 @@ class Strategy(Verbs, FoundRefinements):
         if self.start not in (MatMul, AnySpec):
             raise DecompositionError(f"epilogue: the strategy starts from {self.start!r}", legal="a strategy for MatMul", at=call_site())
         start = start or MatMul
-        return attrs.evolve(self, spec=None, start=start, others=tuple(attrs.evolve(one, start=start) for one in self.others))
+        others = tuple(attrs.evolve(one, steps=_fetching(one.steps), start=start) for one in self.others)
+        return attrs.evolve(self, steps=_fetching(self.steps), spec=None, start=start, others=others)
 
     def _added_up_in(self, spec: Spec) -> DType | None:
         """The type in which an `epilog` that names none adds up a product; None where an own type is named, or there is no `epilog`."""
@@ -462,13 +464,16 @@ class TileStrategy(Strategy):
         return self.refine(Resident(count(blocks, "resident")))
 
     @fitting
-    def chained(self) -> Self:
+    def chained(self, ready: object = ()) -> Self:
         """Launch the kernel while the one before it in the stream still ends; it waits for that one before it touches global memory.
 
         Legal on a tile that is dealt to Block, from sm_90 on, where no output has to be zero before.
         rewrite: S --> let the next kernel begin; wait for the kernel before; S
+
+        `ready` names inputs of which you promise that no kernel of the chain writes them, `chained(ready=B)`: a producer loads their first
+        turns before the wait. Legal with `specialize`, where a block has one tile.
         """
-        return self.refine(Chained())
+        return self.refine(Chained(ready))
 
     @fitting
     def unchecked(self, reason: str) -> Self:
@@ -522,7 +527,8 @@ class SplitStrategy(Strategy):
         """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
 
         Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
-        elements are all hidden changes nothing that is carried, with numbers by value above 0.
+        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
+        says, by `positive`.
         rewrite: for n in all: S --> for n in those that the block's rows see: S
         """
         return self.refine(Skip())
@@ -715,6 +721,19 @@ def _first_legal(strategy: Strategy, program_of: Callable[[Strategy], Program]) 
 
 def _start_of(spec: Spec | None) -> Starter | AnyStarter:
     return spec.starter if isinstance(spec, Spec) else AnySpec
+
+
+def _fetching(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
+    """The steps of a product for one with an epilogue: where a producer stands behind, it fetches what the epilogue reads ahead."""
+
+    def said(step: Decomposition, kind: type[Refinement]) -> bool:
+        return any(isinstance(one, kind) for one in step.refinements)
+
+    last = max((number for number, one in enumerate(steps) if said(one, Specialize)), default=0)
+    return tuple(
+        one.refined(Ahead()) if isinstance(one, Epilog) and number < last and not said(one, Ahead) else one
+        for number, one in enumerate(steps)
+    )
 
 
 def _meet(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> Starter | AnyStarter:

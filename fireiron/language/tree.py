@@ -38,7 +38,7 @@ from fireiron.ir.text import Item, Printer
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
-from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
+from fireiron.values.expr import BRACKETS, ONE, TRUE, Const, Expr, Var, all_of, constant
 from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import Storage, Tensor, View
 from fireiron.values.units import count_in, thread_name, unit_in
@@ -73,6 +73,11 @@ class Refinement:
     """The name of its method of chains, if it is a file of the package and its method is not written out."""
 
     applies_to: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it says nothing, as values of tunables made it: it is left out then, as if it had not been written."""
+        return False
 
     def plan(self, plan: Any) -> Any:
         """The plan, changed with `attrs.evolve`; a `DecompositionError` where it does not go with what is planned already."""
@@ -127,7 +132,8 @@ class Expansion:
     block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
     step behind deals more of them; `zeroed` the operands that are zero before the launch;
     `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory; `cluster` the blocks that are launched
-    together; `chained` whether they begin while the kernel before ends; `unchecked` why races are reported as warnings. A leaf `waits` if
+    together; `chained` whether they begin while the kernel before ends, `ready` which inputs no kernel before writes; `unchecked` why races
+    are reported as warnings. A leaf `waits` if
     who performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
     """
 
@@ -144,6 +150,7 @@ class Expansion:
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     within: int = attrs.field(default=0, kw_only=True)
     chained: bool = attrs.field(default=False, kw_only=True)
+    ready: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
@@ -180,6 +187,7 @@ class Expansion:
             cluster=inner.cluster or self.cluster,
             within=inner.within or self.within,
             chained=inner.chained or self.chained,
+            ready=inner.ready or self.ready,
             unchecked=(*self.unchecked, *inner.unchecked),
             settled=(*self.settled, *inner.settled),
         )
@@ -345,9 +353,21 @@ class Executable:
         """Whether its text takes several neighbours as well as the one element of a spec that it matches."""
         return False
 
+    def unless_one(self, spec: Spec) -> str:
+        """The operand that changes nothing where it is 1: a thread with no other values of it leaves the statement out; empty for none."""
+        return ""
+
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         """The statements for a matching spec: one `Exec` on the operands' views."""
         return (execution(self, spec, draft),)
+
+    def clamped_later(self, spec: Spec) -> Executable | None:
+        """The same without the clamping at zero with which it ends, where all who read the result clamp it; None if it ends otherwise."""
+        return None
+
+    def clamping(self, spec: Spec) -> Executable | None:
+        """The same with zero in the place of negative elements, where that costs its text less than a reader before it; None if not."""
+        return None
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         """The declaration of a buffer in fragments, which only instructions like this one touch; an error where it has none."""
@@ -379,14 +399,37 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
     )
 
 
+def edge_refused(instruction: str, spec: Spec, name: str) -> DecompositionError:
+    """The error of an instruction that takes all elements of an operand or none, where its last tile may overhang."""
+    view = spec.operands[name]
+    what = f"{instruction} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang"
+    if not view.memory.private:
+        return DecompositionError(
+            what, hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile"
+        )
+    places = [place for place in range(len(view.dims)) if view.dims[place].bound is not None]
+    ends = [(spec.uses[name][place], view.tensor.shape[view.axis(place)], view.shape[place]) for place in places]
+    fits = [(dim, _multiples(constant(size) or 0, constant(tile) or 1)) for dim, size, tile in ends]
+    hint = "such tiles on the way to the instruction, the last by tile(...).done()"
+    short = [dim for dim, tiles in fits if not tiles]
+    return DecompositionError(
+        what,
+        got="; ".join(f"{size} elements along {dim}, of which the instruction takes {tile}" for dim, size, tile in ends),
+        legal="; ".join(f"tiles of {' or '.join(map(str, tiles))} along {dim}" for dim, tiles in fits if tiles) or None,
+        hint=f"registers hold whole tiles: pad the operands along {', '.join(short)}, and mask what that adds" if short else hint,
+    )
+
+
+def _multiples(size: int, tile: int) -> list[int]:
+    """The multiples of a tile that divide a size."""
+    return [one for one in range(tile, size + 1, tile) if size % one == 0]
+
+
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
     """The statement that performs a spec on its views; refused where some of its elements may lie outside a tensor."""
     for name, view in spec.operands.items():
         if view.bounded and not view.memory.counts and not executable.handles_edges and any(size != ONE for size in view.shape):
-            raise DecompositionError(
-                f"{executable.name} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang",
-                hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
-            )
+            raise edge_refused(executable.name, spec, name)
     accesses = tuple(access_of(view, name in spec.outputs, context.origin) for name, view in spec.operands.items())
     return Exec(executable, spec, accesses, spec.accumulate, context.active, origin=context.origin)
 
@@ -413,6 +456,7 @@ class Whole:
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
     cluster: BlockCluster | None = None
     chained: bool = False
+    ready: tuple[str, ...] = ()
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step; itself where that step says nothing."""
@@ -431,6 +475,7 @@ class Whole:
             {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
             expansion.cluster or self.cluster,
             expansion.chained or self.chained,
+            expansion.ready or self.ready,
         )
 
     @property
@@ -568,7 +613,7 @@ class Draft(Context):
         if isinstance(value, Const) or (isinstance(value, Var) and (high is None or high >= value.high)):
             return value
         known = {self.block.name, self.thread.name, *(var.name for lets in (self.whole.lets, self._lets) for var in lets.values())}
-        if any(var.name not in known and not var.parameter for var in value.variables()):
+        if any(var.name not in known and not var.parameter and not var.name.endswith(BRACKETS) for var in value.variables()):
             return value
         top = value.high if high is None else min(high, value.high)
         for named in (Named(value, top), Named(value, top, self.prefix)):

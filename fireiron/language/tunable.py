@@ -135,7 +135,7 @@ class Derived(_Arithmetic):
 
 
 def resolve(value: T, values: Mapping[str, int]) -> T:
-    """The value with tunables replaced, through tuples and attrs classes.
+    """The value with tunables replaced, through tuples and attrs classes. Refinements that say nothing with them are left out.
 
     Nothing is judged here: what is illegal, a division by zero too, is refused where the step is expanded, as `chosen` does,
     so that a sweep meets the error of each combination in one place.
@@ -155,7 +155,9 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
         return Derived(value.op, left, right)
     if isinstance(value, tuple):
         changed = tuple(_resolve(part, values) for part in value)
-        return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
+        if all(new is old for new, old in zip(changed, value, strict=True)):
+            return value
+        return tuple(new for new, old in zip(changed, value, strict=True) if new is old or not getattr(new, "idle", False))
     if hasattr(value, "resolved"):
         return value.resolved(lambda part: _resolve(part, values))
     parts = _parts(value)

@@ -3,6 +3,9 @@
 All threads wait, the producer's and those that have nothing to do too: a kernel is over when its threads are, and one that had not waited
 could be over before the kernel in front of it, for which the next one would not wait any more. Before the wait stands only what no other
 kernel sees: registers, shared memory, barriers. The next kernel may begin at once: it waits likewise, and its blocks get what these leave.
+
+Of inputs that are `ready`, which no kernel of the chain writes, a producer loads the first turns of its ring before the wait. Each
+role then waits by itself in front of its first access to anything else: a block is over when its consumers are, and they have waited.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Chain, Comment, Kernel, Link, Stmt, execs
+from fireiron.ir import Acquire, Chain, Comment, Exec, For, Kernel, Let, Link, Role, Roles, Stmt, execs, statements, substituted
+from fireiron.values.expr import Var, minimum
 
 
 def chain(kernel: Kernel) -> Kernel:
@@ -23,14 +27,72 @@ def chain(kernel: Kernel) -> Kernel:
             f"chained: {names} is set to zero before the launch, so that the kernel before is no neighbour of this one",
             hint="leave chained() out, or split k inside a block",
         )
-    place = _first_access(kernel)
+    if kernel.ready:
+        return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *(_by_role(kernel, one) for one in kernel.body)))
+    place = _first_access(kernel, kernel.body)
     return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *kernel.body[:place], Chain(Link.WAIT), *kernel.body[place:]))
 
 
-def _first_access(kernel: Kernel) -> int:
+def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
+    """A statement of the kernel whose roles wait for the kernel before by themselves."""
+    if not isinstance(statement, Roles):
+        if _touches(kernel, statement):
+            raise _refused(kernel, "all threads load by themselves", "pipeline(stages).specialize()")
+        return statement
+    return Roles(tuple(_linked(kernel, role) for role in statement.roles))
+
+
+def _linked(kernel: Kernel, role: Role) -> Role:
+    place = _first_access(kernel, role.body)
+    behind = role.body[place:]
+    if role.elected:
+        place = next((place for place, one in enumerate(role.body) if isinstance(one, For)), len(role.body))
+        behind = _ahead(kernel, role.body[place:])
+        return attrs.evolve(role, body=(*role.body[:place], *behind))
+    return attrs.evolve(role, body=(*role.body[:place], Chain(Link.WAIT), *behind))
+
+
+def _ahead(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The producer's loop with what is ready of its first turns in front of the wait, and what is not behind it."""
+    loop, *others = body
+    if not isinstance(loop, For) or others or any(isinstance(one, For) for one in loop.body):
+        raise _refused(kernel, "a block has several tiles, or several loops with loads", "a block for each tile, without persistent()")
+    acquire = next(one for one in loop.body if isinstance(one, Acquire))
+    stages = kernel.ring(acquire.ring).stages
+    ready, rest = (tuple(one for one in loop.body if _is_load_of(kernel, one, early)) for early in (True, False))
+    if not ready or not rest:
+        raise _refused(kernel, f"the producer loads {'all' if ready else 'nothing'} of it", "ready= names one of the two factors")
+    names = {one.var.name for one in statements(kernel.body) if isinstance(one, (For, Let))}
+    free = (name for number in range(len(names) + 1) if (name := f"{loop.var.name}_ahead{number or ''}") not in names)
+    turn = Var(next(free), 0, stages - 1)
+    notes = tuple(one for one in loop.body if not isinstance(one, (Exec, Comment)))
+    lets = tuple(one for one in notes if isinstance(one, Let))
+
+    def turns(*inside: Stmt) -> For:
+        return attrs.evolve(loop, var=turn, extent=minimum(loop.extent, stages), body=substituted(inside, {loop.var: turn}))
+
+    first = turns(*notes, *ready)
+    behind = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
+    return (first, Chain(Link.WAIT), turns(*lets, *rest), *behind)
+
+
+def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
+    """Whether a statement loads what is ready, or what is not."""
+    return isinstance(statement, Exec) and (statement.accesses[0].buffer in kernel.ready) is ready
+
+
+def _refused(kernel: Kernel, why: str, hint: str) -> DecompositionError:
+    return DecompositionError(
+        f"chained(ready={', '.join(kernel.ready)}): {why}",
+        legal="a producer that loads the turns of one tile by TMA",
+        hint=hint,
+    )
+
+
+def _first_access(kernel: Kernel, body: tuple[Stmt, ...]) -> int:
     """The position of the first statement in which some thread touches global memory, with the notes about it."""
-    place = next((place for place, one in enumerate(kernel.body) if _touches(kernel, one)), len(kernel.body))
-    while place and isinstance(kernel.body[place - 1], Comment):
+    place = next((place for place, one in enumerate(body) if _touches(kernel, one)), len(body))
+    while place and isinstance(body[place - 1], Comment):
         place -= 1
     return place
 

@@ -197,7 +197,8 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
     buffer = owned.buffer
     # What joins the values that are there need not reach all of them.
     replaces = access.write and statement.accumulate != TRUE
-    threads, elements = owned.missing(holdings(kernel, buffer, [use]), replaces)
+    asked = _unconditional(use) if access.write and _in_place(statement, access) else use
+    threads, elements = owned.missing(holdings(kernel, buffer, [asked]), replaces)
     if not threads.size:
         return
     if statement.spec.fills and _covers_with_own_modes(kernel, owned, use, own):
@@ -214,8 +215,29 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
         f"{buffer.name}: this path deals elements to threads otherwise than the compute path: {problem}",
         within=f"{statement.instruction.name} {statement.spec}",
         at=access.origin,
-        hint="deal it as the compute path does (same tiles, levels, layout and swizzle), or go through shared memory",
+        hint=_how_to_deal(statement, owned, access.write),
     )
+
+
+def _how_to_deal(statement: Exec, owned: _Owned, write: bool) -> str:
+    """What to do about a path that deals otherwise; a load may leave it to the compute path who loads what, replicas included."""
+    loads = statement if write else owned.owners[0][0]
+    load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with, as others may; or "
+    is_load = loads.spec.copies and not loads.follows and not loads.spec.src.memory.private
+    return (
+        f"{load if is_load else ''}deal it as the compute path does (same tiles, levels, layout and swizzle), or go through shared memory"
+    )
+
+
+def _in_place(statement: Exec, access: Access) -> bool:
+    """Whether a statement reads the elements that it writes: where its condition fails, they stay as they are, as a mask leaves them."""
+    return any(not other.write and other.buffer == access.buffer and other.base == access.base for other in statement.accesses)
+
+
+def _unconditional(use: Use) -> Use:
+    """The use as if the condition of its statement held everywhere."""
+    statement, loops, access = use
+    return attrs.evolve(statement, active=TRUE), loops, access
 
 
 def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 import attrs
 
@@ -41,7 +42,9 @@ MOST_UNROLLED = 64
 
 
 def pipeline(kernel: Kernel) -> Kernel:
-    """The kernel with its marked loops pipelined, outer ones first."""
+    """The kernel with its marked loops pipelined, outer ones first, and copies that a step commits in groups."""
+    if any(isinstance(one, Commit) for one in statements(kernel.body)):
+        kernel = attrs.evolve(kernel, body=_committed(kernel.body))
     if not any(isinstance(one, For) and one.stages for one in statements(kernel.body)):
         return kernel
     pass_ = _Pipeline(kernel)
@@ -50,12 +53,17 @@ def pipeline(kernel: Kernel) -> Kernel:
         attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1)))
         for one in kernel.buffers
     )
-    return attrs.evolve(kernel, body=body, buffers=buffers, rings=tuple(pass_.rings))
+    rings = sorted(pass_.rings, key=lambda ring: ring.name in pass_.single)
+    return attrs.evolve(kernel, body=body, buffers=buffers, rings=tuple(rings))
 
 
 class _Pipeline:
+    """Makes the passes' loops; `single` are the rings that are filled once each time their list is executed."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.rings: list[Ring] = []
+        self.single: set[str] = set()
+        self.produced = any(isinstance(one, For) and one.producers and _has_engine(one) for one in statements(kernel.body))
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.stages: dict[str, int] = {}
@@ -64,7 +72,7 @@ class _Pipeline:
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
-        for statement in body:
+        for statement in self._fetched(body) if self.produced else body:
             if isinstance(statement, For) and statement.producers and not _has_engine(statement):
                 result += self.body((attrs.evolve(statement, producers=0),))
             elif isinstance(statement, For) and statement.producers:
@@ -129,6 +137,24 @@ class _Pipeline:
         self.rings.append(Ring(name, loop.stages, tuple(sorted(names))))
         inner = attrs.evolve(loop, body=tuple(body), stages=0, period=loop.stages)
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
+
+    def _fetched(self, body: Sequence[Stmt]) -> Sequence[Stmt]:
+        """A list whose loads by an engine, outside of loops with a producer, have rings, one for all that the same statements use: of two
+        stages where the list is executed again and again, so that the next turn is on its way while this one is used.
+        """
+        together: dict[tuple[int, ...], list[str]] = {}
+        for buffer in [one.accesses[1].buffer for one in body if _is_open(one)]:
+            users = (number for number, one in enumerate(body) if buffer in _read(one) and not _is_open(one))
+            together.setdefault(tuple(users), []).append(buffer)
+        number, stages = _turn(self.around), 2 if self.around else 1
+        for buffers in together.values():
+            ring = Ring(self._fresh(f"{buffers[0]}_ring"), stages, tuple(buffers))
+            self.rings.append(ring)
+            self.single.add(ring.name)
+            self.stages |= {name: self.stages.get(name, 1) * stages for name in buffers}
+            staged = _staged(body, buffers, stages, mod(number, as_expr(stages)))
+            body = [attrs.evolve(one, ring=ring.name, turn=number) if _is_open(one, buffers) else one for one in staged]
+        return body
 
     # ------------------------------------------------------------------------------------------ one loop
 
@@ -342,6 +368,20 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
     return attrs.evolve(loop, body=(*before, *between, inner, Commit(), *rest), spread=False)
 
 
+def _committed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    """A list whose copies in front of a commit may be under way; a commit of none goes."""
+    found: list[Stmt] = []
+    for one in body:
+        one = one.rebuilt(tuple(_committed(child) for child in one.children)) if one.children else one
+        if found and one == Commit():
+            names = _written(found[-1])
+            found[-1:] = _staged(found[-1:], names, 1, as_expr(0))
+            if not any(copy.completion is Completion.GROUP for copy, _ in execs(found[-1:])):
+                continue
+        found.append(one)
+    return tuple(found)
+
+
 def _is_copy(item: Stmt) -> bool:
     return all(one.spec.moves for one, _ in execs((item,)))
 
@@ -377,6 +417,13 @@ def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
 def _has_engine(loop: For) -> bool:
     """Whether an engine does loads of a loop, which a producer sets to work; else all threads do them, as in any pipeline."""
     return any(one.completion is Completion.RING for one, _ in execs(loop.body))
+
+
+def _is_open(statement: Stmt, buffers: Sequence[str] | None = None) -> TypeGuard[Exec]:
+    """Whether it is a load by an engine, to one of some buffers if they are named, that has no ring yet."""
+    if not isinstance(statement, Exec) or statement.completion is not Completion.RING or statement.ring:
+        return False
+    return buffers is None or statement.accesses[1].buffer in buffers
 
 
 def _turn(loops: Sequence[For]) -> Expr:

@@ -80,7 +80,8 @@ def specialize(kernel: Kernel) -> Kernel:
     names = tuple(one for one in kernel.body if isinstance(one, Let))
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
     lane = index_in(Warp, kernel.thread)
-    consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0), _fillers(kernel))
+    single = frozenset(one.ring for one, loops in execs(kernel.body) if one.ring and not any(loop.producers for loop in loops))
+    consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0), _fillers(kernel), single)
     kept = KEPT if kernel.cluster is None else KEPT_IN_CLUSTER
     if any(not ring.buffers for ring in rings):
         return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, kept)
@@ -88,7 +89,7 @@ def specialize(kernel: Kernel) -> Kernel:
     roles = Roles(
         (
             Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
-            Role("producer", kernel.workers, producers, _produced(program), elected=True, registers=kept),
+            Role("producer", kernel.workers, producers, _produced(program, single), elected=True, registers=kept),
         )
     )
     return attrs.evolve(kernel, body=(*names, roles), rings=rings, threads=kernel.workers + producers)
@@ -125,7 +126,9 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
 
         return Role(f"consumers, group {group}", group * each, each, rewritten(consume.list(program), edit), registers=given)
 
-    producer = Role("producer", workers, producers, rewritten(_produced(program), _by_one_group), elected=True, registers=kept)
+    producer = Role(
+        "producer", workers, producers, rewritten(_produced(program, consume.single), _by_one_group), elected=True, registers=kept
+    )
     roles = Roles((*(role(group) for group in range(groups)), producer))
     return attrs.evolve(whole, body=(number, *(one.substitute(own) for one in names), roles))
 
@@ -198,25 +201,29 @@ def _registers(workers: int, producers: int, kept: int) -> tuple[int, int]:
 # ---------------------------------------------------------------------------------------------- producer
 
 
-def _produced(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    """The loads of a list, each turn of a ring acquired and announced."""
+def _produced(body: Iterable[Stmt], single: frozenset[str]) -> tuple[Stmt, ...]:
+    """The loads of a list, each turn of a ring acquired and announced; loads to `single` rings stand in no loop of their own."""
     kept: list[Stmt] = []
+    announced: set[str] = set()
     for statement in body:
         if isinstance(statement, Exec) and statement.ring:
+            if statement.ring in single and statement.ring not in announced:
+                announced.add(statement.ring)
+                kept += _announced(statement)
             kept.append(statement)
         elif isinstance(statement, For):
-            inner = _produced(statement.body)
+            inner = _produced(statement.body, single)
             if any(True for _ in execs(inner)):
-                kept.append(attrs.evolve(statement, body=(*_announced(statement, inner), *inner), producers=0))
+                first = next(one for one, _ in execs(inner)) if statement.producers else None
+                kept.append(attrs.evolve(statement, body=(*_announced(first), *inner), producers=0))
         elif isinstance(statement, Let):
             kept.append(statement)
     return tuple(kept)
 
 
-def _announced(loop: For, inner: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    if not loop.producers:
+def _announced(load: Exec | None) -> tuple[Stmt, ...]:
+    if load is None:
         return ()
-    load = next(one for one, _ in execs(inner))
     return (Acquire(load.ring, Side.EMPTY, load.turn), Release(load.ring, Side.FULL, load.turn))
 
 
@@ -226,32 +233,63 @@ def _announced(loop: For, inner: Sequence[Stmt]) -> tuple[Stmt, ...]:
 @attrs.frozen
 class _Consumers:
     """Makes the program of the consumers; `first` is the condition of the lane that speaks for its warp, `fillers` are to whom, if not to
-    its own block alone.
+    its own block alone, `single` are rings of which a load outside of loops with a producer is a turn.
     """
 
     rings: dict[str, Ring]
     in_flight: int
     first: Expr
     fillers: dict[str, tuple[Peers, ...]]
+    single: frozenset[str] = frozenset()
     tile: Var | None = None
+    around: Var | None = None
 
     def list(self, body: Iterable[Stmt]) -> tuple[Stmt, ...]:
         """A list without its loads, each turn acquired before it is used and released behind."""
         kept: list[Stmt] = []
+        fetched: dict[str, Exec] = {}
         for statement in body:
             if isinstance(statement, Exec) and statement.ring:
+                fetched |= {statement.ring: statement} if statement.ring in self.single else {}
                 while kept and isinstance(kept[-1], Comment):  # it is about the load
                     kept.pop()
             elif isinstance(statement, For) and statement.producers:
                 kept += self._ordered(self._turns(statement))
             elif isinstance(statement, For):
-                inside = attrs.evolve(self, tile=statement.var) if statement.groups > 1 else self
+                inside = attrs.evolve(self, tile=statement.var if statement.groups > 1 else self.tile, around=statement.var)
                 kept.append(statement.rebuilt((inside.list(statement.body),)))
             elif isinstance(statement, (Let, *FOR_CONSUMERS)):
                 kept.append(statement)
             else:
                 raise unknown(statement, "specialize")
+        for load in fetched.values():
+            kept = [*self._held(load, body, kept)]
         return tuple(kept)
+
+    def _held(self, load: Exec, body: Iterable[Stmt], kept: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        """What is kept of a list, in which the one turn that a load fills is acquired before its first use and released behind its last."""
+        ring = self.rings[load.ring]
+        uses = [number for number, one in enumerate(kept) if any(_touches(use, ring) for use, _ in execs((one,)))]
+        first, last = (uses[0], uses[-1] + 1) if uses else (len(kept), len(kept))
+        used = kept[first:last]
+        orders = _orders(tuple(body), ring, used, "" if self.around is None else self.around.name)
+        by_engine = any(one.completion is Completion.PRODUCT and _touches(one, ring) for one, _ in execs(tuple(used)))
+        done = self._all_read(ring, used, orders, 0 if by_engine else None)
+        release = Release(ring.name, Side.EMPTY, load.turn, self.first, self.fillers.get(ring.name, ()))
+        return (*kept[:first], Acquire(ring.name, Side.FULL, load.turn), *used, *done, release, *kept[last:])
+
+    def _all_read(self, ring: Ring, uses: Sequence[Stmt], orders: tuple[Dependence, ...], late: int | None) -> Sequence[Stmt]:
+        """What a warp does before it says that a stage is empty: it waits for products, if any read it, of so many turns before; and for
+        its lanes.
+        """
+        names = ", ".join(ring.buffers)
+        done: list[Stmt] = []
+        if late is not None:
+            when = ("this turn", "the turn before")[late] if late < 2 else f"{late} turns before"
+            done.append(Wait(late, f"{names} of {when} have been read", Completion.PRODUCT, orders=orders))
+        if late is None or self._read_by_lanes(uses, ring.name):
+            done.append(Barrier(WARP_SCOPE, f"all lanes have read {names}", orders=orders))
+        return done
 
     def _ordered(self, turns: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """The loop over a ring's turns, in the order of tiles where groups take these in turns: one behind the other's last products."""
@@ -272,13 +310,8 @@ class _Consumers:
         late = min(self.in_flight, self.rings[ring].stages - 1) if loop.in_flight is None else loop.in_flight
         late = late if by_engine else 0
         names = ", ".join(self.rings[ring].buffers)
-        orders = _orders(loop, self.rings[ring], uses)
-        done: list[Stmt] = []
-        if by_engine:
-            when = ("this turn", "the turn before")[late] if late < 2 else f"{late} turns before"
-            done.append(Wait(late, f"{names} of {when} have been read", Completion.PRODUCT, orders=orders))
-        if not by_engine or self._read_by_lanes(uses, ring):
-            done.append(Barrier(WARP_SCOPE, f"all lanes have read {names}", orders=orders))
+        orders = _orders(loop.body, self.rings[ring], uses, loop.var.name)
+        done = self._all_read(self.rings[ring], uses, orders, late if by_engine else None)
         began = less(as_expr(late - 1), loop.var)
         to = self.fillers.get(ring, ())
         release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)), to)
@@ -299,12 +332,16 @@ class _Consumers:
         return any(access.buffer in buffers for one in by_lanes for access in one.accesses)
 
 
-def _orders(loop: For, ring: Ring, uses: Iterable[Stmt]) -> tuple[Dependence, ...]:
-    """From each use of a stage to the load that fills it again."""
-    loads = {one.accesses[1].buffer: one for one, _ in execs(loop.body) if one.ring == ring.name}
+def _touches(statement: Exec, ring: Ring) -> bool:
+    return any(access.buffer in ring.buffers for access in statement.accesses)
+
+
+def _orders(body: Sequence[Stmt], ring: Ring, uses: Iterable[Stmt], carried: str) -> tuple[Dependence, ...]:
+    """From each use of a stage to the load that fills it again, in a later turn of the loop `carried`."""
+    loads = {one.accesses[1].buffer: one for one, _ in execs(tuple(body)) if one.ring == ring.name}
     return tuple(
-        Dependence(access.buffer, one, loads[access.buffer], (False, True), loop.var.name)
-        for one, _ in execs(uses)
+        Dependence(access.buffer, one, loads[access.buffer], (False, True), carried)
+        for one, _ in execs(tuple(uses))
         for access in one.accesses
         if access.buffer in loads
     )

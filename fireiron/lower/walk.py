@@ -109,7 +109,7 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
         )
     context = _context(spec, architecture, instructions, workers)
     node, whole = grow(spec, steps, context)
-    if _is_mixed(node) or _is_lonely(node):
+    if _is_mixed(node) or (not _has_producer(node) and _is_lonely(node)):
         # A producer fills a ring alone: where there is none, or an engine does not take one of its loads, threads do all of them.
         others = tuple(one for one in instructions if not one.fills_rings)
         context = attrs.evolve(
@@ -129,11 +129,16 @@ def _is_mixed(node: Node) -> bool:
     return False
 
 
-def _is_lonely(node: Node, produced: bool = False) -> bool:
-    """Whether an engine does a load that was to fill a ring where no loop around it has a producer, and nobody asked for the engine."""
-    produced = produced or any(isinstance(one, For) and one.producers for one in node.program)
+def _has_producer(node: Node) -> bool:
+    """Whether a loop of the tree has a producer, which fetches what stands in front of the loop as well."""
+    loops = (part for part in node.nodes() if any(isinstance(one, For) and one.producers for one in part.program))
+    return any(_load(inner) for part in loops for inner in part.nodes())
+
+
+def _is_lonely(node: Node) -> bool:
+    """Whether an engine does a load that was to fill a ring, and nobody asked for the engine."""
     asked = getattr(node.step, "executable", None) is not None
-    return (_load(node) and not produced and not asked) or any(_is_lonely(child, produced) for _, child in node.children)
+    return (_load(node) and not asked) or any(_is_lonely(child) for _, child in node.children)
 
 
 def _load(node: Node) -> bool | None:
@@ -181,6 +186,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         zeroed=whole.zeroed,
         cluster=whole.cluster,
         chained=whole.chained,
+        ready=whole.ready,
         workers=grown.workers,
     )
     return verify(kernel)

@@ -20,7 +20,7 @@ from fireiron.gpu import launch
 from fireiron.gpu.arguments import as_stored, evaluated, in_order, reads_output, returned, solve_symbols
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
-from fireiron.measure.definitions import bound, spreads
+from fireiron.measure.definitions import borders, bound, spreads
 from fireiron.spec import Spec, sizes_of
 from fireiron.specs.fused import fused
 from fireiron.stacks import of_stacks
@@ -278,10 +278,19 @@ def _extent(view: View, sizes: Mapping[str, int]) -> int:
 
 
 def drawn(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
-    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small."""
+    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small.
+
+    Numbers passed by value are positive: scales, and what is added below a root.
+    """
     made = fused(spec)
     scales = {} if made is None else spreads(spec, made, sizes)
-    return {name: _drawn(generator, spec.operands[name], sizes, scales.get(name, 1.0)) for name in spec.operands if name in spec.inputs}
+    places = {} if made is None else borders(spec, made, sizes, generator)
+    found = {}
+    for name in (one for one in spec.operands if one in spec.inputs):
+        view = spec.operands[name]
+        known = name in places
+        found[name] = as_stored(view.tensor, places[name], sizes) if known else _drawn(generator, view, sizes, scales.get(name, 1.0))
+    return {name: abs(one) if spec.operands[name].memory.by_value else one for name, one in found.items()}
 
 
 def _drawn(generator: Any, view: View, sizes: Mapping[str, int], scale: float = 1.0) -> Any:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
+from fireiron.decomp.masks import AtLeast, all_of_them
 from fireiron.gpu.arguments import evaluated
 from fireiron.spec import Spec
-from fireiron.specs.fused import FusedDefinition, Step
-from fireiron.values.machine import DType, float32
+from fireiron.specs.formula import Operation, Value
+from fireiron.specs.fused import INDICES, FusedDefinition, Step
+from fireiron.values.machine import DType, float32, int32
 
 AMPLIFIED: Final = 4.0
 """How much functions such as `exp` may widen the error of what they are given, on data of the size that `spreads` says."""
@@ -30,6 +32,58 @@ def spreads(spec: Spec, made: FusedDefinition, sizes: Mapping[str, int]) -> dict
         for name in known:
             found[name] = min(found[name], terms ** (-0.5 / len(known)))
     return found
+
+
+def borders(spec: Spec, made: FusedDefinition, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
+    """Integers that conditions compare with coordinates, drawn as places along the dimension, by operand.
+
+    `begin[g] <= m and m < end[g]` says where groups begin and end: they fill the dimension, one behind the other, and one of them is empty.
+    An operand that stands on one side only is any place, from 0 to the size.
+    """
+    numbers = {name for name in spec.inputs if spec.operands[name].dtype == int32 and spec.operands[name].memory.of_grid}
+    found: dict[str, Any] = {}
+    for condition in (one for step in made.steps for one in _conditions(step.formula.value)):
+        sides = [side for bound in all_of_them(condition, numbers) if bound is not None and (side := _side(bound, numbers)) is not None]
+        for name, dim, first in sides:
+            shape = [evaluated(size, sizes) for size in spec.operands[name].shape]
+            other = next(
+                (one for one, along, lower in sides if along == dim and lower != first and spec.uses[one] == spec.uses[name]), None
+            )
+            if name not in found and first and other is not None:
+                found[name], found[other] = _groups(shape, evaluated(spec.size(dim), sizes), generator)
+            elif name not in found and other is None:
+                found[name] = generator.integers(0, evaluated(spec.size(dim), sizes) + 1, shape)
+    return {name: values.astype(int32.to_numpy()) for name, values in found.items()}
+
+
+def _groups(shape: Sequence[int], size: int, generator: Any) -> tuple[Any, Any]:
+    """Where groups begin and end that fill a dimension; of several, one in the middle is empty."""
+    import numpy
+
+    count = math.prod(shape)
+    inner = numpy.sort(generator.integers(0, size + 1, max(count - 1, 0)))
+    if count > 1:
+        inner[len(inner) // 2] = inner[len(inner) // 2 - 1] if len(inner) > 1 else 0
+    places = numpy.concatenate([[0], inner, [size]])
+    return places[:-1].reshape(shape), places[1:].reshape(shape)
+
+
+def _side(bound: AtLeast, numbers: Collection[str]) -> tuple[str, str, bool] | None:
+    """The operand, the dimension, and whether the operand is the lower end, of a condition that compares one with one."""
+    named = [(name, count) for name, count in bound.terms if name in numbers]
+    counted = [name for name, _ in bound.terms if name.startswith(INDICES)]
+    if len(bound.terms) != 2 or len(named) != 1 or len(counted) != 1:
+        return None
+    return named[0][0], counted[0][len(INDICES) :], named[0][1] < 0
+
+
+def _conditions(value: Value | None) -> Iterator[Value]:
+    """The conditions of all choices in a value."""
+    if isinstance(value, Operation):
+        if value.name == "where":
+            yield value.arguments[0]
+        for one in value.arguments:
+            yield from _conditions(one)
 
 
 def bound(spec: Spec, made: FusedDefinition, output: str, sizes: Mapping[str, int], adder: DType | None = None) -> float:

@@ -30,11 +30,9 @@ import itertools
 import math
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -46,6 +44,7 @@ from fireiron.gpu import state as gpu_state
 from fireiron.gpu.arguments import evaluated
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.measure.data import ROTATE_BYTES, Call, Data, Tolerance, all_sizes, tolerance_of
+from fireiron.measure.revision import revision
 from fireiron.spec import Spec
 
 REGIMES = ("burst", "busy")
@@ -236,7 +235,7 @@ def environment() -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "fireiron": VERSION,
-        "revision": _revision(),
+        "revision": revision(),
         "python": platform.python_version(),
         "numpy": importlib.import_module("numpy").__version__,
         "torch": None if torch is None else str(torch.__version__),
@@ -260,18 +259,6 @@ def _gpu_environment() -> dict[str, Any]:
         "temperature": None if state is None else state.temperature,
         "power": None if state is None else state.power,
     }
-
-
-def _revision() -> str | None:
-    """The git revision of the package, if it lies in a repository of its own."""
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    try:
-        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 # ---------------------------------------------------------------------------------------------- streams and graphs

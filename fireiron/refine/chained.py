@@ -6,25 +6,44 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.errors import DecompositionError
 from fireiron.language.tree import Refinement
+from fireiron.specs.operand import Operand, operand_name
 
 
-@attrs.frozen
+def _names(value: Any) -> tuple[str, ...]:
+    names = tuple(map(operand_name, value if isinstance(value, (tuple, list)) else (value,)))
+    if len(set(names)) < len(names):
+        raise DecompositionError("chained: `ready` names operands, each once", got=value, legal="chained(ready=B)")
+    return names
+
+
+@attrs.frozen(repr=False)
 class Chained(Refinement):
     """The kernel is launched while the kernel before it in its stream still ends, and waits for it before it touches global memory.
 
     What comes before that, barriers and registers, takes no time then. Legal on a tile that is dealt to Block, from sm_90 on, for a kernel
     whose outputs need not be zero before. PTX ISA, "griddepcontrol"; CUDA C++ Programming Guide, "Programmatic Dependent Launch".
     rewrite: S --> let the next kernel begin; wait for the kernel before; S
+
+    `ready` names inputs of which the user promises that no kernel of the chain writes them, such as weights: whoever launches sees to
+    it that they are complete before the first kernel of the chain begins. As much of them as a ring holds is loaded before the wait.
+    Legal where a producer loads them by TMA and each block has one tile.
+    rewrite: wait; for k: load(A), load(B) --> for k in the first turns: load(B); wait; load(A); for k behind: load(A), load(B)
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
+    ready: tuple[str, ...] = attrs.field(default=(), converter=_names)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, chained=True)
+        return attrs.evolve(plan, chained=True, ready=self.ready)
+
+    def __repr__(self) -> str:
+        return f"Chained(ready={self.ready!r})" if self.ready else "Chained()"
 
     def __str__(self) -> str:
-        return "chained()"
+        names = ", ".join(repr(Operand(name)) for name in self.ready)
+        return f"chained(ready={names if len(self.ready) == 1 else f'({names})'})" if self.ready else "chained()"
 
 
 __all__ = ["Chained"]

@@ -34,6 +34,10 @@ class Cluster(Refinement):
     m: Any = attrs.field(converter=_blocks)
     n: Any = attrs.field(default=1, converter=_blocks)
 
+    @property
+    def idle(self) -> bool:
+        return bool(self.m == self.n == 1)
+
     def plan(self, plan: Any) -> Any:
         sizes = tuple(chosen(one, "cluster", 1, MOST) for one in (self.m, self.n))
         if sizes[0] * sizes[1] > MOST:

@@ -14,7 +14,8 @@ class Skip(Refinement):
     """The loop runs over those turns only in which a mask, such as `where(n <= m, s[m,n], -inf)`, shows an element to some of the block.
 
     Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
-    elements are all hidden changes nothing that is carried, with numbers by value above 0.
+    elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition says,
+    by `positive`.
     rewrite: for n in all: S --> for n in those that the block's rows see: S
     """
 

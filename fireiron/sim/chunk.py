@@ -16,6 +16,8 @@ from fireiron.errors import SimulationError
 from fireiron.sim.memory import Global, Memory, nowhere, registers, shared_memory
 from fireiron.sim.places import Counted, Flat, Group, NotDistinct, Place, Rows, Window, first_true, pick, steps_of, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
+from fireiron.values.expr import table
+from fireiron.values.machine import int32
 
 
 class Chunk:
@@ -26,6 +28,7 @@ class Chunk:
         self.width = len(blocks)
         self.numbers = np.array(blocks, dtype=np.int64)[None, :]
         self.memories: dict[str, Memory] = {name: one.memory for name, one in parameters.items()}
+        self.tables = {table(name).name: one.element for name, one in parameters.items() if one.buffer.dtype == int32}
         self.memories |= shared_memory(plan, self.width, careful)
         for buffer in plan.kernel.buffers:
             if buffer.memory.private:

@@ -7,13 +7,14 @@ that all chunks share. A mask of what was written is kept where poison cannot te
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Buffer
 from fireiron.sim.plan import Array, Plan
+from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import value_of
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
@@ -141,6 +142,12 @@ class Global:
         """The tensor in logical shape."""
         return self.flat[self.places]
 
+    def element(self, number: Any) -> Array:
+        """Elements of an array of integers by their number, as a kernel reads sizes and places: none below 0."""
+        if np.min(number) < 0 or np.max(number) >= self.end - self.guard:
+            raise SimulationError(f"{self.buffer.name}: element {int(np.max(number))} is read, of {self.end - self.guard}")
+        return np.maximum(self.flat[self.guard + np.asarray(number)], 0)
+
     def check_guards(self) -> None:
         """Refuse a kernel that wrote outside the tensor."""
         item = self.flat.itemsize
@@ -167,7 +174,7 @@ def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dic
             continue
         given = arrays.get(buffer.name)
         if given is not None and buffer.memory.by_value:
-            given = value_of(buffer.name, given, buffer.dtype)
+            given = value_of(buffer.name, given, buffer.dtype, buffer.name in positive_numbers(plan.kernel.spec))
         if given is not None:
             _check_array(plan, buffer, given)
         elif not buffer.written:

@@ -57,7 +57,8 @@ class Group:
 
     `touched` are the registers that they touched by ordinary statements since their last fence, `busy` those of each product under way;
     `held` are the turns of rings that they acquired and did not release; `unfenced` are the places in shared memory that they wrote since
-    the last fence of the proxy; `meetings` counts the barriers of the cluster that they passed.
+    the last fence of the proxy; `meetings` counts the barriers of the cluster that they passed; `apart` are the stages of rings that lanes
+    read by themselves since they last met.
     """
 
     threads: Array
@@ -74,6 +75,7 @@ class Group:
     held: set[Any] = attrs.field(factory=set)
     unfenced: list[Array] = attrs.field(factory=list)
     meetings: int = 0
+    apart: set[tuple[str, int]] = attrs.field(factory=set)
 
 
 class Window:

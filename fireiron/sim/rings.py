@@ -135,6 +135,12 @@ class Rings:
             self.phases[ring.name, statement.side, turn % ring.stages].bytes += ring.bytes
         else:
             self._require_read(ring, turn, group, where)
+            if arriving < group.threads.size and (ring.name, turn % ring.stages) in group.apart:
+                raise SimulationError(
+                    f"{ring.name}: turn {turn} is released by one lane, and the others of its warp may still read it",
+                    within=where,
+                    hint="a barrier of the warp before",
+                )
             group.held.discard((ring.name, own, held))
             self.emptied[ring.name, turn] = self.emptied.get((ring.name, turn), 0) + arriving
         for rings in self.reach(statement.to, env, group, f"{ring.name}: turn {turn} is released", where):
@@ -202,8 +208,10 @@ class Rings:
     def require_held(self, site: Site, operand: Operand, env: Mapping[str, Any], group: Group, where: str) -> None:
         """An access to a ring is to a stage that all who perform it hold, full if they read it, empty if they fill it."""
         side = Side.EMPTY if operand.write else Side.FULL
+        by_lanes = not operand.write and not site.statement.instruction.by_engine
         for ring, stage in self.stages_of(operand, env):
             for member in group.members or (group,):
+                member.apart |= {(ring, stage)} if by_lanes else set()
                 if not any(name == ring and turn % self.rings[ring].stages == stage and one is side for name, turn, one in member.held):
                     verb = "written" if operand.write else "read"
                     raise SimulationError(

@@ -70,6 +70,7 @@ class Run:
     def group(self, threads: Array) -> Group:
         """Threads at the start of the program."""
         env: Environment = dict(self.plan.symbols)
+        env |= self.chunk.tables
         env["thread"], env["block"] = threads[:, None], self.chunk.numbers
         return Group(threads, env)
 
@@ -87,6 +88,7 @@ class Run:
             # A block is the group of as many threads as its numbers take, the idle ones of its last group included.
             # A block is the group of `pitch` threads: of all numbers up to those of the next one.
             group.clock = group.clock.behind(barrier.scope.threads or self.plan.pitch)
+            group.apart.clear()
 
     def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, None]:
         """Execute statements for a group; barriers and collective statements are handed out."""

@@ -36,7 +36,7 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
-from fireiron.specs.meaning import convert, evaluated
+from fireiron.specs.meaning import convert, evaluated, neutral
 from fireiron.values.expr import constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, Strides, strides_of
@@ -61,14 +61,18 @@ AGAIN = "again"
 
 @attrs.frozen
 class Step:
-    """A step by name: its formula, and the part of the definition that it stands in."""
+    """A step by name: its formula, and the part of the definition that it stands in.
+
+    Of a reduction whose result is left in parts, `parts` is the dimension along which they lie: each is that of some of the terms.
+    """
 
     name: str
     formula: Formula
     part: str = "each"
+    parts: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}: {shown(self.formula)}"
+        return f"{self.name}: {shown(self.formula)}{', each part of its own' if self.parts else ''}"
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -98,7 +102,8 @@ class FusedDefinition(Definition):
 
     `order` are all dimensions, `reduced` those that a step of the whole definition reduces; `stored` are temporaries of which nothing is
     made but results without further dimensions, so that one of their replicas is enough. `names` are all of its steps and `known` all
-    of its operands, also those that this part has not. `chosen` are strategies by step, `placed` the temporaries whose memory is said.
+    of its operands, also those that this part has not; `positive` are the numbers by value that are above 0. `chosen` are
+    strategies by step, `placed` the temporaries whose memory is said.
     """
 
     steps: tuple[Step, ...] = ()
@@ -113,6 +118,7 @@ class FusedDefinition(Definition):
     known: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     types: tuple[tuple[str, DType], ...] = ()
+    positive: tuple[str, ...] = ()
     chosen: tuple[tuple[str, Any], ...] = ()
     placed: tuple[Placed, ...] = ()
 
@@ -225,6 +231,7 @@ class FusedDefinition(Definition):
         steps = tuple(one for one in self.steps if one.part == name)
         touched = {tensor for one in steps for tensor in (*one.reads, one.formula.output)}
         counted = {*self.tile_dims, *(self.over if name in ("each", AGAIN) else ()), *(dim for one in steps for dim in one.formula.over)}
+        counted |= {tensor[len(EXTENTS) :] for tensor in touched if tensor.startswith(EXTENTS)}
         touched |= {f"{INDICES}{dim}" for dim in counted}
         given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
         return self.of(steps=steps, given=given)
@@ -293,7 +300,8 @@ class FusedDefinition(Definition):
 
         one = step.formula
         taken = {element: _at(values, element, self.uses, place) for element in one.elements}
-        made = evaluated(one, taken, tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims))
+        dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
+        made = evaluated(one, taken, dropped) if not step.parts else _by_parts(step, taken, dropped, len(values[f"{INDICES}{step.parts}"]))
         shape = [_extent(dim, taken, values, place) for dim in one.target.dims]
         made = numpy.broadcast_to(made, shape)
         if one.joins and one.output in values:
@@ -311,6 +319,18 @@ def _at(values: Mapping[str, Any], element: Element, uses: Mapping[str, tuple[st
     if element.tensor not in uses and not element.tensor.startswith((INDICES, EXTENTS)):
         return array
     return array[tuple(place.get(dim, slice(None)) for dim in element.dims)]
+
+
+def _by_parts(step: Step, taken: Mapping[Element, Any], dropped: tuple[str, ...], count: int) -> Any:
+    """What the terms of each part make, its dimension last: any partition means the same, here every so many-th is of one part."""
+    import numpy
+
+    one = attrs.evolve(step.formula, target=Element(step.formula.output, step.formula.target.index[:-1]))
+    ((element, terms),) = taken.items()
+    axis = element.dims.index(one.over[0])
+    number = numpy.arange(terms.shape[axis]).reshape([-1 if place == axis else 1 for place in range(terms.ndim)]) % count
+    nothing = neutral(one.joins_by, float64)
+    return numpy.stack([evaluated(one, {element: numpy.where(number == part, terms, nothing)}, dropped) for part in range(count)], -1)
 
 
 def _extent(dim: str, taken: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
@@ -374,6 +394,12 @@ def fused(spec: Spec) -> FusedDefinition | None:
     return spec.definition if isinstance(spec.definition, FusedDefinition) else None
 
 
+def positive_numbers(spec: Spec) -> tuple[str, ...]:
+    """The numbers by value that a spec's definition wants above 0."""
+    made = fused(spec)
+    return () if made is None else made.positive
+
+
 def with_definition(spec: Spec, made: FusedDefinition, views: Mapping[str, Any]) -> Spec:
     """The spec with another definition, on its own views and others."""
     known = {**spec.operands, **views}
@@ -408,12 +434,14 @@ class Fused(Starter):
         scan: str = "",
         batch: str = "",
         types: Mapping[str, Any] | None = None,
+        positive: str = "",
     ) -> None:
         """Args: `dims` are all dimensions, `operands` name those of each tensor that the kernel takes (of a number none).
 
         `first`, `each` and `last` are formulas by the name of their step. `over` are dimensions along which `each` may take any number of
         elements at a time, `scan` those of which it takes one, in order, `batch` those of which all steps take one. `types` are those of
-        temporaries where they are not what follows: float32, and for a factor of a product the type of the other factor.
+        temporaries where they are not what follows: float32, and for a factor of a product the type of the other factor. `positive` are
+        numbers by value for which it holds only above 0: a kernel refuses others.
 
         Raises: ArgumentError for formulas that no kernel could mean, by step.
         """
@@ -432,8 +460,8 @@ class Fused(Starter):
         hidden = dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)
         made = FusedDefinition(
             tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
-            stored=_only_stored(steps, given), names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden),
-            types=known,
+            stored=only_stored(steps, given), names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden),
+            types=known, positive=_positive_numbers(positive, uses),
             over=roles["over"], scan=roles["scan"], batch=roles["batch"],
         )  # fmt: skip
         _check_steps(made)
@@ -507,6 +535,8 @@ class Fused(Starter):
 
         Raises: ArgumentError that names the output, an element and its two values; and the temporary that nothing reads.
         """
+        import numpy
+
         made = self.made
         idle = [one for one in made.temporaries if all(one not in step.reads_others for step in made.steps)]
         if idle:
@@ -521,6 +551,7 @@ class Fused(Starter):
         _check_alike(self.kind.title, made, chosen)
         for positive in (False, True):
             arrays = _random_inputs(made, chosen, seed, positive)
+            arrays |= {name: numpy.abs(arrays[name]) + 0.1 for name in made.positive}
             whole = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64))
             for chunk in (7, 1) if made.over else ():
                 parts = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64), chunk)
@@ -580,13 +611,16 @@ def words_of(kind: FusedKind) -> dict[str, Any]:
     words: dict[str, Any] = {"name": kind.title, "dims": " ".join(made.order)}
     words["operands"] = {one: " ".join(dims) for one, dims in made.uses.items() if not one.startswith(INDICES)}
     words |= {part: {one.name: shown(one.formula) for one in made.steps if one.part == part} for part in PARTS}
-    words |= {role: " ".join(getattr(made, role)) for role in ROLES}
+    words |= {word: " ".join(getattr(made, word)) for word in NAMES}
     words["types"] = dict(made.types)
     return {word: value for word, value in words.items() if value or word in ("operands", "each")}
 
 
 PAIRED: Final = ("operands", *PARTS, "types")
 """What of a definition is by name."""
+
+NAMES: Final = (*ROLES, "positive")
+"""What of a definition are names, with blanks between."""
 
 
 def definition_fields(kind: FusedKind) -> dict[str, Any]:
@@ -611,7 +645,9 @@ def definition(fields: Mapping[str, Any]) -> FusedKind:
 def text_of(made: FusedDefinition, title: str) -> str:
     """A definition for people: its dimensions with their roles, its operands, and a step a line."""
     roles = [f"{role} {' '.join(getattr(made, role))}" for role in ROLES if getattr(made, role)]
-    tensors = [f"{one}[{','.join(dims)}]" if dims else one for one, dims in made.uses.items() if not one.startswith(INDICES)]
+    signs = dict.fromkeys(made.positive, " > 0")
+    arrays = {one: dims for one, dims in made.uses.items() if not one.startswith(INDICES)}
+    tensors = [f"{one}[{','.join(dims)}]" if dims else f"{one}{signs.get(one, '')}" for one, dims in arrays.items()]
     width = max(len(one.name) for one in made.steps)
     lines = [f"{title}({', '.join(made.order)})  {'  '.join(roles)}".rstrip(), f"  of {', '.join(tensors)}"]
     for part in PARTS:
@@ -654,6 +690,15 @@ _ALIGNMENTS: Final = tuple(1 << power for power in range(MOST_ALIGNED.bit_length
 # ---------------------------------------------------------------------------------------------- reading and checks
 
 
+def _positive_numbers(text: object, uses: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The names of numbers by value that are above 0; refused where one is none."""
+    found = tuple(text.split()) if isinstance(text, str) else None
+    numbers = [name for name, dims in uses.items() if not dims]
+    if found is None or not set(found) <= set(numbers) or len(set(found)) < len(found):
+        raise ArgumentError("Fused: positive are operands without dimensions, by name", got=text, legal=" ".join(numbers) or "none here")
+    return found
+
+
 def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
     """Whether a step adds up one tensor into an operand that no step reads: parts of that sum may be added by whoever has the terms."""
     one = step.formula
@@ -675,7 +720,7 @@ def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ...]:
+def only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ...]:
     """The temporaries of which nothing is made but operands, and temporaries of this kind, of no further dimensions."""
     found = {one.formula.output: set(one.formula.target.dims) for one in steps if one.formula.output not in uses}
     while True:

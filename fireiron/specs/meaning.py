@@ -295,6 +295,23 @@ def _evaluated(value: Value | None, elements: Mapping[Element, Any]) -> Any:
     return _functions()[value.name, len(arguments)](*arguments)
 
 
+def number_of(value: Value) -> float:
+    """A value made of numbers alone, in float64."""
+    import numpy
+
+    with numpy.errstate(all="ignore"):
+        return float(_evaluated(_doubled(value), {}))
+
+
+def _doubled(value: Value) -> Value:
+    """The value with numbers as float64, which may be infinite."""
+    import numpy
+
+    if isinstance(value, Number):
+        return Number(numpy.float64(value.value))
+    return value if isinstance(value, Element) else Operation(value.name, tuple(map(_doubled, value.arguments)))
+
+
 def _computed(value: Value | None, elements: Mapping[Element, Any], types: Mapping[str, DType]) -> Any:
     """A value as threads compute it: all in one type, but for what a condition compares."""
     import numpy

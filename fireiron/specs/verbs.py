@@ -53,7 +53,29 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-class Verbs(FoundSteps):
+def require_no_refinement(chain: object, name: str) -> None:
+    """Refuse to look for a refinement on what it does not refine: a chain's last step, or what has no step yet."""
+    if not name.startswith("_"):
+        from fireiron.language.misplaced import misplaced
+
+        error = misplaced(chain, name)
+        if error is not None:
+            raise error
+
+
+class Refusing:
+    """Refuses refinements that what a chain starts from, or its last step, has not."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker knows which step has which refinement
+
+        def __getattr__(self, name: str) -> Any:
+            require_no_refinement(self, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class Verbs(FoundSteps, Refusing):
     """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `step`, `coalesced`, `mma_tile`, `done` and `then`, and those that
     are found."""
 

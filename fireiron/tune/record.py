@@ -20,7 +20,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import DealOrder
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
-from fireiron.specs.fused import PAIRED, ROLES, FusedDefinition, FusedKind, definition, definition_fields
+from fireiron.specs.fused import NAMES, PAIRED, FusedDefinition, FusedKind, definition, definition_fields
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -136,10 +136,10 @@ def kind_of(plain: Mapping[str, Any]) -> Kind:
 
 def _defined(name: object, fields: Any) -> Kind:
     """The kind of a definition of several steps, from its declaration."""
-    if not isinstance(fields, Mapping) or set(fields) - {*PAIRED, *ROLES, "dims"}:
+    if not isinstance(fields, Mapping) or set(fields) - {*PAIRED, *NAMES, "dims"}:
         raise StoreError("spec: no declaration of a definition", got=fields)
     pairs = {one: fields.get(one, []) for one in PAIRED}
-    texts = {one: fields.get(one, "") for one in (*ROLES, "dims")}
+    texts = {one: fields.get(one, "") for one in (*NAMES, "dims")}
     for one, listed in pairs.items():
         right = isinstance(listed, (list, tuple)) and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in listed)
         _need(right and all(isinstance(part, str) for pair in listed for part in pair), f"spec: {one}", "a list of pairs of texts", listed)

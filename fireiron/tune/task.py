@@ -11,7 +11,7 @@ import math
 import operator
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Executable
+from fireiron.specs.fused import FusedDefinition, Step, fused
 from fireiron.tune.record import describe, strategy_hash
 from fireiron.values.machine import as_architecture, as_integer
 
@@ -93,10 +94,24 @@ class Task:
 
     @property
     def operations(self) -> float:
-        """Floating-point operations of one launch: two for each product of a MatMul; 0 for other specs."""
+        """Floating-point operations of one launch: two for each product of a MatMul, or of the steps that are one; 0 for other specs.
+
+        What a mask leaves out counts too.
+        """
         spec = self.strategy.spec
         assert spec is not None
-        return 2.0 * math.prod(int(size.evaluate(self.sizes)) for size in spec.sizes) if spec.title == "MatMul" else 0.0
+        made = fused(spec)
+        if made is None:
+            products: list[Iterable[str]] = [spec.dims] if spec.title == "MatMul" else []
+        else:
+            products = [_dims_of(step, made) for step in made.steps if step.formula.contracts]
+        return sum(2.0 * math.prod(int(spec.size(dim).evaluate(self.sizes)) for dim in dims) for dims in products)
+
+
+def _dims_of(step: Step, made: FusedDefinition) -> set[str]:
+    """The dimensions along which a step is done: its formula's, and those of loops and of parallel parts around it."""
+    around = (*made.scan, *made.batch, *made.over) if step.part == "each" else made.batch
+    return {*step.formula.over, *step.formula.dims, *around}
 
 
 def _unrecorded_spec(spec: Spec) -> dict[str, str]:

@@ -10,11 +10,20 @@ from fireiron.errors import ArgumentError
 from fireiron.values.machine import DType
 
 
-def value_of(name: str, given: Any, dtype: DType) -> Any:
+def value_of(name: str, given: Any, dtype: DType, positive: bool = False) -> Any:
     """A number as a NumPy array of no dimensions and an element type, rounded to nearest: one of Python or of NumPy.
 
-    Raises: ArgumentError for what is no number, no integer where the type is one, or beyond the type's range.
+    Raises: ArgumentError for what is no number, no integer where the type is one, or beyond the type's range; for what is not above 0 and
+    finite, where it has to be `positive`.
     """
+    made = _value_of(name, given, dtype)
+    if positive and not 0 < made < math.inf:
+        what = f"{name}: the definition holds only for numbers above 0"
+        raise ArgumentError(what, got=made.item(), legal="a finite number above 0", hint=f"another sign in what {name} is multiplied with")
+    return made
+
+
+def _value_of(name: str, given: Any, dtype: DType) -> Any:
     import numpy
 
     if isinstance(given, numpy.ndarray | numpy.generic) and given.shape == ():

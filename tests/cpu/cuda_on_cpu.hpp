@@ -237,6 +237,16 @@ unsigned pair(float low, float high)
   return __builtin_bit_cast(unsigned, both);
 }
 
+// Of two pairs the larger numbers of 16 bits; of a number and of what is none, the number.
+template <Type type>
+unsigned larger_pair(unsigned left, unsigned right)
+{
+  using Number = SmallFloat<type, unsigned short>;
+  struct Both { Number low, high; };
+  const Both one = __builtin_bit_cast(Both, left), other = __builtin_bit_cast(Both, right);
+  return pair<type>(__builtin_fmaxf(one.low, other.low), __builtin_fmaxf(one.high, other.high));
+}
+
 struct Form {
   int m, n, k;
   bool a_by_rows, b_by_rows;

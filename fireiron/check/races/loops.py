@@ -18,7 +18,7 @@ import numpy as np
 
 from fireiron.check.races.places import Places, element_tests
 from fireiron.check.scene import MANY, Array, Scene, Use, distinct, linear, reach_of
-from fireiron.ir import Acquire, Barrier, Commit, Fence, For, Release, Wait, located, statements
+from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
 
 MOST_ITERATIONS = 4096
@@ -118,9 +118,10 @@ class Loops:
             period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
         addresses = period or 1
         for one in statements(loop.body):
-            if isinstance(one, (Acquire, Release)):  # a barrier in memory tells of rounds by their parity alone
+            if isinstance(one, (Acquire, Release)) or (isinstance(one, Exec) and one.ring):
+                # A barrier in memory tells of rounds by their parity alone, and counts the bytes of each turn.
                 rounds = 2 * self.scene.kernel.ring(one.ring).stages
-                step = _coefficient(self.scene.opened(one.number), loop.var)
+                step = _coefficient(self.scene.opened(one.turn if isinstance(one, Exec) else one.number), loop.var)
                 period = math.lcm(period or 1, rounds // math.gcd(rounds, step or 1))
         kept = (period or 1) + max(period or 1, groups) + 2
         varies = bool(moving) or any(True for _ in self._conditions(loop))
@@ -220,9 +221,13 @@ class Loops:
     # -------------------------------------------------------------------------------------- the iterations to follow
 
     def iterations(self, loop: For, fixed: Mapping[str, int], lengths: Lengths) -> Sequence[int]:
-        """The values of a loop in order, in its course, that decide about all of them; of one that takes turns with others, its own."""
+        """The values of a loop in order, in its course, that decide about all of them; of one that takes turns with others, or
+        begins later than those, its own.
+        """
         found = self._iterations(loop, fixed, lengths)
-        return found if loop.step == 1 else [one for one in found if one % loop.step == loop.first]
+        if loop.step == 1 and not loop.first:
+            return found
+        return [one for one in found if one >= loop.first and (one - loop.first) % loop.step == 0]
 
     def _iterations(self, loop: For, fixed: Mapping[str, int], lengths: Lengths) -> Sequence[int]:
         extent = self.scene.opened(loop.extent)

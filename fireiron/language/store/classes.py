@@ -22,7 +22,7 @@ from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrat
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
-from fireiron.specs.fused import PARTS, ROLES, FusedKind, definition, definition_fields
+from fireiron.specs.fused import NAMES, PARTS, FusedKind, definition, definition_fields
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
@@ -83,7 +83,7 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
     Strided: ({"dims": tuple[tuple[Any, Any], ...]}, lambda fields: Strided(*fields["dims"])),
     Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
     FusedKind: (
-        {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(ROLES, str),
+        {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(NAMES, str),
          "types": tuple[tuple[str, DType], ...]},
         definition,
     ),
@@ -141,11 +141,17 @@ def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
     return {"type": "Fixed", "size": size, "stride": stride, "unit": unit, "index": index}
 
 
+def _definition_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A definition that promises nothing of its numbers does not say so."""
+    return {"positive": "", **fields}
+
+
 FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
     Level: _level_of_before,
     LaneMap: _lane_map_of_before,
     Dim: _dim_of_before,
     View: _view_of_before,
+    FusedKind: _definition_of_before,
 }
 """Classes that had other fields in documents of before: what these become, still as JSON."""
 

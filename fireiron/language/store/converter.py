@@ -239,7 +239,7 @@ class Store:
         types: dict[str, Any] = {
             "accumulate": Expr,
             "accumulator": DType | None,
-            "partial": bool,
+            "in_parts": bool,
             "names": tuple[str, ...],
             "signature": str,
         }

@@ -37,7 +37,9 @@ def is_pinned(pinned: bool | None = None) -> bool:
     return settings.pinned() if pinned is None else pinned
 
 
-def best(spec: Spec, arch: Any = None, pinned: bool | None = None, *, gpu: str | None = None, tune: bool = False) -> Strategy:
+def best(
+    spec: Spec, arch: Any = None, pinned: bool | None = None, *, gpu: str | None = None, tune: bool = False, default: bool = False
+) -> Strategy:
     """The strategy that is recorded as the best for a spec, bound to it, with its values; nothing is measured unless `tune` says so.
 
     Args:
@@ -47,17 +49,35 @@ def best(spec: Spec, arch: Any = None, pinned: bool | None = None, *, gpu: str |
         gpu: the name of a GPU whose records are preferred.
         tune: where no record is for exactly this spec, tune the library's default strategy for it on the current GPU, which takes
             minutes, and add the record to the file in `FIREIRON_RECORDS`, if one is named. Illegal where records are pinned.
+        default: where no record answers, neither of just this nor of a neighbour, the library's default strategy for the spec, if it has
+            one, as `fireiron.matmul` takes it. Illegal where records are pinned.
 
     Raises: StoreError where no record answers; it says which there are, and the command that tunes.
     """
     strict = is_pinned(pinned)
     if tune and strict:
         raise ArgumentError("best(tune=True): records are pinned, so nothing is measured", hint="pinned=False, or tune elsewhere")
+    if default and strict:
+        raise ArgumentError("best(default=True): records are pinned, so only they answer", hint="pinned=False")
     records = available(pinned)
+    if default and not tune and (found := _found_or_default(records, spec, arch, gpu)) is not None:
+        return found
     if not tune:
         return records.best(spec, arch, neighbours=not strict, gpu=gpu).strategy
     choice = records.find(spec, arch, neighbours=False, gpu=gpu) or Records((_tuned(spec, arch),)).best(spec, arch, neighbours=False)
     return choice.strategy
+
+
+def _found_or_default(records: Records, spec: Spec, arch: Any, gpu: str | None) -> Strategy | None:
+    """The strategy of a record, else the library's default; None where it has none for such specs."""
+    from fireiron.language.library import defaults
+    from fireiron.tune.records.default import default_choice
+
+    target = target_of(arch)
+    choice = records.find(spec, target, gpu=gpu)
+    if choice is None and not defaults(spec, target):
+        return None
+    return (choice or default_choice(spec, target)).strategy
 
 
 def _tuned(spec: Spec, arch: Any) -> Record:

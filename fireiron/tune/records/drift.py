@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from fireiron.errors import ArgumentError
 from fireiron.language.strategy import Strategy
 from fireiron.tune.record import Record, strategy_hash
 from fireiron.tune.records.words import spec_words
@@ -59,7 +60,7 @@ def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None =
 
 def is_file(name: str) -> bool:
     """Whether a record names a strategy of a user's own file."""
-    return ":" in name or name.endswith(".py")
+    return name.endswith(".py") or (":" in name and not _in_library(name))
 
 
 @functools.lru_cache(maxsize=256)
@@ -70,7 +71,16 @@ def hash_now(strategy: Strategy) -> str:
 
 @functools.lru_cache(maxsize=256)
 def of_library(name: str) -> Strategy | None:
-    """A strategy of the library by name."""
-    from fireiron.language.library import find, names
+    """A strategy of the library by name, or by the name of its file and its own: `attention:causal`."""
+    from fireiron.language.library import find
 
-    return find(name).strategy if name in names() else None
+    try:
+        return find(name).strategy if _in_library(name) else None
+    except ArgumentError:  # the file has no such strategy any more
+        return None
+
+
+def _in_library(name: str) -> bool:
+    from fireiron.language.library import names
+
+    return name.partition(":")[0] in names()

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fireiron.specs.formula import Definition
+from fireiron.specs.fused import FusedDefinition
 from fireiron.tune.record import Record, definition_of
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
 
@@ -49,20 +51,36 @@ def place(record: Record) -> tuple[Any, ...]:
 
 
 def distance_to(record: Record, asked: Mapping[str, Any], target: Architecture) -> float | None:
-    """How far a record is from what is asked for; None where it cannot answer."""
+    """How far a record is from what is asked for; None where it cannot answer.
+
+    What a definition does in parallel, such as heads of attention, counts by its product: so many blocks there are.
+    """
     capability = capability_of(record.architecture)
     if capability // 10 != target.capability // 10 or _kept(record.spec) != _kept(asked):
         return None
     total = 0.0 if capability == target.capability else OTHER_CAPABILITY
     if set(asked["sizes"]) != set(record.spec["sizes"]):  # of another rank
         return None
-    results = {dim.upper() for dim in definition_of(asked).tile_dims}
+    definition = definition_of(asked)
+    results, whole, stacks = {dim.upper() for dim in definition.tile_dims}, _whole(definition), 0.0
+    parallel = {dim.upper() for dim in definition.batch} if isinstance(definition, FusedDefinition) else set()
     for name, size in asked["sizes"].items():
         other = record.spec["sizes"][name]
-        if isinstance(size, str) or isinstance(other, str):
+        if isinstance(size, str) or isinstance(other, str) or (name in whole and size != other):
             return None
-        total += (1.0 if name in results else REDUCED) * abs(math.log2(size / other))
-    return total
+        factor = math.log2(size / other)
+        if name in parallel:
+            stacks += factor
+        else:
+            total += (1.0 if name in results else REDUCED) * abs(factor)
+    return total + abs(stacks)
+
+
+def _whole(definition: Definition) -> set[str]:
+    """The sizes of a definition of several steps that a step takes whole: values for other rows, or other heads, say nothing of these."""
+    if not isinstance(definition, FusedDefinition):
+        return set()
+    return {dim.upper() for step in definition.steps for dim in step.formula.over if dim not in definition.over}
 
 
 def _kept(spec: Mapping[str, Any]) -> dict[str, Any]:

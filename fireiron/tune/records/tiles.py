@@ -108,9 +108,10 @@ class Known:
 
 
 def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
-    """The sizes of a tile and of a warpgroup's part of it."""
+    """The sizes of a tile and of a warpgroup's part of it, and of clusters of several."""
     bm, bn = values.get("bm"), values.get("bn")
-    return bm, bn, values.get("wm", bm), values.get("wn", bn)
+    cluster = values.get("cm", 1), values.get("cn", 1)
+    return bm, bn, values.get("wm", bm), values.get("wn", bn), *(cluster if cluster != (1, 1) else ())
 
 
 def known(records: Iterable[Record], names: Iterable[str], capability: int) -> tuple[Known, ...]:

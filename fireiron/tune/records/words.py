@@ -22,7 +22,7 @@ def spec_words(spec: Mapping[str, Any]) -> str:
     """`MatMul 4096x4096x4096, float16 float16 float16, row row col`."""
     made = definition_of(spec)
     sizes = "x".join(str(spec["sizes"][dim.upper()]) for dim in made.dims)
-    names = made.uses
+    names = [name for name in made.uses if name in spec["dtypes"]]  # but for coordinates
     parts = [f"{spec['kind']} {sizes}", " ".join(spec["dtypes"][name] for name in names), " ".join(spec["layouts"][name] for name in names)]
     return ", ".join(parts)
 
@@ -33,7 +33,8 @@ def tune_command(spec: Spec, architecture: str, strategy: str | None = None) -> 
 
     asked = describe(spec)
     if {"declared", "signature"} & set(asked):
-        return f"fireiron tune {strategy or 'STRATEGY.py'} --arch {architecture}"
+        own = next((name for name, _ in defaults(spec, architecture) if "declared" in asked), "STRATEGY.py")
+        return f"fireiron tune {strategy or own} --arch {architecture}"
     words = ["fireiron tune", strategy or next((name for name, _ in defaults(spec, architecture)), "STRATEGY")]
     words += [f"-{name} {_size_word(size, asked)}" for name, size in asked["sizes"].items()]
     kinds = list(asked["dtypes"].values())

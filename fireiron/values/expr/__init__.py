@@ -16,6 +16,7 @@ from fireiron.values.expr.bits import bit_and, bit_or, bit_xor
 from fireiron.values.expr.conditions import all_of, any_of, conjuncts, equal, less, minimum
 from fireiron.values.expr.evaluation import compiled, source
 from fireiron.values.expr.hilbert import Hilbert, hilbert
+from fireiron.values.expr.lookup import BRACKETS, Lookup, lookup, table, tables_of
 from fireiron.values.expr.nodes import (
     FALSE,
     INT_MAX,
@@ -54,6 +55,7 @@ __all__ = [
     "All",
     "AnyOf",
     "Atoms",
+    "BRACKETS",
     "BitAnd",
     "BitOr",
     "BitXor",
@@ -65,6 +67,7 @@ __all__ = [
     "Hilbert",
     "INT_MAX",
     "Less",
+    "Lookup",
     "Min",
     "Mod",
     "ONE",
@@ -91,6 +94,7 @@ __all__ = [
     "hilbert",
     "is_cuda_name",
     "less",
+    "lookup",
     "minimum",
     "mod",
     "mul",
@@ -100,4 +104,6 @@ __all__ = [
     "source",
     "subtract",
     "sym",
+    "table",
+    "tables_of",
 ]

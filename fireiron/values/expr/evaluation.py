@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fireiron.values.expr.hilbert import Hilbert, place_on_curve
+from fireiron.values.expr.lookup import Lookup
 from fireiron.values.expr.nodes import All, AnyOf, BitAnd, BitOr, BitXor, Const, Equal, Expr, FloorDiv, Less, Min, Mod, Positive, Sum, Var
 
 
@@ -36,6 +37,8 @@ def source(value: Expr) -> str:
             return f"_min({source(left)},{source(right)})"
         case Hilbert(number=number, lines=lines, columns=columns):
             return f"_hilbert({source(number)},{source(lines)},{source(columns)})"
+        case Lookup(table=Var(name=name), index=index, most=most):
+            return f"_min(e[{name!r}]({source(index)}),{most})"
         case Less(left=left, right=right):
             return f"({source(left)}<{source(right)})"
         case Equal(left=left, right=right):

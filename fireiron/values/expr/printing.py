@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fireiron.values.expr.hilbert import Hilbert
+from fireiron.values.expr.lookup import Lookup
 from fireiron.values.expr.nodes import All, AnyOf, BitAnd, BitOr, BitXor, Const, Equal, Expr, FloorDiv, Less, Min, Mod, Positive, Sum, Var
 
 
@@ -26,6 +27,8 @@ def _written(value: Expr, outer: int, name: Callable[[Var], str] = _variable_nam
         return name(value)
     elif isinstance(value, Positive):
         return f"positive({_written(value.value, 0, name)})" if name is _variable_repr else _written(value.value, outer, name)
+    elif isinstance(value, Lookup) and name is _variable_repr:
+        return f"lookup({value.array!r}, {_written(value.index, 0, name)}, {value.most})"
     else:
         text, precedence = _node_text(value, lambda part, level: _written(part, level, name))
     return f"({text})" if precedence < outer else text
@@ -49,6 +52,8 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
             return f"minimum({show(left, 0)}, {show(right, 0)})", 9
         case Hilbert():
             return f"hilbert({', '.join(show(one, 0) for one in value.children)})", 9
+        case Lookup(index=index):
+            return f"{value.array}[{show(index, 0)}]", 9
         case Less(left=left, right=right):
             return f"{show(left, 1)} < {show(right, 1)}", 0
         case Equal(left=left, right=right):

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import attrs
 
 from fireiron.errors import FireironError, LayoutError
-from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, constant, equal, hilbert, minimum, positive
+from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, constant, equal, hilbert, lookup, minimum, positive
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import DTYPES, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View
@@ -63,6 +63,10 @@ def _built(node: ast.AST, symbols: Symbols) -> Any:
             return _built(left, symbols) < _built(right, symbols)
         case ast.Call(func=ast.Name(id=name), args=[ast.Tuple(elts=parts)], keywords=[]) if name in ("all_of", "any_of"):
             return _FUNCTIONS[name]([_built(part, symbols) for part in parts])
+        case ast.Call(
+            func=ast.Name(id="lookup"), args=[ast.Constant(value=str() as array), index, ast.Constant(value=int() as most)], keywords=[]
+        ):
+            return lookup(array, _built(index, symbols), most)
         case ast.Call(func=ast.Name(id=("minimum" | "equal" | "positive" | "hilbert") as name), args=parts, keywords=[]):
             return _FUNCTIONS[name](*(_built(part, symbols) for part in parts))
     raise LayoutError(f"{ast.unparse(node)!r} is no index expression", legal="integers, symbols, + - * // % & | ^ <")

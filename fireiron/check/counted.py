@@ -1,0 +1,70 @@
+"""Loops of which data say what turns are taken, as loops of so many turns: what the checks follow.
+
+A turn that is left out touches nothing. Where all turns touch the same elements of what threads share, whichever of them are taken are as
+good as the first ones: as many turns, a number known only at run time. Reads of global memory that the turn moves do not matter, as
+nothing writes there. Barriers behind a turn that is left out would order more, and are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from fireiron.ir import Acquire, Barrier, Comment, For, Kernel, Let, Release, Stmt, execs, statements
+from fireiron.values.expr import ONE, Expr, Var, tables_of
+
+
+def with_counted_turns(kernel: Kernel) -> Kernel:
+    """The kernel with loops of so many turns, known at run time, in the place of those whose turns data choose, where that is the same."""
+    lets = {one.var: one.value for one in statements(kernel.body) if isinstance(one, Let)}
+    if not any(tables_of(value) for value in lets.values()):
+        return kernel
+    counts: list[Var] = []
+    body = tuple(_counted(one, kernel, lets, counts) for one in kernel.body)
+    return attrs.evolve(kernel, body=body, symbols=(*kernel.symbols, *counts)) if counts else kernel
+
+
+def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[Var]) -> Stmt:
+    if not one.children:
+        return one
+    inner = _chosen(one, lets) if isinstance(one, For) else None
+    if inner is None or not isinstance(one, For) or not _alike(one, inner, kernel, lets):
+        return one.rebuilt(tuple(tuple(_counted(part, kernel, lets, counts) for part in child) for child in one.children))
+    counts.append(Var(f"{one.var.name}_taken", 0, max(one.extent.high, 0), parameter=True))
+    barriers = tuple(part for part in one.body if isinstance(part, Barrier))
+    return attrs.evolve(one, extent=counts[-1], body=(attrs.evolve(inner, extent=ONE), *barriers))
+
+
+def _chosen(loop: For, lets: Mapping[Var, Expr]) -> For | None:
+    """What a turn does if data say so, and nothing else does anything in it, but for barriers behind it."""
+    rest = [one for one in loop.body if not isinstance(one, (Let, Comment))]
+    if not rest or any(not isinstance(one, Barrier) for one in rest[1:]) or not isinstance(rest[0], For) or rest[0].extent.high > 1:
+        return None
+    return rest[0] if isinstance(rest[0].extent, Var) and _reads(rest[0].extent, lets) else None
+
+
+def _reads(value: Expr, lets: Mapping[Var, Expr]) -> bool:
+    """Whether a value is made of what the kernel reads from memory."""
+    return bool(tables_of(value)) or any(_reads(lets[var], lets) for var in value.variables() if var in lets)
+
+
+def _alike(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
+    """Whether all turns touch the same elements of what threads share, and write nothing else."""
+    if any(isinstance(one, (Acquire, Release)) for one in statements(inner.body)):
+        return False
+    for statement, _ in execs(inner.body):
+        for access in statement.accesses:
+            shared = not kernel.buffer(access.buffer).memory.of_grid
+            if access.write and not shared:
+                return False
+            if shared and any(_depends(value, loop.var, lets) for value in (*access.expressions(), statement.performed)):
+                return False
+    return True
+
+
+def _depends(value: Expr, var: Var, lets: Mapping[Var, Expr]) -> bool:
+    return any(one == var or (one in lets and _depends(lets[one], var, lets)) for one in value.variables())
+
+
+__all__ = ["with_counted_turns"]

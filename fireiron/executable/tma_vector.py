@@ -1,0 +1,125 @@
+"""TMA for vectors: neighbours of an array of one dimension, from global to shared memory, by one instruction of one thread (Hopper).
+
+PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map tells of the array, so what lies behind its end
+arrives as zeros; the vector lies as it is, in boxes of at most 256 elements, and the full barrier of its ring counts the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import attrs
+
+from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
+from fireiron.executable.tma import MOST_ROWS, MULTIPLE, load_function
+from fireiron.ir import Completion, Exec, Side, Stmt, TensorMap
+from fireiron.ir.text import Item, Printer
+from fireiron.language.tree import Draft, Executable, Mismatch, access_of
+from fireiron.spec import Spec
+from fireiron.specs.move import Move
+from fireiron.values.document import called
+from fireiron.values.expr import Expr, constant
+from fireiron.values.machine import GL, SH, Architecture, Block, float16
+from fireiron.values.tensor import View
+
+STAGE = 128
+"""Bytes of which a place in shared memory must be a multiple."""
+
+
+@attrs.frozen
+class TmaVectorLoad(Executable):
+    """`Move(n)(GL -> SH)(Block)`, by one thread of the producer."""
+
+    capability: ClassVar[int] = 90
+    by_engine: ClassVar[bool] = True
+    fills_rings: ClassVar[bool] = True
+    handles_edges: ClassVar[bool] = True
+    tests_edges: ClassVar[bool] = True
+
+    def performs(self) -> str:
+        return "Move(n)(GL,SH)(Block), neighbours of a vector; address and bytes multiples of 16; in a kernel with specialize()"
+
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.copies and spec.level == Block and len(spec.dims) == 1 and spec.src.memory.of_grid and spec.dst.memory.of_block
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not spec.copies:
+            return (Mismatch("spec", "Move", spec.title),)
+        found = list(level_mismatch(spec, Block))
+        if not (spec.src.memory.of_grid and spec.dst.memory.of_block):
+            found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
+        if len(spec.dims) != 1:
+            return (*found, Mismatch("shape", "one dimension", "x".join(map(str, spec.sizes))))
+        found += type_mismatch(spec, "dst", (spec.src.dtype,))
+        found += target_mismatch(architecture, self.capability)
+        return (*found, *_source_mismatch(spec.src), *_target_mismatch(spec.dst))
+
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
+        array = spec.src.tensor.name
+        tensor_map = TensorMap(f"{array}_map", array, (0,), (_box(constant(spec.dst.shape[0]) or 0),), MULTIPLE)
+        made = Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, origin=draft.origin)
+        return (attrs.evolve(made, tensor_map=tensor_map),)
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        tensor_map = statement.tensor_map
+        assert tensor_map is not None
+        barrier = printer.barrier(statement.ring, Side.FULL, statement.turn)
+        outside, inside = statement.accesses
+        length, (width,) = constant(statement.spec.dst.shape[0]) or 0, tensor_map.box
+        return [
+            called(
+                printer.function(load_function(1)),
+                printer.shared_address(inside, (first,)),
+                f"&{tensor_map.name}",
+                printer.expression(outside.base[0] + first),
+                barrier,
+            )
+            for first in range(0, length, width)
+        ]
+
+
+def _box(length: int) -> int:
+    """The elements of a copy: equal parts of a vector, as few as TMA takes."""
+    parts = -(-length // MOST_ROWS)
+    while length % parts:
+        parts += 1
+    return length // parts
+
+
+def _side_by_side(steps: Sequence[Expr | None]) -> bool:
+    """Whether these are the steps of one dimension whose neighbours lie side by side."""
+    return len(steps) == 1 and steps[0] is not None and constant(steps[0]) == 1
+
+
+def _source_mismatch(view: View) -> tuple[Mismatch, ...]:
+    steps = view.tensor.storage().steps
+    if not _side_by_side(steps):
+        return (Mismatch("src array", "one dimension of neighbours", str(view.tensor.layout)),)
+    if view.tensor.align % MULTIPLE:
+        return (Mismatch("src address", f"a multiple of {MULTIPLE} bytes", f"of {view.tensor.align}"),)
+    if len(view.dims[0].modes) != 1 or constant(view.dims[0].modes[0].stride) != 1:
+        return (Mismatch("src tile", "neighbours", "a strided tile"),)
+    return ()
+
+
+def _target_mismatch(view: View) -> tuple[Mismatch, ...]:
+    storage, length = view.tensor.storage(), constant(view.shape[0]) or 0
+    if not _side_by_side(storage.steps) or storage.swizzle is not None:
+        return (Mismatch("dst storage", "neighbours side by side", str(view.tensor.layout)),)
+    if not length or _box(length) * view.dtype.bytes % (MULTIPLE if _box(length) == length else STAGE):
+        return (Mismatch("shape", f"parts of a multiple of {MULTIPLE} bytes", f"{length} elements of {view.dtype.bytes} bytes"),)
+    if (constant(storage.extent) or 0) * view.dtype.bytes % STAGE:
+        return (Mismatch("dst storage", f"a multiple of {STAGE} bytes", f"{storage.extent} elements of {view.dtype.bytes} bytes"),)
+    return ()
+
+
+TMA_VECTOR_LOAD = TmaVectorLoad("TMA_VECTOR_LOAD")
+
+INSTRUCTIONS: tuple[Executable, ...] = (TMA_VECTOR_LOAD,)
+
+EXAMPLES = (Move(64, dtype=float16)(GL, SH)(Block),)
+"""A spec that it performs."""
+
+__all__ = ["TMA_VECTOR_LOAD", "TmaVectorLoad"]

@@ -1,0 +1,36 @@
+"""What is said where a refinement is called on what it does not refine: a definition or a spec without a step, or another step."""
+
+from __future__ import annotations
+
+from fireiron.errors import DecompositionError, call_site
+from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
+
+REFINED = {
+    "tile": TileStrategy,
+    "split": SplitStrategy,
+    "split_k": SplitKStrategy,
+    "load": LoadStrategy,
+    "epilog": EpilogStrategy,
+}
+"""What the verbs return that have refinements."""
+
+
+class MisplacedError(DecompositionError, AttributeError):
+    """A refinement that this chain has not; `hasattr` says so."""
+
+
+def misplaced(chain: object, name: str) -> MisplacedError | None:
+    """The error of asking a chain, or what one starts from, for a refinement that it has not; None where no step has one of this name."""
+    verbs = [verb for verb, kind in REFINED.items() if name in vars(kind)]
+    if not verbs:
+        return None
+    steps = chain.steps if isinstance(chain, Strategy) else ()
+    what = steps[-1].summary() if steps else repr(chain) if isinstance(chain, Strategy) else getattr(chain, "title", type(chain).__name__)
+    said = "refines a step, and there is none yet" if not steps else f"does not refine {steps[-1].verb}"
+    return MisplacedError(
+        f"{name}: it {said}", got=None if not steps else what, legal=[f"{verb}(...).{name}(...)" for verb in verbs], at=call_site(),
+        hint=f"{verbs[0]}(...) first" if steps else f"{what}.{verbs[0]}(...).{name}(...)",
+    )  # fmt: skip
+
+
+__all__ = ["MisplacedError", "misplaced"]

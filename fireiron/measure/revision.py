@@ -1,0 +1,70 @@
+"""Which code was measured, told by its content: the commit where the files are those of one, else names of trees by which git finds it.
+
+Git names a folder by what lies in it (Git Book, "Git Internals - Git Objects"), so a copy of files without their history has the same name:
+`git rev-parse COMMIT:fireiron` of the right commit prints it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from fireiron.places import PACKAGE, library_folder
+
+UNTRACKED = ("__pycache__", ".pyc", ".pyo")
+"""Endings of names that are no source."""
+
+
+def revision() -> str:
+    """The commit that package and strategy library are, 40 digits, where their repository's newest commit has just these files; else the
+    names of both folders' trees, `fireiron 0123456789ab strategies 0123456789ab`.
+    """
+    folders = {"fireiron": PACKAGE, "strategies": library_folder()}
+    trees = {name: tree_name(folder) for name, folder in folders.items()}
+    root = PACKAGE.parent
+    commit, *known = (_asked(root, what) for what in ("HEAD", *(f"HEAD:{name}" for name in folders)))
+    if commit and known == list(trees.values()):
+        return commit
+    return " ".join(f"{name} {tree[:12]}" for name, tree in trees.items())
+
+
+def tree_name(folder: Path) -> str:
+    """The name that git gives to a folder of these files, 40 digits; without what Python compiled."""
+    return _tree(folder).hex()
+
+
+def _tree(folder: Path) -> bytes:
+    entries = sorted(_entries(folder), key=lambda one: one[1] + b"/" if one[0] == b"40000" else one[1])
+    return _object(b"tree", b"".join(mode + b" " + name + b"\0" + content for mode, name, content in entries))
+
+
+def _entries(folder: Path) -> Iterator[tuple[bytes, bytes, bytes]]:
+    for path in folder.iterdir():
+        name = os.fsencode(path.name)
+        if path.name.endswith(UNTRACKED):
+            continue
+        if path.is_symlink():
+            yield b"120000", name, _object(b"blob", os.fsencode(os.readlink(path)))
+        elif path.is_dir():
+            if any(True for _ in _entries(path)):  # git knows no empty folders
+                yield b"40000", name, _tree(path)
+        else:
+            yield b"100755" if os.access(path, os.X_OK) else b"100644", name, _object(b"blob", path.read_bytes())
+
+
+def _object(kind: bytes, content: bytes) -> bytes:
+    return hashlib.sha1(kind + b" %d\0" % len(content) + content, usedforsecurity=False).digest()
+
+
+def _asked(root: Path, what: str) -> str:
+    """What git answers about the repository that lies at a folder; nothing where there is none."""
+    if not (root / ".git").exists():
+        return ""
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", what]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,221 @@
+"""A definition in which one reduction is left in parts: each of those who hold its terms keeps what its own make.
+
+The parts have a dimension of their own. A temporary that is made of parts alike, such as `l = l * alpha + sums` of a sum, is left in
+parts too; one step completes it in front of each that reads it otherwise. What may be done to parts depends on how they meet:
+
+- parts of a sum are added to each other, multiplied and divided by what is whole, and begin at zero;
+- parts of a maximum or a minimum may be joined with each other and with what is whole, and something whole may be added to them.
+
+Rewriting and original mean the same for factors that are finite. As floats are rounded, sums differ by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value
+from fireiron.specs.fused import INDICES, FusedDefinition, Step, only_stored, shown
+
+WHOLE: Final = "whole"
+PART: Final = "part"
+"""What a value can be: the same for all who hold parts, or a part for each."""
+
+
+def in_parts(made: FusedDefinition, name: str) -> FusedDefinition:
+    """The definition with the reduction of a step in parts, as many as its last dimension has elements.
+
+    Raises: DecompositionError for a step that is no reduction, or whose result is no temporary, or is written as a whole elsewhere.
+    """
+    step = _reducing(made, name)
+    left = _left(made, step)
+    return _Rewriting(made, step, left).definition()
+
+
+def _reducing(made: FusedDefinition, name: str) -> Step:
+    """The step by its name, if its result can be left in parts."""
+    found = {one.name: one for one in made.steps}
+    if name not in made.names:
+        raise DecompositionError(f"partial({name!r}): the definition has no such step", legal=made.names)
+    legal = [one.name for one in made.steps if one.formula.reduces and one.formula.output in made.temporaries and not one.parts]
+    if name not in found or len(found) < len(made.names):
+        raise DecompositionError(
+            f"partial({name!r}): this is a part of the definition, in which others may read its result", legal=made.names,
+            hint="partial(...) before split(...)",
+        )  # fmt: skip
+    step = found[name]
+    if name in legal:
+        return step
+    what, hint = "no sum, maximum or minimum of one tensor", None
+    if step.parts:
+        what = "in parts already"
+    elif step.formula.contracts:
+        what, hint = "a product, whose terms its instruction adds up", "split_k(...) in the strategy of the step"
+    elif step.formula.reduces:
+        what = f"{step.formula.output} is no temporary in registers"
+        hint = f"a temporary, and a step {step.formula.output}[...] = ... behind it"
+    raise DecompositionError(f"partial({name!r}): {what}", got=shown(step.formula), legal=legal or "none", hint=hint)
+
+
+# ---------------------------------------------------------------------------------------------- what stays in parts
+
+
+def _left(made: FusedDefinition, step: Step) -> tuple[str, ...]:
+    """The temporaries that are left in parts: the step's result, and what is made of parts alone all the way."""
+    output, dims = step.formula.target.tensor, step.formula.target.dims
+    alike = tuple(name for name, others in made.temporaries.items() if others == dims)
+    found = _reached(made, output, alike)
+    while True:
+        wrong = next((one for one in made.steps if one.formula.output in found and not _stays(one, step, found)), None)
+        if wrong is None:
+            return found
+        if wrong.formula.output == output:
+            raise DecompositionError(
+                f"partial({step.name!r}): step {wrong.name} writes {output} otherwise, so that its parts would not make the same",
+                got=shown(wrong.formula), legal=_LEGAL[step.formula.joins_by], hint=f"another temporary in step {wrong.name}",
+            )  # fmt: skip
+        found = _reached(made, output, tuple(name for name in found if name != wrong.formula.output))
+
+
+_LEGAL: Final[Mapping[str, str]] = {
+    "sum": "0, or parts added to each other, or times something whole",
+    "max": "a number, or parts joined by max, or plus something whole",
+    "min": "a number, or parts joined by min, or plus something whole",
+}
+"""What may be made of parts, for people, by how they meet."""
+
+
+def _reached(made: FusedDefinition, output: str, kept: Sequence[str]) -> tuple[str, ...]:
+    """Those of some temporaries into which a part of a result goes."""
+    found = [output]
+    for name in found:
+        readers = (one.formula.output for one in made.steps if name in one.reads)
+        found += [one for one in dict.fromkeys(readers) if one in kept and one not in found]
+    return tuple(name for name in kept if name in found)
+
+
+def _stays(one: Step, step: Step, left: Sequence[str]) -> bool:
+    """Whether what a step writes is a part for each, if the results that are `left` are parts."""
+    if one.name == step.name:
+        return True
+    made = one.formula
+    plain = made.reduction is None and not made.joins and made.target.dims == step.formula.target.dims
+    return plain and PART in _forms(made.value, left, step.formula.joins_by)
+
+
+def _forms(value: Value | None, left: Sequence[str], by: str) -> set[str]:
+    """What a value can be: whole, as no part is in it; a part for each, which, joined, make what the value of the joined is."""
+    if isinstance(value, Number):
+        return {WHOLE, PART} if by != "sum" or value.value == 0 else {WHOLE}
+    if isinstance(value, Element):
+        if value.tensor in left:
+            return {PART}
+        return {WHOLE} if by == "sum" else {WHOLE, PART}
+    assert isinstance(value, Operation)
+    inner = [_forms(one, left, by) for one in value.arguments]
+    whole = {WHOLE} if all(WHOLE in one for one in inner) else set()
+    ways = _WAYS["sum" if by == "sum" else "order"].get(value.name if value.name not in ("max", "min") or value.name == by else "", ())
+    part = any(len(way) == len(inner) and all(form in one for form, one in zip(way, inner, strict=True)) for way in ways)
+    if by != "sum" and value.name == "*":
+        part = part and any(isinstance(one, Number) and one.value > 0 for one in value.arguments)
+    return whole | ({PART} if part or (by != "sum" and whole) else set())
+
+
+_WAYS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = {
+    "sum": {
+        "+": ((PART, PART),),
+        "-": ((PART, PART), (PART,)),
+        "*": ((PART, WHOLE), (WHOLE, PART)),
+        "/": ((PART, WHOLE),),
+        "where": ((WHOLE, PART, PART),),
+    },
+    "order": {
+        "+": ((PART, WHOLE), (WHOLE, PART)),
+        "-": ((PART, WHOLE),),
+        "*": ((PART, WHOLE), (WHOLE, PART)),
+        "max": ((PART, PART),),
+        "min": ((PART, PART),),
+        "relu": ((PART,),),
+        "where": ((WHOLE, PART, PART),),
+    },
+}
+"""By how parts meet: the forms of the arguments of which an operation makes a part for each."""
+
+
+# ---------------------------------------------------------------------------------------------- the definition
+
+
+@attrs.define
+class _Rewriting:
+    """The definition with some temporaries in parts, completed where a step reads them as a whole."""
+
+    made: FusedDefinition
+    step: Step
+    left: tuple[str, ...]
+    steps: list[Step] = attrs.field(factory=list, init=False)
+    complete: set[tuple[str, str]] = attrs.field(factory=set, init=False)
+
+    def definition(self) -> FusedDefinition:
+        made = self.made
+        for one in made.steps:
+            self._step(one)
+        given = (*made.given, (f"{INDICES}{self.dim}", (self.dim,)))
+        types = dict(made.types)
+        types |= {self.parts_of[name]: types[name] for name in self.left if name in types}
+        return made.of(
+            steps=tuple(self.steps), given=given, order=(*made.order, self.dim), reduced=(*made.reduced, self.dim),
+            stored=only_stored(self.steps, dict(given)), names=tuple(one.name for one in self.steps),
+            known=(*made.known, f"{INDICES}{self.dim}"), types=tuple(types.items()),
+            hidden=tuple(dict.fromkeys((*made.hidden, *self.parts_of.values()))),
+        )  # fmt: skip
+
+    @property
+    def dim(self) -> str:
+        """The dimension of the parts."""
+        return _other(f"{self.step.name}_part", (*self.made.order, *self.made.uses))
+
+    @property
+    def parts_of(self) -> Mapping[str, str]:
+        """How the temporaries are called whose parts they are."""
+        taken = (*self.made.order, *self.made.uses, *self.made.hidden)
+        return {name: _other(f"{name}_parts", taken) for name in self.left}
+
+    def _step(self, one: Step) -> None:
+        formula = one.formula
+        if formula.output in self.left:
+            self.complete -= {(formula.output, part) for part in ("first", "each", "last")}
+            parts = self.dim if one.name == self.step.name else ""
+            target = self._parts(formula.target)
+            value = formula.value if parts else self._renamed(formula.value)
+            self.steps.append(attrs.evolve(one, formula=attrs.evolve(formula, target=target, value=value), parts=parts))
+            return
+        for name in (name for name in self.left if name in one.reads and (name, one.part) not in self.complete):
+            self.complete.add((name, one.part))
+            dims = tuple(map(Index, self.step.formula.target.dims))
+            total = Formula(Element(name, dims), "=", self._parts(Element(name, dims)), self.step.formula.joins_by, (self.dim,))
+            taken = (*self.made.names, *(other.name for other in self.steps))
+            self.steps.append(Step(_other(f"{name}_whole", taken), total, one.part))
+        self.steps.append(one)
+
+    def _parts(self, element: Element) -> Element:
+        return Element(self.parts_of[element.tensor], (*element.index, Index(self.dim)))
+
+    def _renamed(self, value: Value | None) -> Any:
+        if isinstance(value, Element):
+            return self._parts(value) if value.tensor in self.left else value
+        if isinstance(value, Operation):
+            return Operation(value.name, tuple(map(self._renamed, value.arguments)))
+        return value
+
+
+def _other(name: str, taken: Iterable[str]) -> str:
+    """A name that is not taken."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+__all__ = ["in_parts"]

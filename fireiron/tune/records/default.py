@@ -1,0 +1,31 @@
+"""What stands in where no record answers: the library's own strategies, with values that are chosen and not measured."""
+
+from __future__ import annotations
+
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.language.library import default_strategy, defaults
+from fireiron.spec import Spec
+from fireiron.tune.records.choosing import Accept, Choice, any_program
+from fireiron.values.machine import Architecture
+
+
+def default_choice(spec: Spec, architecture: Architecture, accept: Accept = any_program) -> Choice:
+    """The first of the library's defaults that is legal for a spec, and accepted.
+
+    Raises: ArgumentError where there is none; it says why each of them is not.
+    """
+    refusals = []
+    for name, values in defaults(spec, architecture):
+        try:
+            program = default_strategy(name, values, spec)(spec).program(architecture)
+            _ = program.ir
+        except FireironError as error:
+            refusals.append(f"{name}: {error.headline}")
+            continue
+        if accept(program):
+            said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
+            types = spec.operands[spec.inputs[0]].dtype
+            return Choice(None, False, f"no record answers; the default for {types} on {architecture}: {said}", program)
+    kinds = ", ".join(str(view.dtype) for view in spec.operands.values())
+    asked = f"no strategy of the library computes {spec} of {kinds} on {architecture}"
+    raise ArgumentError(asked, got="; ".join(refusals), hint="other element types, or another target")

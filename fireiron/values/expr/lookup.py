@@ -1,0 +1,66 @@
+"""An integer that a kernel reads from an operand in memory, as an expression: a size or a place that data say, as where a group begins."""
+
+from __future__ import annotations
+
+from fireiron.errors import ArgumentError
+from fireiron.values.expr.nodes import INT_MAX, Atoms, Expr, Var, as_expr, node, range_fields, set_range
+
+
+@node
+class Lookup(Expr):
+    """Element number `index` of an array, drawn into `0..most`: what lies outside would be no size of anything.
+
+    `table` stands for the array, by its name with brackets; who evaluates has a function of the number in its place.
+    """
+
+    table: Expr
+    index: Expr
+    most: int
+    low: int = range_fields()
+    high: int = range_fields()
+    factor: int = range_fields()
+
+    def __attrs_post_init__(self) -> None:
+        set_range(self, 0, self.most)
+
+    @property
+    def children(self) -> Atoms:
+        return (self.table, self.index)
+
+    def rebuilt(self, children: Atoms) -> Expr:
+        return Lookup(children[0], children[1], self.most)
+
+    @property
+    def array(self) -> str:
+        """The name of the array."""
+        assert isinstance(self.table, Var)
+        return self.table.name.removesuffix(BRACKETS)
+
+
+BRACKETS = "[]"
+"""What stands behind the name of an array where it is a variable of an expression."""
+
+
+def lookup(array: str, index: Expr | int, most: Expr | int = INT_MAX) -> Expr:
+    """An element of an array of integers, drawn into 0 to `most`.
+
+    >>> print(lookup("offsets", as_expr(3), 100))
+    offsets[3]
+    """
+    if not array.isidentifier():
+        raise ArgumentError(f"lookup({array!r}): no name of an array", legal="an identifier")
+    return Lookup(table(array), as_expr(index), as_expr(most).high)
+
+
+def table(array: str) -> Var:
+    """An array as a variable."""
+    return Var(f"{array}{BRACKETS}", 0, 0)
+
+
+def tables_of(value: Expr) -> set[str]:
+    """The names of the arrays that an expression reads."""
+    found = {value.array} if isinstance(value, Lookup) else set()
+    return found.union(*(tables_of(one) for one in value.children)) if value.children else found
+
+
+__all__ = ["BRACKETS", "Lookup", "lookup", "table", "tables_of"]

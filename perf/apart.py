@@ -1,0 +1,58 @@
+"""Attention with row sums left in parts by the lanes of a row, beside the same strategy that joins them block of keys after block of keys.
+
+    python perf/apart.py FOLDER [--sizes 512,4096] [--rounds 5]
+
+Halves, 16k tokens, heads of 64 and 128, causal and not, in one run, each kernel verified first on an output that was NaN. About 8 seconds a
+case. Writes `apart.txt` and `apart.json`.
+"""
+
+import argparse
+
+from attention import CANDIDATES, by_kernel, error_of, sets_of, spec_of
+from fused import ERROR, written
+
+from fireiron.measure.timing import measure
+from fireiron.strategies import attention
+
+TOKENS = 16384
+
+
+def kernel_of(length, d, causal, values, apart):
+    """A compiled kernel."""
+    held, bm, bn, wm, stages = values
+    strategy = attention.by_rows(attention.definition(causal=causal), held, apart).with_(bm=bm, bn=bn, wm=wm, stages=stages)
+    return strategy(spec_of(length, d, causal, TOKENS)).compile("sm_90")
+
+
+def measured(length, d, causal, rounds):
+    """Microseconds by name, of the first of the candidates."""
+    arrays = sets_of(length, d, TOKENS)
+    calls = {}
+    for name, apart in (("joined", False), ("apart", True)):
+        kernel = kernel_of(length, d, causal, CANDIDATES[d][0], apart)
+        error = error_of(by_kernel(kernel, arrays[0]), arrays[0], causal)
+        if not error < ERROR:
+            print(f"left out: {length} {d} {causal} {name}: error {error:.1e}", flush=True)
+            continue
+        calls[name] = [by_kernel(kernel, one) for one in arrays]
+    return {name: one.us for name, one in measure(calls, rounds=rounds).items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("--sizes", default="512,4096")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    rows, kept = [], {}
+    for d in (64, 128):
+        for causal in (False, True):
+            for length in map(int, arguments.sizes.split(",")):
+                times = kept[f"{d} {causal} {length}"] = measured(length, d, causal, arguments.rounds)
+                joined, apart = times.get("joined"), times.get("apart")
+                rows.append((d, causal, length, joined, apart, None if None in (joined, apart) else joined / apart))
+    written(arguments.folder, "apart", ("d", "causal", "length", "joined us", "apart us", "faster by"), rows, kept)
+
+
+if __name__ == "__main__":
+    main()

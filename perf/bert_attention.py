@@ -1,0 +1,141 @@
+"""Attention as in BERT at MLPerf's sizes, beside the unfused chain: a product, a softmax, a product (Graphene, Figure 14).
+
+    python perf/bert_attention.py FOLDER [--heads 16] [--batch 32] [--d 64] [--length 384] [--rounds 5]
+
+Halves, arrays (b, h, m, d). Ours by several values of its tunables; torch.bmm, our softmax kernel, torch.bmm, as Graphene's baseline; the same
+with PyTorch's softmax; FlashAttention-2 and cuDNN by torch's scaled_dot_product_attention. The scale is part of the first product. Each is compared with
+float64 on outputs full of NaN, then all are measured in turns, in bursts, on sets that rotate through L2; the chain's parts alone too. About
+20 seconds on an H200. Writes `bert.json` and `bert.txt` into the folder.
+"""
+
+import argparse
+import functools
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from attention import by_kernel, by_torch, error_of
+from fused import PAUSE, say
+from tabulate import tabulate
+
+from fireiron import Strides
+from fireiron.errors import FireironError
+from fireiron.strategies import attention, softmax
+
+CANDIDATES = ((False, 128, 128, 32, 2), (True, 128, 64, 32, 2), (False, 128, 64, 32, 2), (False, 64, 128, 32, 2), (False, 64, 64, 32, 2))
+"""Queries in registers or not, bm, bn, wm, stages."""
+
+
+def kernel_of(options, values):
+    """Ours with values; None where it is refused."""
+    held, bm, bn, wm, stages = values
+    length, d, heads = options.length, options.d, options.heads
+    order = {"b": heads * length * d, "g": length * d, "d": 1}
+    queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
+    spec = attention.spec(length, length, d, heads=heads, batch=options.batch, Q=queries, O=queries, K=keys, V=keys)
+    strategy = attention.by_rows(attention.definition(), held).with_(bm=bm, bn=bn, wm=wm, stages=stages)
+    try:
+        return strategy(spec).compile("sm_90")
+    except FireironError as error:
+        say(f"left out: {values}: {str(error).splitlines()[0]}")
+        return None
+
+
+def softmax_kernel(options):
+    """Ours for the rows of all scores."""
+    spec = softmax.spec(options.batch * options.heads * options.length, options.length)
+    return softmax.strategy.with_(**softmax.values(spec))(spec).compile("sm_90")
+
+
+class Chain:
+    """The unfused chain on a set, with room for scores and probabilities of its own."""
+
+    def __init__(self, torch, arrays, room, kernel):
+        self.torch = torch
+        self.q, self.k, self.v, self.o = (one.flatten(0, 1) for one in arrays)
+        self.scores, self.shares = (one.flatten(0, 1) for one in room)
+        flat = [one.flatten(0, 1) for one in (self.scores, self.shares)]
+        self.ours = kernel.prepare(flat[0], out=flat[1])
+
+    def first(self):
+        """Scores."""
+        self.scores.baddbmm_(self.q, self.k.transpose(1, 2), beta=0, alpha=self.q.shape[-1] ** -0.5)
+
+    def last(self):
+        """Sums of values."""
+        self.torch.bmm(self.shares, self.v, out=self.o)
+
+    def by_ours(self):
+        """All of it, our softmax in the middle."""
+        self.first()
+        self.ours()
+        self.last()
+
+    def by_torch(self):
+        """All of it, PyTorch's softmax in the middle."""
+        self.first()
+        self.torch.softmax(self.scores, -1, out=self.shares)
+        self.last()
+
+
+def contenders(torch, options, sets, kernels, kernel):
+    """Launches by name: those that compute attention, and parts of the chain."""
+    b, h, m, _ = sets[0][0].shape
+    room = [tuple(torch.zeros(b, h, m, m, device="cuda", dtype=torch.float16) for _ in range(2)) for _ in sets]
+    chains = [Chain(torch, one, place, kernel) for one, place in zip(sets, room)]
+    found = {f"ours {values}": [by_kernel(one, arrays) for arrays in sets] for values, one in kernels.items()}
+    found |= {"chain": [one.by_ours for one in chains], "chain, torch.softmax": [one.by_torch for one in chains]}
+    for name, backend in (("FA2", "FLASH_ATTENTION"), ("cuDNN", "CUDNN_ATTENTION")):
+        launches = [by_torch(backend, False, one) for one in sets]
+        try:
+            launches[0]()
+        except RuntimeError as error:
+            say(f"left out: {name}: {str(error).splitlines()[0]}")
+            continue
+        found[name] = launches
+    parts = {
+        "first product": [one.first for one in chains],
+        "softmax": [one.ours for one in chains],
+        "last product": [one.last for one in chains],
+    }
+    return found, parts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    for name, value in (("heads", 16), ("batch", 32), ("d", 64), ("length", 384), ("rounds", 5)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(8) as pool:
+        made = dict(zip(CANDIDATES, pool.map(functools.partial(kernel_of, options), CANDIDATES)))
+    kernels = {values: one for values, one in made.items() if one is not None}
+    say(f"{len(kernels)} kernels")
+    import torch
+
+    from fireiron.measure.timing import environment, measure
+
+    shape = (options.batch, options.heads, options.length, options.d)
+    drawn = lambda: torch.randn(shape, device="cuda", dtype=torch.float16)
+    sets = [[drawn(), drawn(), drawn(), torch.empty_like(drawn())] for _ in range(max(2, math.ceil(150e6 / (8 * math.prod(shape)))))]
+    whole, parts = contenders(torch, options, sets, kernels, softmax_kernel(options))
+    # PyTorch's attention returns an array of its own, so what it writes is not compared; the chain rounds scores to halves
+    compared = {name: calls[0] for name, calls in whole.items() if name not in ("FA2", "cuDNN")}
+    errors = {name: error_of(call, sets[0], False, 3e-3 if name.startswith("chain") else 1e-3) for name, call in compared.items()}
+    say(f"all are right: {max(errors.values()):.1e}")
+    times = {name: one.us for name, one in measure(whole | parts, rounds=options.rounds, pause=PAUSE).items()}
+    best = min((name for name in times if name.startswith("ours")), key=times.get)
+    work = 4e-6 * math.prod(shape) * options.length
+    rows = [[name, us, work / us if name in whole else None, us / times[best]] for name, us in times.items()]
+    text = tabulate(rows, ("contender", "us", "TFLOP/s", "time by ours"), floatfmt=("", ".1f", ".0f", ".2f")) + "\n"
+    print(text)
+    (options.folder / "bert.txt").write_text(text)
+    given = {"heads": options.heads, "batch": options.batch, "d": options.d, "length": options.length}
+    record = {"environment": environment(), **given, "us": times, "best": best, "errors": errors}
+    (options.folder / "bert.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

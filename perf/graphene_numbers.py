@@ -1,0 +1,214 @@
+"""The experiments of the Graphene paper (E1 to E7), its figures beside ours, from the results that are there.
+
+    python perf/graphene_numbers.py [FOLDER] [--products perf/results/2026-11-22-h200-hopper/targets.json]
+
+Reads the `.json` files of a folder of results, by default `perf/results/2026-11-22-h200-fused`, and those of plain products; measures nothing.
+Writes `graphene.md` into the folder. What has no file there is "not measured".
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+FOLDER, PRODUCTS = RESULTS / "2026-11-22-h200-fused", RESULTS / "2026-11-22-h200-hopper" / "targets.json"
+MISSING = "not measured"
+
+HEADS = ("", "experiment", "the paper's figure", "on", "ours", "on", "script")
+TITLE = "# Graphene's experiments, its figures and ours\n\nWritten by `python perf/graphene_numbers.py` from the files beside it.\n\n"
+NOTES = """
+"x times" is a baseline's time by ours in the same run. The paper's figures are those of its text (Graphene, ASPLOS 2023, section 6), as its plots have no
+numbers: measured by Nsight Compute at base clocks, with CUDA 11.7. Ours are bursts at boost clocks (`fireiron/measure/timing.py`) on a newer GPU, whose
+libraries, and our products of E1 and E2, use `wgmma`; all other kernels of ours here use `mma.sync`.
+"""
+
+
+class Results:
+    """The measurements of a folder, by file."""
+
+    def __init__(self, folder, products):
+        self.folder, self.products = folder, products
+
+    def read(self, name):
+        """A file's content; None where it is not there."""
+        path = self.products if name == "products" else self.folder / f"{name}.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def place(self, name):
+        """The GPU and the date of a file."""
+        found = self.read(name)
+        if found is None:
+            return ""
+        where = found.get("environment", {}) if isinstance(found, dict) else {}
+        others = [self.read(path.stem) for path in sorted(self.folder.glob("*.json"))]
+        gpu = where.get("gpu") or next((one["environment"]["gpu"] for one in others if isinstance(one, dict) and "environment" in one), "")
+        return f"{gpu}, {where.get('date', self.folder.name)[:10]}"
+
+
+def ratios(values):
+    """Ratios in words: one, or from the least to the greatest."""
+    least, most = (f"{one:.2f}" for one in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
+
+
+def least(times, start):
+    """The shortest time of those that begin so; None where there is none."""
+    return min((us for name, us in times.items() if name.startswith(start)), default=None)
+
+
+def each(pairs):
+    """The ratios of pairs that are both there."""
+    return [one / other for one, other in pairs if one and other]
+
+
+def e1(results):
+    """Plain products at the paper's size for Ampere."""
+    found = results.read("products")
+    if found is None:
+        return None
+    here = [one["times"] for one in found["measured"] if one["shape"] == [5376, 5376, 2048] and one["dtype"] == "float16"]
+    best = [
+        one["cuBLAS"][0] / min(us[0] for name, us in one.items() if name not in ("cuBLAS", "matmul") and not name.startswith("Triton"))
+        for one in here
+    ]
+    chosen = [one["cuBLAS"][0] / one["matmul"][0] for one in here if "matmul" in one]
+    return here and f"{ratios(best)} times cuBLAS; what `fireiron.matmul` takes: {ratios(chosen)} (5376x5376x2048)"
+
+
+def e2(results):
+    """Bias and ReLU."""
+    found = results.read("epilogue")
+    if found is None:
+        return None
+    times = {size: one["times"] for size, one in found["measured"].items()}
+    peers = {"bias": "cuBLASLt bias", "ReLU": "cuBLASLt ReLU", "bias + ReLU": "_addmm_activation"}
+    words = []
+    for name, peer in peers.items():
+        beside = each((one.get(peer), one.get(name)) for one in times.values())
+        words.append(f"{name} {ratios(beside) if beside else MISSING}")
+    alone = ratios([one["bias + ReLU"] / one["plain"] for one in times.values()])
+    return f"times cuBLASLt's epilogue: {', '.join(words)} ({', '.join(times)}); {alone} of our plain product's time"
+
+
+def e3(results):
+    """Layers in one kernel."""
+    found = results.read("mlp")
+    if found is None:
+        return None
+    times = [one["us"] for one in found["measured"]]
+    ours = [min(filter(None, (least(one, "shared"), least(one, "registers"))), default=None) for one in times]
+    chain, triton = (each((least(one, start), us) for one, us in zip(times, ours, strict=True)) for start in ("cuBLASLt", "Triton"))
+    layers = sorted({one["layers"] for one in found["measured"]})
+    return f"{ratios(chain)} times the cuBLASLt chain, {ratios(triton)} times Triton's fused kernel ({', '.join(map(str, layers))} layers)"
+
+
+def e4(results):
+    """The cell."""
+    found = results.read("lstm")
+    if found is None:
+        return None
+    times = [one["us"] for one in found["measured"]]
+    beside = {words: each((least(one, start), least(one, "ours")) for one in times) for start, words in (("five", "five kernels"), ("two", "two of cuBLASLt"), ("Triton", "Triton on mma.sync"))}  # fmt: skip
+    return "; ".join(f"{ratios(found)} times {words}" for words, found in beside.items() if found)
+
+
+def e5(results):
+    """Rows."""
+    found = results.read("layernorm")
+    if found is None:
+        return None
+    rows = [one["us"] for one in found["measured"] if one["kernel"] == "layernorm"]
+    peers = {words: each((least(one, start), one["ours"]) for one in rows) for start, words in (("torch", "PyTorch's"), ("compile", "torch.compile's"), ("triton", "Triton's"))}  # fmt: skip
+    copy = each((min(one["copy_"], one["neg"]), one["ours"]) for one in rows)
+    words = [f"{ratios(found)} times {name}" for name, found in peers.items() if found]
+    return f"{', '.join(words)}; a copy of the same bytes takes {ratios(copy)} of its time"
+
+
+def others(results, kernel):
+    """RMSNorm or softmax beside the copy, and peers."""
+    for name in ("rmsnorm-softmax", "layernorm", kernel):
+        found = results.read(name)
+        rows = [one["us"] for one in found["measured"] if one["kernel"] == kernel] if found else []
+        if rows:
+            copy = each((min(one["copy_"], one["neg"]), one["ours"]) for one in rows)
+            triton = each((least(one, "triton"), one["ours"]) for one in rows)
+            beside = f", {ratios(triton)} times Triton's" if triton else ""
+            return f"a copy takes {ratios(copy)} of its time; {ratios(each((one['torch'], one['ours']) for one in rows))} times PyTorch's{beside}"
+    return None
+
+
+def e6(results):
+    """Attention at BERT's sizes."""
+    found = results.read("bert")
+    if found is None:
+        return None
+    us, ours = found["us"], found["us"][found["best"]]
+    names = (("chain", "cuBLAS, a softmax kernel, cuBLAS"), ("chain, torch.softmax", "the chain with torch.softmax"), ("FA2", "FlashAttention-2"), ("cuDNN", "cuDNN"))  # fmt: skip
+    return ", ".join(f"{us[name] / ours:.2f} times {words}" for name, words in names if name in us)
+
+
+def long_attention(results):
+    """Attention of longer sequences."""
+    found = results.read("attention")
+    if found is None:
+        return None
+    words = []
+    for d, causal in sorted({(one["d"], one["causal"]) for one in found}):
+        here = [one["TFLOP/s"] for one in found if (one["d"], one["causal"]) == (d, causal)]
+        ours = [max(speed for name, speed in one.items() if name not in ("FA2", "cuDNN")) for one in here]
+        fast = each((us, one.get("FA2")) for one, us in zip(here, ours, strict=True))
+        words.append(f"d {d}{' causal' * causal} {ratios(fast)}")
+    return f"times FlashAttention-2: {', '.join(words)}"
+
+
+def e7(results):
+    """Networks."""
+    found = results.read("networks")
+    if found is None:
+        return None
+    words = []
+    for one in found["measured"]:
+        ms = {name: statistics.median(times) for name, times in one["ms"].items()}
+        words.append(f"{one['network']} {ms['softmax'] / ms['ours']:.2f} ({ms['SDPA'] / ms['ours']:.2f})")
+    return f"times PyTorch's operations (times its scaled_dot_product_attention): {', '.join(words)}"
+
+
+AMPERE, BOTH = "RTX A6000", "V100, RTX A6000"
+EXPERIMENTS = (
+    ("E1", "GEMM, Figure 9", "equal to cuBLAS", BOTH, e1, "products", "tune_grid.py, tune_hopper.py"),
+    ("E2", "GEMM + bias, + ReLU, + both, Figure 10", "equal to cuBLASLt", BOTH, e2, "epilogue", "epilogue.py"),
+    ("E3", "MLP of up to 20 layers, N = K = 128, Figure 11", "up to 2.39 times a chain of cuBLASLt", BOTH, e3, "mlp", "mlp.py"),
+    ("E4", "LSTM cell with ReLU, Figure 12", "1.75 (V100), 1.82 (A6000) times five kernels", BOTH, e4, "lstm", "lstm.py"),
+    ("E5", "LayerNorm, Figure 13", "equal to the best of PyTorch eager, JIT, fused, and Apex", BOTH, e5, "layernorm", "layernorm.py"),
+    ("E6", "attention: 16 heads, batch 32, d 64, length 384, Figure 14", "a little faster than MLPerf's kernels; the unfused chain is only in the plot", BOTH, e6, "bert", "bert_attention.py"),
+    ("E7", "five networks with our attention, Figure 15", "up to 1.59 times PyTorch", AMPERE, e7, "networks", "networks.py"),
+    ("", "attention of long sequences, `mma.sync` only", "", "", long_attention, "attention", "attention.py"),
+    ("", "RMSNorm", "", "", lambda results: others(results, "rmsnorm"), "rmsnorm-softmax", "layernorm.py --kernels rmsnorm,softmax"),
+    ("", "softmax of rows", "", "", lambda results: others(results, "softmax"), "rmsnorm-softmax", "layernorm.py --kernels rmsnorm,softmax"),
+)  # fmt: skip
+"""The paper's number, experiment, its figure and GPU; who reads ours, from which file, made by which script."""
+
+
+def page(results):
+    """The page's text."""
+    lines = [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
+    for number, what, paper, gpu, read, name, script in EXPERIMENTS:
+        ours = read(results)
+        row = (number, what, paper or "none", gpu, ours or MISSING, results.place(name) if ours else "", f"`perf/{script}`")
+        lines.append(f"| {' | '.join(row)} |")
+    return TITLE + "\n".join(lines) + "\n" + NOTES
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    parser.add_argument("--products", type=Path, default=PRODUCTS)
+    options = parser.parse_args()
+    text = page(Results(options.folder, options.products))
+    (options.folder / "graphene.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""Records for attention, LayerNorm, RMSNorm and softmax: which strategy and values of its tunables are the fastest for a size.
+
+    python perf/tune_fused.py FOLDER [--only attention,layernorm,rmsnorm,softmax] [--seconds 300] [--rounds 4] [--dims 64,128]
+                              [--lengths 384,512,1024,2048,4096,8192,16384] [--rows 4096,16384,65536] [--hidden 1024,4096,8192]
+
+Halves, stored row by row: attention of 16384 tokens with 2048 elements in all heads, causal and not, and BERT's (length 384: 16 heads of 64,
+batch 32). Candidates are compiled by other processes while others are measured. Each is compared with float64 on an output full of NaN
+first; then all of a problem are measured in turns, in bursts, on sets that rotate through L2, beside PyTorch's function. Appends the best of each
+problem, and the next ones that are nearly as fast, to `records.jsonl`, and writes `tune_fused.json` and `tune_fused.txt`. What is left
+when the seconds are over is left out, and said: about 200 seconds for all on an H200. `fireiron records merge FOLDER/records.jsonl strategies/records/h200.jsonl -o
+strategies/records/h200.jsonl` makes the file that ships.
+"""
+
+import argparse
+import concurrent.futures
+import datetime
+import functools
+import importlib
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import attrs
+from tabulate import tabulate
+
+from fireiron._version import VERSION
+from fireiron.errors import FireironError
+from fireiron.language.library import find
+from fireiron.strategies import attention
+from fireiron.tune.record import Record, describe, strategy_hash
+from fireiron.tune.records import Records
+from fireiron.tune.task import make_task
+
+ARCHITECTURE = "sm_90"
+TOKENS, WIDTH = 16384, 2048
+BERT = {"length": 384, "heads": 16, "batch": 32}
+EPSILON = 1e-5
+ROTATED = 150e6
+KEPT = 1.03
+"""How much slower than the best a candidate may be whose time is recorded too."""
+
+PAUSE = {"attention": 0.15}
+"""Seconds before a burst; what waits for memory needs less."""
+
+VALUES = {
+    64: ((False, 128, 128, 32, 2), (True, 128, 64, 32, 2), (False, 128, 64, 32, 2), (False, 64, 64, 32, 2), (True, 64, 64, 16, 2), (False, 64, 128, 32, 2)),
+    128: ((False, 128, 64, 32, 2), (False, 128, 32, 32, 2), (False, 64, 64, 32, 2), (True, 64, 64, 16, 2), (False, 64, 64, 16, 2)),
+}  # fmt: skip
+"""Queries in registers or not, bm, bn, wm, stages; by the elements of a head."""
+
+WARPS = (1, 2, 4, 8, 16)
+"""How many warps share a row."""
+
+
+@attrs.frozen
+class Case:
+    """A problem: the strategy's file, and its sizes; of attention whether it is causal."""
+
+    name: str
+    sizes: tuple
+    causal: bool = False
+
+    @functools.cached_property
+    def spec(self):
+        """The spec."""
+        if self.name != "attention":
+            return find(self.name).problem(*self.sizes)
+        length, d, heads, batch = self.sizes
+        return attention.spec(length, length, d, heads=heads, batch=batch, made=attention.definition(causal=self.causal))
+
+    @property
+    def candidates(self):
+        """Strategies by name with values."""
+        if self.name == "attention":
+            return [self._attention(*one) for one in VALUES[self.sizes[1]]]
+        hidden = self.sizes[1]
+        own = importlib.import_module(f"fireiron.strategies.{self.name}").values(self.spec)
+        turns = [(warps, hidden // (256 * warps)) for warps in WARPS if hidden % (256 * warps) == 0 and hidden // (256 * warps) <= 8]
+        dealt = [{"rows": max(4 // warps, 1), "turns": turn, "vector": 8} for warps, turn in turns]
+        one_row = [{"rows": 1, "turns": turn, "vector": 8} for warps, turn in turns if warps < 4]
+        return [(self.name, values) for values in (own, *(one for one in (*dealt, *one_row) if one != own))]
+
+    def _attention(self, held, bm, bn, wm, stages):
+        form = "_".join([*(["causal"] if self.causal else []), *(["held"] if held else [])])
+        return f"attention:{form}" if form else "attention", {"bm": bm, "bn": bn, "wm": wm, "stages": stages}
+
+    @property
+    def bytes(self):
+        """Of a set."""
+        elements = 4 * math.prod(self.sizes) if self.name == "attention" else 2 * math.prod(self.sizes)
+        return 2 * elements
+
+    def __str__(self):
+        return f"{self.name}{' causal' * self.causal} {'x'.join(map(str, self.sizes))}"
+
+
+def cases_of(options):
+    """The problems, the most wanted first."""
+    found = []
+    if "attention" in options.only:
+        for length in options.lengths:
+            for d in options.dims:
+                shape = (BERT["heads"], BERT["batch"]) if length == BERT["length"] else (WIDTH // d, TOKENS // length)
+                if length != BERT["length"] or d == 64:
+                    found += [
+                        Case("attention", (length, d, *shape), causal) for causal in (False, True)[: 1 if length == BERT["length"] else 2]
+                    ]
+    for name in ("layernorm", "rmsnorm", "softmax"):
+        if name in options.only:
+            found += [Case(name, (rows, hidden)) for hidden in options.hidden for rows in options.rows]
+    return found
+
+
+def compiled(case, name, values):
+    """Compile in a process of its own: the kernel, whose machine code is in the cache on disk then, or why it is not legal."""
+    try:
+        return find(name).strategy.with_(**values)(case.spec).compile(ARCHITECTURE)
+    except FireironError as error:
+        return str(error).splitlines()[0]
+
+
+# ---------------------------------------------------------------------------------------------- launches
+
+
+class Attention:
+    """Sets of arrays (b, m, h, d), rows of all heads side by side, and what is launched on them."""
+
+    def __init__(self, torch, case, count):
+        length, d, heads, batch = case.sizes
+        self.torch, self.case = torch, case
+        shape = (batch, length, heads, d)
+        drawn = lambda: torch.randn(shape, device="cuda", dtype=torch.float16)
+        self.sets = [(drawn(), drawn(), drawn(), torch.empty_like(drawn())) for _ in range(count)]
+
+    def ours(self, kernel):
+        """A launch for each set."""
+        scale = self.case.sizes[1] ** -0.5
+        return [kernel.prepare(q.unsqueeze(3), k, v, scale, out=o.unsqueeze(3)) for q, k, v, o in self.sets]
+
+    def peer(self):
+        """PyTorch's FlashAttention-2."""
+        from attention import by_torch
+
+        return [by_torch("FLASH_ATTENTION", self.case.causal, [part.transpose(1, 2) for part in one]) for one in self.sets]
+
+    def error(self, call):
+        """The error of three heads against float64; a `SystemExit` where it is wrong."""
+        from attention import error_of
+
+        return error_of(call, [part.transpose(1, 2) for part in self.sets[0]], self.case.causal)
+
+
+class Rows:
+    """Sets of rows, and what is launched on them."""
+
+    def __init__(self, torch, case, count):
+        rows, hidden = case.sizes
+        self.torch, self.case = torch, case
+        w, b = (torch.randn(hidden, device="cuda", dtype=torch.float16) for _ in range(2))
+        self.sets = []
+        for _ in range(count):
+            x = torch.randn(rows, hidden, device="cuda", dtype=torch.float16)
+            self.sets.append((x, w, b, torch.empty_like(x)))
+
+    def ours(self, kernel):
+        """A launch for each set."""
+        count, numbers = {"layernorm": (3, (EPSILON,)), "rmsnorm": (2, (EPSILON,)), "softmax": (1, ())}[self.case.name]
+        return [kernel.prepare(*one[:count], *numbers, out=one[3]) for one in self.sets]
+
+    def peer(self):
+        """PyTorch's function, into memory of its own."""
+        functional, hidden = self.torch.nn.functional, self.case.sizes[1:]
+        calls = {
+            "layernorm": lambda x, w, b: functional.layer_norm(x, hidden, w, b, EPSILON),
+            "rmsnorm": lambda x, w, b: functional.rms_norm(x, hidden, w, EPSILON),
+            "softmax": lambda x, w, b: self.torch.softmax(x, -1),
+        }
+        from layernorm import kept
+
+        return [kept(calls[self.case.name], *one[:3]) for one in self.sets]
+
+    def error(self, call):
+        """The error of the first rows against float64; a `SystemExit` where it is wrong."""
+        from layernorm import checked
+
+        return checked(self.torch, self.case.name, "ours", call, self.sets[0])
+
+
+def measured(torch, case, ready, options):
+    """Timings by number of the candidate and of `torch`, and errors."""
+    from fireiron.measure.timing import measure
+
+    problem = (Attention if case.name == "attention" else Rows)(torch, case, max(2, math.ceil(ROTATED / case.bytes)))
+    calls, errors = {"torch": problem.peer()}, {}
+    for number, (_, _, kernel) in enumerate(ready):
+        try:
+            launches = problem.ours(kernel)
+            errors[str(number)] = problem.error(launches[0])
+        except (FireironError, RuntimeError, SystemExit) as error:
+            print(f"left out: {case} {said(ready[number])}: {str(error).splitlines()[0][:200]}", flush=True)
+            continue
+        calls[str(number)] = launches
+    return measure(calls, rounds=options.rounds, pause=PAUSE.get(case.name, 0.04)), errors
+
+
+def said(candidate):
+    """A candidate in words."""
+    name, values = candidate[:2]
+    return " ".join([name, *(f"{one}={value}" for one, value in values.items())])
+
+
+def record_of(case, candidate, timing, error, library_us, where, count):
+    """The record of a candidate."""
+    name, values, kernel = candidate
+    strategy, resources = find(name).strategy, kernel.resources
+    operations = make_task(strategy, case.spec, ARCHITECTURE, fixed={}, sizes={}, name=name).operations
+    return Record(
+        strategy=name, strategy_hash=strategy_hash(strategy), values=values, spec=describe(case.spec), architecture=ARCHITECTURE,
+        gpu=where["gpu"], us=timing.us, quartiles=timing.quartiles, tflops=operations / timing.us / 1e6, regime=timing.regime, l2=timing.l2, error=error,
+        registers=resources.registers, shared_bytes=resources.shared_bytes, spills=resources.spill_stores, library_us=library_us,
+        toolchain=where["toolchain"], driver=where["driver"], clocks=timing.clocks, fireiron=VERSION, date=datetime.date.today().isoformat(),
+        source=f"{count} candidates of perf/tune_fused.py",
+    )  # fmt: skip
+
+
+def keep(folder, case, ready, times, errors, where):
+    """Append the records: the best, and others that are nearly as fast. The best one's number."""
+    ours = sorted(errors, key=lambda number: times[number].us)
+    for number in ours:
+        if times[number].us <= KEPT * times[ours[0]].us:
+            one = record_of(case, ready[int(number)], times[number], errors[number], times["torch"].us, where, len(ours))
+            Records.append_to(folder / "records.jsonl", one)
+    return ours[0]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    numbers = lambda text: [int(one) for one in text.split(",")]
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="attention,layernorm,rmsnorm,softmax")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--dims", type=numbers, default=[64, 128])
+    parser.add_argument("--lengths", type=numbers, default=[4096, 512, 2048, 384, 1024, 8192, 16384])
+    parser.add_argument("--rows", type=numbers, default=[4096, 16384, 65536])
+    parser.add_argument("--hidden", type=numbers, default=[1024, 4096, 8192])
+    options = parser.parse_args()
+    run(options)
+
+
+def run(options):
+    """Measure, and write as it goes."""
+    start = time.monotonic()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    cases = cases_of(options)
+    crew = concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
+    tasks = {case: [(*one, crew.submit(compiled, case, *one)) for one in case.candidates] for case in cases}
+    from tune_grid import prepared
+
+    torch, where = prepared()
+    print(f"{len(cases)} problems, {sum(map(len, tasks.values()))} kernels; ready after {time.monotonic() - start:.0f} s", flush=True)
+    rows, kept = [], []
+    for number, case in enumerate(cases):
+        if time.monotonic() - start > options.seconds:
+            print(f"the time is over: {len(cases) - number} of {len(cases)} problems are left out, from {case} on", flush=True)
+            break
+        made = [(name, values, job.result()) for name, values, job in tasks[case]]
+        for one in made:
+            if isinstance(one[2], str):
+                print(f"left out: {case} {said(one)}: {one[2]}", flush=True)
+        ready = [one for one in made if not isinstance(one[2], str)]
+        times, errors = measured(torch, case, ready, options)
+        if not errors:
+            continue
+        best = keep(options.folder, case, ready, times, errors, where)
+        us = {said(ready[int(one)]): times[one].us for one in errors}
+        rows.append([str(case), times["torch"].us, times[best].us, times["torch"].us / times[best].us, said(ready[int(best)])])
+        kept.append({"problem": str(case), "torch us": times["torch"].us, "us": us})
+        print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)
+        (options.folder / "tune_fused.txt").write_text(
+            tabulate(rows, ("problem", "torch us", "us", "of torch", "best"), floatfmt=".3f") + "\n"
+        )
+        (options.folder / "tune_fused.json").write_text(json.dumps({"environment": where, "measured": kept}, indent=1) + "\n")
+        torch.cuda.empty_cache()
+    crew.shutdown(wait=False, cancel_futures=True)
+    print(f"{time.monotonic() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

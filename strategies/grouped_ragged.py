@@ -1,0 +1,74 @@
+"""Grouped products of packed rows: D[m] = A[m]·B[g] for the rows `begin[g] <= m < end[g]` of group g, on tensor cores from Ampere on.
+
+    grouped_ragged(M,N,K,G)(GL,GL,GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block).bands(8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
+      split(g=1).skip()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
+      step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
+        split(bk).pipeline(stages)     MatMul(128,128,32)(GL,GL,RF)(Block)           copies of 16 bytes, under way
+        load(A, SH), load(B, SH)       MatMul(128,128,32)(SH,SH,RF)(Block)           swizzled
+        tile(wm,wn).to(Warp)           MatMul(64,32,32)(SH,SH,RF)(Warp)
+        split(16).pipeline(2)          MatMul(64,32,16)(SH,SH,RF)(Warp)              fragments a step ahead
+        load(A, RF), load(B, RF)       MatMul(64,32,16)(RF,RF,RF)(Warp)              ldmatrix.x4
+        tile(16,16).mma_tile()         MatMul(16,8,16)(RF,RF,RF)(Warp)               HMMA
+      step(store)                      Move(128,128)(RF,GL)(Block)                   through shared memory, in pieces of 16 bytes
+
+The rows of all groups lie one behind the other, and where each begins and ends the kernel reads from memory: of an array `offsets` of
+G + 1 int32, `begin` is offsets[:-1] and `end` is offsets[1:], which need no copy. Tiles are those of the packed rows. One that several
+groups share goes through these groups, and a row keeps the product of its own; so all tiles together make at most tiles + groups
+products, whatever the offsets, and each block writes whole tiles. Groups may be empty. Rows of no group are zero; of several groups the
+last counts.
+"""
+
+from fireiron import *
+from fireiron.strategies._fused import orders, product
+
+SIZES = (4096, 1024, 1024)
+
+bm = Tunable("bm", 128, 64)
+bn = Tunable("bn", 128, 64)
+bk = Tunable("bk", 32, 64)
+wm = Tunable("wm", 64, 32)
+wn = Tunable("wn", 32)
+stages = Tunable("stages", 4, 3)
+
+definition = Fused(
+    name="grouped_ragged",
+    dims="m n k g",
+    scan="g",
+    operands={"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
+    first={"zero": "acc[m,n] = 0"},
+    each={
+        "product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])",
+        "keep": "acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])",
+    },
+    last={"store": "D[m,n] = acc[m,n]"},
+)
+
+copy, fragments = Move.coalesced(8).done(), Move.done()
+
+main_loop = (
+    MatMul.split(bk)
+    .pipeline(stages, spread=True)
+    .load(A, SH, copy)
+    .swizzle()
+    .load(B, SH, copy)
+    .swizzle()
+    .tile(wm, wn)
+    .to(Warp)
+    .split(16)
+    .unroll()
+    .pipeline(2)
+    .load(A, RF, fragments)
+    .load(B, RF, fragments)
+    .then(product)
+)
+
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+
+strategy = definition.tile(m=bm, n=bn).to(Block).bands(8).split(g=1).skip().step("product", main_loop).step("store", store).done()
+
+
+def spec(M, N, K, groups=8, **options):
+    """`groups` products of M packed rows of halves, float32 inside, `begin` and `end` in int32; C is the storage order of D."""
+    options = {"types": {"begin": int32, "end": int32}, "begin": Strides(g=1).aligned(4), "end": Strides(g=1).aligned(4), **options}
+    return definition(m=M, n=N, k=K, g=groups, **orders(options, {"A": "A", "B": "B", "C": "D"}))

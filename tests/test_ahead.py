@@ -1,0 +1,288 @@
+"""Vectors of an epilogue, fetched ahead of the product: rings that are filled once, groups of copies, and clampings behind the rounding."""
+
+import random
+
+import attrs
+import pytest
+from printed_text import COMPILER, HostProgram, Printed
+from problems import integers
+from ringed import (
+    ROWS_OF_128_BYTES,
+    TARGET,
+    by_all_lanes,
+    dropped,
+    errors,
+    halves,
+    later,
+    outcome,
+    product,
+    stage_moved,
+    with_changed,
+    with_rings,
+)
+
+from fireiron import *
+from fireiron import ir
+from fireiron.inspect.synchronization import synchronization, text
+from fireiron.language.library import bind, find
+from fireiron.sim import simulate
+
+np = pytest.importorskip("numpy")
+
+SCALED = "relu(acc * r[m] + bias[n])"
+
+
+def arrays_of(spec, sizes=None):
+    """Small integers, which all types have."""
+    generator = np.random.default_rng(11)
+    shapes = {name: tuple(size.evaluate(sizes or {}) for size in spec.operands[name].shape) for name in spec.inputs}
+    return {name: integers(shape, spec.operands[name].dtype, generator) for name, shape in shapes.items()}
+
+
+def kernel_of(strategy, sizes, text=SCALED, **options):
+    """The kernel of a product with an epilogue, its arrays, and what is right."""
+    kernel = strategy(halves(*sizes)).epilogue(text, **options).program(TARGET).ir
+    arrays = arrays_of(kernel.spec)
+    return kernel, arrays, kernel.spec.reference(*arrays.values())
+
+
+def fetched(kernel):
+    """The ring of the vectors."""
+    (ring,) = (one for one in kernel.rings if one.name.endswith("_sh_ring"))
+    return ring
+
+
+# ---------------------------------------------------------------------------------------------- right
+
+
+KERNELS = {
+    "one tile": (product(), (128, 64, 192), 1),
+    "blocks, overhanging": (product(), (200, 120, 72), 1),
+    "persistent, overhanging": (product(blocks=2), (328, 72, 136), 2),
+    "taking turns": (product((64, 64, 64), (64, 64), blocks=2, turns=2), (256, 128, 64), 2),
+    "swapped": (product((16, 128, 64), (16, 64), 3), (32, 128, 192), 1),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_are_right(name):
+    strategy, sizes, stages = KERNELS[name]
+    kernel, arrays, expected = kernel_of(strategy, sizes)
+    assert fetched(kernel).stages == stages and fetched(kernel).buffers == ("r_sh", "bias_sh")
+    assert errors(kernel) == []
+    for order in (None, 1):
+        assert outcome(kernel, arrays, expected, order) == "right"
+
+
+def test_sizes_known_at_run_time():
+    M, N, K = sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)
+    program = product(blocks=3)(halves(M, N, K)).epilogue(SCALED).program(TARGET)
+    sizes = {"M": 200, "N": 72, "K": 72}
+    arrays = arrays_of(program.spec, sizes)
+    assert errors(program.ir) == [] and len(fetched(program.ir).buffers) == 2
+    assert outcome(program.ir, arrays, program.spec.reference(*arrays.values()), 1, sizes) == "right"
+
+
+@pytest.mark.parametrize("options, copied", [({"types": {"bias": float32}}, True), ({"bias": Strides(n=2)}, False)])
+def test_other_vectors(options, copied):
+    """Of 32 bits; with gaps, which nobody fetches."""
+    kernel, arrays, expected = kernel_of(product(blocks=2), (256, 128, 64), "acc + bias[n]", **options)
+    assert any(ring.buffers == ("bias_sh",) for ring in kernel.rings) == copied
+    assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
+
+
+@pytest.mark.parametrize("name", ["hmma_ampere", "hmma_volta"])
+def test_copies_of_all_threads(name):
+    """Without a producer all threads copy, where a strategy asks for it; asynchronously where the target can."""
+    target = "sm_70" if name == "hmma_volta" else "sm_80"
+    base = bind(find(name), {"M": 72, "N": 136, "K": 40}).epilogue(SCALED)
+    assert "bias_sh" not in base.cuda(target), "only where it is asked for"
+    program = base.at(Epilog).refine(Ahead()).program(target)
+    copies = [one for one, _ in ir.execs(program.ir.body) if one.accesses[-1].buffer == "bias_sh" and one.spec.moves]
+    assert copies and all((one.completion is ir.Completion.GROUP) == (target == "sm_80") for one in copies)
+    assert errors(program.ir) == []
+    arrays = arrays_of(program.spec)
+    made = simulate(program.ir, arrays, {}, order=random.Random(2)).outputs["C"]
+    assert np.array_equal(made, program.spec.reference(*arrays.values()))
+
+
+def test_asked_for_and_turned_off():
+    bound = product(blocks=2)(halves(256, 128, 64))
+    finished = bound.epilogue(SCALED)
+    assert ".ahead()" in repr(finished) and ".ahead()" not in repr(bound)
+    off = finished.at(Epilog).refine(Ahead(fetched=False))
+    assert eval(repr(off)) == off == Strategy.from_json(off.to_json())
+    assert "r_sh" not in off.cuda(TARGET)
+    assert off == bound.at(Epilog).refine(Ahead(fetched=False)).epilogue(SCALED)
+    with pytest.raises(ArgumentError, match="ahead: True or False"):
+        Ahead(fetched=1)
+
+
+STORED = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
+
+
+def of_whole_rows(blocks):
+    """A product whose A is loaded once for a tile, in front of the loop, and read by wgmma."""
+    chain = MatMul.tile(128, 64).to(Block).persistent(blocks).epilog(RF, float32, Init.done(), STORED).load(A, SH, Move.done())
+    return chain.split(64).pipeline(2).specialize().load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+
+
+def with_residual(blocks):
+    """An epilogue whose residual's tile is fetched ahead of the product, and read by lanes."""
+    chain = MatMul.epilogue("relu(acc + R[m,n])").tile(m=128, n=64).to(Block).persistent(blocks)
+    chain = chain.load("R", SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
+    chain = chain.epilog(RF, float32, Init.done(), STORED).split(64).pipeline(2).specialize()
+    return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+
+
+def matrices(name):
+    """Kernels with a matrix that a producer loads once for each tile; arrays, and what is right."""
+    if name == "of whole rows":
+        spec = halves(384, 64, 128)
+        kernel = of_whole_rows(1)(spec).program(TARGET).ir
+    else:
+        spec = MatMul.epilogue("relu(acc + R[m,n])")(m=384, n=64, k=64, dtype=float16, types={"C": float16, "R": float16})
+        kernel = with_residual(1)(spec).program(TARGET).ir
+    arrays = arrays_of(kernel.spec)
+    return kernel, arrays, kernel.spec.reference(*arrays.values())
+
+
+@pytest.mark.parametrize("name", ["of whole rows", "with a residual"])
+def test_matrices_in_front_of_the_loop(name):
+    """They have a ring of their own too; a stage that is given back too early is found by both detectors."""
+    kernel, arrays, expected = matrices(name)
+    ring = fetched(kernel)
+    assert ring.stages == 2 and len(ring.buffers) == 1 and errors(kernel) == []
+    assert outcome(kernel, arrays, expected, 1) == "right"
+    consumers = kernel.body[-1].roles[0]
+    (loop,) = (one for one in consumers.body if isinstance(one, ir.For))
+    place = next(number for number, one in enumerate(loop.body) if isinstance(one, ir.Release))
+    early = [*loop.body[: place - 1], loop.body[place], loop.body[place - 1], *loop.body[place + 1 :]]
+    waits = kernel.body[-1].roles[0].body.index(loop)
+    body = (*consumers.body[:waits], attrs.evolve(loop, body=tuple(early)), *consumers.body[waits + 1 :])
+    roles = attrs.evolve(kernel.body[-1], roles=(attrs.evolve(consumers, body=body), *kernel.body[-1].roles[1:]))
+    faulty = attrs.evolve(kernel, body=(*kernel.body[:-1], roles))
+    assert isinstance(loop.body[place - 1], ir.Wait if name == "of whole rows" else ir.Barrier)
+    # Products of the last turn have been waited for by the loop itself, whose own ring counts them.
+    assert name == "of whole rows" or (errors(faulty) and outcome(faulty, arrays, expected, 3) != "right")
+
+
+def test_clusters():
+    kernel, arrays, expected = kernel_of(product(cluster=(2, 1), blocks=2), (512, 64, 64))
+    assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
+
+
+# ---------------------------------------------------------------------------------------------- order
+
+
+def faults(kernel):
+    """`(name, faulty kernel)`: what orders the fetching of vectors and their uses, left out, moved or weakened."""
+    ring = fetched(kernel)
+
+    def of_ring(kind):
+        return lambda one: isinstance(one, kind) and one.ring == ring.name
+
+    for kind, changes in (
+        (ir.Acquire, {"dropped": dropped, "a turn later": later(1)}),
+        (ir.Release, {"dropped": dropped, "a turn later": later(1), "by all lanes": by_all_lanes}),
+    ):
+        for number, one in enumerate(filter(of_ring(kind), ir.statements(kernel.body))):
+            for name, change in changes.items():
+                if change(one) != (one,):
+                    yield f"{name}: {kind.__name__} {one.side.value}", with_changed(kernel, of_ring(kind), number, change)
+    yield "lanes apart", with_changed(kernel, lambda one: isinstance(one, ir.Barrier) and one.scope == ir.WARP_SCOPE, 0, dropped)
+    for name, changed in (
+        ("fewer bytes", {"bytes": ring.bytes - 16}),
+        ("a consumer less", {"consumers": ring.consumers - 1}),
+        ("a consumer more", {"consumers": ring.consumers + 1}),
+    ):
+        yield name, with_rings(kernel, lambda one, changed=changed: attrs.evolve(one, **changed) if one == ring else one)
+    yield "fetched to another stage", with_changed(kernel, of_ring(ir.Exec), 0, stage_moved(1, ring.stages))
+
+
+def test_faults_are_found_by_both():
+    kernel, arrays, expected = kernel_of(product((64, 64, 64), (64, 64), blocks=1), (256, 64, 64))
+    assert errors(kernel) == [] and outcome(kernel, arrays, expected, 3) == "right"
+    found = list(faults(kernel))
+    for name, faulty in found:
+        assert errors(faulty), f"the race check misses {name}"
+        assert outcome(faulty, arrays, expected, 3) != "right", f"the simulator misses {name}"
+    assert len(found) >= 13
+
+
+def test_faults_of_copies_by_all_threads():
+    """A barrier or a wait left out, between a copy and its readers or the next owner of its bytes."""
+    kernel = bind(find("hmma_ampere"), {"M": 128, "N": 256, "K": 64}).epilogue(SCALED).at(Epilog).refine(Ahead()).program("sm_80").ir
+    assert errors(kernel) == []
+    barriers = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier)]
+    last = max(number for number, one in enumerate(barriers) if "bias_sh free again" in one.reason)
+    assert errors(with_changed(kernel, lambda one: isinstance(one, ir.Barrier), last, dropped))
+    waits = [number for number, one in enumerate(ir.statements(kernel.body)) if isinstance(one, ir.Wait) and "bias_sh" in one.reason]
+    assert waits and errors(ir_without_waits(kernel))
+
+
+def ir_without_waits(kernel):
+    """The kernel without any wait for copies."""
+    return attrs.evolve(kernel, body=ir.rewritten(kernel.body, lambda one: () if isinstance(one, ir.Wait) else (one,)))
+
+
+def test_the_account():
+    """What `explain --sync` says of a ring that is filled once a tile."""
+    kernel, _, _ = kernel_of(product(blocks=1), (256, 64, 64))
+    account = text(synchronization(kernel))
+    assert "ring r_sh_ring: r_sh, bias_sh; 2 stages of 384 bytes" in account
+    assert "a turn is fetched in front of what uses it, and given back behind the last use" in account
+    assert "read -> write   r_sh, bias_sh: Pointwise" in account and "a later turn" in account
+    once, _, _ = kernel_of(product(), (128, 64, 64))
+    assert "ring r_sh_ring: r_sh, bias_sh; 1 stages of 384 bytes" in text(synchronization(once))
+
+
+# ---------------------------------------------------------------------------------------------- clampings
+
+
+@pytest.mark.parametrize(
+    "epilogue, moved",
+    [
+        ("relu(acc + bias[n])", True),
+        ("max(acc * 2, 0)", True),
+        ("Z = acc; C = relu(acc)", True),
+        ("relu(acc) * 2", False),
+        ("acc = relu(acc); C = acc; Z = acc + 1", False),
+        ("acc = relu(acc + bias[n]); C = acc; y[m] += sum(n, acc)", False),
+    ],
+)
+def test_where_clampings_go(epilogue, moved):
+    kernel, arrays, expected = kernel_of(product(blocks=1), (256, 64, 64), epilogue)
+    printed = product(blocks=1)(halves(256, 64, 64)).epilogue(epilogue).cuda(TARGET)
+    assert ("_relu_half" in printed) == moved and ("fmaxf" in printed) != moved
+    wanted = dict(zip(kernel.spec.outputs, expected if isinstance(expected, tuple) else (expected,)))
+    made = simulate(kernel, arrays, {}).outputs
+    assert all(np.array_equal(made[name], right) for name, right in wanted.items())
+
+
+def test_results_of_32_bits_are_clamped_where_they_are():
+    printed = product()(halves(128, 64, 64, c_dtype=float32)).epilogue("relu(acc)").cuda(TARGET)
+    assert "fmaxf" in printed and "_relu" not in printed
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_the_printed_text(tmp_path):
+    """Executed on the CPU: vectors of overhanging tiles by TMA, turn by turn, and clampings behind the rounding, of no numbers too."""
+    program = product((64, 64, 64), (64, 64), blocks=1)(halves(72, 120, 72)).epilogue(SCALED).program(TARGET)
+    host = HostProgram([Printed.of(program)], tmp_path)
+    arrays = arrays_of(program.spec)
+    arrays["bias"][3] = np.nan
+    expected = program.spec.reference(*arrays.values())
+    assert not expected[:, 3].any(), "relu makes zero of no number"
+    assert np.array_equal(host.run(0, arrays)["C"], expected)
+
+
+def test_registers():
+    """Fewer than with the bias loaded behind the product, and no more than the plain kernel's."""
+    values = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4}
+    base = bind(find("hopper"), dict.fromkeys("MNK", 4096), values=values)
+    plain, finished = base.compile(TARGET), base.epilogue("relu(acc + bias[n])").compile(TARGET)
+    if plain.compiler is None:
+        pytest.skip("no NVRTC for the target")
+    assert finished.resources.spill_stores == 0 and "C75" not in (finished.compiled.log or "")
+    assert finished.resources.registers <= plain.resources.registers

@@ -1,0 +1,198 @@
+"""Inputs that no kernel of a chain writes: loaded before the wait for the kernel before; what is verified, printed and refused of that."""
+
+import attrs
+import pytest
+from printed_text import COMPILER, HostProgram, Printed
+from ringed import TARGET, by_threads, errors, halves, inputs_of, is_load, outcome, product, require_right, roles_of, with_changed
+
+from fireiron import *
+from fireiron import ir
+from fireiron.graphene import graphene_text, parse_kernel
+from fireiron.inspect.synchronization import synchronization
+from fireiron.ir import Chain, Link, verify
+from fireiron.language.store import dumps, loads
+from fireiron.values.expr import Const
+
+WAIT = Chain(Link.WAIT)
+
+
+def chained(ready, strategy):
+    return strategy.at(Tile).refine(Chained(ready))
+
+
+small = product((64, 64, 64), (64, 64), 3)
+
+CASES = {
+    "B, more turns than stages": (chained("B", small), halves(128, 72, 320)),
+    "A, more turns than stages": (chained("A", small), halves(128, 72, 264)),
+    "B, fewer turns than stages": (chained("B", small), halves(64, 64, 128, orders="NT")),
+    "a turn in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, in_flight=1)), halves(64, 64, 640)),
+    "a warpgroup produces": (chained("B", product((128, 64, 64), (64, 64), 2, producer=128)), halves(128, 64, 192)),
+}
+
+
+def program_of(name):
+    strategy, spec = CASES[name]
+    return strategy(spec).program(TARGET)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results(name):
+    require_right(*CASES[name])
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_the_printed_text_on_a_cpu(tmp_path):
+    from test_printed_text import agrees
+
+    host = HostProgram([Printed.of(program_of(name)) for name in CASES], tmp_path)
+    for number, (_, spec) in enumerate(CASES.values()):
+        assert agrees(host, number, spec, tuple(int(str(size)) for size in spec.sizes))
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 11, 19, 20, 21, 22, 23, 24, 25, 26, 40])
+def test_loops_of_any_length_are_decided(turns):
+    """The check shortens the loops of consumers and producer alike, however many of its turns were loaded ahead."""
+    kernel = chained("B", small)(halves(64, 64, 64 * turns)).program(TARGET).ir
+    assert errors(kernel) == []
+
+
+def test_where_the_waits_stand():
+    consumers, producer = roles_of(program_of("B, more turns than stages").ir)
+    ahead, wait, behind, rest = producer.body[-4:]
+    assert wait == WAIT and consumers.body.count(WAIT) == 1
+    assert [one.spec.operands["src"].tensor.name for one in ahead.body if is_load(one)] == ["B"]
+    assert [one.spec.operands["src"].tensor.name for one in behind.body if is_load(one)] == ["A"]
+    assert (str(ahead.extent), str(behind.extent), str(rest.extent), rest.first) == ("3", "3", "5", 3)
+    touching = [one for one in consumers.body if any(kind.instruction.name.startswith("TMA") for kind, _ in ir.execs((one,)))]
+    assert consumers.body.index(WAIT) < consumers.body.index(touching[0])
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+
+def in_producer(kernel, change):
+    """The kernel with another body of its producer."""
+    consumers, producer = roles_of(kernel)
+    roles = ir.Roles((consumers, attrs.evolve(producer, body=change(producer.body))))
+    return attrs.evolve(kernel, body=tuple(roles if isinstance(one, ir.Roles) else one for one in kernel.body))
+
+
+def without_wait_of_consumers(kernel):
+    return with_changed(kernel, lambda one: one == WAIT, 0, lambda one: ())
+
+
+def later_wait(body):
+    *before, wait, behind, rest = body
+    return (*before, behind, wait, rest)
+
+
+FAULTS = {
+    "consumers that do not wait": (without_wait_of_consumers, "1 links stand at its top, 1 inside"),
+    "a producer that does not wait": (
+        lambda kernel: in_producer(kernel, lambda body: tuple(one for one in body if one != WAIT)),
+        "1 inside",
+    ),
+    "A before the wait": (lambda kernel: in_producer(kernel, later_wait), "A is touched before the kernel waits"),
+    "B is not ready": (lambda kernel: attrs.evolve(kernel, ready=("A",)), "B is touched before the kernel waits"),
+    "nothing is ready": (lambda kernel: attrs.evolve(kernel, ready=()), "1 links stand there, 2 in loops or roles"),
+    "two waits": (lambda kernel: in_producer(kernel, lambda body: (WAIT, *body)), "3 inside"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_verifier_finds_waits_in_wrong_places(name):
+    fault, said = FAULTS[name]
+    kernel = program_of("B, more turns than stages").ir
+    assert verify(kernel, final=True) is kernel
+    with pytest.raises(VerificationError, match=said):
+        verify(fault(kernel), final=True)
+
+
+def loop(number, **fields):
+    """A change of one of the producer's last three loops."""
+
+    def change(body):
+        loops = [place for place, one in enumerate(body) if isinstance(one, ir.For)]
+        body = list(body)
+        body[loops[number]] = attrs.evolve(body[loops[number]], **fields)
+        return tuple(body)
+
+    return lambda kernel: in_producer(kernel, change)
+
+
+RING_FAULTS = {
+    "a turn is loaded twice": loop(2, first=2),
+    "a turn is left out": loop(2, first=4),
+    "A of one turn is left out": loop(1, extent=Const(2)),
+    "B of one turn is left out": loop(0, extent=Const(2)),
+}
+
+
+@pytest.mark.parametrize("name", RING_FAULTS)
+def test_both_detectors_find_faults_of_turns(name):
+    _, spec = CASES["B, more turns than stages"]
+    kernel = RING_FAULTS[name](program_of("B, more turns than stages").ir)
+    arrays, expected = inputs_of(spec)
+    assert errors(kernel) != [], "the static check"
+    assert outcome(kernel, arrays, expected) != "right", "the simulator"
+
+
+# ---------------------------------------------------------------------------------------------- text and refusals
+
+
+def test_the_promise_stands_in_the_text():
+    text = program_of("B, more turns than stages").cuda
+    assert "// requires: no kernel of the chain writes B, which is read before the wait for the kernel before" in text
+    body = text[text.index("// producer") :]
+    assert body.index("&B_map") < body.index("wait_for_kernel_before();") < body.index("&A_map")
+    assert text.count("wait_for_kernel_before();") == 2
+
+
+def test_notation():
+    one = CASES["B, more turns than stages"][0]
+    assert eval(repr(one)) == one and loads(dumps(one)) == one and Chained([B]) == Chained("B")
+    assert str(Chained("B")) == "chained(ready=B)" and MatMul.tile(8, 8).to(Block).chained("B").done().steps[0].refinements[-1] == Chained(
+        "B"
+    )
+    program = program_of("B, more turns than stages")
+    assert parse_kernel(graphene_text(program)).cuda == program.cuda
+    assert [point.kind for point in synchronization(program.ir).points].count("chain wait") == 2
+
+
+REFUSED = {
+    "an output": ("C", small, halves(64, 64, 128), r"C is no input.*legal   A B"),
+    "no operand": ("W", small, halves(64, 64, 128), "W is no input"),
+    "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads all of it"),
+    "several tiles": ("B", product((64, 64, 64), (64, 64), 2, blocks=2), halves(256, 64, 128), "a block has several tiles"),
+    "no producer": ("B", MatMul.tile(16, 16).to(Block).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done(),
+                    halves(64, 64, 64), r"all threads load by themselves.*pipeline\(stages\)\.specialize\(\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name):
+    ready, strategy, spec, said = REFUSED[name]
+    with pytest.raises(DecompositionError, match=f"(?s){said}"):
+        _ = chained(ready, strategy)(spec).program(TARGET).ir
+
+
+def test_by_threads_of_a_ring():
+    """Consumers that are no engines: they read stages by themselves, and wait in front of their stores."""
+    require_right(chained("B", by_threads()), halves(64, 64, 192, c_dtype=float32))
+
+
+def test_names_are_checked():
+    with pytest.raises(DecompositionError, match="`ready` names operands, each once"):
+        Chained(("A", "A"))
+    for wrong in ((1,), "", 1):
+        with pytest.raises(ArgumentError, match="not an operand"):
+            Chained(wrong)
+
+
+def test_not_what_a_copy_in_front_writes():
+    """Rows of 146 bytes, which TMA takes not: B is copied first, by the kernel for which this one waits."""
+    strategy = chained("B", MatMul.repack(A).repack(B).then(small))
+    with pytest.raises(DecompositionError, match="B is copied by the launch in front"):
+        _ = strategy(halves(64, 73, 128)).program(TARGET).ir
+    assert strategy(halves(64, 72, 128)).program(TARGET).ir.ready == ("B",)

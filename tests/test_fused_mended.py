@@ -1,0 +1,183 @@
+"""Corners of fused kernels: blocks that nobody sees, replicas, extents smaller than a tile, what is said of what cannot be."""
+
+import numpy as np
+import pytest
+from fused_examples import copy, fragments
+
+from fireiron import *
+from fireiron.check import check
+from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.strategies import attention
+from fireiron.strategies import softmax as softmax_file
+
+SINGLE = {"X": float32, "y": float32}
+
+
+def rows(by="sum", **words):
+    """Rows that are reduced."""
+    usual = {
+        "name": "rows", "dims": "m n", "operands": {"X": "m n", "y": "m"},
+        "each": {"part": f"t[m] = {by}(n, X[m,n])", "y": "y[m] = t[m]"},
+    }  # fmt: skip
+    return Fused(**usual | words)
+
+
+def drawn(*shape, dtype=np.float32):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def run(strategy, spec, *arrays):
+    """The outputs of a kernel of which the checks find nothing wrong."""
+    kernel = strategy(spec).compile("sm_80")
+    assert not [one for one in check(kernel.program.ir) if one.severity == "error"]
+    return kernel(*arrays)
+
+
+def softmax(scores):
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+# ---------------------------------------------------------------------------------------------- attention
+
+
+@pytest.mark.parametrize("m, n", [(64, 65), (64, 129), (1, 33), (1, 1), (3, 2), (2, 3)])
+def test_the_last_block_of_keys_overhangs_and_nobody_sees_it(m, n):
+    made = attention.definition(causal=True)
+    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=2)
+    q, k, v = drawn(1, m, 1, 1, 64), drawn(1, n, 1, 64), drawn(1, n, 1, 64)
+    q, k, v = (one.astype(np.float16) for one in (q, k, v))
+    scores = q[0, :, 0, 0].astype(float) @ k[0, :, 0].astype(float).T / 8
+    wanted = softmax(np.where(np.arange(n) <= np.arange(m)[:, None], scores, -np.inf)) @ v[0, :, 0].astype(float)
+    got = run(strategy, attention.spec(m, n, 64, made=made), q, k, v, 0.125)
+    np.testing.assert_allclose(got[0, :, 0, 0], wanted, atol=3e-3)
+
+
+@pytest.mark.parametrize("m, n", [(65, 64), (70, 3)])
+def test_the_window_of_the_last_rows_lies_behind_the_last_key(m, n):
+    made = attention.definition(window=1)
+    q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, m, 1, 1, 64), (1, n, 1, 64), (1, n, 1, 64)))
+    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=2)
+    got = run(strategy, attention.spec(m, n, 64, made=made), q, k, v, 0.125)[0, :, 0, 0]
+    np.testing.assert_array_equal(got, np.concatenate([v[0, :, 0], np.zeros((m - n, 64))]))
+
+
+# ---------------------------------------------------------------------------------------------- who holds what
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("by", ["sum", "max"])
+def test_rows_that_are_shorter_than_what_a_lane_takes(by, n):
+    made = rows(by)
+    strategy = made.tile(m=1).to(Block).load("X", RF, Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()).done()
+    x = drawn(3, n)
+    np.testing.assert_allclose(run(strategy, made(m=3, n=n, types=SINGLE), x), getattr(x, by)(1), rtol=1e-6)
+
+
+def test_rows_of_one_element():
+    """Of the lanes of a row one holds something, in every step that follows."""
+    x = drawn(3, 1, dtype=np.float16)
+    strategy = softmax_file.strategy.with_(**softmax_file.values(softmax_file.spec(3, 1)))
+    np.testing.assert_array_equal(run(strategy, softmax_file.spec(3, 1), x), np.ones((3, 1)))
+
+
+def test_the_first_of_replicas_among_lanes_that_do_not_fill_a_warp():
+    """Two rows of nine pieces in a warp: 18 lanes hold something, and the digit of the row is no bit of their number."""
+    made = rows(
+        each={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
+        operands={"X": "m n", "w": "n", "y": "m"},
+    )
+    strategy = made.tile(m=4).to(Block).tile(m=2).to(Warp).load("X", RF, Move.tile(1, 4).to(Lane).done()).done()
+    x, w = drawn(5, 33), drawn(33)
+    np.testing.assert_allclose(run(strategy, made(m=5, n=33, types=SINGLE | {"w": float32}), x, w), x @ w, rtol=1e-5)
+
+
+def test_a_load_that_leaves_replicas_without():
+    made = rows(
+        each={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
+        operands={"X": "m n", "w": "n", "y": "m"},
+    )
+    spec = made(m=4, n=64, types=SINGLE | {"w": float32})
+    chain = made.tile(m=2).to(Block).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done())
+    x, w = drawn(4, 64), drawn(64)
+    np.testing.assert_allclose(run(chain.load("w", RF, Move.done()).done(), spec, x, w), x @ w, rtol=1e-5)
+    with pytest.raises(DecompositionError) as caught:
+        _ = chain.load("w", RF, Move.tile(64).to(Warp).tile(2).to(Lane).done()).done()(spec).program("sm_80").ir
+    assert "do      Move.done() as the strategy of the load of w_rf" in str(caught.value)
+
+
+def test_an_accumulator_that_is_no_whole_tiles():
+    made = Fused(
+        name="top", dims="m n k", operands={"A": "m k", "B": "k n", "y": "m"},
+        each={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "top": "t[m] = max(n, acc[m,n])", "y": "y[m] = t[m]"},
+    )  # fmt: skip
+
+    def built(n, columns, last):
+        loop = MatMul.split(16).load(A, SH, copy).load(B, SH, copy).tile(16, columns).to(Warp)
+        return made.tile(m=32).to(Block).step("mm", loop.load(A, RF, fragments).load(B, RF, fragments).then(last)).done(), made(
+            m=32, n=n, k=32
+        )
+
+    strategy, spec = built(40, 16, MatMul.tile(16, 16).unroll().mma_tile().done())
+    with pytest.raises(DecompositionError, match="takes all elements of C") as caught:
+        _ = strategy(spec).program("sm_80").ir
+    assert "legal   tiles of 8 or 40 along n" in str(caught.value)
+    a, b = drawn(32, 32, dtype=np.float16), drawn(32, 40, dtype=np.float16)
+    got = run(*built(40, 8, MatMul.tile(16, 8).done()), a, b)
+    np.testing.assert_allclose(got, (a.astype(float) @ b.astype(float)).max(1), rtol=2e-3)
+    strategy, spec = built(20, 16, MatMul.tile(16, 8).done())
+    with pytest.raises(DecompositionError, match="takes all elements of C") as caught:
+        _ = strategy(spec).program("sm_80").ir
+    assert "do      registers hold whole tiles: pad the operands along n" in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------- chains
+
+
+def test_a_tile_of_all_of_a_reduced_dimension():
+    made, spread = rows(), Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
+    x = drawn(4, 64)
+    for sizes in ({"m": 1, "n": 64}, {"m": 1, "n": 100}, {"n": 64}):
+        strategy = made.tile(**sizes).to(Block).load("X", RF, spread).done()
+        np.testing.assert_allclose(run(strategy, made(m=4, n=64, types=SINGLE), x), x.sum(1), rtol=1e-5)
+    for n, legal in ((64, "legal   tile(n=64), all of it"), (sym("n"), "n is a reduction dimension")):
+        with pytest.raises(DecompositionError) as caught:
+            _ = made.tile(m=1, n=32).to(Block).done()(made(m=4, n=n)).program("sm_80").ir
+        assert legal in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "asked, parts",
+    [
+        (lambda: rows().to(Block), ("to: it refines a step", "legal   tile(...).to(...)", "do      rows.tile(...).to(...)")),
+        (lambda: rows()(m=4, n=4).swizzle(), ("swizzle: it refines a step", "legal   tile(...).swizzle(...) load(...).swizzle(...)")),
+        (lambda: MatMul.split(4).to(Block), ("to: it does not refine split", "got     'split(4)'")),
+        (lambda: rows().tile(m=1).to(Block).done().skip(), ("skip: it does not refine done", "do      split(...) first")),
+    ],
+)
+def test_refinements_of_nothing(asked, parts):
+    with pytest.raises(DecompositionError) as caught:
+        asked()
+    assert all(part in str(caught.value) for part in parts) and "test_fused_mended.py:" in str(caught.value)
+    with pytest.raises(AttributeError, match="no attribute 'program'"):
+        _ = rows().program
+    assert not hasattr(rows(), "to") and hasattr(rows().tile(m=1), "to")
+
+
+# ---------------------------------------------------------------------------------------------- numbers that are above 0
+
+
+def test_a_definition_says_which_numbers_are_above_0():
+    made = attention.definition()
+    assert eval(repr(made)) == made and "scale > 0" in str(made) and "positive='scale'" in repr(made)
+    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=1)
+    assert Strategy.from_json(strategy.to_json()) == strategy
+    kernel = strategy(attention.spec(16, 16, 64)).compile("sm_80")
+    q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, 16, 1, 1, 64), (1, 16, 1, 64), (1, 16, 1, 64)))
+    for scale in (-0.125, 0, float("inf"), float("nan")):
+        with pytest.raises(ArgumentError, match="scale: the definition holds only for numbers above 0"):
+            kernel(q, k, v, scale)
+    with pytest.raises(ArgumentError, match="positive are operands without dimensions"):
+        rows(positive="X")
+    words = {"name": "f", "dims": "i", "operands": {"x": "i", "a": "", "y": "i"}, "each": {"y": "y[i] = log(a) * x[i]"}}
+    assert Fused(**words) != Fused(**words, positive="a") and "positive" not in Fused(**words).tile(i=1).to_json()

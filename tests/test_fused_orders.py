@@ -1,0 +1,135 @@
+"""Blocks whose tiles lie last along a dimension begin first (`last_first`), and products left out where all factors are 1 (`UNLESS_ONE`)."""
+
+import re
+
+import numpy as np
+import printed_text
+import pytest
+from ringed import errors
+from test_fused_attention import SMALL, require_right
+
+from fireiron import *
+from fireiron.errors import DecompositionError, MatchError
+from fireiron.ir import Let, statements
+from fireiron.sim import simulate
+from fireiron.strategies import attention
+
+copied = Fused(name="copied", dims="m n g", batch="g", operands={"X": "m n g", "Y": "m n g"}, each={"copy": "Y[m,n,g] = X[m,n,g]"})
+
+
+def tiles(strategy, **sizes):
+    """For each block, the first element of its tile along `m` and `g`."""
+    program = strategy(copied(**sizes)).program("sm_80")
+    lets = {one.var.name: one for one in statements(program.ir.body) if isinstance(one, Let)}
+    found = []
+    for block in range(int(str(program.ir.grid))):
+        values = {"block": block, "thread": 0}
+        found.append(tuple(lets[name].value.evaluate(values) if name in lets else 0 for name in ("block_m", "block_g", "block_g2")))
+    return program, found
+
+
+def chain(together=0):
+    return copied.tile(m=4, g=1).to(Block).last_first("m", together).done()
+
+
+def test_the_last_tiles_come_first():
+    program, found = tiles(chain(), m=11, n=8, g=4)
+    assert [one[0] for one in found] == [2] * 4 + [1] * 4 + [0] * 4
+    assert [one[1] for one in found] == [0, 1, 2, 3] * 3
+    assert not errors(program.ir)
+    x = np.arange(11 * 8 * 4).reshape(11, 8, 4).astype(np.float16)
+    assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], x)
+
+
+def test_some_tiles_side_by_side():
+    program, found = tiles(chain(2), m=12, n=8, g=4)
+    assert [one[0] for one in found] == [2, 2, 1, 1, 0, 0] * 2
+    assert [one[1] + 2 * one[2] for one in found] == [0, 1] * 3 + [2, 3] * 3
+    assert len(set(found)) == len(found) and not errors(program.ir)
+
+
+@pytest.mark.parametrize("together", (0, 2))
+def test_sizes_at_run_time(together):
+    program = chain(together)(copied(m=sym("m"), n=8, g=4)).program("sm_80")
+    assert not errors(program.ir)
+    x = np.arange(9 * 8 * 4).reshape(9, 8, 4).astype(np.float16)
+    assert np.array_equal(simulate(program.ir, {"X": x}, {"m": 9}).outputs["Y"], x)
+
+
+def test_one_tile_is_the_first_and_the_last():
+    _, found = tiles(chain(), m=4, n=8, g=2)
+    assert [one[0] for one in found] == [0, 0]
+
+
+def test_a_tile_that_two_blocks_would_have_is_found():
+    """Counting down from one tile too few, the first block's tile is that of the second, and the last block's lies in front of all."""
+    program = chain()(copied(m=sym("m"), n=8, g=4)).program("sm_80")
+    (let,) = [one for one in program.ir.body if isinstance(one, Let) and one.var.name == "block_m"]
+    import attrs
+
+    body = tuple(attrs.evolve(one, value=one.value - 1) if one is let else one for one in program.ir.body)
+    assert errors(attrs.evolve(program.ir, body=body))
+
+
+def test_it_is_stored_and_shown():
+    strategy = chain(2)
+    assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
+    assert ".last_first(dim='m', together=2)" in strategy(copied(m=8, n=8, g=4)).cuda("sm_80")
+
+
+@pytest.mark.parametrize(
+    ("refined", "said"),
+    [
+        (lambda one: one.last_first("k"), "no dimension that is tiled"),
+        (lambda one: one.last_first("m", 3), "side by side"),
+        (lambda one: one.last_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
+    ],
+)
+def test_what_is_refused(refined, said):
+    with pytest.raises(DecompositionError, match=said):
+        refined(copied.tile(m=4, g=1).to(Block)).done()(copied(m=8, n=8, g=4)).cuda("sm_80")
+
+
+def test_it_is_about_blocks():
+    with pytest.raises(DecompositionError, match="about blocks"):
+        copied.tile(m=4, g=1).to(Block).tile(m=1).to(Warp).last_first("m").done()(copied(m=8, n=8, g=4)).cuda("sm_80")
+
+
+# ------------------------------------------------------------------------------------------ factors that are 1
+
+
+def test_one_branch_around_all_products_of_a_thread():
+    made = attention.definition(causal=True)
+    text = attention.by_rows(made).with_(**SMALL)(attention.spec(64, 64, 64, made=made)).cuda("sm_80")
+    assert re.search(r"// rescale: .*\n    if \(alpha\[0\] != 1\.0f \|\| alpha\[1\] != 1\.0f\) \{", text)
+    assert text.count("!= 1.0f") == 2
+
+
+def test_rows_whose_maximum_moves_and_rows_whose_does_not(tmp_path):
+    """Scores that fall along the keys: a first block of keys decides, and the branch is not taken later; growing ones take it always."""
+    made = attention.definition()
+    spec = attention.spec(64, 96, 64, made=made)
+    program = require_right(made, spec, ramp=True)
+    if printed_text.COMPILER is None:
+        pytest.skip("no C++ compiler")
+    host = printed_text.HostProgram([printed_text.Printed.of(program)], tmp_path)
+    generator = np.random.default_rng(5)
+    for ramp in (np.linspace(8, 0.1, 96), np.linspace(0.1, 8, 96), np.where(np.arange(96) == 70, 30, 1)):
+        arrays = {name: generator.standard_normal((1, 96 if name != "Q" else 64, 1, *((1,) if name == "Q" else ()), 64)) for name in "QKV"}
+        arrays["K"] *= ramp[None, :, None, None]
+        arrays = {**{name: one.astype(np.float16) for name, one in arrays.items()}, "scale": np.float32(0.125)}
+        got, expected = host.run(0, arrays, seed=2)["O"], simulate(program.ir, arrays).outputs["O"]
+        np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "formula", ("acc[m,d] = acc[m,d] + alpha[m]", "acc[m,d] = acc[m,d] * acc[m,d]", "acc[m,d] = max(acc[m,d], alpha[m])")
+)
+def test_what_is_no_product_with_a_factor(formula):
+    made = Fused(
+        name="scaled", dims="m d", operands={"X": "m d", "Y": "m d"},
+        each={"acc": "acc[m,d] = X[m,d]", "alpha": "alpha[m] = max(d, acc[m,d])", "step": formula, "store": "Y[m,d] = acc[m,d] + alpha[m]"},
+    )  # fmt: skip
+    rows = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
+    with pytest.raises(MatchError, match="x\\[m,n\\] \\* f\\[m\\]"):
+        made.tile(m=1).to(Block).load("X", RF, rows).step("step", Pointwise.done(UNLESS_ONE)).done()(made(m=4, d=32)).cuda("sm_80")

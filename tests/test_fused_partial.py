@@ -1,0 +1,227 @@
+"""Reductions left in parts: `.partial(step, parts)` on strategies that deal terms to lanes and to warps.
+
+The reference is the definition in float64, which knows of no parts. Planted faults: a completion that leaves a lane out, and barriers.
+"""
+
+import random
+
+import attrs
+import numpy as np
+import pytest
+from faults import faults
+
+from fireiron import *
+from fireiron.check import safety
+from fireiron.errors import ArgumentError, DecompositionError, SimulationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.graphene import graphene_text, parse_kernel
+from fireiron.inspect.explain import explain, text
+from fireiron.inspect.show import show
+from fireiron.ir import execs, rewritten
+from fireiron.measure.data import drawn
+from fireiron.sim import simulate
+from fireiron.specs.fused import fused
+from fireiron.specs.partial import in_parts
+from fireiron.strategies import attention
+
+rows = Fused(
+    name="rows",
+    dims="m n",
+    over="n",
+    operands={"X": "m n", "w": "m", "y": "m", "z": "m"},
+    first={"t0": "t[m] = 0", "h0": "h[m] = -3"},
+    each={
+        "square": "sq[m,n] = X[m,n] * X[m,n]",
+        "total": "t[m] += sum(n, sq[m,n])",
+        "top": "top[m] = max(n, X[m,n])",
+        "highest": "h[m] = max(h[m], top[m] + w[m])",
+    },
+    last={"scaled": "u[m] = t[m] * w[m] / size(n)", "y": "y[m] = abs(u[m])", "z": "z[m] = h[m]"},
+)
+
+
+def by_warps(*partial, definition=rows):
+    """Rows of two warps, each lane four neighbours, in turns of 256; `partial` are the verb's arguments."""
+    load = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+    chain = definition
+    for one in partial:
+        chain = chain.partial(*one)
+    return chain.tile(m=1).to(Block).split(n=256).load("X", RF, load).done()
+
+
+def attending(parts):
+    """Attention whose row sums are left in parts."""
+    copy, fragments = Move.coalesced(8).done(), Move.done()
+    tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
+    chain = attention.definition(causal=True)
+    chain = (chain.partial("sums", parts) if parts else chain).tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle()
+    chain = chain.split(n=32).pipeline(2).load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=16).to(Warp)
+    scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
+    return chain.step("s", scores).step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).done()
+
+
+def inputs(spec, seed=1):
+    arrays = drawn(spec, {}, np.random.default_rng(seed))
+    return arrays | ({"scale": np.float32(0.3)} if "scale" in arrays else {})
+
+
+def require_right(program, order=7):
+    """No finding, and every output as in float64, with warps in random order."""
+    assert safety(program.lowered) == ()
+    arrays = inputs(program.spec)
+    right = program.spec.reference(*arrays.values())
+    got = simulate(program.ir, arrays, order=random.Random(order)).outputs
+    for name, one in zip(program.spec.outputs, right if isinstance(right, tuple) else (right,)):
+        np.testing.assert_allclose(got[name].astype(float), one.astype(float), rtol=5e-3, atol=2e-3, err_msg=name)
+
+
+SHAPE = {"m": 3, "n": 600, "types": {"w": float32, "y": float32, "z": float32}}
+LONG = attention.spec(40, 75, 32, made=attention.definition(causal=True))
+
+
+@pytest.mark.parametrize(
+    "partial",
+    [(("total", 64),), (("total", 2),), (("total", 8), ("top", 64)), (("top", 16),)],
+    ids=["all", "warps", "both", "some lanes"],
+)
+def test_rows(partial):
+    require_right(by_warps(*partial)(rows(**SHAPE)).program("sm_80"))
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_attention(parts):
+    program = attending(parts)(LONG).program("sm_80")
+    require_right(program)
+    whole = attending(0)(LONG).program("sm_80")
+    assert _in_loops(whole, "Shfl") - _in_loops(program, "Shfl") == {2: 1, 4: 2}[parts]
+
+
+def _in_loops(program, title):
+    """How many statements of a kind stand in a loop that is not unrolled."""
+    return sum(one.spec.title == title and any(not loop.unroll for loop in loops) for one, loops in execs(program.ir.body))
+
+
+def test_all_parts_cost_one_exchange_behind_the_loop():
+    """Neither shuffles nor shared memory in the loop, and one completion for what is linear in the parts."""
+    program = by_warps(("total", 64), ("top", 64))(rows(**SHAPE)).program("sm_80")
+    assert not _in_loops(program, "Shfl")
+    steps = [line.strip() for line in program.cuda.splitlines() if "_whole: " in line]
+    assert steps == ["// u_whole: u[m] = sum(total_part, u_parts[m,total_part])", "// h_whole: h[m] = max(top_part, h_parts[m,top_part])"]
+
+
+@pytest.mark.skipif(not any(chain.serves("sm_80") for chain in toolchains()), reason="no installed NVRTC serves sm_80")
+def test_no_spills():
+    program = attending(4)(attention.spec(512, 512, 64, made=attention.definition(causal=True))).program("sm_80")
+    assert compile_cuda(program.cuda, "sm_80").resources[program.name].spill_stores == 0
+
+
+def test_meaning():
+    """The definition in parts means the same in float64, whichever terms a part is of."""
+    made = in_parts(in_parts(rows.made, "total"), "top")
+    sizes = {"m": 3, "n": 10, "total_part": 4, "top_part": 3}
+    arrays = inputs(rows(m=3, n=10))
+    for chunk in (0, 3):
+        parts = made.evaluate(arrays, sizes, dict.fromkeys(made.outputs, float64), chunk)
+        whole = rows.made.evaluate(arrays, sizes, dict.fromkeys(made.outputs, float64), chunk)
+        for name, values in whole.items():
+            np.testing.assert_allclose(parts[name], values, rtol=1e-12)
+
+
+def test_texts():
+    strategy = by_warps(("total", 64))
+    assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
+    assert strategy != by_warps(("total", 32))
+    program = strategy(rows(**SHAPE)).program("sm_80")
+    assert "partial(name='total', parts=64)" in "\n".join(show(program))
+    assert "total: t_parts[m,total_part] += sum(n, sq[m,n]), each part of its own" in program.cuda
+    assert "total" in text(explain(strategy(rows(**SHAPE)), "sm_80"))
+    assert parse_kernel(graphene_text(program)).cuda == program.cuda
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+
+def test_a_part_left_out_is_seen():
+    """A completion without one of its shuffles."""
+    program = by_warps(("total", 64))(rows(**SHAPE)).program("sm_80")
+    arrays = inputs(program.spec)
+    (right, _) = program.spec.reference(*arrays.values())
+    shuffles = [one for one, loops in execs(program.ir.body) if one.spec.title == "Shfl" and not any(not loop.unroll for loop in loops)]
+    assert len(shuffles) == 5
+    for left_out in shuffles:
+        body = rewritten(program.ir.body, lambda one, out=left_out: () if one is out else (one,))
+        faulty = attrs.evolve(program.ir, body=body)
+        if left_out is shuffles[0]:
+            with pytest.raises(SimulationError, match="before anything was written"):
+                simulate(faulty, arrays)
+        else:
+            assert not np.allclose(simulate(faulty, arrays).outputs["y"], right, rtol=1e-2)
+
+
+def test_planted_faults():
+    """Warps meet in shared memory behind the loop: without that barrier they race."""
+    program = by_warps(("total", 64))(rows(**SHAPE)).program("sm_80")
+    planted = list(faults(program.ir))
+    assert planted and all(safety(faulty) for _, faulty in planted)
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+def changed(**formulas):
+    """`rows` with other formulas, by step."""
+    made = {part: {one.name: str(one.formula) for one in rows.made.steps if one.part == part} for part in ("first", "each", "last")}
+    for part in made.values():
+        part.update({name: text.replace("size_n", "size(n)") for name, text in {**part, **formulas}.items() if name in part})
+    return Fused(name="rows", dims="m n", over="n", operands={"X": "m n", "w": "m", "y": "m", "z": "m"}, **made)
+
+
+@pytest.mark.parametrize(
+    ("definition", "partial", "parts"),
+    [
+        (rows, ("totals", 4), ("no such step", "legal   t0 h0 square total")),
+        (rows, ("square", 4), ("no sum, maximum or minimum of one tensor", "legal   total top")),
+        (rows, ("total", 3), ("3 parts of each result, and 64 threads have terms of one", "legal   2 4 8 16 32 64")),
+        (rows, ("total", 128), ("128 parts", "legal   2 4")),
+        (changed(t0="t[m] = 1"), ("total", 4), ("step t0 writes t otherwise", "t[m] = 1", "times something whole")),
+        (changed(t0="t[m] = w[m]"), ("total", 4), ("step t0 writes t otherwise",)),
+    ],
+    ids=["unknown", "no reduction", "count", "too many", "no neutral start", "an offset"],
+)  # fmt: skip
+def test_refusals(definition, partial, parts):
+    with pytest.raises(DecompositionError) as caught:
+        by_warps(partial, definition=definition)(definition(**SHAPE)).cuda("sm_80")
+    assert all(part in str(caught.value) for part in parts), caught.value
+    assert "partial" in str(caught.value)
+
+
+def test_refusals_by_place():
+    late = rows.tile(m=1).to(Block).split(n=256).partial("total", 4).done()
+    alone = rows.partial("total", 4).tile(m=32).to(Block).tile(m=1).to(Thread).split(n=4).done()
+    in_memory = rows.partial("total", 4).tile(m=1).to(Block).place("sq", SH).split(n=256).done()
+    by_lanes = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+    placed = rows.partial("total", 4).tile(m=1).to(Block).place("t_parts", SH).split(n=256).load("X", RF, by_lanes).done()
+    product = attention.definition().partial("pv", 2).done()
+    own = rows.step("total", Reduction.done()).partial("total", 4).done()
+    for strategy, message in (
+        (late, "before split"), (alone, "one thread has all terms"), (in_memory, "only what threads hold of the terms"),
+        (placed, "parts lie in registers"), (own, "a strategy of its own"),
+    ):  # fmt: skip
+        with pytest.raises(DecompositionError, match=message):
+            strategy(rows(**SHAPE)).cuda("sm_80")
+    with pytest.raises(DecompositionError, match="split_k"):
+        product(attention.spec(64, 64, 32)).cuda("sm_80")
+    with pytest.raises(DecompositionError, match="is one step"):
+        MatMul(8, 8, 8)(GL, GL, GL)(Kernel).partial("total", 4).tile(8, 8).to(Block).done().cuda("sm_80")
+    for wrong in (1, 2.0, True):
+        with pytest.raises(ArgumentError, match="how many parts"):
+            rows.partial("total", wrong)
+
+
+def test_what_is_not_linear_is_completed_first():
+    """Where a step in the loop asks for the whole, the parts are joined there; results stay right."""
+    asked = changed(highest="h[m] = max(h[m], top[m] * top[m])")
+    made = in_parts(asked.made, "top")
+    assert [one.name for one in made.steps if one.name.endswith("_whole")] == ["top_whole"]
+    require_right(by_warps(("top", 64), definition=asked)(asked(**SHAPE)).program("sm_80"))
+    assert fused(asked(m=3, n=4)).temporaries.keys() <= made.temporaries.keys()

@@ -1,0 +1,86 @@
+"""Records of definitions of several steps: which one answers for a spec, what stands in where none does, epilogues by records of their own."""
+
+import numpy as np
+import pytest
+from test_records import made, no_settings, written  # noqa: F401
+
+from fireiron import *
+from fireiron.language import library
+from fireiron.strategies import attention, layernorm, lstm, mlp
+from fireiron.tune.record import strategy_hash
+from fireiron.tune.records import Records
+from fireiron.tune.task import make_task
+
+
+def of_definition(name, spec, **changes):
+    """A record of a strategy of the library for a definition."""
+    strategy = library.find(name).strategy
+    values = {one: tunable.values[0] for one, tunable in strategy.tunables().items()} | changes.pop("values", {})
+    return made(spec, strategy=name, strategy_hash=strategy_hash(strategy), values=values, **changes)
+
+
+def test_definitions_are_answered(tmp_path, monkeypatch):
+    """By the definition, the types and the sizes; heads count by their number, and the elements of one have to be as many."""
+    causal = attention.definition(causal=True)
+    spec = attention.spec(1024, 1024, 64, heads=16, batch=2, made=causal)
+    some = Records(
+        (
+            of_definition("attention:causal", spec, us=9.0, values={"bm": 64, "bn": 32}),
+            of_definition("attention:causal_held", spec, us=8.0, values={"bm": 64, "wm": 16}),
+            of_definition("attention", attention.spec(1024, 1024, 128, heads=16), us=3.0, values={"bn": 32}),
+        )
+    )
+    choice = some.best(spec, "sm_90")
+    assert choice.exact and choice.record.strategy == "attention:causal_held" and choice.strategy.spec == spec
+    near = some.best(attention.spec(512, 512, 64, heads=4, batch=8, made=causal), "sm_90")
+    assert not near.exact and near.record.strategy.startswith("attention:causal") and "distance 1.50" in near.why
+    for other in (
+        attention.spec(1024, 1024, 128, heads=16, batch=2, made=causal),
+        attention.spec(1024, 1024, 64, heads=16, dtype=bfloat16),
+    ):
+        assert some.find(other, "sm_90") is None
+        with pytest.raises(StoreError, match="fireiron tune attention"):
+            some.best(other, "sm_90")
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", *some)))
+    assert best(spec, "sm_90") == choice.strategy and best(spec, "sm_90", default=True) == choice.strategy
+    assert best(attention.spec(1024, 1024, 128, made=causal), default=True).spec.kind.starter == causal
+    with pytest.raises(ArgumentError, match="pinned"):
+        best(spec, pinned=True, default=True)
+
+
+def test_rows_have_defaults():
+    """The values that the file says for the size; of another size of rows no record answers."""
+    spec = layernorm.spec(4096, 1024)
+    assert library.defaults(spec) == (("layernorm", layernorm.values(spec)),)
+    recorded = of_definition("layernorm", layernorm.spec(8192, 1024), values={"rows": 1, "turns": 2})
+    assert Records((recorded,)).best(spec, "sm_90").record == recorded
+    assert Records((recorded,)).find(layernorm.spec(4096, 2048), "sm_90") is None
+    found = best(layernorm.spec(4096, 2048), default=True)
+    assert not found.tunables() and found.spec == layernorm.spec(4096, 2048)
+
+
+def test_an_epilogue_is_answered_by_a_record_of_its_own(tmp_path, monkeypatch):
+    a, b, bias = np.ones((64, 32), np.float16), np.ones((32, 48), np.float16), np.ones(48, np.float16)
+    text = "relu(acc + bias[n])"
+    plain = matmul.kernel(a, b, epilogue=text, bias=bias)
+    values = {"bm": 32, "bn": 32, "wm": 16, "wn": 16}
+    record = of_definition("small", plain.program.spec, architecture="sm_90", values=values, us=1.0)
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", record)))
+    matmul.clear()
+    for pinned in (None, True):
+        kernel = matmul.kernel(a, b, epilogue=text, bias=bias, pinned=pinned)
+        assert (kernel.block, kernel.grid()) == (128, 4) and kernel.program.cuda != plain.program.cuda
+    assert (matmul(a, b, epilogue=text, bias=bias) == 33).all()
+    with pytest.raises(StoreError, match="no record answers"):
+        matmul(a, b, epilogue="relu(acc - bias[n])", bias=bias, pinned=True)
+    matmul.clear()
+
+
+def test_operations_of_definitions():
+    def operations(name, spec):
+        return make_task(library.find(name).strategy, spec, "sm_90", fixed={}, sizes={}, name=name).operations
+
+    assert operations("attention", attention.spec(512, 256, 64, heads=4, batch=2)) == 4 * 512 * 256 * 64 * 8
+    assert operations("mlp", mlp.spec(8192, 128, 20)) == 2 * 8192 * 128 * 128 * 20
+    assert operations("lstm", lstm.spec(64, 32, 128)) == 4 * 64 * 32 * 128
+    assert operations("layernorm", layernorm.spec(64, 1024)) == 0

@@ -1,0 +1,34 @@
+"""Guard zones (zones.py): a byte that is written beside an output, or in a gap between its rows, is found."""
+
+import numpy as np
+import pytest
+from zones import NAN, ZONE, differing, placed, written_outside
+
+from fireiron import *
+
+SPEC = MatMul(3, 5, 2, dtype=float32, A=RowMajor, C=RowMajor(ld=8))(GL, GL, GL)(Kernel)
+
+
+@pytest.mark.parametrize("place", [0, ZONE - 1, ZONE + 5 * 4, ZONE + 31, ZONE + (2 * 8 + 5) * 4, -1])
+def test_bytes_outside(place):
+    whole, array = placed(np, SPEC.C, {})
+    assert array.shape == (3, 5) and array.strides == (32, 4) and np.isnan(array).all()
+    array[...] = 1
+    assert written_outside(whole, array) == 0
+    whole[place] = 1
+    assert written_outside(whole, array) == 1
+
+
+def test_inputs_lie_in_nan():
+    whole, array = placed(np, SPEC.A, {}, np.ones((3, 2), np.float32))
+    outside = np.concatenate([whole[:ZONE], whole[-ZONE:]])
+    assert (outside == NAN).all() and np.isnan(outside.view(np.float32)).all() and (array == 1).all()
+
+
+def test_differing():
+    right = {"C": np.arange(15.0).reshape(3, 5)}
+    assert not differing(SPEC, {}, right, right)
+    for wrong in (np.nan, 3.001):
+        got = {"C": right["C"].astype(np.float32)}
+        got["C"][0, 3] = wrong
+        assert "C[0, 3] is" in differing(SPEC, {}, got, right)[0]
