@@ -246,7 +246,7 @@ class _Bounds:
     def _tests(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> Iterator[Less]:
         """The conditions that say of a value that it lies below the extent."""
         for one in conditions:
-            if isinstance(one, Less) and one.left == value and self._below(one.right, extent + 1):
+            if isinstance(one, Less) and one == less(value, one.right) and self._below(one.right, extent + 1):
                 yield one
 
     def _straddling(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr, dim: int) -> Finding | None:
