@@ -254,6 +254,7 @@ from fireiron.values.machine import float8_e5m2 as float8_e5m2
 from fireiron.values.machine import int32 as int32
 from fireiron.values.machine import int8 as int8
 from fireiron.values.machine import tf32 as tf32
+from fireiron.values.machine import uint8 as uint8
 from fireiron.values.strides import ANY as ANY
 from fireiron.values.strides import AnyStride as AnyStride
 from fireiron.values.strides import Strides as Strides

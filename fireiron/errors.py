@@ -29,6 +29,13 @@ def shown(value: object) -> str:
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
 
 
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """The name that somebody may have meant who wrote another; None where none is like it."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, list(names), 1)), None)
+
+
 def call_folder() -> Path | None:
     """The folder of the file that the nearest caller outside this package stands in; None for one that stands in no file."""
     frame = _caller()

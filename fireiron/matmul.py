@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError, FireironError, LaunchError
+from fireiron.errors import ArgumentError, FireironError, LaunchError, closest
 from fireiron.spec import Spec, default_result
 from fireiron.specs.epilogue import (
     RESULT,
@@ -48,6 +48,7 @@ from fireiron.values.machine import (
     as_dtype,
     float32,
     float64,
+    uint8,
 )
 from fireiron.values.strides import StorageOrder, Strides
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
@@ -73,6 +74,12 @@ ALIGNMENT: Final = 16
 _MOST_ALIGNED: Final = 64
 _TYPES: Final = {dtype.numpy: dtype for dtype in reversed(DTYPES)}
 """Element types by NumPy's name; float32 is float32, not tf32."""
+
+_FURTHER: Final = {**_TYPES, **{name: dtype for dtype in DTYPES for name in dtype.alike}}
+"""Those of arrays that an epilogue reads."""
+
+_MULTIPLIED: Final = [name for name, dtype in _TYPES.items() if dtype != uint8]
+"""Those of arrays that are multiplied, and of results."""
 
 
 @attrs.frozen
@@ -551,8 +558,8 @@ def _check(given: Given) -> None:
             raise ArgumentError(asked, got=operand.shape, legal="2 or 3", hint=hint)
         if 0 in operand.shape:
             raise ArgumentError(f"{name} is empty", got=operand.shape, legal="sizes of at least 1")
-        if operand.dtype not in _TYPES:
-            raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(_TYPES))
+        if operand.dtype not in _MULTIPLIED:
+            raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=_MULTIPLIED)
     a, b, out = given["a"], given["b"], given.get("out")
     if a.shape[-1] != b.shape[-2]:
         raise ArgumentError(f"a has {a.shape[-1]} columns, b {b.shape[-2]} rows", got=(a.shape, b.shape), legal="M x K and K x N")
@@ -596,6 +603,8 @@ def _multiplied(kind: DType, wanted: Any) -> DType:
 
 def _result(kind: DType, out: Operand | None, c_dtype: Any) -> DType:
     wanted = None if c_dtype is None else as_dtype(c_dtype)
+    if wanted is not None and wanted.numpy not in _MULTIPLIED:
+        raise ArgumentError("c_dtype: no kernels for results of this type", got=wanted, legal=_MULTIPLIED)
     if out is None:
         return wanted or default_result(kind)
     if wanted is not None and wanted.numpy != out.dtype:
@@ -765,7 +774,9 @@ def _with_operands(
     inputs = [name for name in made.uses if name not in plain.operands and name not in made.outputs and not name.startswith(INDICES)]
     missing = [name for name in inputs if name not in given]
     if missing:
-        raise ArgumentError(f"matmul: the epilogue reads {', '.join(missing)}, which is not given", hint=f"matmul(a, b, {missing[0]}=...)")
+        meant = closest(missing[0], [name for name in given if name not in inputs])
+        hint = f"did you mean {meant}, which is given?" if meant else f"matmul(a, b, {missing[0]}=...)"
+        raise ArgumentError(f"matmul: the epilogue reads {', '.join(missing)}, which is not given", got=text if meant else None, hint=hint)
     unknown = [name for name in given if name not in inputs]
     if unknown:
         raise ArgumentError(f"matmul: the epilogue does not read {unknown[0]}", got=text, legal=inputs or "none")
@@ -784,7 +795,8 @@ def _with_operands(
     for name, one in further.items():
         one = _turned(one) if name in turned else one
         if name != RESULT and name in made.uses:
-            kinds[name], orders[name] = _TYPES[one.dtype], _stored(one, name, made.uses[name], plain)
+            orders[name] = _stored(one, name, made.uses[name], plain)
+            kinds[name] = _FURTHER[one.dtype]
     spec = with_epilogue(plain, text, kinds, orders)
     loose = {name: min(one.align, ALIGNMENT) for name, one in further.items() if name in spec.operands and one.align < ALIGNMENT}
     return spec.with_operands(**{name: _loosened(spec.operands[name], align) for name, align in loose.items()}), turned
@@ -795,8 +807,8 @@ def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> 
     wanted = tuple(constant(plain.size(dim)) for dim in dims)
     if not dims:
         raise ArgumentError(f"{name} is passed by value, and is given as an array of {operand.shape}", hint=f"a number, or {name}[n]")
-    if operand.dtype not in _TYPES:
-        raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(_TYPES))
+    if operand.dtype not in _FURTHER:
+        raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(_FURTHER))
     if operand.shape != wanted:
         raise ArgumentError(f"{name} has the shape {operand.shape}", legal=f"{wanted}, as {name}[{','.join(dims)}] says")
     if len(dims) == 1:

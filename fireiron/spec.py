@@ -577,8 +577,7 @@ def check_size(value: object, what: str) -> Expr:
 
 def check_value(value: float, dtype: DType) -> None:
     """Refuse a number that an element type does not represent exactly."""
-    most = 2**dtype.mantissa if dtype.kind == "float" else 2 ** (dtype.bits - 1) - 1
-    least = -most if dtype.kind == "float" else -most - 1
+    least, most = (-(2**dtype.mantissa), 2**dtype.mantissa) if dtype.kind == "float" else dtype.limits
     if isinstance(value, int) and least <= value <= most:
         return
     legal = f"{least} ... {most}"

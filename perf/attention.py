@@ -19,6 +19,7 @@ from tabulate import tabulate
 
 from fireiron import Strides
 from fireiron.errors import FireironError
+from fireiron.language.library import defaults, find
 from fireiron.strategies import attention
 
 WIDTH = 2048
@@ -26,6 +27,9 @@ WIDTH = 2048
 
 FIRST = {"held": False, "bm": 128, "bn": 64, "wm": 32, "stages": 2, "bd": 64, "together": 0, "slack": 0}
 """The strategy's own values: queries in registers or not, the tunables, and the slack of the maximum."""
+
+LIBRARY = ("library",)
+"""The strategy and the values that the library takes by itself."""
 
 CANDIDATES = {
     128: (
@@ -70,7 +74,11 @@ def spec_of(length, d, causal, tokens, slack=0):
 
 @functools.cache
 def kernel_of(length, d, causal, tokens, values):
-    """A compiled kernel; None where it is refused."""
+    """A compiled kernel of such values, or what the library takes; None where it is refused."""
+    if values == LIBRARY:
+        spec = spec_of(length, d, causal, tokens)
+        name, own = defaults(spec, "sm_90")[0]
+        return find(name).strategy.with_(**own)(spec).compile("sm_90")
     given = dict(zip(FIRST, values, strict=True))
     held, slack = given.pop("held"), given.pop("slack")
     if not causal:
@@ -187,17 +195,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tune", type=int, default=4096)
     parser.add_argument("--tokens", type=int, default=16384)
-    parser.add_argument("--default", action="store_true", help="measure the strategy as it is, and no candidates")
+    parser.add_argument("--default", action="store_true", help="measure what the library takes, and no candidates")
     given = parser.parse_args()
     sizes, dims = ([int(one) for one in text.split(",")] for text in (given.sizes, given.dims))
     order = [given.tune, *(one for one in sizes if one != given.tune)]
-    own = tuple(FIRST.values())
-    best, rows, records = {(d, c): own for d in dims for c in (False, True)} if given.default else {}, {}, []
+    best, rows, records = {(d, c): LIBRARY for d in dims for c in (False, True)} if given.default else {}, {}, []
     with ThreadPoolExecutor(8) as pool:
         list(
             pool.map(
                 lambda one: kernel_of(*one),
-                [(given.tune, d, c, given.tokens, v) for d in dims for c in (False, True) for v in candidates_of(d, c)],
+                [(given.tune, d, c, given.tokens, v) for d in dims for c in (False, True) for v in (() if given.default else candidates_of(d, c))],
             )
         )
         for length in order:

@@ -14,9 +14,10 @@ Q[b,m,g,r,d], K[b,n,g,d], V[b,n,g,d], O[b,m,g,r,d]: `r` heads of queries read ea
 own. `spec` takes strides for other orders. `scale`, above 0, is what scores are multiplied by. A row that sees no key is 0: the running
 maximum begins at a finite number, less which exp2 of -inf is 0.
 
-`held` keeps the queries in registers, where `strategy` reads them again for each block of keys. Without a window the last queries of a
-causal kernel begin first (`together` heads at a time; 0: all), as they see the most keys. Scores are made of `bd` elements of a head at a
-time, and the sum so far is rescaled under a branch: both bound what ptxas moves, which would fill more than 255 registers with fragments.
+`held` keeps the queries in registers, where `strategy` reads them again for each block of keys; `steady` rescales without asking. Without
+a window the last queries of a causal kernel begin first (`together` heads at a time; 0: all), as they see the most keys. Scores are made of
+`bd` elements of a head at a time, and the sum so far is rescaled under a branch: both bound what ptxas moves, which would fill more than
+255 registers with fragments.
 """
 
 from fireiron import *
@@ -82,10 +83,11 @@ tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
 staged = Move.load(SRC, SH, fragments).converted().swizzle().reuse_buffer().coalesced(8).done()
 
 
-def by_rows(made, held=False, apart=False):
+def by_rows(made, held=False, apart=False, branch=True):
     """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out.
 
-    With `apart` each of the four lanes that hold a row adds up its own part of the row's sum, and they meet behind the loop.
+    With `apart` each of the four lanes that hold a row adds up its own part of the row's sum, and they meet behind the loop. Without
+    `branch` the sum so far is rescaled in every turn, whether or not a maximum moved.
     """
     scores = MatMul.split(bd).split(16).unroll()
     scores = scores.load(B, RF, fragments) if held else scores.load(A, RF, fragments).load(B, RF, fragments)
@@ -104,7 +106,7 @@ def by_rows(made, held=False, apart=False):
         .tile(m=wm)
         .to(Warp)
         .step("s", scores.then(tiles))
-        .step("rescale", Pointwise.done(UNLESS_ONE))
+        .step("rescale", Pointwise.done(UNLESS_ONE) if branch else Pointwise.done())
         .step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles))
         .step("store", staged)
         .done()
@@ -112,6 +114,7 @@ def by_rows(made, held=False, apart=False):
 
 
 strategy = by_rows(definition())
+steady = by_rows(definition(), branch=False)
 causal = by_rows(definition(causal=True))
 held = by_rows(definition(), held=True)
 causal_held = by_rows(definition(causal=True), held=True)
@@ -134,7 +137,13 @@ def values(spec):
     return {"bm": 64 if m <= 64 else 128, "stages": 2, **wide}
 
 
-causal_values = values
+steady_values = causal_values = values
+
+
+def best(spec):
+    """The name of the fastest strategy for a problem on an H200; with few elements of a head a branch costs more than it saves."""
+    few = (constant(spec.size("d")) or 128) <= 64
+    return "causal" if spec.starter == causal.start else "steady" if few else "strategy"
 
 
 def held_values(spec):

@@ -33,13 +33,13 @@ mma = MatMul.tile(16, 16).unroll().mma_tile().done()
 class DrawnDefinition:
     """A definition, a strategy that starts from it or goes around it, and its spec."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, form=None):
         self.seed = seed
         self.random = random.Random(seed)
         self.features = set()
         self.symbols = {}
         self.operands, self.each, self.first, self.last = {}, {}, {}, {}
-        self.form = self.choice(("elements", "rows", "product", "carried"))
+        self.form = form or self.choice(("elements", "rows", "product", "carried", "transposed"))
         self.features.add(self.form)
         getattr(self, f"draw_{self.form}")()
 
@@ -193,24 +193,7 @@ class DrawnDefinition:
         self.output("C", ("m", "n"), value)
         if self.chance(0.3, "two outputs"):
             self.output("Z", ("m", "n"), self.choice(known))
-        if self.chance(0.5, "mma"):
-            bm, bn, bk = self.choice((32, 64)), self.choice((32, 64)), self.choice((16, 32))
-            loop = MatMul.split(bk)
-            loop = loop.pipeline(2) if self.chance(0.5, "pipeline") else loop
-            loop = loop.load(A, SH, copy).swizzle().load(B, SH, copy).swizzle().tile(bm // 2, bn // 2).to(Warp).split(16).unroll()
-            loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
-            dtype, halves, sizes = (
-                float16,
-                ("A", "B"),
-                {"m": self.size(bm, 2), "n": 8 * self.random.randint(1, 9), "k": 8 * self.random.randint(1, 9)},
-            )
-        else:
-            bm, bn, bk = self.choice((16, 32)), self.choice((16, 32)), self.choice((4, 8))
-            near = Move.tile(1, 1).to(Thread).done()
-            loop = MatMul.split(bk)
-            loop = loop.load(A, SH, near).load(B, SH, near) if self.chance(0.6, "shared") else loop
-            loop = loop.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-            dtype, halves, sizes = None, (), {"m": self.size(bm, 2), "n": self.size(bn, 2), "k": self.random.randint(1, 30)}
+        (bm, bn, loop), (dtype, halves, sizes) = self.product()
 
         def chain(start):
             blocks = start.tile(m=bm, n=bn).to(Block)
@@ -219,6 +202,55 @@ class DrawnDefinition:
             return blocks.step("mm", loop).done()
 
         self.finish("m n k", sizes, chain, symbolic=("m", "n"), halves=halves, dtype=dtype)
+
+    def product(self, square=False):
+        """Tiles and strategy of a product; its element type, operands that have it, and sizes. Of a `square` one a tile has all."""
+        count = 1 if square else 2
+        if self.chance(0.5, "mma"):
+            bm, bn, bk = self.choice((32, 64)), self.choice((32, 64)), self.choice((16, 32))
+            bn = bm if square else bn
+            loop = MatMul.split(bk)
+            loop = loop.pipeline(2) if self.chance(0.5, "pipeline") else loop
+            loop = loop.load(A, SH, copy).swizzle().load(B, SH, copy).swizzle().tile(bm // 2, bn // 2).to(Warp).split(16).unroll()
+            loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
+            dtype, halves, columns = float16, ("A", "B"), 8 * self.random.randint(1, bn // 8 if square else 9)
+            sizes = {"m": columns if square else self.size(bm, count), "n": columns, "k": 8 * self.random.randint(1, 9)}
+            return (bm, bn, loop), (dtype, halves, sizes)
+        bm, bn, bk = self.choice((16, 32)), self.choice((16, 32)), self.choice((4, 8))
+        bn = bm if square else bn
+        near = Move.tile(1, 1).to(Thread).done()
+        loop = MatMul.split(bk)
+        loop = loop.load(A, SH, near).load(B, SH, near) if self.chance(0.6, "shared") else loop
+        loop = loop.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+        rows = self.size(bm, count)
+        return (bm, bn, loop), (None, (), {"m": rows, "n": rows if square else self.size(bn, count), "k": self.random.randint(1, 30)})
+
+    def draw_transposed(self):
+        """A product of which other steps read, or write, the elements at (n, m): in registers, or placed where all threads read it."""
+        self.operands = {"A": "m k", "B": "k n"}
+        self.each = {"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}
+        known = self.chain(["acc[m,n]"], ("m", "n"), self.random.randint(0, 2))
+        turned = known[-1].replace("[m,n]", "[n,m]")
+        if self.chance(0.5, "turned temporary"):
+            self.each["turn"] = f"u[m,n] = {self.choice(('{}', 'relu({})')).format(turned)}"
+            turned = self.choice(("u[m,n]", "u[n,m]"))
+        bias = self.operand(self.choice((("m", "n"), ("n",), ("m",))))
+        self.output("C", ("m", "n"), self.choice(("{}", "{} * 0.5", "{} + " + bias)).format(turned))
+        if bias.partition("[")[0] not in self.each["store_C"]:
+            del self.operands[bias.partition("[")[0]]
+        if self.chance(0.3, "turned result"):
+            self.operands["Z"] = "m n"
+            self.each["store_Z"] = f"Z[n,m] = {self.choice(known)}"
+        (bm, bn, loop), (dtype, halves, sizes) = self.product(square=True)
+        temporary = next((one for one in ("u", "t0") if any(text.startswith(f"{one}[") for text in self.each.values())), None)
+
+        def chain(start):
+            blocks = start.tile(m=bm, n=bn).to(Block)
+            if temporary and self.chance(0.3, "placed"):
+                blocks = blocks.place(temporary, SH)
+            return blocks.step("mm", loop).done()
+
+        self.finish("m n k", sizes, chain, halves=halves, dtype=dtype)
 
     def draw_carried(self):
         known = self.chain([self.operand(("m", "n"))], ("m", "n"), self.random.randint(0, 2))
@@ -254,12 +286,12 @@ class DrawnDefinition:
         self.finish("m n", {"m": self.random.randint(1, 9), "n": count}, chain, symbolic=("m",), over="n")
 
 
-def draw(seed):
-    """A draw that can be lowered, and how many were refused before it."""
+def draw(seed, form=None):
+    """A draw that can be lowered, of a form where one is asked for, and how many were refused before it."""
     refused = 0
     while True:
         try:
-            drawn = DrawnDefinition(f"{seed}/{refused}")
+            drawn = DrawnDefinition(f"{seed}/{refused}", form)
             drawn.program = drawn.strategy(drawn.bound).program("sm_80")
             _ = drawn.program.ir
             return drawn, refused

@@ -185,6 +185,7 @@ NAMED = {
     "the smaller of sums": minimum(i * 3 - 7, j + back) * 2,
     "the smaller of masks": minimum(i | j, M) - 1,
     "a comparison as a number": less(i, j) * 3 + less(j, 9),
+    "zero or not": less(i, 1) + less(back, 1) * 2 + less(M * i, 1) * 4,
     "compared comparisons": equal(less(i, j), less(j, M)),
     "and in or": any_of([all_of([less(i, j), less(j, M)]), equal(i % 3, 1), all_of([less(back, j), equal(j, P)])]),
     "or in and": all_of([any_of([less(i, j), less(M, 50)]), any_of([equal(i % 3, 1), less(back, 0)])]),

@@ -138,6 +138,8 @@ def test_a_loop_of_one_turn_leaves_nothing():
 
 
 def test_no_number_is_made_of_its_bits():
+    short = {-1.0000000150474662e30: "-1e30f", 9.999999747378752e-06: "1e-05f", 0.1: "0.1f", 16777217: "16777217.0f", 1 / 3: "0.33333334f"}
+    assert {number: literal(number, float32) for number in short} == short and literal(1 / 3, float64) == "0.3333333333333333"
     assert literal(float("inf"), float32) == "__int_as_float(0x7f800000)"
     assert literal(float("-inf"), float64) == "static_cast<double>(__int_as_float(0xff800000))"
     assert literal(float("nan"), float16) == "__float2half_rn(__int_as_float(0x7fc00000))"

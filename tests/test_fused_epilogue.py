@@ -163,9 +163,23 @@ def test_a_whole_sum_takes_no_atomics():
 def test_what_cannot_be_added_up():
     with pytest.raises(FireironError, match="each block has a part of y, and one in float16 would be rounded once more"):
         _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
-    with pytest.raises(FireironError, match="tile takes at most 1 sizes") as caught:
-        _ = of("maxwell", "C = acc; y[m] = max(n, acc)").program("sm_80").ir
-    assert "n is reduced: store_y: y[m] = max(n, acc[m,n])" in str(caught.value) and "legal   tile(m=128, n=56)" in str(caught.value)
+    with pytest.raises(FireironError, match="store_y: each tile has a part of y, and only sums of several are added") as error:
+        _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
+    assert error.value.legal == "a tile with all of n"
+    for text, said in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum joins by")):
+        with pytest.raises(FireironError, match=said):
+            MatMul.epilogue(f"C = acc; {text}")
+
+
+EXTREMA = "C = acc; y[m] max= max(n, acc); w[m] = min(n, abs(acc + bias[n])); z[n] += sum(m, acc); q[m] = prod(n, 1 + acc * 0.01)"
+
+
+@pytest.mark.parametrize("name, options", [("hmma_ampere", {}), ("small", {})])
+def test_maxima_of_rows_that_a_block_has(name, options):
+    """Of rows that end inside a tile too; no two blocks have parts of one, so nothing is joined in memory but the sums of columns."""
+    strategy = of(name, EXTREMA, (200, 24, 40), **options)
+    program = agrees(strategy, TARGETS.get(name))
+    assert program.cuda.count("atomicAdd(") == 1 and program.ir.zeroed == ("z",)
 
 
 # ---------------------------------------------------------------------------------------------- texts
@@ -334,6 +348,7 @@ def test_what_matmul_refuses():
     text = "relu(acc + bias[n])"
     for arguments, message in (
         ({"epilogue": text}, "reads bias, which is not given"),
+        ({"epilogue": "acc + bais[n]", "bias": bias}, "(?s)reads bais, which is not given.*did you mean bias"),
         ({"epilogue": text, "bias": bias, "scale": 2}, "does not read scale"),
         ({"epilogue": text, "bias": bias[:3]}, "bias has the shape"),
         ({"epilogue": text, "bias": 2.0}, "bias is a number, and the epilogue reads bias"),

@@ -28,9 +28,9 @@ def loop_of(text):
 def test_blocks_above_the_diagonal_are_left_out():
     assert loop_of(text_of(256, 256)) == "8"
     text = text_of(256, 256, causal=True)
-    assert loop_of(text) == "block * 2 + 2"
-    assert "if (block * 64 + warp * 16 < n * 32 + 31) {" in text
-    assert loop_of(text_of(256, 128, causal=True)) == "min(4, block * 2 + 2)"
+    assert loop_of(text) == "block_m * 2 + 2" and "block_m = 3 - blockIdx.x" in text
+    assert "if (block_m * 64 + warp * 16 < n * 32 + 31) {" in text
+    assert loop_of(text_of(256, 128, causal=True)) == "min(4, block_m * 2 + 2)"
 
 
 def test_blocks_behind_the_window_are_left_out():
@@ -207,4 +207,4 @@ def test_turns_are_counted():
     assert 0.5 < masked_one.flops / whole.flops < 0.65 and 0.45 < masked_one.useful / whole.useful < 0.55
     said = "loop over n: a block takes 1 to 4 of 4 turns, 2.5 on average (62%)"
     assert said in str(masked_one) and said in text(explain(strategies[0], "sm_90")) and "turns" not in str(whole)
-    assert "Those of block 3" in re.sub(r"</text>\s*<text[^>]*>", " ", str(timeline(strategies[0].program("sm_90"))))
+    assert "Those of block 0" in re.sub(r"</text>\s*<text[^>]*>", " ", str(timeline(strategies[0].program("sm_90"))))

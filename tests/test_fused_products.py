@@ -203,8 +203,8 @@ def test_layers_in_registers_need_no_barrier_but_that_of_the_weights():
 def test_one_block_stores_a_row_sum():
     """All tiles of a row have its sum; the first one stores it."""
     text = bound("gemm_row_sum", (128, 256, 64), SMALL).program(TARGET).cuda
-    assert "if (block_n < 1 && warp_n < 1 && thread % 4 < 1)" in text
-    assert text.count("if (block_n < 1 && warp_n < 1) {") == 2, "and sums it up, in both steps of a stage"
+    assert "if (block_n == 0 && warp_n == 0 && thread % 4 == 0)" in text
+    assert text.count("if (block_n == 0 && warp_n == 0) {") == 2, "and sums it up, in both steps of a stage"
 
 
 # ---------------------------------------------------------------------------------------------- planted faults

@@ -86,6 +86,7 @@ def test_draws_have_everything():
     wanted = (
         "elements", "rows", "product", "carried", "mma", "epilog", "mask", "in place", "broadcast", "number", "overhanging", "symbolic",
         "two outputs", "mixed types", "column-major", "carried sum", "carried max", "row of a warp", "row of a block", "warps", "shared", "joined",
+        "transposed", "turned temporary", "placed",
     )  # fmt: skip
     assert all(found[name] for name in wanted), found
     assert refusals < 80, refusals
@@ -99,6 +100,34 @@ def test_printed_texts_on_a_cpu(tmp_path):
         arrays = inputs(one, number)
         got = host.run(number, arrays, one.symbols, number)
         assert not wrong(one, got, arrays), (wrong(one, got, arrays), program_to_paste(one))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_transposed_reads(tmp_path):
+    """What is read at (n, m) is the element at (n, m): in the simulator, in the printed text, and by the definition."""
+    some = [drawn_definition(seed, "transposed")[0] for seed in range(SEED + 900, SEED + 900 + 8 * SCALE)]
+    host = HostProgram([Printed.of(one.program) for one in some], tmp_path)
+    for number, one in enumerate(some):
+        arrays = inputs(one, number)
+        got = simulate(one.program.ir, arrays, one.symbols, order=random.Random(number)).outputs
+        assert not wrong(one, got, arrays), (wrong(one, got, arrays), program_to_paste(one))
+        got = host.run(number, arrays, one.symbols, number)
+        assert not wrong(one, got, arrays), (wrong(one, got, arrays), program_to_paste(one))
+
+
+@pytest.mark.parametrize("formula", ["C[m,n] = X[n,m] * 2", "C[n,m] = X[m,n] * 2"])
+def test_parts_of_what_is_read_transposed_are_refused(formula):
+    """A tile of rows is no tile of columns; where a tile has all of both, an element is the one that the formula says."""
+    definition = Fused(name="turned", dims="m n", operands={"X": "m n", "C": "m n"}, each={"x": formula})
+    spec = definition(m=16, n=16, dtype=float32)
+    x = np.arange(256, dtype=np.float32).reshape(16, 16)
+    for size, holds in ((8, False), (16, True), (32, True)):
+        strategy = definition.tile(m=size, n=size).to(Block).step("x", AnySpec.tile(1, 1).to(Thread).done()).done()
+        if holds:
+            assert (strategy(spec).compile("sm_80")(x) == 2 * x.T).all()
+            continue
+        with pytest.raises(FireironError, match="along m and along n, of which a tile has only a part"):
+            _ = strategy(spec).program("sm_80").ir
 
 
 # ---------------------------------------------------------------------------------------------- planted faults

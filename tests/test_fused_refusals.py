@@ -73,6 +73,7 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
             ("the loop is over n, which no step of each has",),
         ),
         ({"each": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = y[m] + t[m]"}}, ("step y: ",)),
+        ({"each": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is no operand", "did you mean total?")),
         ({"name": "two words"}, ("the name of a definition is an identifier",)),
     ],
 )

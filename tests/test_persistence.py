@@ -198,7 +198,7 @@ def test_refusals():
 
 def test_text():
     text = plain()(singles(16 * 7, 16, 8)).program("sm_80").cuda
-    assert "for (int turn = 0; turn < (block < 1) + 2; ++turn) {\n    const int tile = turn * 3 + block;" in text
+    assert "for (int turn = 0; turn < (block == 0) + 2; ++turn) {\n    const int tile = turn * 3 + block;" in text
     assert "<<<3, 64>>>" in text
     assert "turn" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
 

@@ -185,6 +185,8 @@ def _node(value: Expr) -> tuple[str, Binds]:
             return f"{HILBERT.name}({', '.join(expression(one) for one in value.children)})", Binds.NAME
         case Less(left=Const() as left, right=right):
             return f"{operand(right, Binds.SUM)} > {operand(left, Binds.SUM)}", Binds.COMPARISON
+        case Less(left=left, right=Const(value=1)) if left.low >= 0:
+            return f"{operand(left, Binds.SUM)} == 0", Binds.COMPARISON
         case Less(left=left, right=right):
             return f"{operand(left, Binds.SUM)} < {operand(right, Binds.SUM)}", Binds.COMPARISON
         case Equal(left=left, right=right):

@@ -33,6 +33,9 @@ def zero(dtype: DType, width: int) -> str:
 
 INT_MIN = -(1 << 31)
 
+LONG = 1e16
+"""Where the decimal digits of a float are written with an exponent."""
+
 
 def literal(number: float, dtype: DType) -> str:
     """A constant of an element type. What is no number is made of its bits, as NVRTC has no macros for it."""
@@ -48,7 +51,19 @@ def literal(number: float, dtype: DType) -> str:
         bits = 0x7FC00000 if math.isnan(number) else 0x7F800000 if number > 0 else 0xFF800000
         single = f"__int_as_float({bits:#010x})"
         return single if dtype.bits == 32 else f"static_cast<{dtype.cuda}>({single})"
-    return f"{float(number)!r}" + ("f" if dtype.bits == 32 else "")
+    return f"{_shortest(float(number))}f" if dtype.bits == 32 else repr(float(number))
+
+
+def _shortest(number: float) -> str:
+    """The shortest decimal number that is the same float, in 32 bits; an integer as it is."""
+    import numpy
+
+    if number.is_integer() and abs(number) < LONG:
+        return repr(number)
+    with numpy.errstate(over="ignore"):
+        single = numpy.float32(number)
+    held = bool(numpy.isfinite(single)) and (single != 0 or number == 0)
+    return repr(float(str(single)) if held else number).replace("e+", "e")
 
 
 _TO_HALF: Mapping[str, str] = {
@@ -56,9 +71,11 @@ _TO_HALF: Mapping[str, str] = {
     "double": "__double2half",
     "int": "__int2half_rn",
     "signed char": "__int2half_rn",
+    "unsigned char": "__int2half_rn",
 }
 _TO_BFLOAT: Mapping[str, str] = {
     "float": "__float2bfloat16_rn", "double": "__double2bfloat16", "int": "__int2bfloat16_rn", "signed char": "__int2bfloat16_rn",
+    "unsigned char": "__int2bfloat16_rn",
 }  # fmt: skip
 
 

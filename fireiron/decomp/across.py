@@ -49,7 +49,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxy"
 PARTS = "z"
 """The dimension of partial results, beside those that have one of the letters."""
 
-JOINED = {"sum": "+", "max": "max", "min": "min"}
+JOINED = {"sum": "+", "max": "max", "min": "min", "prod": "*"}
 
 Visits = Sequence[tuple[Digit, Expr]]
 """Digits that a thread visits, each with the variable of its loop."""

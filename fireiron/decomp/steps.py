@@ -5,14 +5,14 @@ What no strategy was chosen for follows whoever decides who holds its registers;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from fireiron.decomp.masks import in_place, may_fail
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
-from fireiron.executable.follow import by_thread
+from fireiron.executable.follow import LARGEST, by_thread
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.language.plain import without_ones
@@ -156,6 +156,7 @@ class _Steps:
 
     def expansion(self) -> Expansion:
         self._require_no_loop()
+        self._require_whole()
         self.views = dict(self.spec.operands)
         for name, dims in self.made.uses.items():
             if not self.views[name].memory.counts:
@@ -183,6 +184,22 @@ class _Steps:
                 raise DecompositionError(
                     f"{self.spec.title}: its steps take one element of {dim}",
                     got=str(self.spec.size(dim)), within=self.spec, at=self.draft.origin, hint=f".{verb} first",
+                )  # fmt: skip
+
+    def _require_whole(self) -> None:
+        """Refuse tiles of a dimension where a tensor is read along another than it has: a tile of one is not a tile of the other."""
+        for own, other, name in self.made.alike:
+            for dim in (own, other):
+                counted = self.spec.operands.get(f"{INDICES}{dim}")
+                if counted is None or _is_whole(counted):
+                    continue
+                hint = f"tile({dim}={counted.tensor.shape[0]}), and strategies of steps that divide it further"
+                if name in self.spec.operands and self.spec.operands[name].memory.of_grid:
+                    hint = f"an operand whose dimensions are declared as they are read, or {hint}"
+                raise DecompositionError(
+                    f"{self.spec.title}: {name} goes along {own} and along {other}, of which a tile has only a part",
+                    got=f"{counted.shape[0]} of {counted.tensor.shape[0]} along {dim}", legal=f"all of {own} and of {other} in a tile",
+                    within=self.spec, at=self.draft.origin, hint=hint,
                 )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ one step
@@ -283,6 +300,9 @@ class _Steps:
         counted = [self.views[f"{INDICES}{dim}"] for dim in one.over]
         if not target.memory.of_grid or all(view.shape == view.tensor.shape for view in counted):
             return None
+        if one.joins_by != "sum":
+            self._require_all(step, counted)
+            return None
         if target.dtype not in TYPES:
             raise DecompositionError(
                 f"step {step.name}: each block has a part of {one.output}, and one in {target.dtype} would be rounded once more by each",
@@ -295,6 +315,18 @@ class _Steps:
             origin=self.draft.origin,
         )  # fmt: skip
         return whole_view(tensor, copy)
+
+    def _require_all(self, step: Step, counted: Sequence[View]) -> None:
+        """Refuse a maximum, a minimum or a product of which a tile has a part: only sums are joined in memory."""
+        one = step.formula
+        part = next((dim for dim, view in zip(one.over, counted, strict=True) if not _is_whole(view)), None)
+        if part is not None:
+            size, whole = (str(shape[0]) for shape in (self.views[f"{INDICES}{part}"].shape, self.views[f"{INDICES}{part}"].tensor.shape))
+            raise DecompositionError(
+                f"step {step.name}: each tile has a part of {one.output}, and only sums of several are added to memory",
+                got=f"{shown(one)}, {size} of {whole} along {part}", legal=f"a tile with all of {part}", within=self.spec,
+                at=self.draft.origin, hint=f"a tile of {whole} along {part}; or {one.reduction}({part}, ...) in a kernel of its own",
+            )  # fmt: skip
 
     def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:
         """Work on elements: what is read and written has two names, `x` and `x_before`.
@@ -440,6 +472,12 @@ def _letters(dims: tuple[str, ...]) -> dict[str, str]:
 def _nearest(value: int | float, dtype: DType) -> int | float:
     """A number of a formula as the float of a type that is nearest to it; of integers as it is."""
     return value if dtype.kind != "float" else dtype.to_numpy().type(value).item()
+
+
+def _is_whole(counted: View) -> bool:
+    """Whether a tile has all of a dimension, of which these are the coordinates."""
+    size, extent = counted.shape[0], counted.tensor.shape[0]
+    return size == extent or (constant(size) or 0) >= (constant(extent) or LARGEST)
 
 
 def _extent(counted: View) -> View:

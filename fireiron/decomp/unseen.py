@@ -73,13 +73,14 @@ class _Hidden:
         one = step.formula
         value: Value = hidden if hidden is not None else self._reduced(one, self._simple(one.value))
         if one.joins:
-            sign = {"sum": "+", "max": "max", "min": "min"}[one.joins_by]
+            sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[one.joins_by]
             value = self._operation(sign, (self._element(one.target), value))
         self.known[one.output], self.targets[one.output] = value, one.target
 
     def _reduced(self, one: Formula, value: Value) -> Value:
-        """What a sum, a maximum or a minimum of values is that are everywhere the same number; otherwise not known."""
-        if one.reduction is None or (isinstance(value, Number) and (one.reduction != "sum" or not value.value)):
+        """What values that are everywhere the same number are reduced to, where it is that number; otherwise not known."""
+        same = {"sum": ZERO, "prod": ONE}.get(one.joins_by, value)
+        if one.reduction is None or (isinstance(value, Number) and value == same):
             return value
         return Unknown(one.reduction, (value,), f"{one.reduction}({', '.join(one.over)}, {value})")
 
@@ -90,10 +91,24 @@ class _Hidden:
         if isinstance(value, Operation):
             if value.name == "where":
                 shown, other = (self._simple(one) for one in value.arguments[1:])
-                return shown if shown == other else Operation("where", (value.arguments[0], shown, other))
+                holds = self._holds(value.arguments[0])
+                if holds is not None or shown == other:
+                    return other if holds is False else shown
+                return Operation("where", (value.arguments[0], shown, other))
             return self._operation(value.name, tuple(self._simple(one) for one in value.arguments))
         assert value is not None
         return value
+
+    def _holds(self, condition: Value) -> bool | None:
+        """Whether a comparison holds because one side is infinite and the other finite; None where that does not say it."""
+        if not isinstance(condition, Operation) or condition.name not in ("<", "<=", ">", ">="):
+            return None
+        left, right = (self._simple(one) for one in condition.arguments)
+        if condition.name[0] == ">":
+            left, right = right, left
+        if (left == LEAST and self._finite(right)) or (right == INFINITY and self._finite(left)):
+            return True
+        return False if (right == LEAST and self._finite(left)) or (left == INFINITY and self._finite(right)) else None
 
     def _element(self, one: Element) -> Value:
         known = self.known.get(one.tensor)

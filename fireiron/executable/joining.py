@@ -1,4 +1,4 @@
-"""How a thread joins a result to what the output holds, as text: added to it, or the larger or the smaller of the two."""
+"""How a thread joins a result to what the output holds, as text: added to it, multiplied, or the larger or the smaller of the two."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from fireiron.specs.meaning import neutral
 from fireiron.values.document import Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import TRUE
 from fireiron.values.machine import DType, float32, int32
+
+SIGNS = {"sum": "+", "prod": "*"}
+"""What is a sign between values, and no function."""
 
 
 def widened(dtype: DType) -> DType:
@@ -23,12 +26,13 @@ def old_value(printer: Printer, statement: Exec, by: str, held: Text, dtype: DTy
 
 
 def together(printer: Printer, by: str, values: list[Text], dtype: DType) -> Text:
-    """The sum, the maximum or the minimum of values, one after the other."""
-    first, *others = map(in_parentheses, values) if by == "sum" else values
+    """The sum, the maximum, the minimum or the product of values, one after the other."""
+    sign = SIGNS.get(by)
+    first, *others = values if sign is None else map(in_parentheses, values)
     if not others:
         return first
-    if by == "sum":
-        return Chain((first, *(Joined(("+ ", other)) for other in others)))
+    if sign is not None:
+        return Chain((first, *(Joined((f"{sign} ", other)) for other in others)))
     total = first
     for other in others:
         total = printer.applied(by, dtype, total, other)

@@ -1,4 +1,4 @@
-"""Sums, maxima and minima of one thread over elements: FADD, DADD, IADD, FMNMX, IMNMX in a row (Graphene, Table 1)."""
+"""Sums, maxima, minima and products of one thread over elements: FADD, DADD, IADD, FMUL, FMNMX, IMNMX in a row (Graphene, Table 1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.joining import old_value, together, widened
+from fireiron.executable.joining import SIGNS, old_value, together, widened
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -26,7 +26,7 @@ MOST_PARTS = 64
 
 @attrs.frozen
 class ThreadReduce(Executable):
-    """`Reduction(1,1,p)` of one thread, of any rank: one element is the sum, maximum or minimum of those along p, one after the other."""
+    """`Reduction(1,1,p)` of one thread, of any rank: one element is the sum, product or extremum of those along p, one after the other."""
 
     handles_edges: ClassVar[bool] = True
 
@@ -59,7 +59,7 @@ class ThreadReduce(Executable):
         terms = [printer.value(statement, 0, number, wide) for number in range(len(source.elements()))]
         if statement.accumulate != FALSE:
             terms.insert(0, old_value(printer, statement, _by(spec), printer.converted(place, result, wide), wide))
-        if _by(spec) != "sum" and len(terms) > MOST_NESTED and result == wide:
+        if _by(spec) not in SIGNS and len(terms) > MOST_NESTED and result == wide:
             return _one_by_one(printer, _by(spec), place, terms, wide)
         return [Assignment(place, printer.converted(together(printer, _by(spec), terms, wide), wide, result))]
 
@@ -72,7 +72,7 @@ def _one_by_one(printer: Printer, by: str, place: Text, terms: list[Text], dtype
 
 
 def _by(spec: Spec) -> str:
-    """What its elements become: their sum, maximum or minimum."""
+    """What its elements become: their sum, maximum, minimum or product."""
     (only,) = spec.definition.formulas
     return only.joins_by
 

@@ -9,7 +9,9 @@ from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec, symbols_of, with_strides
+from fireiron.specs.fused import fused
 from fireiron.values.expr import Expr, Var
+from fireiron.values.machine import DTYPES
 from fireiron.values.strides import lie_apart, strides_told
 from fireiron.values.tensor import MatrixLayout, Tensor
 
@@ -167,8 +169,11 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
 
     Raises: LaunchError where one of them is not what the kernel was made for.
     """
-    if view.dtype != buffer.dtype.numpy:
-        raise LaunchError(f"{name} has elements of another type than the kernel was made for", got=view.dtype, legal=buffer.dtype.numpy)
+    if view.dtype not in types_of(buffer):
+        raise LaunchError(
+            f"{name} has elements of another type than the kernel was made for",
+            got=view.dtype, legal=" ".join(types_of(buffer)), hint=_hint_on_type(name, view.dtype, buffer, spec),
+        )  # fmt: skip
     shape = buffer_shape(buffer, symbols)
     if view.shape != shape:
         raise LaunchError(f"{name} has another shape than the kernel was made for", got=view.shape, legal=str(shape))
@@ -181,6 +186,22 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
             legal=str(wanted),
             hint=_hint_on_strides(buffer, spec, view, [view.strides[dim] for dim in differs], wanted),
         )
+
+
+def types_of(buffer: Buffer) -> tuple[str, ...]:
+    """The element types of arrays that a parameter takes, by NumPy's names: an input may be of one that is stored alike."""
+    return (buffer.dtype.numpy, *(() if buffer.written else buffer.dtype.alike))
+
+
+def _hint_on_type(name: str, given: str, buffer: Buffer, spec: Spec) -> str:
+    """How a spec says the type of an operand, where a kernel for it can be had."""
+    found = next((one for one in DTYPES if given in (one.numpy, *one.alike)), None)
+    if found == buffer.dtype:  # an output of a type that only inputs may have
+        return f"an array of {buffer.dtype.numpy}"
+    if found is None:
+        return f"convert it to one of {' '.join(dict.fromkeys(one.numpy for one in DTYPES))}"
+    word = f"types={{{name!r}: {found}}}" if name not in "ABC" or fused(spec) else f"dtype={found}"
+    return f"make the spec with {word}, or convert the array"
 
 
 _REORDERED = {

@@ -184,11 +184,17 @@ def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strate
 
 
 def _for_definition(spec: Spec) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """The strategies of the library's file of a definition's name that start from it, with the values that the file states."""
+    """The strategies of the library's file of a definition's name that start from it, with the values that the file states.
+
+    `best(spec)` of the file, where there is one, names the strategy that comes first.
+    """
     if spec.title not in names():
         return ()
-    there = {key: value for key, value in vars(_library_module(spec.title)).items() if isinstance(value, Strategy)}
+    module = _library_module(spec.title)
+    there = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
     fitting = [key for key, value in there.items() if value.start == spec.starter and value.spec is None and value.finished]
+    first = module.best(spec) if hasattr(module, "best") else ""
+    fitting.sort(key=lambda key: key != first)
     found = [find(spec.title if key == "strategy" else f"{spec.title}:{key}") for key in fitting]
     return tuple((one.name, suited(one, spec)) for one in found)
 

@@ -299,7 +299,7 @@ def _drawn(generator: Any, view: View, sizes: Mapping[str, int], scale: float = 
 
     shape, dtype = _shape(view, sizes), view.dtype.to_numpy()
     if view.dtype.kind == "int":
-        values = numpy.asarray(generator.integers(-3, 4, shape)).astype(dtype)
+        values = numpy.asarray(generator.integers(max(-3, view.dtype.limits[0]), 4, shape)).astype(dtype)
     else:
         normal = numpy.asarray(generator.standard_normal(shape, dtype=numpy.float32))
         values = (normal if scale == 1 else normal * numpy.float32(scale)).astype(dtype)

@@ -113,9 +113,9 @@ def _of_step(
 def _of_sum(
     step: Step, spec: Spec, made: FusedDefinition, types: Mapping[str, DType], sizes: Mapping[str, int], adder: DType | None
 ) -> float:
-    """What a sum gives, as `tolerance_of` says of products: a random walk, and what tensor cores drop."""
+    """What a sum, or a product of many, gives, as `tolerance_of` says of products: a random walk, and what tensor cores drop."""
     one = step.formula
-    if one.reduction != "sum" or types[one.output].kind == "int":
+    if one.reduction not in ("sum", "prod") or types[one.output].kind == "int":
         return 0.0
     terms = math.prod(evaluated(spec.size(dim), sizes) for dim in dict.fromkeys((*one.over, *(made.over if one.joins else ()))))
     kept = types[one.output] if types[one.output].bits >= 32 else float32

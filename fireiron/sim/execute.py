@@ -429,13 +429,16 @@ def _unfolded(values: Array, operand: Operand) -> Array:
         return values[0]
     if operand.count == 1:
         return values.reshape((1,) * (len(operand.tile) - 1) + values.shape)
+    if operand.numbers is not None:
+        values = values[operand.numbers]
     rank = len(operand.tile)
     values = values.reshape((*operand.tile[::-1], *values.shape[1:]))
     return values.transpose((*(rank - 1 - axis for axis in operand.order), *range(rank, values.ndim)))
 
 
 def _folded(values: Array, operand: Operand) -> Array:
-    """The dimensions of the operand's view as one element axis, the tensor's first dimension fastest."""
+    """The dimensions of the operand's view as one element axis, in the order of its elements."""
     rank = len(operand.tile)
     values = values.transpose((*(operand.order.index(axis) for axis in reversed(range(rank))), *range(rank, values.ndim)))
-    return values.reshape((operand.count, *values.shape[rank:]))
+    values = values.reshape((operand.count, *values.shape[rank:]))
+    return values if operand.numbers is None else values[np.argsort(operand.numbers)]

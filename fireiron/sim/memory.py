@@ -191,7 +191,8 @@ def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
         raise ArgumentError(f"{buffer.name}: not a NumPy array", got=type(given).__name__)
     if given.shape != shape:
         raise ArgumentError(f"{buffer.name}: wrong shape", got=given.shape, legal=f"{shape}")
-    if given.dtype != buffer.dtype.to_numpy():
+    alike = given.dtype.name in buffer.dtype.alike and not buffer.written
+    if given.dtype != buffer.dtype.to_numpy() and not alike:
         raise ArgumentError(f"{buffer.name}: wrong element type", got=str(given.dtype), legal=buffer.dtype.name)
     layout = buffer.tensor.layout
     leading = getattr(layout, "leading", None)

@@ -79,6 +79,10 @@ class Operand:
         # of the spec's view: a buffer may have dimensions in which it stands still
         self.tile = tuple(size for axis, size in enumerate(access.shape) if axis in axes)
         self.order = tuple(sorted(axes).index(axis) for axis in axes)
+        # Where an instruction numbers its values in an order of its own: the number of each element, first dimension fastest.
+        numbers = {element: number for number, element in enumerate(elements)}
+        regular = attrs.evolve(access, points=()).elements() if access.points else elements
+        self.numbers = None if regular == elements or set(regular) != set(numbers) else np.array([numbers[one] for one in regular])
         self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))

@@ -71,7 +71,7 @@ def _sides(signature: str) -> tuple[str, str, str]:
 
 def _parted(part: str) -> tuple[str, str, str]:
     """A statement as target, sign and value; a value alone is one for C."""
-    found = re.fullmatch(r"\s*(\w+(?:\s*\[[^\]]*\])?)\s*(\+=|=)(?!=)(.*)", part, re.DOTALL)
+    found = re.fullmatch(r"\s*(\w+(?:\s*\[[^\]]*\])?)\s*(\+=|max=|min=|\*=|=)(?!=)(.*)", part, re.DOTALL)
     return (found[1].strip(), found[2], found[3].strip()) if found else (RESULT, "=", part.strip())
 
 
@@ -121,7 +121,7 @@ class _Made:
         self.results[name] = " ".join(formula_of(f"{place} = 0").target.dims)
         whole = self._of_terms(name, whole)
         plain = re.fullmatch(rf"(\w+){re.escape(self.place)}", whole)
-        sign = "=" if _reduces(whole) and re.match(r"\s*sum\b", whole) else sign  # onto zeros
+        sign = "=" if _reduces(whole) and sign == REDUCTIONS[whole.partition("(")[0].strip()] else sign  # onto what changes nothing
         if (plain and plain[1] in self.known) or _reduces(whole) or sign != "=" or self.results[name] != " ".join(self.result):
             self.steps[f"store_{name}"] = f"{place} {sign} {whole}"
             return
@@ -132,7 +132,7 @@ class _Made:
 
     def _of_terms(self, name: str, whole: str) -> str:
         """The sum for an output; terms that are an expression become a temporary of their own."""
-        found = re.fullmatch(r"\s*(sum|max|min)\(((?:\s*\w+\s*,)+)(.*)\)\s*", whole)
+        found = re.fullmatch(r"\s*(sum|max|min|prod)\(((?:\s*\w+\s*,)+)(.*)\)\s*", whole)
         plain = found is None or re.fullmatch(r"\s*\w+\s*\[[^\]]*\]\s*", found[3])
         if found is None or plain or not set(re.findall(r"\w+", found[2])) <= set(self.result):
             return whole
@@ -150,7 +150,7 @@ class _Made:
 
 
 def _reduces(value: str) -> bool:
-    return re.match(r"\s*(sum|max|min)\(\s*\w+\s*,", value) is not None
+    return re.match(r"\s*(sum|max|min|prod)\(\s*\w+\s*,", value) is not None
 
 
 def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mapping[str, Any], acc: DType | None = None) -> Spec:

@@ -3,8 +3,8 @@
 A spec with several outputs has a formula for each, apart by `;`. It is read by the parser below and by nothing else: data, never code.
 
     definition = formula {";" formula}
-    formula   = element [("=" | "+=" | "sum=" | "max=" | "min=") (reduction | value)]
-    reduction = ("sum" | "max" | "min") "(" dimension {"," dimension} "," value ")"
+    formula   = element [("=" | "+=" | "sum=" | "max=" | "min=" | "*=" | "prod=") (reduction | value)]
+    reduction = ("sum" | "max" | "min" | "prod") "(" dimension {"," dimension} "," value ")"
     value     = sum {("max" | "min") sum}         sum = term {("+" | "-") term}
              term = factor {("*" | "/") factor}
     factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")" | choice
@@ -19,10 +19,10 @@ A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`
 An index other than a dimension names another of its elements: `t ^ 5` that whose number differs in these bits; in groups of 8 neighbours,
 `t + 1 in 8` the next, `t - 1 in 8` the one before (where the group has none, its own), `t = 3 in 8` that of number 3.
 
-In the place of an index, `...` stands for as many dimensions as a spec has (`spelled`). `sum=` is another text of `+=`.
+In the place of an index, `...` stands for as many dimensions as a spec has (`spelled`). `sum=` is another text of `+=`, `prod=` of `*=`.
 
 Without a right side a formula says that its tensor is there, and nothing about its values. `+=` adds to what the tensor holds, where
-the spec says so; `max=` and `min=` compare with it.
+the spec says so; `max=` and `min=` compare with it, `*=` multiplies it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COMPARISONS: Final = ("<", "<=", ">", ">=", "==", "!=")
 CONDITIONS: Final = (*COMPARISONS, "and", "or")
 """What makes a condition, the first argument of `where`."""
 
-REDUCTIONS: Final[Mapping[str, str]] = {"sum": "+=", "max": "max=", "min": "min="}
+REDUCTIONS: Final[Mapping[str, str]] = {"sum": "+=", "max": "max=", "min": "min=", "prod": "*="}
 """What a dimension may be reduced by, with the sign by which its result joins what the output holds."""
 
 
@@ -202,7 +202,7 @@ class Formula:
 
     @property
     def joins_by(self) -> str:
-        """How results meet: as a sum, a maximum or a minimum."""
+        """How results meet: as a sum, a maximum, a minimum or a product."""
         return self.reduction or next((name for name, sign in REDUCTIONS.items() if sign == self.sign), "sum")
 
     @property
@@ -250,7 +250,7 @@ class Formula:
 
     @property
     def reduces(self) -> bool:
-        """Whether it makes the sum, the maximum or the minimum of elements along dimensions."""
+        """Whether it makes the sum, the maximum, the minimum or the product of elements along dimensions."""
         return self.reduction is not None and isinstance(self.value, Element) and self.value.plain
 
     @property
@@ -363,7 +363,7 @@ class Definition:
 
     @functools.cached_property
     def reduces(self) -> bool:
-        """Whether it makes the sum, the maximum or the minimum of elements of `src` along dimensions, into `dst`."""
+        """Whether it makes the sum, the maximum, the minimum or the product of elements of `src` along dimensions, into `dst`."""
         return self.only is not None and self.only.reduces and self._is_of("src", "dst")
 
     @functools.cached_property
@@ -460,7 +460,7 @@ MOST_TEXT: Final = 2000
 """Characters of a definition."""
 
 _TOKEN: Final = re.compile(
-    r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:sum|max|min)=(?!=)|\+=|[<>=!]=|[A-Za-z_]\w*|[-+*/^=<>,()\[\]])|(\S))"
+    r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:sum|max|min|prod)=(?!=)|[+*]=|[<>=!]=|[A-Za-z_]\w*|[-+*/^=<>,()\[\]])|(\S))"
 )
 
 
@@ -547,8 +547,9 @@ class _Reader:
         target = self.element(self.name("the tensor that is written"))
         if self.next is None:
             return Formula(target)
-        sign = self.one_of("=", "sum=", *REDUCTIONS.values())
-        sign = REDUCTIONS["sum"] if sign == "sum=" else sign
+        named = {f"{name}=": sign for name, sign in REDUCTIONS.items()}
+        sign = self.one_of("=", "sum=", "prod=", *REDUCTIONS.values())
+        sign = named.get(sign, sign)
         reduction = self.reduction()
         made = Formula(target, sign, self.value()) if reduction is None else Formula(target, sign, *reduction)
         if self.next is not None:

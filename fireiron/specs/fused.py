@@ -5,8 +5,9 @@
         each={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "act": "D[m,n] = relu(acc[m,n] + bias[n])"},
     )
 
-What a step is follows from its formula: a sum of products of two tensors is a `MatMul`, a sum, a maximum or a minimum of one tensor a
-`Reduction`, a copy a `Move`, a number everywhere an `Init`, anything else work on elements. Tensors that are no operands are temporaries.
+What a step is follows from its formula: a sum of products of two tensors is a `MatMul`, a sum, a maximum, a minimum or a product of the
+elements of one tensor a `Reduction`, a copy a `Move`, a number everywhere an `Init`, anything else work on elements. Tensors that are
+no operands are temporaries.
 
 The steps of `first` stand before a loop over the dimensions `over` (any number of elements at a time) or `scan` (one at a time, in order),
 those of `each` inside it, those of `last` behind it; what is written in one of them and read in another, or read before it is written, is
@@ -17,12 +18,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError, StoreError
+from fireiron.errors import ArgumentError, StoreError, closest
 from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
 from fireiron.specs.formula import (
     FUNCTIONS,
@@ -36,7 +37,8 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
-from fireiron.specs.meaning import convert, evaluated, neutral
+from fireiron.specs.meaning import convert, evaluated, joining, neutral
+from fireiron.specs.terms import Sums
 from fireiron.values.expr import constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, Strides, strides_of
@@ -166,11 +168,13 @@ class FusedDefinition(Definition):
 
     @functools.cached_property
     def alike(self) -> tuple[tuple[str, str, str], ...]:
-        """Pairs of dimensions that have as many elements, as a temporary goes along both, with its name."""
+        """Pairs of dimensions that have as many elements, as a tensor goes along both, with its name."""
         found: dict[tuple[str, str, str], None] = {}
-        for name, dims in self.temporaries.items():
+        for name, dims in {**self.uses, **self.temporaries}.items():
+            gone = {*self.batch, *self.scan} - {*dims}  # of a part that all steps take one element of
             elements = [one for step in self.steps for one in (*step.formula.elements, step.formula.target) if one.tensor == name]
-            found |= {(dim, other, name): None for one in elements for dim, other in zip(dims, one.dims, strict=True) if dim != other}
+            for place in [[dim for dim in one.dims if dim not in gone] for one in elements]:
+                found |= {(dim, other, name): None for dim, other in zip(dims, place, strict=True) if dim != other}
         return tuple(found)
 
     @functools.cached_property
@@ -306,7 +310,7 @@ class FusedDefinition(Definition):
         made = numpy.broadcast_to(made, shape)
         if one.joins and one.output in values:
             old = _at(values, one.target, self.uses, place)
-            made = {"sum": numpy.add, "max": numpy.fmax, "min": numpy.fmin}[one.joins_by](old, made)
+            made = joining(one.joins_by)(old, made)
         if one.output in self.uses and not one.output.startswith(INDICES):
             values[one.output][tuple(place.get(dim, slice(None)) for dim in one.target.dims)] = made
         else:
@@ -453,6 +457,7 @@ class Fused(Starter):
         steps = tuple(
             Step(step, _read(text, step, order), part) for part, formulas in parts for step, text in _named(formulas, part, parts).items()
         )
+        steps = _with_terms(steps, (*order, *uses), (*roles["scan"], *roles["batch"]))
         counted = {f"{INDICES}{dim}": (dim,) for dim in order}
         given = {**uses, **counted}
         known = tuple((one, as_dtype(kind)) for one, kind in (types or {}).items())
@@ -690,6 +695,13 @@ _ALIGNMENTS: Final = tuple(1 << power for power in range(MOST_ALIGNED.bit_length
 # ---------------------------------------------------------------------------------------------- reading and checks
 
 
+def _with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[str]) -> tuple[Step, ...]:
+    """The steps, those that add up expressions with their terms in front."""
+    taken = {*names, *(name for one in steps for name in (one.name, one.formula.output))}
+    sums = Sums(taken, single, INDICES)
+    return tuple(Step(name, made, one.part) for one in steps for name, made in sums.parted(one.name, one.formula))
+
+
 def _positive_numbers(text: object, uses: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """The names of numbers by value that are above 0; refused where one is none."""
     found = tuple(text.split()) if isinstance(text, str) else None
@@ -700,9 +712,10 @@ def _positive_numbers(text: object, uses: Mapping[str, tuple[str, ...]]) -> tupl
 
 
 def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
-    """Whether a step adds up one tensor into an operand that no step reads: parts of that sum may be added by whoever has the terms."""
+    """Whether a step reduces one tensor into an operand that no step reads: whoever has terms of a sum may add its part of it, and of
+    another reduction a tile may have all."""
     one = step.formula
-    return one.reduces and one.joins_by == "sum" and one.output in uses and not any(one.output in other.reads for other in steps)
+    return one.reduces and one.output in uses and not any(one.output in other.reads for other in steps)
 
 
 def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
@@ -822,6 +835,13 @@ def _check_steps(made: FusedDefinition) -> None:
         for element in (*one.elements, one.target):
             _check_element(step, element, known, made)
         for name in step.reads:
+            if name not in written and name not in made.temporaries and not name.startswith((INDICES, EXTENTS)):
+                names = [*made.arrays, *made.temporaries]
+                meant = closest(name, names)
+                raise ArgumentError(
+                    f"step {step.name}: {name} is no operand, and no step writes it",
+                    got=shown(one), legal=names, hint=f"did you mean {meant}?" if meant else "an operand, or a step before that writes it",
+                )  # fmt: skip
             if name not in written and not name.startswith(EXTENTS):
                 hint = f"first={{...: '{one.target} = 0'}}" if name == one.output else "a step before that writes it"
                 raise ArgumentError(f"step {step.name}: {name} is read before anything wrote it", got=shown(one), hint=hint)

@@ -72,7 +72,7 @@ def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, D
             return convert(numpy.broadcast_to(_contracted(formula, [taken[one.tensor] for one in formula.elements]), shape), result)
         values = _evaluated(formula.value, _aligned(formula, taken))
         axes = tuple(range(len(shape), values.ndim))
-        return convert(numpy.broadcast_to(_joining(formula.reduction).reduce(values, axis=axes), shape), result)
+        return convert(numpy.broadcast_to(joining(formula.reduction).reduce(values, axis=axes), shape), result)
 
 
 def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
@@ -117,7 +117,7 @@ def evaluated(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str
     if formula.reduction is None:
         return values
     axes = tuple(range(len(formula.target.dims), len(formula.dims)))
-    return _joining(formula.reduction).reduce(values, axis=axes)
+    return joining(formula.reduction).reduce(values, axis=axes)
 
 
 def _summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
@@ -149,7 +149,7 @@ def perform(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DTy
     made = _elementwise(formula, values, types[formula.output], shape, types if isinstance(formula.value, Operation) else None)
     if accumulate is False or not formula.joins:
         return made
-    return _joining(formula.joins_by)(_old(formula, values[formula.output], accumulate), made)
+    return joining(formula.joins_by)(_old(formula, values[formula.output], accumulate), made)
 
 
 def computing(formula: Formula, types: Mapping[str, DType]) -> DType:
@@ -207,7 +207,7 @@ def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DT
     total = _old(formula, old, accumulate) if chained or accumulate is not False else None
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for term in _terms(formula, taken):
-            total = term if total is None else _joining(formula.reduction)(total, term)
+            total = term if total is None else joining(formula.reduction)(total, term)
             if rounds:
                 total = total.astype(result.to_numpy()).astype(wide)
     return convert(total, result)
@@ -232,25 +232,27 @@ def _old(formula: Formula, held: Any, accumulate: Any) -> Any:
 
     if accumulate is True:
         return held
-    bits = 8 * held.dtype.itemsize if numpy.issubdtype(held.dtype, numpy.integer) else None
-    return numpy.where(accumulate, held, _neutral(formula.joins_by, bits)).astype(held.dtype)
+    limits = None
+    if numpy.issubdtype(held.dtype, numpy.integer):
+        limits = int(numpy.iinfo(held.dtype).min), int(numpy.iinfo(held.dtype).max)
+    return numpy.where(accumulate, held, _neutral(formula.joins_by, limits)).astype(held.dtype)
 
 
 def neutral(by: str, dtype: DType) -> int | float:
-    """What changes no sum, no maximum or no minimum of elements of a type."""
-    return _neutral(by, dtype.bits if dtype.kind == "int" else None)
+    """What changes no sum, no maximum, no minimum or no product of elements of a type."""
+    return _neutral(by, dtype.limits if dtype.kind == "int" else None)
 
 
-def _neutral(by: str, bits: int | None) -> int | float:
-    least, most = (-math.inf, math.inf) if bits is None else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-    return {"sum": 0, "max": least, "min": most}[by]
+def _neutral(by: str, limits: tuple[int, int] | None) -> int | float:
+    least, most = (-math.inf, math.inf) if limits is None else limits
+    return {"sum": 0, "max": least, "min": most, "prod": 1}[by]
 
 
-def _joining(name: str) -> Any:
-    """The function that makes a sum, a maximum or a minimum of two; those of a number and NaN are the number (maxNum of IEEE 754)."""
+def joining(name: str) -> Any:
+    """The function that makes a sum, a maximum, a minimum or a product of two; of a number and NaN the larger or smaller is the number."""
     import numpy
 
-    return {"sum": numpy.add, "max": numpy.fmax, "min": numpy.fmin}[name]
+    return {"sum": numpy.add, "max": numpy.fmax, "min": numpy.fmin, "prod": numpy.multiply}[name]
 
 
 def _terms(formula: Formula, taken: Mapping[str, Any]) -> Iterator[Any]:

@@ -4,6 +4,7 @@ The parts have a dimension of their own. A temporary that is made of parts alike
 parts too; one step completes it in front of each that reads it otherwise. What may be done to parts depends on how they meet:
 
 - parts of a sum are added to each other, multiplied and divided by what is whole, and begin at zero;
+- parts of a product are multiplied and divided by each other, and begin at one;
 - parts of a maximum or a minimum may be joined with each other and with what is whole, and something whole may be added to them.
 
 Rewriting and original mean the same for factors that are finite. As floats are rounded, sums differ by that.
@@ -19,6 +20,8 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition, Step, only_stored, shown
+from fireiron.specs.meaning import neutral
+from fireiron.values.machine import float64
 
 WHOLE: Final = "whole"
 PART: Final = "part"
@@ -84,6 +87,7 @@ _LEGAL: Final[Mapping[str, str]] = {
     "sum": "0, or parts added to each other, or times something whole",
     "max": "a number, or parts joined by max, or plus something whole",
     "min": "a number, or parts joined by min, or plus something whole",
+    "prod": "1, or parts multiplied with each other",
 }
 """What may be made of parts, for people, by how they meet."""
 
@@ -108,20 +112,21 @@ def _stays(one: Step, step: Step, left: Sequence[str]) -> bool:
 
 def _forms(value: Value | None, left: Sequence[str], by: str) -> set[str]:
     """What a value can be: whole, as no part is in it; a part for each, which, joined, make what the value of the joined is."""
+    ordered = by in ("max", "min")
     if isinstance(value, Number):
-        return {WHOLE, PART} if by != "sum" or value.value == 0 else {WHOLE}
+        return {WHOLE, PART} if ordered or value.value == neutral(by, float64) else {WHOLE}
     if isinstance(value, Element):
         if value.tensor in left:
             return {PART}
-        return {WHOLE} if by == "sum" else {WHOLE, PART}
+        return {WHOLE, PART} if ordered else {WHOLE}
     assert isinstance(value, Operation)
     inner = [_forms(one, left, by) for one in value.arguments]
     whole = {WHOLE} if all(WHOLE in one for one in inner) else set()
-    ways = _WAYS["sum" if by == "sum" else "order"].get(value.name if value.name not in ("max", "min") or value.name == by else "", ())
+    ways = _WAYS["order" if ordered else by].get(value.name if value.name not in ("max", "min") or value.name == by else "", ())
     part = any(len(way) == len(inner) and all(form in one for form, one in zip(way, inner, strict=True)) for way in ways)
-    if by != "sum" and value.name == "*":
+    if ordered and value.name == "*":
         part = part and any(isinstance(one, Number) and one.value > 0 for one in value.arguments)
-    return whole | ({PART} if part or (by != "sum" and whole) else set())
+    return whole | ({PART} if part or (ordered and whole) else set())
 
 
 _WAYS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = {
@@ -132,6 +137,7 @@ _WAYS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = {
         "/": ((PART, WHOLE),),
         "where": ((WHOLE, PART, PART),),
     },
+    "prod": {"*": ((PART, PART),), "/": ((PART, PART),)},
     "order": {
         "+": ((PART, WHOLE), (WHOLE, PART)),
         "-": ((PART, WHOLE),),

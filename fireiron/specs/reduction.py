@@ -1,4 +1,4 @@
-"""`Reduction`: elements along one or more dimensions become their sum, maximum or minimum (Graphene, Table 1)."""
+"""`Reduction`: elements along one or more dimensions become their sum, maximum, minimum or product (Graphene, Table 1)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ReductionStarter(Starter):
     ) -> SpecShape:
         """`dst (M x N) = sum over p of src (M x N x P)`, of any rank; then the memories of src and dst, then the level.
 
-        Sizes are those of src; its last dimension is reduced, or those at `axes`, by `sum`, `max` or `min`. With a signature, `pmn->mn`,
-        sizes are those of dst, then those that are reduced.
+        Sizes are those of src; its last dimension is reduced, or those at `axes`, by `sum`, `max`, `min` or `prod`. With a signature,
+        `pmn->mn`, sizes are those of dst, then those that are reduced.
 
         >>> from fireiron import *
         >>> print(Reduction(64, 32, 4)(GL, GL)(Kernel).tile(32, 32).to(Block).tile(1, 1).to(Thread).result)

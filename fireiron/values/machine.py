@@ -45,7 +45,7 @@ class DType:
 
     `bits` is its size; `kind` is `"float"` or `"int"`; `cuda` is its name in CUDA C++; `numpy` names the NumPy type
     (bfloat16 and the 8-bit floats come from `ml_dtypes`); `mantissa` counts the bits of a float's significand, the hidden
-    one included.
+    one included. Inputs of it may be arrays of types that are stored `alike`, by NumPy's names.
     """
 
     name: str = attrs.field(validator=_text)
@@ -54,6 +54,7 @@ class DType:
     cuda: str = attrs.field(validator=_text)
     numpy: str = attrs.field(validator=_text)
     mantissa: int = attrs.field(default=0, validator=_count())
+    alike: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if self.kind not in ("float", "int"):
@@ -65,6 +66,12 @@ class DType:
     def bytes(self) -> int:
         """Size in bytes."""
         return self.bits // 8
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest of its integers."""
+        least = 0 if self.numpy.startswith("u") else -(1 << (self.bits - 1))
+        return least, least + (1 << self.bits) - 1
 
     def to_numpy(self) -> Any:
         """The NumPy dtype; bfloat16 and the 8-bit floats are an `ArgumentError` without the package `ml_dtypes`."""
@@ -98,19 +105,22 @@ float8_e4m3 = DType("float8_e4m3", 8, "float", "__nv_fp8_e4m3", "float8_e4m3fn",
 float8_e5m2 = DType("float8_e5m2", 8, "float", "__nv_fp8_e5m2", "float8_e5m2", 3)
 int32 = DType("int32", 32, "int", "int", "int32")
 int8 = DType("int8", 8, "int", "signed char", "int8")
+uint8 = DType("uint8", 8, "int", "unsigned char", "uint8", alike=("bool",))
+"""Bytes, of which threads make other numbers: masks above all. Arrays of truth values are bytes that are 0 or 1, so they are read as it."""
 
-DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int32, int8, tf32, float8_e4m3, float8_e5m2)
+DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int32, int8, uint8, tf32, float8_e4m3, float8_e5m2)
 
 MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
 """Element types that only matrix instructions compute with; threads copy and convert them."""
 
 
 def as_dtype(value: object) -> DType:
-    """An element type, given as a value or by name; an `ArgumentError` that lists them for any other."""
+    """An element type, given as a value or by name; an `ArgumentError` that lists them for any other. Truth values are `uint8`."""
     if isinstance(value, DType):
         return value
+    value = "bool" if value is bool else value
     for dtype in DTYPES:
-        if isinstance(value, str) and value == dtype.name:
+        if isinstance(value, str) and value in (dtype.name, *dtype.alike):
             return dtype
     raise ArgumentError("unknown element type", got=value, legal=[dtype.name for dtype in DTYPES])
 
@@ -410,4 +420,5 @@ __all__ = [
     "int32",
     "int8",
     "tf32",
+    "uint8",
 ]

@@ -42,7 +42,7 @@ def _value_of(name: str, given: Any, dtype: DType) -> Any:
 def _whole(name: str, given: Any, dtype: DType) -> Any:
     import numpy
 
-    least, most = -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
+    least, most = dtype.limits
     if not least <= given <= most or given != int(given):  # NaN and infinity are not between them
         raise ArgumentError(f"{name} is passed by value as {dtype}", got=given, legal=f"integers, {least} ... {most}")
     return numpy.asarray(int(given), dtype.to_numpy())

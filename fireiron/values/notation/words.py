@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 SHORT: Final[Mapping[str, str]] = {
-    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i32": "int32", "i8": "int8",
+    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i32": "int32", "i8": "int8", "u8": "uint8",
     "e4m3": "float8_e4m3", "e5m2": "float8_e5m2",
 }  # fmt: skip
 """The paper's names of element types, and those made like them."""
