@@ -25,6 +25,7 @@ from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
 from fireiron.lower.clamp import clamp
 from fireiron.lower.cluster import cluster
+from fireiron.lower.covered import covered
 from fireiron.lower.distribute import distribute
 from fireiron.lower.divide import divide
 from fireiron.lower.fence import fence
@@ -65,6 +66,7 @@ PASSES: Passes = (
     ("fence", fence),
     ("guard", guard),
     ("clamp", clamp),
+    ("covered", covered),
     ("cluster", cluster),
     ("chain", chain),
     ("divide", divide),

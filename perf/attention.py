@@ -204,7 +204,12 @@ def main():
         list(
             pool.map(
                 lambda one: kernel_of(*one),
-                [(given.tune, d, c, given.tokens, v) for d in dims for c in (False, True) for v in (() if given.default else candidates_of(d, c))],
+                [
+                    (given.tune, d, c, given.tokens, v)
+                    for d in dims
+                    for c in (False, True)
+                    for v in (() if given.default else candidates_of(d, c))
+                ],
             )
         )
         for length in order:

@@ -789,7 +789,7 @@ AT_IMPORT = {
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
-    "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.statement", "ir.verifier",
+    "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.statement", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.methods",
     "language.numerals",
     "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "draw", "export", "matmul", "stacks", "tune",

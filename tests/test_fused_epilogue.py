@@ -243,7 +243,7 @@ def test_the_printed_text(tmp_path):
             "relu(acc + bias[n])",
             "const __half2 bias_pair = *reinterpret_cast<const __half2*>(",
         ),
-        ("hmma_ampere", {}, "acc + R[m,n]", "const __half2 R_pair = *reinterpret_cast<const __half2*>("),
+        ("hmma_ampere", {}, "acc + R[m,n]", "const __half2 r_pair = *reinterpret_cast<const __half2*>("),
         ("gemm_tt", {}, "acc + bias[n]", "const float4 bias_four = *reinterpret_cast<const float4*>("),
     ],
 )

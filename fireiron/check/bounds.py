@@ -18,7 +18,7 @@ import numpy as np
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.ir import Buffer, For, Let, Piece, located, statements
+from fireiron.ir import Buffer, For, Let, Piece, inside, located, statements
 from fireiron.values.expr import (
     FALSE,
     TRUE,
@@ -68,7 +68,7 @@ class _Bounds:
 
     def findings(self) -> Iterator[Finding]:
         """One finding for each access and dimension, or address."""
-        for use in self.scene.uses:
+        for use in itertools.chain.from_iterable(map(_versions, self.scene.uses)):
             buffer = self.kernel.buffer(use.access.buffer)
             if use.statement.active == FALSE or buffer.memory.counts:
                 continue
@@ -193,7 +193,9 @@ class _Bounds:
 
     def _implied(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> bool:
         """Whether conditions say `value < extent`."""
-        spares = [one.right - one.left - 1 for one in conditions if isinstance(one, Less)]
+        # What divides a difference above zero is at most as large.
+        gaps = [one.right - one.left for one in conditions if isinstance(one, Less)]
+        spares = [gap - (gap.factor or 1) for gap in gaps]
         for times in itertools.islice(itertools.product(*(_multiples(value, spare) for spare in spares)), MOST_COMBINATIONS):
             most = value
             for spare, number in zip(spares, times, strict=True):
@@ -244,7 +246,7 @@ class _Bounds:
     def _tests(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> Iterator[Less]:
         """The conditions that say of a value that it lies below the extent."""
         for one in conditions:
-            if isinstance(one, Less) and one.left == value and self._below(one.right, extent + 1):
+            if isinstance(one, Less) and one == less(value, one.right) and self._below(one.right, extent + 1):
                 yield one
 
     def _straddling(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr, dim: int) -> Finding | None:
@@ -437,6 +439,14 @@ MOST_ADDRESSES = 8
 
 MOST_COMBINATIONS = 64
 """Ways to add what a statement's conditions leave over that are tried for one proof."""
+
+
+def _versions(use: Use) -> Iterator[Use]:
+    """An access of a statement, and that of its version for where all lies inside."""
+    yield use
+    if use.statement.whole != FALSE and use.position is not None:
+        version = inside(use.statement)
+        yield attrs.evolve(use, statement=version, access=version.accesses[use.position])
 
 
 def _less_a_minimum(value: Expr) -> bool:

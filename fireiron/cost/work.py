@@ -42,6 +42,7 @@ from fireiron.ir import (
     Stmt,
     Wait,
     execs,
+    plain,
     statements,
     unknown,
 )
@@ -203,7 +204,9 @@ class Work:
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)
         issued = memory.memory / 2 if statement.completion is Completion.GROUP else memory.memory  # one instruction, two operands
-        tests = {piece.condition for pieces in statement.pieces for piece in pieces} | {statement.active, statement.guard}
+        usual = plain(statement)  # most warps have all of their part inside
+        tests = {piece.condition for pieces in usual.pieces for piece in pieces} | {usual.active, usual.guard}
+        tests |= set() if statement.whole == FALSE else {statement.whole}
         guards = sum(len(conjuncts(one)) for one in tests)
         amounts = amounts + memory + Amounts(instructions=issued + guards * warps, touched=self._touched(statement, warps))
         return self._described(statement, amounts, warps)

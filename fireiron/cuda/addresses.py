@@ -38,11 +38,16 @@ class Names:
 
     def fresh(self, wanted: str) -> str:
         """The wanted name, with a number if it is taken."""
+        name = self.free(wanted)
+        self.taken.add(name)
+        return name
+
+    def free(self, wanted: str) -> str:
+        """The wanted name, with a number if it is taken; it stays free."""
         name, number = wanted, 1
         while name in self.taken:
             number += 1
             name = f"{wanted}{number}"
-        self.taken.add(name)
         return name
 
 

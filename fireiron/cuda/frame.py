@@ -12,6 +12,7 @@ from fireiron.cuda.quotients import QUOTIENT
 from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
+from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, Completion, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
@@ -27,7 +28,7 @@ def emit(*kernels: Kernel) -> str:
     Legal for final kernels of different names: raises VerificationError where a statement has no pieces, or an expression does not fit
     64 bits.
     """
-    kernels = tuple(straightened(at_tiles(kernel)) for kernel in kernels)
+    kernels = tuple(branched(straightened(at_tiles(kernel))) for kernel in kernels)
     printers = [KernelPrinter(kernel, Names(set().union(*map(_taken, kernels)))) for kernel in kernels]
     functions: dict[Function, str] = {}
     bodies = []

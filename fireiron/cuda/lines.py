@@ -26,7 +26,8 @@ def lines_of(items: Iterable[Item], depth: int = 0) -> list[str]:
 
 def _item(item: Item, depth: int) -> list[str]:
     if isinstance(item, If):
-        return _block(Joined(("if (", _all(item.conditions), ")")), item.body, depth)
+        first = _block(Joined(("if (", _all(item.conditions), ")")), item.body, depth)
+        return first if not item.otherwise else _joined(first, _block("else", item.otherwise, depth))
     if isinstance(item, Braces):
         lines = _block(item.head, item.body, depth)
         return [item.pragma, *lines] if item.pragma else lines
@@ -35,6 +36,13 @@ def _item(item: Item, depth: int) -> list[str]:
     if isinstance(item, Remark):
         return _remark(item, depth)
     return _text(item, depth)
+
+
+def _joined(first: list[str], second: list[str]) -> list[str]:
+    """A block and the one behind its `else`, which stands on the line of its brace."""
+    if first[-1].strip() != "}":
+        return [*first, *second]
+    return [*first[:-1], f"{first[-1]} {second[0].lstrip()}", *second[1:]]
 
 
 def _remark(item: Remark, depth: int) -> list[str]:
@@ -88,7 +96,7 @@ def _all(conditions: Sequence[Text]) -> Text:
 
 def guarded(conditions: Sequence[Text], body: Sequence[Item]) -> Item:
     """Items under conditions; those of an `if` that is all of them stand beside these."""
-    if len(body) == 1 and isinstance(body[0], If):
+    if len(body) == 1 and isinstance(body[0], If) and not body[0].otherwise:
         return If((*conditions, *body[0].conditions), body[0].body)
     return If(tuple(conditions), tuple(body))
 

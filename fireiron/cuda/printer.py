@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import attrs
+
 from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
@@ -116,6 +118,28 @@ class KernelPrinter:
             return tuple(items) if statement.accumulate == FALSE else ()
         return (guarded((f"!({self.expression(statement.accumulate)})",), items),)
 
+    def local(self, wanted: str) -> str:
+        """A name for what lives in a scope of its own."""
+        return self.names.free(wanted)
+
+    def loaded(self, statement: Exec, position: int, piece: Piece, into: str) -> Item:
+        """The load of a piece to an array from an element on, zero where it is not read."""
+        access = statement.accesses[position]
+        dtype = self.buffer(access).dtype
+        slot = into if piece.width == 1 else f"*reinterpret_cast<{carrier(dtype, piece.width)}*>(&{into})"
+        return Assignment(slot, self._loaded(access, dtype, piece, piece.condition))
+
+    def stored(self, statement: Exec, position: int, piece: Piece, source: str) -> Item:
+        """The store of a piece from an array from an element on, where it is written."""
+        access = statement.accesses[position]
+        kind = carrier(self.buffer(access).dtype, piece.width) if piece.width > 1 else ""
+        value = f"*reinterpret_cast<const {kind}*>(&{source})" if kind else source
+        return self.under(piece.condition, self._store(access, piece, "")(value))
+
+    def under(self, condition: Expr, item: Item) -> Item:
+        """An item under a condition beside those of the statement."""
+        return item if condition == TRUE else guarded(self.conditions(conjuncts(condition)), (item,))
+
     def registers(self, statement: Exec, position: int) -> Registers:
         """The values of a lane as one array, gathered first where they are kept apart."""
         access = statement.accesses[position]
@@ -163,7 +187,7 @@ class KernelPrinter:
         source, target = statement.accesses
         items: list[Item] = []
         for read, write, condition in zip(source.elements(), target.elements(), statement.conditions(1), strict=True):
-            items.append(self._under(condition, text(self.place(source, read), self.place(target, write))))
+            items.append(self.under(condition, text(self.place(source, read), self.place(target, write))))
         return items
 
     def copies(self, statement: Exec) -> list[Copy]:
@@ -220,7 +244,7 @@ class KernelPrinter:
         tested = conjuncts(write.condition)
         condition = all_of(part for part in conjuncts(read.condition) if part not in tested)
         stored = self._store(target, write, by.store)  # its address has its name first
-        return self._under(write.condition, stored(self._loaded(source, self.buffer(target).dtype, read, condition, by.load)))
+        return self.under(write.condition, stored(self._loaded(source, self.buffer(target).dtype, read, condition, by.load)))
 
     def _staged(self, statement: Exec, start: int, parts: Sequence[Sequence[Piece]], by: _By) -> Item:
         """Loads into a small array, stores from there; converted on the way in, or on the way out where loads take several."""
@@ -228,6 +252,11 @@ class KernelPrinter:
         kind, dtype = self.buffer(source).dtype, self.buffer(target).dtype
         held = kind if kind != dtype and reads[0].width > 1 else dtype
         count = statement.vector
+        stored = [conjuncts(one.condition) for one in writes]
+        shared = [part for part in stored[0] if all(part in other for other in stored)]
+        if any(part in conjuncts(read.condition) for read in reads for part in shared):  # what all stores test, no load need test again
+            both = [[_without(one, shared) for one in pieces] for pieces in parts]
+            return guarded(self.conditions(shared), (self._staged(statement, start, both, by),))
         items: list[Item] = [f"__align__({held.bytes * count}) {held.cuda} piece[{count}];"]
         for read in reads:
             lane = read.first - start
@@ -237,11 +266,8 @@ class KernelPrinter:
             lane = write.first - start
             one = converted(f"piece[{lane}]", held, dtype)
             value = one if write.width == 1 else f"*reinterpret_cast<const {carrier(dtype, write.width)}*>(&piece[{lane}])"
-            items.append(self._under(write.condition, self._store(target, write, by.store)(value)))
+            items.append(self.under(write.condition, self._store(target, write, by.store)(value)))
         return Braces("", tuple(items))
-
-    def _under(self, condition: Expr, line: Text) -> Item:
-        return line if condition == TRUE else guarded(self.conditions(conjuncts(condition)), (line,))
 
     def _store(self, access: Access, piece: Piece, by: str) -> Callable[[Text], Text]:
         """A store of a value to what one piece takes, by a function where global memory is written by one."""
@@ -283,6 +309,11 @@ class KernelPrinter:
     def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
         """A user's text in a scope of its own."""
         return micro_kernel(self.kernel, statement, text, lambda value: self.addresses.used.update(value.variables()))
+
+
+def _without(piece: Piece, taken: Sequence[Expr]) -> Piece:
+    """A piece whose condition has some parts no more."""
+    return attrs.evolve(piece, condition=all_of(part for part in conjuncts(piece.condition) if part not in taken))
 
 
 class _By(NamedTuple):

@@ -11,6 +11,7 @@ from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, released
+from fireiron.cuda.versions import Branch
 from fireiron.errors import VerificationError
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -41,7 +42,7 @@ from fireiron.ir import (
     substituted,
     unknown,
 )
-from fireiron.ir.text import Braces, Function, Item, Noted
+from fireiron.ir.text import Braces, Function, If, Item, Noted
 from fireiron.values.document import Assignment, Joined, Text
 from fireiron.values.document import Chain as Terms
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
@@ -200,6 +201,9 @@ class Statements:
             if not parts or any(isinstance(one, (Barrier, Commit, Wait, Fence)) for one in inner):
                 return ()
             return tuple(c for c in parts[0] if all(c in part for part in parts) and c.variables().isdisjoint(bound))
+        if isinstance(statement, Branch):
+            parts = [self._conditions(one) for part in statement.children for one in part if not isinstance(one, Comment)]
+            return tuple(c for c in parts[0] if all(c in part for part in parts))
         return ()
 
     # ------------------------------------------------------------------------------------------ statements
@@ -252,6 +256,9 @@ class Statements:
                 return [guarded((Terms((factors[0], *(Joined(("|| ", one)) for one in factors[1:]))),), inner)]
             case For():
                 return self._loop(statement)
+            case Branch(whole=whole, inside=inside, outside=outside):
+                conditions = self.printer.conditions(conjuncts(whole))
+                return [If(conditions, tuple(self._list(inside)), tuple(self._list(outside)))]
             case Exec():
                 if not statement.pieces and not statement.collective and not statement.instruction.tests_edges:
                     raise VerificationError(f"{statement.instruction.name} {statement.spec}: nothing says which of its elements are stored")

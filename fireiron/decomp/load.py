@@ -86,7 +86,7 @@ class Load(Decomposition):
         if callable(swizzle) and not isinstance(swizzle, Swizzle):
             swizzle = swizzle(_leading(layout, shape, plan.pad), dtype.bytes)
         draft = context.draft()
-        name = draft.fresh(f"{_root(view.tensor.name)}_{self.memory.label}")
+        name = draft.fresh(f"{_root(view.tensor.name.removeprefix(draft.prefix))}_{self.memory.label}")
         copies, copy = copies_of(self.memory, spec, draft)
         tensor = Tensor(
             name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,

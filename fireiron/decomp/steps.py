@@ -252,7 +252,7 @@ class _Steps:
             self._child(f"{step.name}_init", cleared, None)
         if self.made.strategy_of(step.name) is None:  # an open leaf: nothing else says who holds a product
             self.program.append(Hole(step.name))
-            self.children.append(Child(step.name, spec, (), self._first_unit(step), prefix=f"{step.name}_"))
+            self.children.append(Child(step.name, spec, (), self._first_unit(step), prefix=_prefix(step.name)))
             return
         self._child(step.name, spec, step)
 
@@ -274,7 +274,7 @@ class _Steps:
         self.outer = (self.outer[0], through.behind)
         move = without_ones(Move.on(self.spec.level, view, self.views[name]))
         self.program += [Comment(f"{name} to {tensor.name}: {move}"), Hole("shared")]
-        self.children.append(Child("shared", move, steps_at(through.steps, move), prefix=f"{name}_"))
+        self.children.append(Child("shared", move, steps_at(through.steps, move), prefix=_prefix(name)))
 
     def _reduction(self, step: Step) -> None:
         one = step.formula
@@ -407,12 +407,12 @@ class _Steps:
         self.program.append(Hole(name))
         if chosen is not None:
             self.own.add(name)
-            self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=f"{name}_"))
+            self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=_prefix(name)))
             return
         private = any(view.memory.private for view in spec.operands.values())
         steps = steps_at(default_copy(), spec)
         alone = steps if private else ()
-        self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=f"{name}_", alone=alone))
+        self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
 
     def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
         """The init of an accumulator, or a copy to memory; one that is not given follows whoever decides which thread holds what."""
@@ -420,7 +420,7 @@ class _Steps:
         self._require_owner(spec, steps)
         spec = without_ones(spec)
         self.program.append(Hole(name))
-        self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=f"{name}_"))
+        self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=_prefix(name)))
 
     def _require_owner(self, spec: Spec, steps: Chain) -> None:
         """Refuse a store by a text of registers that no product fills: what threads hold of them, only its text would say."""
@@ -455,6 +455,11 @@ class _Steps:
     def _in_block(self, digit: Fixed) -> bool:
         """Whether units of one block differ in a digit."""
         return self.draft.thread in by_thread(digit.index, self.draft).variables()
+
+
+def _prefix(name: str) -> str:
+    """What the names of a step's variables begin with: in small letters, as those of pointers are that the printer makes of them."""
+    return f"{name.lower()}_"
 
 
 def _letters(dims: tuple[str, ...]) -> dict[str, str]:

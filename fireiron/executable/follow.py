@@ -25,8 +25,11 @@ from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Dim, Mode, View
 from fireiron.values.units import index_in, thread_of, unit_in
 
-WIDE = 4
-"""Bytes of the widest elements that loads take several of: four of them, of others two."""
+WIDEST = 16
+"""Bytes of the widest load or store of a thread."""
+
+MOST_NEIGHBOURS = 8
+"""Neighbours in memory that one statement takes: 16 bytes of halves."""
 
 LARGEST = 2**31
 """More than any distance in memory."""
@@ -503,32 +506,37 @@ def _values_and_loops(executable: Executable, spec: Spec, element: Spec, visited
 
 
 def _neighbours(spec: Spec, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
-    """The digit of neighbours that a load from memory may take at once, if there is one; and all others."""
+    """The digit of neighbours that a load from memory, or a store, may take at once, if there is one; and all others."""
     beyond = overhanging(spec, visited)
-    results = [spec.operands[name] for name in spec.outputs]
-    if any(view.bounded or not view.memory.private for view in results):  # each element is written under a condition of its own
-        return [], list(visited)
     for place, one in enumerate(visited):
-        sizes = [view.dtype.bytes for view in _side_by_side(spec, one)]
-        many = 4 if sizes and min(sizes) == WIDE and one.size % 4 == 0 else 2
-        if one.stride != 1 or one.size % many or one in beyond or not sizes:
-            continue
+        many = _side_by_side(spec, one) if one.stride == 1 and one not in beyond else 1
+        while many > 1 and one.size % many:
+            many //= 2
         taken, rest = one.between(1, many), one.between(many, one.end)
-        if taken is not None:
+        if many > 1 and taken is not None:
             return [taken], [*visited[:place], *([] if rest is None or rest.size == 1 else [rest]), *visited[place + 1 :]]
     return [], list(visited)
 
 
-def _side_by_side(spec: Spec, digit: Digit) -> Iterator[View]:
-    """The inputs in memory, of 16 or 32 bits an element, that have neighbours along the dimension of a digit side by side."""
-    dim = spec.dims[digit.dim]
-    for name in spec.inputs:
-        view = spec.operands[name]
-        if view.memory.private or view.memory.by_value or view.dtype.bytes not in (2, WIDE) or dim not in spec.uses[name]:
+def _side_by_side(spec: Spec, digit: Digit) -> int:
+    """The most elements that one access of some operand in memory may take along the dimension of a digit, as far as its strides say."""
+    dim, most = spec.dims[digit.dim], 1
+    for name, view in spec.operands.items():
+        if view.memory.private or view.memory.by_value or view.memory.counts or dim not in spec.uses[name]:
             continue
-        axis = view.axis(spec.uses[name].index(dim))
-        if view.tensor.storage().steps[axis] == ONE:
-            yield view
+        position = spec.uses[name].index(dim)
+        axis, part = view.axis(position), view.dims[position]
+        steps = view.tensor.storage().steps
+        if steps[axis] == ONE:
+            others = [step for number, step in enumerate(steps) if number != axis and step is not None]
+            factors = [value.factor for value in (*others, part.base, view.tensor.shape[axis])]
+            most = max(most, _power_of_two(math.gcd(*factors), min(WIDEST // view.dtype.bytes, MOST_NEIGHBOURS)))
+    return most
+
+
+def _power_of_two(factor: int, most: int) -> int:
+    """The largest power of two that divides a number, and is at most another; 0 is divided by all."""
+    return min(factor & -factor, most) if factor else most
 
 
 def _in_order(spec: Spec, loops: Sequence[Digit]) -> Iterator[Step]:

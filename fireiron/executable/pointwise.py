@@ -25,6 +25,11 @@ from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, 
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
+_VECTORS: Mapping[tuple[DType, int], str] = {
+    (float16, 2): "__half2", (bfloat16, 2): "__nv_bfloat162", (float32, 2): "float2", (float32, 4): "float4",
+}  # fmt: skip
+"""The types of several elements whose parts have names."""
+
 
 @attrs.frozen
 class ThreadPointwise(Executable):
@@ -47,7 +52,7 @@ class ThreadPointwise(Executable):
 
     @property
     def loads_together(self) -> bool:  # type: ignore[override]
-        """Whether neighbours of an input in memory are loaded together."""
+        """Whether neighbours in memory are loaded, or stored, together."""
         return not self.pairs
 
     def takes_neighbours(self, spec: Spec) -> bool:
@@ -149,7 +154,7 @@ def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
 
 
 def _assignments(printer: Printer, statement: Exec) -> Sequence[Item]:
-    """All elements that a statement takes, one behind the other; what it loads at once stands in front."""
+    """All elements that a statement takes, one behind the other; what it loads at once stands in front, what it stores so behind."""
     formulas = statement.spec.definition.formulas
     if not getattr(statement.instruction, "clamps", True):
         formulas = tuple(map(unclamped, formulas))
@@ -157,38 +162,63 @@ def _assignments(printer: Printer, statement: Exec) -> Sequence[Item]:
     if count == 1:
         return [_assignment(printer, _One(printer, statement), one) for one in formulas]
     loads, loaded = _loads(printer, statement)
-    items = [_assignment(printer, _One(printer, statement, number, loaded), one) for number in range(count) for one in formulas]
-    return [Braces("", (*loads, *items))] if loads else items
+    stores, arrays = _stores(printer, statement)
+    items: list[Item] = [*loads, *(f"{line};" for line, _ in arrays.values())]
+    for number in range(count):
+        element = _One(printer, statement, number, loaded, {name: array for name, (_, array) in arrays.items()})
+        for one in formulas:
+            condition = TRUE if one.output in arrays else element.condition(one.output)
+            items.append(printer.under(condition, _assignment(printer, element, one)))
+    return [Braces("", (*items, *stores))] if loads or stores else items
 
 
-def _loads(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, str]]:
+def _loads(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
     """The loads of several neighbours, and what their values are called, by operand."""
     loads: list[Item] = []
-    names: dict[str, str] = {}
+    names: dict[str, tuple[str, ...]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
-        width, dtype = statement.width(position), statement.spec.operands[name].dtype
-        if width == 1 or any(condition != TRUE for condition in statement.conditions(position)):
+        width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, len(access.elements())
+        if width == 1 or access.write:
             continue
-        kind = {(2, float16): "__half2", (2, bfloat16): "__nv_bfloat162", (2, float32): "float2", (4, float32): "float4"}.get(
-            (width, dtype)
-        )
-        if kind is None:
+        kind = _VECTORS.get((dtype, width)) if width == count else None
+        if kind is not None and all(condition == TRUE for condition in statement.conditions(position)):
+            vector = printer.local(f"{name.lower()}_{'pair' if width == 2 else 'four'}")
+            names[name] = tuple(f"{vector}.{part}" for part in "xyzw"[:width])
+            loads.append(Assignment(f"const {kind} {vector}", Joined((f"*reinterpret_cast<const {kind}*>(", printer.pointer(access), ")"))))
             continue
-        names[name] = f"{name}_{'pair' if width == 2 else 'four'}"
-        loads.append(
-            Assignment(f"const {kind} {names[name]}", Joined((f"*reinterpret_cast<const {kind}*>(", printer.pointer(access), ")")))
-        )
+        array = printer.local(f"{name.lower()}_values")
+        names[name] = tuple(f"{array}[{number}]" for number in range(count))
+        loads.append(f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}];")
+        for piece in statement.pieces[position]:
+            loads.append(printer.loaded(statement, position, piece, f"{array}[{piece.first}]"))
     return loads, names
+
+
+def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, tuple[str, str]]]:
+    """The stores of several neighbours, and by operand the array of what they store: its declaration and its name."""
+    stores: list[Item] = []
+    arrays: dict[str, tuple[str, str]] = {}
+    for position, (name, access) in enumerate(statement.operands.items()):
+        width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, len(access.elements())
+        if width > 1 and access.write:
+            array = printer.local(f"{name.lower()}_values")
+            arrays[name] = (f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}]", array)
+            stores += [printer.stored(statement, position, piece, f"{array}[{piece.first}]") for piece in statement.pieces[position]]
+    return stores, arrays
 
 
 @attrs.frozen
 class _One:
-    """One of the elements that a statement takes, by number; of operands with one element, that one. `loaded` are those loaded before."""
+    """One of the elements that a statement takes, by number; of operands with one element, that one.
+
+    `loaded` are the elements that were loaded before, `arrays` those of which several are stored behind.
+    """
 
     printer: Printer
     statement: Exec
     number: int = 0
-    loaded: Mapping[str, str] = {}
+    loaded: Mapping[str, tuple[str, ...]] = {}
+    arrays: Mapping[str, str] = {}
 
     @property
     def spec(self) -> Spec:
@@ -202,14 +232,23 @@ class _One:
 
     def place(self, name: str) -> Text:
         """The element of an operand as an lvalue."""
+        if name in self.arrays:
+            return f"{self.arrays[name]}[{self._at(name)}]"
         access = self.statement.operands[name]
         return self.printer.place(access, access.elements()[self._at(name)])
+
+    def condition(self, name: str) -> Expr:
+        """The condition, beside those of the statement, under which the element of an operand is touched."""
+        return self.statement.conditions(self._position(name))[self._at(name)]
 
     def factor(self, name: str, dtype: DType) -> Text:
         """The element of an input in another type, zero where it is not read."""
         if name in self.loaded:
-            return self.printer.converted(f"{self.loaded[name]}.{'xyzw'[self._at(name)]}", self.spec.operands[name].dtype, dtype)
-        return self.printer.value(self.statement, list(self.spec.operands).index(name), self._at(name), dtype)
+            return self.printer.converted(self.loaded[name][self._at(name)], self.spec.operands[name].dtype, dtype)
+        return self.printer.value(self.statement, self._position(name), self._at(name), dtype)
+
+    def _position(self, name: str) -> int:
+        return list(self.spec.operands).index(name)
 
     def _at(self, name: str) -> int:
         return self.number if len(self.statement.operands[name].elements()) > 1 else 0

@@ -41,6 +41,7 @@ from fireiron.ir.statement import (
     unknown,
 )
 from fireiron.ir.verifier import verify
+from fireiron.ir.versions import inside, nest_of, plain, separated, whole_of
 
 __all__ = [
     "BLOCK_SCOPE",
@@ -84,15 +85,20 @@ __all__ = [
     "edited",
     "execs",
     "filled",
+    "inside",
     "lets",
     "located",
+    "nest_of",
+    "plain",
     "quotients",
     "rewritten",
     "scratch_access",
+    "separated",
     "statements",
     "substituted",
     "unknown",
     "variables",
     "verify",
+    "whole_of",
     "whole_pieces",
 ]

@@ -17,7 +17,7 @@ from fireiron.ir.cluster import Peers
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
-from fireiron.values.expr import TRUE, ZERO, Expr, Var, all_of
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of
 from fireiron.values.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Instruction(Protocol):
 
     @property
     def loads_together(self) -> bool:
-        """Whether its text loads neighbours of an input in memory together, where they lie so."""
+        """Whether its text loads, or stores, neighbours in memory together, where they lie so."""
         ...
 
     def clamped_later(self, spec: Spec) -> Instruction | None:
@@ -244,6 +244,9 @@ class Exec(Stmt):
     `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
     on these decide, and no longer the bounds of the accesses. Only a statement whose instruction `tests_edges` has no pieces:
     its text is told the bounds.
+
+    Where `whole` holds, a condition that is the same in a warp, `implied` holds too, parts of its conditions and of those of its pieces:
+    there it is performed without them (see `fireiron.ir.versions`).
     """
 
     instruction: Instruction
@@ -263,6 +266,8 @@ class Exec(Stmt):
     multicast: Peers | None = None
     guard: Expr = TRUE
     pieces: tuple[tuple[Piece, ...], ...] = ()
+    whole: Expr = FALSE
+    implied: tuple[Expr, ...] = ()
     follows: bool = attrs.field(default=False, eq=False)
     origin: str | None = attrs.field(default=None, eq=False)
 
@@ -278,6 +283,7 @@ class Exec(Stmt):
             *(() if self.multicast is None else (self.multicast.first,)),
             *(value for access in self.accesses for value in access.expressions()),
             *tested,
+            *(() if self.whole == FALSE else (self.whole,)),
         )
 
     @property
@@ -296,6 +302,8 @@ class Exec(Stmt):
             turn=self.turn.substitute(values),
             multicast=None if self.multicast is None else self.multicast.substitute(values),
             pieces=tuple(tuple(piece.substitute(values) for piece in pieces) for pieces in self.pieces),
+            whole=self.whole.substitute(values),
+            implied=tuple(one.substitute(values) for one in self.implied),
         )
 
     @property

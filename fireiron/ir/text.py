@@ -16,7 +16,7 @@ from fireiron.values.expr import Expr
 from fireiron.values.machine import DType
 
 if TYPE_CHECKING:
-    from fireiron.ir.access import Access
+    from fireiron.ir.access import Access, Piece
     from fireiron.ir.cluster import Peers
     from fireiron.ir.kernel import Kernel
     from fireiron.ir.statement import Exec, Side
@@ -57,10 +57,11 @@ class Braces:
 
 @attrs.frozen
 class If:
-    """Items under conditions that must all hold; one that contains nothing but another is printed as one."""
+    """Items under conditions that must all hold, and others for where they do not; one that has only another inside is printed as one."""
 
     conditions: tuple[Text, ...]
     body: tuple[Item, ...]
+    otherwise: tuple[Item, ...] = ()
 
 
 @attrs.frozen
@@ -161,6 +162,22 @@ class Printer(Protocol):
 
     def unless_adding(self, statement: Exec, items: Sequence[Item]) -> tuple[Item, ...]:
         """Items for where the old value of an output does not count."""
+        ...
+
+    def local(self, wanted: str) -> str:
+        """A name for what lives in a scope of its own: the wanted one, with a number where it means something else in the kernel."""
+        ...
+
+    def loaded(self, statement: Exec, position: int, piece: Piece, into: str) -> Item:
+        """The load of a piece to an array from an element on, zero where it is not read."""
+        ...
+
+    def stored(self, statement: Exec, position: int, piece: Piece, source: str) -> Item:
+        """The store of a piece from an array from an element on, where it is written."""
+        ...
+
+    def under(self, condition: Expr, item: Item) -> Item:
+        """An item under a condition beside those of the statement."""
         ...
 
     def registers(self, statement: Exec, position: int) -> Registers:

@@ -28,7 +28,7 @@ from fireiron.ir.statement import (
     Wait,
     unknown,
 )
-from fireiron.values.expr import Expr, Var, constant, table, tables_of
+from fireiron.values.expr import FALSE, Expr, Less, Var, conjuncts, constant, table, tables_of
 from fireiron.values.machine import int32
 
 
@@ -213,6 +213,8 @@ def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], fina
             raise VerificationError(f"{_described(statement)}: access to {access.buffer} has not its rank {rank}")
         if access.write and table[access.buffer].parameter and not table[access.buffer].written:
             raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
+    if statement.whole != FALSE and not (statement.implied and all(isinstance(one, Less) for one in conjuncts(statement.whole))):
+        raise VerificationError(f"{_described(statement)}: two versions, told apart by {statement.whole}, which is no comparisons")
     if statement.pieces:
         _verify_pieces(statement)
     elif final and not statement.collective and not statement.instruction.tests_edges:

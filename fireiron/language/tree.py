@@ -320,7 +320,7 @@ class Executable:
     """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
 
     loads_together: ClassVar[bool] = False
-    """Whether its text loads neighbours of an input in memory together, where they lie so."""
+    """Whether its text loads, or stores, neighbours in memory together, where they lie so."""
 
     each: ClassVar[bool] = False
     """Whether its text, that of one thread, takes any number of elements, each by itself."""

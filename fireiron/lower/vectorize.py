@@ -74,12 +74,12 @@ def _packed(kernel: Kernel, statement: Exec) -> Exec:
 
 
 def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
-    """The statement with the inputs in memory of which one load takes all elements: pairs, and four of 32 bits."""
+    """The statement with what one load or store takes of its operands in memory."""
     widths = []
     for access in statement.accesses:
-        buffer, count = kernel.buffer(access.buffer), len(access.elements())
-        fits = not access.write and not buffer.memory.private and (count == 2 or (count == 4 and buffer.dtype.bytes == 4))
-        widths.append(count if fits and buffer.dtype.bytes in (2, 4) and obstacle(buffer, access, count) is None else 1)
+        buffer = kernel.buffer(access.buffer)
+        plain = not (buffer.memory.private or buffer.memory.by_value or buffer.memory.counts)
+        widths.append(_widest(buffer, access)[0] if plain else 1)
     return attrs.evolve(statement, vectors=tuple(widths)) if max(widths) > 1 else statement
 
 

@@ -38,6 +38,7 @@ from fireiron.ir import (
     Wait,
     execs,
     scratch_access,
+    separated,
     statements,
     unknown,
 )
@@ -266,7 +267,7 @@ class Plan:
 
     def _list(self, body: Sequence[Stmt], scope: _Scope) -> list[Any]:
         nodes: list[Any] = []
-        for statement in body:
+        for statement in separated(body):
             match statement:
                 case Let():
                     scope.bind(statement)

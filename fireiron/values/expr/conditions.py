@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from fireiron.errors import ArgumentError, shown
 from fireiron.values.expr.arithmetic import subtract
 from fireiron.values.expr.nodes import FALSE, TRUE, All, AnyOf, Atoms, Equal, Expr, Less, Min, as_expr
-from fireiron.values.expr.normal import in_order
+from fireiron.values.expr.normal import in_order, polynomial, terms_of
+from fireiron.values.expr.ranges import product_range
 
 
 def minimum(left: Expr | int, right: Expr | int) -> Expr:
@@ -32,7 +34,17 @@ def less(left: Expr | int, right: Expr | int) -> Expr:
         return TRUE
     if gap.high <= 0:
         return FALSE
-    return Less(first, second)
+    return Less(_rounded(first, second), second)
+
+
+def _rounded(left: Expr, right: Expr) -> Expr:
+    """The left side of a comparison without what of its constant decides nothing: `8*x + 3 < 8*y` where `8*x < 8*y`."""
+    terms, number = terms_of(left)
+    step = right.factor
+    for atoms, coefficient in terms:
+        step = math.gcd(step, product_range(atoms, coefficient)[2])
+    rest = number % step if terms and step else 0
+    return polynomial(dict(terms), number - rest) if rest else left
 
 
 def equal(left: Expr | int, right: Expr | int) -> Expr:

@@ -1,0 +1,66 @@
+"""Statements in two versions as one branch of the text: neighbours of which the same condition decides stand in it together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from fireiron.ir import Comment, Kernel, Stmt, edited, execs, plain, whole_of
+from fireiron.values.expr import FALSE, Expr
+
+
+@attrs.frozen(cache_hash=True)
+class Branch(Stmt):
+    """Statements for where `whole` holds, and for where it does not, which is the same in a warp."""
+
+    whole: Expr
+    inside: tuple[Stmt, ...]
+    outside: tuple[Stmt, ...]
+
+    @property
+    def children(self) -> tuple[tuple[Stmt, ...], ...]:
+        """Both lists."""
+        return (self.inside, self.outside)
+
+    def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Branch:
+        """The same condition between other lists."""
+        inside, outside = children
+        return attrs.evolve(self, inside=inside, outside=outside)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its condition."""
+        return (self.whole,)
+
+
+def branched(kernel: Kernel) -> Kernel:
+    """The kernel with a branch in the place of statements that have two versions."""
+    if all(one.whole == FALSE for one, _ in execs(kernel.body)):
+        return kernel
+    return attrs.evolve(kernel, body=_listed(kernel.body))
+
+
+def _listed(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    result: list[Stmt] = []
+    run: list[Stmt] = []
+    for statement in body:
+        whole = whole_of(statement)
+        if run and (isinstance(statement, Comment) or whole == whole_of(run[0])):
+            run.append(statement)
+            continue
+        result += _branch(run)
+        run = [] if whole == FALSE else [statement]
+        if not run:
+            result.append(statement.rebuilt(tuple(map(_listed, statement.children))) if statement.children else statement)
+    return (*result, *_branch(run))
+
+
+def _branch(run: Sequence[Stmt]) -> list[Stmt]:
+    """A run as one branch; comments stand in its first part, and those behind the last statement behind it."""
+    if not run:
+        return []
+    last = max(place for place, one in enumerate(run) if not isinstance(one, Comment))
+    taken = run[: last + 1]
+    outside = edited((one for one in taken if not isinstance(one, Comment)), lambda one: attrs.evolve(one, whole=FALSE, implied=()))
+    return [Branch(whole_of(run[0]), edited(taken, plain), outside), *run[last + 1 :]]
