@@ -301,8 +301,8 @@ REFUSALS = {
         ["tile(n=32): n is a reduction dimension", "in      mlp(128,64,64,4)"],
     ),
     "dimension of the loop tiled": (
-        lambda: dual(library("dual").definition.tile(m=64, k=64).to(Block)),
-        ["tile(k=64): k is a reduction dimension", "do      split(k=64)"],
+        lambda: dual(library("dual").definition.tile(m=64, k=32).to(Block)),
+        ["tile(k=32): k is a reduction dimension", "do      split(k=32)"],
     ),
     "dimension that is not gone over split": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).split(k=16)),
