@@ -17,7 +17,7 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -186,14 +186,14 @@ def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strate
 def _for_definition(spec: Spec) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """The strategies of the library's file of a definition's name that start from it, with the values that the file states.
 
-    `best(spec)` of the file, where there is one, names the strategy that comes first.
+    `fastest(spec)` of the file, where there is one, names the strategy that comes first.
     """
     if spec.title not in names():
         return ()
     module = _library_module(spec.title)
     there = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
     fitting = [key for key, value in there.items() if value.start == spec.starter and value.spec is None and value.finished]
-    first = module.best(spec) if hasattr(module, "best") else ""
+    first = module.fastest(spec) if hasattr(module, "fastest") else ""
     fitting.sort(key=lambda key: key != first)
     found = [find(spec.title if key == "strategy" else f"{spec.title}:{key}") for key in fitting]
     return tuple((one.name, suited(one, spec)) for one in found)
@@ -225,7 +225,7 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
     names, work = by_warpgroups(spec, target), work_of(spec)
     if not names or work is None:
         return tuple((name, {}) for name in names[:1])
-    choices = [(name, values) for name in names for values in tiles_of(name, spec, len(names) == 1)]
+    choices = [(name, values) for name in names for values in in_clusters(name, work, tiles_of(name, spec, len(names) == 1))]
     return tuple(sorted(choices, key=lambda choice: estimated_us(work, choice[1]))[:MOST_TILES])
 
 
@@ -265,7 +265,26 @@ def work_of(spec: Spec) -> Work | None:
     known = {dim: size for dim, size in sizes.items() if size is not None}
     if len(known) < len(sizes):
         return None
-    return Work(known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1))
+    across = (_across_lines(_matrix(spec, "A")), _across_lines(_matrix(spec, "B")))
+    return Work(known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1), across)
+
+
+def _across_lines(view: View) -> bool:
+    """Whether most rows of a matrix, or columns where these are contiguous, begin inside a line of L2; what is copied first does not."""
+    if not _by_sixteen_bytes(view):
+        return False
+    along = view.axis(1 if view.order == "row" else 0)
+    apart = [step for axis, step in enumerate(view.tensor.storage().steps) if axis != along]
+    return any(step is not None and step % (LINE_BYTES // view.dtype.bytes) != ZERO for step in apart)
+
+
+def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
+    """Tiles of a strategy; where rows of A or B lie across lines of L2 also in clusters of two, which ask for half as many lines."""
+    known = find(name).strategy.tunables()
+    for values in tiles:
+        yield values
+        if any(work.across) and {"cm", "cn"} <= set(known):
+            yield from ({**values, along: 2} for along in ("cm", "cn"))
 
 
 def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, int], ...]:

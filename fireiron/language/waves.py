@@ -18,7 +18,10 @@ from fireiron.ir.cluster import MULTIPROCESSORS
 
 @attrs.frozen
 class Work:
-    """A product: `stack` matrices of `rows` x `columns`, sums of `depth` products of elements of `bytes` bytes; C has `result_bytes`."""
+    """A product: `stack` matrices of `rows` x `columns`, sums of `depth` products of elements of `bytes` bytes; C has `result_bytes`.
+
+    `across` says of A and of B whether its rows (columns) are no multiples of a line of L2, so that most pieces of one lie across two.
+    """
 
     rows: int
     columns: int
@@ -26,6 +29,7 @@ class Work:
     bytes: int = 2
     result_bytes: int = 2
     stack: int = 1
+    across: tuple[bool, bool] = (False, False)
 
     @property
     def least_bytes(self) -> int:
@@ -45,9 +49,10 @@ class Figures:
     Microseconds: `launch` of a kernel, `wave` of each wave, before its first product and behind its last one, `turn` of the stages of a
     block, from a copy that is asked for to the product that has read it. Clocks: `stored`, to store an element of a tile. Bytes: `copied`
     into shared memory and `read` by `wgmma` in a clock, `memory` in a microsecond. `outside`: what a byte counts that a tile reads beyond
-    the edge of a matrix. Times of two things that are done at once are added with the exponents `blocked`, for products and copies of a
-    block, `turning`, for these and turns of stages, and `limited`, for blocks and memory. `clock` is in MHz, `products` are bytes of two
-    factors that a multiprocessor multiplies in a clock.
+    the edge of a matrix; `across`: what one counts that is copied in pieces that lie across two lines of L2. Times of two things that are
+    done at once are added with the exponents `blocked`, for products and copies of a block, `turning`, for these and turns of stages, and
+    `limited`, for blocks and memory. `clustered` is what the time is multiplied by where blocks wait for each other. `clock` is in MHz,
+    `products` are bytes of two factors that a multiprocessor multiplies in a clock.
     """
 
     launch: float = 1.58
@@ -58,6 +63,8 @@ class Figures:
     read: float = 257.0
     memory: float = 4.25e6
     outside: float = 0.818
+    across: float = 2.7
+    clustered: float = 1.02
     blocked: float = 1.48
     turning: float = 6.74
     limited: float = 3.59
@@ -66,7 +73,8 @@ class Figures:
 
 
 H200: Final = Figures()
-"""Fitted to 1022 times on an H200 (perf/results/2026-11-22-h200-hopper), of four types and storage orders: 3.6 % off on average."""
+"""Fitted to 1022 times on an H200 (perf/results/2026-11-22-h200-hopper), of four types and storage orders: 3.6 % off on average;
+`across` and `clustered` to 45 of two sizes, in clusters and without."""
 
 SHARED_BYTES: Final = 227 * 1024
 MOST_BLOCKS: Final = 16
@@ -86,18 +94,34 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     tiles = work.tiles(bm, bn)
     waves = -(-tiles // (MULTIPROCESSORS * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / figures.products
-    copied = (bm + bn) * work.bytes / figures.copied + _read(values) * work.bytes / figures.read
+    copied = _copied(work, values, figures) * work.bytes / figures.copied + _read(values) * work.bytes / figures.read
     clocks = -(-tiles // MULTIPROCESSORS) * work.depth * _added(multiplied, copied, figures.blocked)
     turns = waves * max(0.0, work.depth / _ring(values) - 1)
     in_blocks = _added(clocks / figures.clock, turns * figures.turn, figures.turning)
     from_memory = (work.least_bytes + figures.outside * _outside(work, bm, bn)) / figures.memory
     edges = waves * (figures.wave + bm * bn * figures.stored / figures.clock)
-    return figures.launch + edges + _added(in_blocks, from_memory, figures.limited)
+    waiting = figures.clustered if _cluster(values) != (1, 1) else 1.0
+    return waiting * (figures.launch + edges + _added(in_blocks, from_memory, figures.limited))
 
 
 def _added(one: float, other: float, exponent: float) -> float:
     """What two things take that are done at once: the longer one, and somewhat more where they are alike."""
     return float((one**exponent + other**exponent) ** (1 / exponent))
+
+
+def _cluster(values: Mapping[str, int]) -> tuple[int, int]:
+    """Blocks of a cluster along rows and columns."""
+    return values.get("cm", 1), values.get("cn", 1)
+
+
+def _copied(work: Work, values: Mapping[str, int], figures: Figures) -> float:
+    """What a block copies for each step of k, in elements of whole lines.
+
+    Blocks of a cluster that share an operand copy a part of it each. That saves time where lines are what limits.
+    """
+    cm, cn = _cluster(values)
+    a, b = (figures.across / shared if across else 1.0 for across, shared in zip(work.across, (cn, cm), strict=True))
+    return max(1.0, a) * values["bm"] + max(1.0, b) * values["bn"]
 
 
 def _ring(values: Mapping[str, int]) -> int:

@@ -15,7 +15,7 @@ import attrs
 
 from fireiron.errors import FireironError
 from fireiron.ir.cluster import MULTIPROCESSORS
-from fireiron.language.library import by_warpgroups, default_strategy, of_types, tiles_of, work_of
+from fireiron.language.library import LINE_BYTES, by_warpgroups, default_strategy, in_clusters, of_types, tiles_of, work_of
 from fireiron.language.waves import Work, estimated_us
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
@@ -45,6 +45,9 @@ UNSEEN: Final = 0.03
 FREE: Final = ("kind", "sizes", "dtypes", "layouts", "leading", "align", "symbols", "signature")
 """What a record may say of its problem; others say what is done beside multiplying."""
 
+COPIED_ROWS: Final = 16
+"""Bytes of which rows are multiples, unless they are copied to others first."""
+
 SAME: Final = {"hopper": "hopper_batched", "hopper_batched": "hopper"}
 """The strategies that take each other's values: for a matrix, and for stacks of them."""
 
@@ -66,7 +69,8 @@ class Problem:
         if any(isinstance(size, str) for size in sizes.values()):
             return None
         bytes, result = as_dtype(plain["dtypes"]["A"]).bytes, as_dtype(plain["dtypes"]["C"]).bytes
-        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes, result, sizes.get("B", 1))
+        across = tuple(_across_lines(plain, name, rows, bytes) for name, rows in (("A", ("K", "M")), ("B", ("N", "K"))))
+        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes, result, sizes.get("B", 1), (across[0], across[1]))
         return Problem(work, tuple(plain["dtypes"].values()), tuple(_order(one) for one in plain["layouts"].values()))
 
     def apart(self, other: Problem) -> float:
@@ -81,6 +85,13 @@ class Problem:
     def same_size(self, other: Problem) -> bool:
         """Whether as much is multiplied and read."""
         return attrs.evolve(self.work, result_bytes=0) == attrs.evolve(other.work, result_bytes=0)
+
+
+def _across_lines(plain: Mapping[str, Any], name: str, rows: tuple[str, str], bytes: int) -> bool:
+    """Whether rows (columns) of an operand begin inside a line of L2; `rows` are the sizes along a row and along a column."""
+    along = plain["sizes"][rows[_order(plain["layouts"][name]) == "col"]]
+    apart = plain.get("leading", {}).get(name, along)
+    return isinstance(apart, int) and apart * bytes % COPIED_ROWS == 0 and apart * bytes % LINE_BYTES != 0
 
 
 def _order(layout: str) -> str:
@@ -164,11 +175,11 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
         for distance, one in near:
             name = one.record.strategy if one.record.strategy in names else SAME.get(one.record.strategy, "")
             if distance <= limit and name in names:
-                values = of_types(one.record.values, spec, one.problem.work.bytes)
-                us = expected_us(problem, values, near)
-                by_tile.setdefault(_kind(values), Candidate(name, values, one.record, distance, us))
+                for values in in_clusters(name, problem.work, [of_types(one.record.values, spec, one.problem.work.bytes)]):
+                    us = expected_us(problem, values, near)
+                    by_tile.setdefault(_kind(values), Candidate(name, values, one.record, distance, us))
         for name in names if limit == AS_NEAR else ():
-            for values in tiles_of(name, spec, len(names) == 1):
+            for values in in_clusters(name, problem.work, tiles_of(name, spec, len(names) == 1)):
                 own = Candidate(name, values, None, math.inf, expected_us(problem, values, near))
                 by_tile.setdefault(_kind(values), own)
     same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
@@ -219,7 +230,9 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     sizes = "x".join(map(str, one.record.shape))
     types, layouts = one.record.spec["dtypes"]["A"], " ".join(one.record.spec["layouts"].values())
     there = f"{sizes} of {types}, {layouts} (distance {one.distance:.2f})"
+    cluster = "x".join(str(one.values.get(name, 1)) for name in ("cm", "cn"))
+    legal = "legal here" if cluster == "1x1" or "cm" in one.record.values else f"in clusters of {cluster} legal here"
     problem, other = Problem.of(describe(question.spec)), Problem.of(one.record.spec)
     if problem is not None and other is not None and problem.same_size(other):
-        return f"tuned for {there}, which multiplies and reads as much, and legal here: {said(one.record)}; {expected}"
-    return f"fastest of {tiles} tiles by their waves, tuned for {there}, and legal here: {said(one.record)}; {expected}"
+        return f"tuned for {there}, which multiplies and reads as much, and {legal}: {said(one.record)}; {expected}"
+    return f"fastest of {tiles} tiles by their waves, tuned for {there}, and {legal}: {said(one.record)}; {expected}"
