@@ -15,6 +15,8 @@ from fireiron.decomp.place import Place as Place
 from fireiron.decomp.repack import Repack as Repack
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
+from fireiron.decomp.stagger import require_order_free as require_order_free
+from fireiron.decomp.stagger import staggered as staggered
 from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
@@ -176,6 +178,7 @@ from fireiron.refine.resident import Resident as Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
 from fireiron.refine.skip import Skip as Skip
 from fireiron.refine.specialize import Specialize as Specialize
+from fireiron.refine.staggered import Staggered as Staggered
 from fireiron.refine.storage_layout import StorageLayout as StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync
