@@ -126,7 +126,7 @@ def test_text():
     assert ".staggered()" in text and "const int k_start = blockIdx.x % 5;" in text
     assert text.count("const int k_turn = k + k_start < 5 ? k + k_start : k + k_start - 5;") == 1
     assert "tma_load(" in text and "k_turn * 64" in text and "% 5" in text
-    text = product(**SKINNY, stages=3, staggered=1)(halves(16, 512, 512)).program(TARGET).cuda; print([l for l in text.splitlines() if "k_turn" in l])
+    text = product(**SKINNY, stages=3, staggered=1)(halves(16, 512, 512)).program(TARGET).cuda
     assert "const int k_turn = (block + k) % 8;" in text or "const int k_turn = (k + block) % 8;" in text
     text = product(**SKINNY, stages=3, staggered=1)(halves(M, N, K)).program(TARGET).cuda
     assert re.search(r"const unsigned k_turn = k \+ k_start < (\(K \+ 63\) / 64) \? k \+ k_start : k \+ k_start - \1;", text)
