@@ -12,8 +12,8 @@ import attrs
 
 from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.lines import guarded
-from fireiron.cuda.rotations import Rotations
-from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, execs
+from fireiron.cuda.rotations import shown
+from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment, Chain, Joined, Text
 from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
@@ -289,12 +289,12 @@ class Addresses:
     def stepped(self, value: Expr) -> Expr:
         """An expression with the steps of loops that go round under their names."""
         names: dict[Expr, Expr] = {}
-        if self.turns and self.rotations.ahead:
+        if self.turns and self.rotations.steps:
             self._collect_steps(value, names)
         return replaced(value, names) if names else value
 
     def _collect_steps(self, value: Expr, names: dict[Expr, Expr]) -> None:
-        loop, ahead = self.rotations.ahead.get(value, (None, 0))
+        loop, ahead = self.rotations.steps.get(value, (None, 0))
         turns = None if loop is None else next((one for one in self.turns if one.var == loop.var), None)
         if turns is None:
             for child in value.children:
@@ -411,7 +411,7 @@ class Addresses:
             if value not in counted
         ]
         top += [
-            Assignment(f"const {self._kind(value)} {name}", expression(self.rotations.shown(value)))
+            Assignment(f"const {self._kind(value)} {name}", expression(shown(value, self.rotations)))
             for value, name in turns.rotated.items()
         ]
         top += [

@@ -19,11 +19,11 @@ def _shift(value: Any) -> Any:
 
 @attrs.frozen
 class Staggered(Refinement):
-    """Each block begins `shift` turns further on than the block before, and goes round: blocks do not all read the same columns at a time.
+    """Each block begins `shift` turns further on than the block before, and goes round: they do not all read the same columns at a time.
 
-    Where rows are long, the same columns of many rows lie in few channels of the memory. Results are added up in another order. Legal behind
-    a tile that is dealt to Block, on a split of one dimension of a product or a reduction, of neighbours, of operands in global memory; the
-    blocks of a cluster begin together. A tunable may stand for the number; 0 is as without.
+    The same columns of many long rows lie in few channels of the memory. Results are added up in another order. Legal behind a tile that
+    is dealt to Block, on a split of one dimension of a product or a reduction, of neighbours, of operands in global memory; blocks of a
+    cluster begin together. A tunable may stand for the number; 0 is as without.
     rewrite: for k: S(k) --> for k: S((k + block * shift) % turns)
     """
 
