@@ -11,9 +11,12 @@ from fireiron import *
 from fireiron import ir
 from fireiron.cost import predict
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect import show
+from fireiron.language.library import defaults
 from fireiron.language.store import dumps, loads
 from fireiron.sim import simulate
+from fireiron.strategies import hopper_skinny, softmax_online
 from fireiron.values.expr import Const, Expr, Mod, replaced
 
 np = pytest.importorskip("numpy")
@@ -77,6 +80,17 @@ def test_parts_of_k_in_blocks():
     kernel = chain(spec).program("sm_80").ir
     arrays, expected = inputs_of(spec)
     assert errors(kernel) == [] and outcome(kernel, arrays, expected) == "right"
+
+
+def test_in_front_of_an_epilogue():
+    text = "relu(acc + bias[n])"
+    spec = halves(16, 384, 320)
+    program = product(**SKINNY, stages=3, staggered=1)(spec).epilogue(text).program(TARGET)
+    assert errors(program.ir) == [] and "k_start" in program.cuda
+    arrays, expected = inputs_of(spec)
+    bias = np.random.default_rng(2).integers(-9, 9, 384).astype(np.float16)
+    got = simulate(program.ir, {**arrays, "bias": bias}).outputs["C"]
+    assert np.array_equal(got, np.maximum(expected + bias, 0))
 
 
 @pytest.mark.parametrize("by", ["sum", "max"])
@@ -144,8 +158,15 @@ def test_readers():
     strategy, spec = product(**SKINNY, staggered=2), halves(16, 320, 320)
     assert loads(dumps(strategy)) == strategy and eval(repr(strategy)) == strategy
     assert ".staggered(shift=2)" in str(strategy) and "staggered(shift=2)" in "\n".join(show.show(strategy(spec).program(TARGET)))
+    assert parse_kernel(graphene_text(strategy(spec).program(TARGET))).cuda == strategy(spec).program(TARGET).cuda
     plain, turned = (predict(product(**SKINNY, staggered=one)(spec).program(TARGET).ir) for one in (0, 2))
     assert turned.us == pytest.approx(plain.us, rel=0.02)
+
+
+@pytest.mark.parametrize(("order", "shift"), [(ColMajor, 1), (RowMajor, None)], ids=str)
+def test_the_library_takes_it_for_few_rows_where_b_is_stored_by_columns(order, shift):
+    name, values = defaults(hopper_skinny.spec(16, 4096, 4096, B=order), TARGET)[0]
+    assert name == "hopper_skinny" and values.get("shift") == shift
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
@@ -222,8 +243,6 @@ def test_reading_behind_the_last_step_is_found_in_the_text_alone(stages):
 
 # ---------------------------------------------------------------------------------------------- refused
 
-SCAN = Fused(name="total", dims="m n", operands={"X": "m n", "Y": "m"}, each={"total": "Y[m] = sum(n, X[m,n])"}, over="n")
-
 REFUSED = {
     "no blocks yet": (lambda: MatMul.split(8).staggered(), "no tiles are dealt to Block yet"),
     "in shared memory": (
@@ -235,6 +254,13 @@ REFUSED = {
     "too far": (lambda: MatMul.tile(16, 16).to(Block).split(8).staggered(1 << 20), "staggered"),
     "on a tile": (lambda: MatMul.tile(16, 16).to(Block).staggered(), "staggered"),
 }
+
+
+def test_loops_that_carry_what_the_turn_before_left():
+    """A maximum on the way, by which sums are scaled: nothing proves that any order will do."""
+    made = softmax_online.softmax_online
+    with pytest.raises(DecompositionError, match="nothing proves that their order is free"):
+        made.tile(m=4).to(Block).split(n=32).staggered().done()(made(m=16, n=128)).cuda("sm_80")
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -62,6 +62,3 @@ def _place(draft: Draft) -> Expr:
     block = draft.block if blocks is None else Var(draft.block.name, 0, blocks - 1)
     cluster = draft.whole.cluster
     return block if cluster is None else block // as_expr(cluster.blocks)
-
-
-__all__ = ["require_order_free", "staggered"]
