@@ -15,8 +15,6 @@ from fireiron.decomp.place import Place as Place
 from fireiron.decomp.repack import Repack as Repack
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
-from fireiron.decomp.stagger import require_order_free as require_order_free
-from fireiron.decomp.stagger import staggered as staggered
 from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
