@@ -21,10 +21,8 @@ from pathlib import Path
 import attrs
 from tabulate import tabulate
 
+from fireiron.language.library import defaults, find
 from fireiron.strategies import attention
-
-VALUES = {"bm": 128, "bn": 128, "wm": 32, "stages": 2}
-"""Tunables of attention, as measured at heads of 64 and length 512 (perf/attention.py)."""
 
 WARM = 3
 """Runs of each contender before the rounds."""
@@ -78,9 +76,10 @@ NETWORKS = {
 
 
 def program_arguments(batch, queries, keys, heads, head):
-    """The strategy and the spec for projections of `heads * head` elements a token, which lie row by row."""
-    strategy = attention.strategy.with_(**VALUES)
-    return strategy, attention.spec(queries, keys, head, heads=heads, batch=batch)
+    """What the library takes, and the spec, for projections of `heads * head` elements a token, which lie row by row."""
+    spec = attention.spec(queries, keys, head, heads=heads, batch=batch)
+    name, values = defaults(spec)[0]
+    return find(name).strategy.with_(**values), spec
 
 
 @functools.cache
@@ -396,7 +395,7 @@ def main():
     text = tabulate(table, HEADS, floatfmt=("", *[".2f"] * 5, *[".3f"] * 5, ".1e")) + "\n"
     print(text)
     (options.folder / "networks.txt").write_text(text)
-    given = {"batch": options.batch, "length": options.length, "compile": options.compile, "values": VALUES}
+    given = {"batch": options.batch, "length": options.length, "compile": options.compile}
     record = {"environment": environment(), **given, "measured": results}
     (options.folder / "networks.json").write_text(json.dumps(record, indent=1) + "\n")
     wrong = [f"{one['network']}: {text}" for one in results for text in one["wrong"]]

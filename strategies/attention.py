@@ -28,7 +28,7 @@ SIZES = (512, 512, 128)
 bm = Tunable("bm", 128, 64)
 bn = Tunable("bn", 64, 32, 128)
 wm = Tunable("wm", 32, 16)
-bd = Tunable("bd", 64, 128, 32)
+bd = Tunable("bd", 64, 128, 32, 16)
 stages = Tunable("stages", 2, 1, 3)
 together = Tunable("together", 0, 1, 2, 4, 8, 16)
 

@@ -657,7 +657,7 @@ def of_specs():
             yield f"{name} {order} ld={ld}", lambda ld=ld, name=name, order=order: MatMul(8, 8, 8, **{name: order(ld=ld)})
     for dtypes in ((), (float32,), (float32, float32, float32), (float32, "float"), ("f32", float32), ("float32", None)):
         yield f"dtype={dtypes}", lambda dtypes=dtypes: MatMul(8, 8, 8, dtype=dtypes)
-    for name in ("float", "f32", "fp16", "half", "double", "int", "uint8", "float8", "Float32", "FLOAT32", "float32 "):
+    for name in ("float", "f32", "fp16", "half", "double", "int", "uint16", "float8", "Float32", "FLOAT32", "float32 "):
         yield f"dtype={name!r}", lambda name=name: MatMul(8, 8, 8, dtype=name)
     for size_ in (
         sym("M") - 1000,

@@ -168,7 +168,7 @@ class Verbs(FoundSteps, Refusing):
         >>> from fireiron import *
         >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
         >>> print(mm.program().launches[0].program.spec, mm.result.A.tensor.layout)
-        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=36)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
         """
         from fireiron.decomp.repack import Repack
         from fireiron.language.strategy import Strategy, appended
