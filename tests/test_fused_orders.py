@@ -62,7 +62,6 @@ def test_one_tile_is_the_first_and_the_last():
 
 
 def test_more_blocks_than_can_be_enumerated_are_told_apart():
-    """Steps down are digits as steps up are."""
     program = chain()(copied(m=1 << 24, n=8, g=4)).program("sm_80")
     assert not errors(program.ir)
     narrow = copied.tile(m=4, g=1).to(Block).last_first("m").done()

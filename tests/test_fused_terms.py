@@ -96,14 +96,6 @@ def test_names_of_terms_are_new():
     assert "s_terms_[m,n] = s_terms[m,n] * s_terms[m,n]" in str(definition)
 
 
-def test_terms_of_a_turn_have_no_dimension_of_turns():
-    definition = Fused(
-        name="x", dims="m n g", scan="g", operands={"X": "m n g", "t": "m"}, first={"zero": "a[m] = 0"},
-        each={"s": "a[m] += sum(n, exp(X[m,n,g]))"}, last={"t": "t[m] = a[m]"},
-    )  # fmt: skip
-    assert "s_terms[m,n] = exp(X[m,n,g])" in str(definition)
-
-
 @pytest.mark.parametrize("value", ["max(k, A[m,k] + B[k,n])", "sum(k, A[m,k] * B[k,n] * 2)"])
 def test_more_terms_than_any_tensor_has_are_refused(value):
     with pytest.raises(ArgumentError, match="step mm: (max|sum) of an expression of tensors of which none goes along all of k, m, n"):
