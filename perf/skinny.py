@@ -5,14 +5,14 @@
 Halves, NN and NT: 16x4096x4096, and 1, 4, 16 and 64 rows by 8192x8192. Contenders in one run, in turn: `fireiron.matmul`, the library's own
 tile (`hopper_skinny`), `torch.matmul`, and the reader, which no product that has to bring B from memory can beat. Each result is verified
 against float64 first. With `--candidates` 16x4096x4096 alone, with more tiles: 64 rows of which 48 lie outside, for more blocks; clusters that load A once;
-and blocks that begin at different places along k (`turned`), so that they do not all read the same columns of B at a time. Writes `skinny.json` and `skinny.txt` into the folder.
+and blocks that begin at different places along k (`staggered`, `shift` 1), so that they do not all read the same columns of B at a time,
+or at the same where the library's own do not. Writes `skinny.json` and `skinny.txt` into the folder.
 """
 
 import argparse
 import functools
 import importlib
 import json
-import re
 from pathlib import Path
 
 from tabulate import tabulate
@@ -90,31 +90,21 @@ MORE = (
 )
 """Strategies with values, beside rings of other depths."""
 
-TURNED = ((128, 8, 1), (128, 8, 5), (256, 4, 1), (64, 16, 3))
-"""Steps along k, stages, and how many steps further on than the block before a block begins."""
+OTHER_SHIFT = ((128, 8), (256, 4), (64, 16))
+"""Steps along k, and stages, of tiles whose blocks begin at different places along k where the library's own do not, and the other way."""
 
 
 def more(spec):
-    """The programs of `MORE` and `TURNED`, by name."""
+    """The programs of `MORE` and `OTHER_SHIFT`, by name."""
     for name, values in MORE:
         label = "{} {bm}x{bn}, bk {bk}, {stages} stages".format(name, **values) + (f", 1x{values['cn']}" if "cn" in values else "")
         strategy = importlib.import_module(f"fireiron.strategies.{name}").strategy
         yield label, strategy.with_(**values, **({"blocks": 65536} if name == "hopper" else {}))(spec).program("sm_90a")
     own = defaults(spec, "sm_90a")[0][1]
-    for bk, stages, step in TURNED:
-        program = hopper_skinny.strategy.with_(**{**own, "bk": bk, "stages": stages})(spec).program("sm_90a")
-        yield f"turned by {step}, bk {bk}, {stages} stages", turned(program, bk, step)
-
-
-def turned(program, bk, step):
-    """The program whose blocks begin at different places along k, and go round: sums of the same products in another order."""
-    turns = int(str(program.spec.sizes[2])) // bk
-    text, producer = program.cuda.split("// producer")
-    head = f"for (int k = 0; k < {turns}; ++k) {{\n"
-    assert producer.count(head) == 1, "another loop: adapt this"
-    there = f"      const int k_there = (k + blockIdx.x * {step}) % {turns};\n"
-    program.__dict__["text"] = text + "// producer" + re.sub(rf"\bk \* {bk}\b", f"k_there * {bk}", producer).replace(head, head + there)
-    return program
+    shift = 1 - own.get("shift", 0)
+    for bk, stages in OTHER_SHIFT:
+        values = {**own, "bk": bk, "stages": stages, "shift": shift}
+        yield f"shift {shift}, bk {bk}, {stages} stages", hopper_skinny.strategy.with_(**values)(spec).program("sm_90a")
 
 
 def measured(shape, order, rounds, all_candidates=False):

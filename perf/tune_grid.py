@@ -241,6 +241,7 @@ def pool(case, records, most):
     others = [(name, dict(one, **walk)) for name, one in chosen[:1] for walk in ({"bands": 8}, {"bands": 16}) if "bands" in one]
     if name == "hopper" and work_of(spec).tiles(chosen[0][1]["bm"], chosen[0][1]["bn"]) <= 132:
         others = [(name, dict(one, bands=2)) for name, one in chosen[:1] if "bands" in one]
+    others += [(name, dict(one, shift=1)) for name, one in chosen if name == "hopper_skinny"]
     others += [(name, at_once(one, case)) for name, one in chosen[:2] if at_once(one, case)]
     return [full(*one) for one in unique([*chosen, *others, *by_hand(case)])]
 
@@ -266,7 +267,8 @@ def said(name, values):
     groups += " in {}x{}".format(*cluster) if cluster != (1, 1) else ""
     whole_c = " C at once" if values.get("chunk", 0) > 64 else ""
     tile = f"{values['bm']}x{values['bn']}x{values['bk']}{groups}"
-    walked = f"b{values.get('bands', 0)}{walk}{stays}{whole_c}"
+    staggered = " staggered" if values.get("shift", 0) else ""
+    walked = f"b{values.get('bands', 0)}{walk}{stays}{whole_c}{staggered}"
     return f"{name.removeprefix('hopper').strip('_') or 'hopper'} {tile} s{values['stages']} {walked}"
 
 

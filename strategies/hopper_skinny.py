@@ -6,13 +6,16 @@
       split(bk).pipeline(stages)       MatMul(16,64,64)(GL,GL,RF)(Block)        a deep ring: 160 KB of loads under way in each block
         .specialize()                  filled by a warp of its own
         .in_flight(in_flight)
+        .staggered(shift)              blocks begin at different places along k
       load(A, SH), load(B, SH)         MatMul(16,64,64)(SH,SH,RF)(Block)        TMA
       tile(bm,bn).to(Warpgroup)        MatMul(16,64,64)(SH,SH,RF)(Warpgroup)
       done()                           WGMMA
 
 A product of up to 64 rows reads each element of B once and does little with it. The 64 rows of the instruction lie along N, where there are
 enough, so few rows of A cost no more than they are; for few columns `bm` is 64 and `bn` small, the form that is not transposed.
-A block for each tile: with N = 4096 there are 64, which are enough, as each has many loads under way.
+A block for each tile: with N = 4096 there are 64, which are enough, as each has many loads under way. Where B is stored by columns, each
+block reads rows of its own, and all of them the same columns at a time, which lie in few channels of the memory; so with `shift` 1 each
+begins one step further on than the block before.
 
 `split_k` is for products that have fewer tiles than that: `parts` blocks share a tile, each with its chunks of k, and add their results
 to C, which is float32, with atomic additions.
@@ -29,6 +32,7 @@ rows = Tunable("rows", 16, 8, 32, 64)
 chunk = Tunable("chunk", 64, 8, 16, 32)
 stages = Tunable("stages", 16, 2, 4, 6, 8, 10, 12)
 in_flight = Tunable("in_flight", 1, 0)
+shift = Tunable("shift", 0, 1)
 parts = Tunable("parts", 4, 2, 8, 16, 32)
 
 DEEP = {16: 8, 32: 8, 64: 6}
@@ -44,6 +48,7 @@ strategy = (
     .pipeline(stages)
     .specialize()
     .in_flight(in_flight)
+    .staggered(shift)
     .load(A, SH, Move.done())
     .load(B, SH, Move.done())
     .tile(bm, bn)
@@ -80,3 +85,8 @@ def defaults(M, N, K):
     flat = [{"bm": size, "bn": 64, "rows": size, "chunk": 64, "bk": 128, "stages": DEEP[size]} for size in rows]
     tall = [{"bm": 64, "bn": size, "rows": 64, "chunk": size, "bk": 128, "stages": DEEP[size]} for size in columns if not rows]
     return (*flat, *tall)
+
+
+def of_orders(values, spec):
+    """Where B is stored by columns, blocks of 64 columns begin at different places along k; measured for 16 rows on an H200."""
+    return {**values, "shift": 1} if spec.B.order == "col" and values["bn"] == 64 else values

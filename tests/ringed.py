@@ -30,6 +30,7 @@ def product(
     tma=True,
     turns=1,
     cluster=None,
+    staggered=None,
 ):
     """A product by wgmma, fed by TMA through a ring; its result is stored by TMA too, or by all threads; in clusters if these are said."""
     bm, bn, bk = tiles
@@ -44,6 +45,7 @@ def product(
     chain = chain.turns(turns) if turns > 1 else chain
     chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).specialize(producer)
     chain = chain if in_flight is None else chain.in_flight(in_flight)
+    chain = chain if staggered is None else chain.staggered(staggered)
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(wm, wn).to(Warpgroup).done()
 
 

@@ -39,6 +39,7 @@ from fireiron.ir import (
     Let,
     Release,
     Roles,
+    Rotations,
     Stmt,
     Wait,
     execs,
@@ -80,6 +81,7 @@ class Work:
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
         self.accesses = Accesses(self.scene, self.fixed, self.extent)
+        self.rotations = Rotations(kernel)
         self.phases = tuple(
             attrs.evolve(phase, amounts=self._sum(phase.body, phase.loops) + self._sum(phase.beside, ())) for phase in _phases(kernel)
         )
@@ -301,12 +303,12 @@ class Work:
                 yield Traffic(buffer.name, True, min(amounts.l2_written, reach), length, tiles)
 
     def _tiles(self, access: Access, loops: tuple[For, ...]) -> Callable[[int], int]:
-        """How many different places of the array the first blocks start at."""
+        """How many different places of the array the first blocks start at; one that goes round has the same places wherever it begins."""
         fixed = {**self.sizes, "thread": 0, **{loop.var.name: 0 for loop in loops}}
 
         def tiles(count: int) -> int:
             frame = self.scene.frame([("block", np.arange(min(max(count, 1), MOST_BLOCKS)))], fixed)
-            places = np.stack([frame.full(base) for base in access.base])
+            places = np.stack([frame.full(self.rotations.straight(base)) for base in access.base])
             return int(np.unique(places, axis=1).shape[1])
 
         return tiles

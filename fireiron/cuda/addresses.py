@@ -12,7 +12,8 @@ import attrs
 
 from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.lines import guarded
-from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, execs
+from fireiron.cuda.rotations import shown
+from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment, Chain, Joined, Text
 from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
@@ -59,6 +60,7 @@ class Turns:
     a turn. Where the count goes on through the turns of the loop around (`around`), the stages of its first turn begin it, and `before`
     are the lines for that in front of the loop around. `together` says that all lanes of a warp take each turn together, for products of
     which the compiler would not see that their addresses are the same for all lanes: `of_warp` are the stages under names that say so.
+    `rotated` are the steps of a loop that goes round from a turn of the block's own.
     """
 
     loop: For
@@ -68,6 +70,7 @@ class Turns:
     of_warp: dict[Var, Var] = attrs.field(factory=dict)
     named: dict[Expr, Var] = attrs.field(factory=dict)
     parities: dict[Expr, tuple[Var, Expr]] = attrs.field(factory=dict)
+    rotated: dict[Expr, Var] = attrs.field(factory=dict)
     before: list[Text] = attrs.field(factory=list)
 
     @property
@@ -112,6 +115,7 @@ class Addresses:
         self.bases: dict[tuple[str, Expr, bool], str] = {}
         self.swizzles: dict[Expr, Var] = {}
         self.splits: dict[Expr, tuple[Expr, Expr]] = {}
+        self.rotations = Rotations(kernel)
         self.together = False
         """Whether a loop had stages under names that say that they are the same for all lanes."""
         self.repeated = frozenset(self._repeated())
@@ -177,6 +181,7 @@ class Addresses:
 
     def _coordinate(self, value: Expr) -> Text:
         """A coordinate as a value."""
+        value = self.stepped(value)
         self.used |= value.variables()
         return operand(value, Binds.FACTOR)
 
@@ -277,8 +282,28 @@ class Addresses:
 
     def expression(self, value: Expr) -> str:
         """The text of an expression, whose variables are needed from now on."""
+        value = self.stepped(value)
         self.used |= value.variables()
         return expression(value)
+
+    def stepped(self, value: Expr) -> Expr:
+        """An expression with the steps of loops that go round under their names."""
+        names: dict[Expr, Expr] = {}
+        if self.turns and self.rotations.steps:
+            self._collect_steps(value, names)
+        return replaced(value, names) if names else value
+
+    def _collect_steps(self, value: Expr, names: dict[Expr, Expr]) -> None:
+        loop, ahead = self.rotations.steps.get(value, (None, 0))
+        turns = None if loop is None else next((one for one in self.turns if one.var == loop.var), None)
+        if turns is None:
+            for child in value.children:
+                self._collect_steps(child, names)
+            return
+        if value not in turns.rotated:
+            label = f"{turns.var.name}_turn_{ahead}" if ahead else f"{turns.var.name}_turn"
+            turns.rotated[value] = Var(self.names.fresh(label), value.low, value.high)
+        names[value] = turns.rotated[value]
 
     def _document(self, value: Expr, buffer: Buffer, size: int) -> Text:
         """An index into a buffer."""
@@ -294,6 +319,7 @@ class Addresses:
 
     def _parts_of(self, value: Expr, buffer: Buffer, size: int) -> tuple[Text, ...]:
         """The terms of an offset into a buffer, in units of which `size` are an element, each with its sign but for a first plus."""
+        value = self.stepped(value)
         if not buffer.memory.private:
             value = self._named(value, buffer)
         self.used |= value.variables()
@@ -374,7 +400,7 @@ class Addresses:
     def leave(self) -> Lines:
         """The loop ends: the lines for what it named."""
         turns = self.turns.pop()
-        self.used |= {var for value in turns.named for var in value.variables()}
+        self.used |= {var for value in (*turns.named, *turns.rotated) for var in value.variables()}
         counted = {value: name for value, name in turns.named.items() if isinstance(value, Mod) and turns.counts(value.left)}
         begun = [Assignment(f"int {name}", expression(turns.begun(value))) for value, name in counted.items()]
         begun += [Assignment(f"int {name}", expression(turns.begun(value))) for name, value in turns.parities.values()]
@@ -383,6 +409,10 @@ class Addresses:
             Assignment(f"const {self._kind(value)} {name}", expression(value))
             for value, name in turns.named.items()
             if value not in counted
+        ]
+        top += [
+            Assignment(f"const {self._kind(value)} {name}", expression(shown(value, self.rotations)))
+            for value, name in turns.rotated.items()
         ]
         top += [
             Noted(f"const {self._kind(stage)} {name} = {FIRST_LANE}{stage}, 0);", "the same for all lanes")

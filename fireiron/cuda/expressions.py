@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from fireiron.cuda.quotients import QUOTIENT, Quotient, Residue
+from fireiron.cuda.rotations import Wrapped
 from fireiron.errors import VerificationError
 from fireiron.ir.text import Function
 from fireiron.values.document import Chain, Joined, Text
@@ -167,6 +168,8 @@ def _node(value: Expr) -> tuple[str, Binds]:
         case Residue(number=number, quotient=quotient, divisor=divisor):
             product = f"{operand(quotient, Binds.PRODUCT)} * {operand(divisor, Binds.FACTOR)}"
             return f"{operand(number, Binds.SUM)} - {product}", Binds.SUM
+        case Wrapped(number=number, whole=whole):
+            return _wrapped(number, whole), Binds.LOOSELY
         case BitAnd(left=left, right=right):
             return f"{_bits(left)} & {_bits(right)}", Binds.AND
         case BitXor(left=left, right=right):
@@ -205,6 +208,11 @@ def _quotient(value: Quotient) -> tuple[str, Binds]:
         return product, Binds.NAME
     whole = f"{operand(value.number, Binds.PRODUCT)} / {value.whole}"
     return f"{operand(value.divisor, Binds.SUM)} < {value.whole} ? {product} : {whole}", Binds.LOOSELY
+
+
+def _wrapped(number: Expr, whole: Expr) -> str:
+    total = operand(number, Binds.SUM)
+    return f"{total} < {operand(whole, Binds.SUM)} ? {total} : {total} - {operand(whole, Binds.PRODUCT)}"
 
 
 def _suffix(number: int) -> str:

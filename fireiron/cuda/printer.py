@@ -55,6 +55,7 @@ class KernelPrinter:
 
     def condition(self, value: Expr, place: Binds = Binds.COMPARISON) -> Text:
         """A condition as a part of another, or of a choice."""
+        value = self.addresses.stepped(value)
         self.addresses.used |= value.variables()
         return document(value) if place is Binds.LOOSELY else operand(value, place)
 

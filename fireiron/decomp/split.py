@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.decomp.hidden import shown_turn
 from fireiron.decomp.masks import seen
+from fireiron.decomp.stagger import require_order_free, staggered
 from fireiron.decomp.steps import implied, parts_of, passed
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
@@ -25,8 +26,8 @@ from fireiron.values.tensor import View
 @attrs.frozen
 class SplitPlan:
     """How the loop is carried out: unrolled, with a barrier required at the end of its body, its loads ahead by `stages`, and issued by
-    so many `producers`, threads of their own; how many groups of products run on while the next turn begins; and whether turns in which
-    a mask hides all elements are left out.
+    so many `producers`, threads of their own; how many groups of products run on while the next turn begins; whether turns in which
+    a mask hides all elements are left out; and how many turns further on a block begins than the one before.
     """
 
     unroll: bool = False
@@ -36,6 +37,7 @@ class SplitPlan:
     producers: int = 0
     in_flight: int | None = None
     skip: bool = False
+    staggered: int = 0
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -127,6 +129,8 @@ class Split(Decomposition):
         plan = self.planned(SplitPlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         inner: tuple[Stmt, ...] = (Hole(name),)
+        if plan.staggered:
+            require_order_free(spec, digits, self.label(), context)
         draft = context if isinstance(context, Draft) else context.draft()
         if plan.skip and self._one_at_a_time(spec):
             if plan.stages:
@@ -138,6 +142,8 @@ class Split(Decomposition):
             program = _innermost(program, shown_turn(spec, views, draft, (point,)))
         elif plan.skip:
             views, program, variables = self._seen(spec, views, digits, plan.unroll, draft, inner)
+        elif plan.staggered and digits:
+            views, program, variables = staggered(spec, views, digits[0], plan.staggered, plan.unroll, draft, inner)
         else:
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
         child = spec.with_operands(**views)

@@ -9,6 +9,7 @@ from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.reciprocal import Divisors, Reciprocal, quotients
 from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables
+from fireiron.ir.rotations import Rotations
 from fireiron.ir.statement import (
     BLOCK_SCOPE,
     WARP_SCOPE,
@@ -75,6 +76,7 @@ __all__ = [
     "Ring",
     "Role",
     "Roles",
+    "Rotations",
     "Scope",
     "Side",
     "Stmt",

@@ -288,13 +288,14 @@ def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> It
 
 
 def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, int], ...]:
-    """The values that a strategy for Hopper's tensor cores states for the size of a spec, in terms of its types; of one that is `alone`
-    also those for small matrices, if it states any.
+    """The values that a strategy for Hopper's tensor cores states for the size of a spec, in terms of its types, and of its storage orders
+    where the file says `of_orders(values, spec)`; of one that is `alone` also those for small matrices, if it states any.
     """
     sizes = [constant(size) for size in spec.sizes[-3:]]
     module, known = _library_module(name.partition(":")[0]), find(name).strategy.tunables()
     stated = (*module.defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
-    found = [of_types(values, spec) for values in stated]
+    of_orders = getattr(module, "of_orders", lambda values, spec: values)
+    found = [of_orders(of_types(values, spec), spec) for values in stated]
     return tuple(values for values in found if all(value in known[tunable].values for tunable, value in values.items()))
 
 

@@ -1,0 +1,44 @@
+"""The steps of loops that blocks begin at different turns and go round: what stands in the text for `(k + start) % turns`.
+
+The sum of two numbers below a third is less than twice that: its remainder is itself, or the third less. That is a comparison and a
+difference where the number of turns is no power of two, or known only at run time. The node is of the printer alone: every other reader
+sees the remainder.
+"""
+
+from __future__ import annotations
+
+from fireiron.ir import Rotations
+from fireiron.values.expr import Atoms, Expr, Mod, constant
+from fireiron.values.expr.nodes import node, range_fields, set_range
+
+
+@node
+class Wrapped(Expr):
+    """`number % whole`, where the number is less than twice the whole."""
+
+    number: Expr
+    whole: Expr
+    low: int = range_fields()
+    high: int = range_fields()
+    factor: int = range_fields()
+
+    def __attrs_post_init__(self) -> None:
+        set_range(self, 0, min(self.number.high, self.whole.high - 1))
+
+    @property
+    def children(self) -> Atoms:
+        return (self.number, self.whole)
+
+    def rebuilt(self, children: Atoms) -> Expr:
+        return Wrapped(*children)
+
+
+def shown(step: Expr, rotations: Rotations) -> Expr:
+    """A step as the text says it: wrapped where that is proven, and saves a division."""
+    assert isinstance(step, Mod)
+    whole = constant(step.right)
+    cheap = whole is not None and whole & (whole - 1) == 0
+    return step if cheap or not rotations.whole(step) else Wrapped(step.left, step.right)
+
+
+__all__ = ["Wrapped", "shown"]

@@ -1,0 +1,64 @@
+"""Loops that each block begins at another turn and goes round, for `staggered` on a split.
+
+Where a result does not depend on the order of turns, a loop may begin anywhere. Turn i of block b is step (i + start) % turns, with
+start = b * shift % turns: a rotation, by which each step comes once. What is carried in order, such as the number of a ring's turn, and
+whether a turn is the first, is said of i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fireiron.errors import DecompositionError
+from fireiron.ir import For, Stmt
+from fireiron.language.dividing import Step, moved
+from fireiron.language.tree import Context, Draft
+from fireiron.spec import Spec
+from fireiron.specs.fused import fused
+from fireiron.values.expr import Expr, Var, as_expr, constant, mod
+from fireiron.values.tensor import View
+
+
+def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: Context) -> None:
+    """Refuse a loop whose turns have an order, or that no block reads memory in; a `DecompositionError`."""
+    if fused(spec) is not None or not (spec.contracts or spec.reduces):
+        raise DecompositionError(
+            f"{what}: a turn of {spec.title} finds what the turn before left, and nothing proves that their order is free",
+            within=spec,
+            legal="a split of a MatMul or a Reduction, also of one that is a step of a definition",
+        )
+    if context.whole.grid is None:
+        raise DecompositionError(
+            f"{what}: no tiles are dealt to Block yet, and it is blocks that begin at different turns",
+            within=spec,
+            hint="tile(...).to(Block) before the split",
+        )
+    if len(digits) > 1:
+        raise DecompositionError(f"{what}: staggered wants turns of neighbours along one dimension", within=spec, legal="split(64)")
+    dims = {digit.dim for digit in digits}
+    if digits and not any(view.memory.of_grid and dims & {*spec.uses[name]} for name, view in spec.operands.items()):
+        raise DecompositionError(
+            f"{what}: the operands lie in {', '.join(dict.fromkeys(map(str, spec.memories)))}, which a block has to itself",
+            within=spec,
+            legal="the split above the loads",
+        )
+
+
+def staggered(
+    spec: Spec, views: dict[str, View], digit: Step, shift: int, unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
+) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
+    """The loop over a digit, begun by block b at `b * shift` modulo the turns; blocks of a cluster begin together."""
+    label = spec.labels[spec.dims.index(digit.dim)]
+    var = Var(draft.fresh(label), 0, max(digit.size.high - 1, 0))
+    start = draft.let(f"{label}_start", mod(_place(draft) * shift, digit.size))
+    views = moved(views, spec, digit, mod(start + var, digit.size), unit=False)
+    return views, (For(var, digit.size, inner, unroll, draft.origin),), [var]
+
+
+def _place(draft: Draft) -> Expr:
+    """The number of a block, or of its cluster, in the grid."""
+    assert draft.whole.grid is not None
+    blocks = constant(draft.whole.grid)
+    block = draft.block if blocks is None else Var(draft.block.name, 0, blocks - 1)
+    cluster = draft.whole.cluster
+    return block if cluster is None else block // as_expr(cluster.blocks)
