@@ -25,6 +25,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.inspect.synchronization import synchronization, text
 from fireiron.language.library import bind, find
+from fireiron.lower.clamp import clamp
 from fireiron.sim import simulate
 
 np = pytest.importorskip("numpy")
@@ -167,6 +168,14 @@ def test_matrices_in_front_of_the_loop(name):
     assert name == "of whole rows" or (errors(faulty) and outcome(faulty, arrays, expected, 3) != "right")
 
 
+def test_vectors_of_several_steps():
+    """Each is held from its first use to its last; what other steps use comes in a turn of its own."""
+    kernel, arrays, expected = kernel_of(product(), (128, 64, 64), "Z = acc * r[m] + bias[n]; C = relu(acc + r[m])")
+    assert [ring.buffers for ring in kernel.rings[1:]] == [("r_sh",), ("bias_sh",)] and not errors(kernel)
+    made = simulate(kernel, arrays, {}).outputs
+    assert all(np.array_equal(made[name], right) for name, right in zip(kernel.spec.outputs, expected, strict=True))
+
+
 def test_clusters():
     kernel, arrays, expected = kernel_of(product(cluster=(2, 1), blocks=2), (512, 64, 64))
     assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
@@ -258,6 +267,24 @@ def test_where_clampings_go(epilogue, moved):
     wanted = dict(zip(kernel.spec.outputs, expected if isinstance(expected, tuple) else (expected,)))
     made = simulate(kernel, arrays, {}).outputs
     assert all(np.array_equal(made[name], right) for name, right in wanted.items())
+
+
+def test_clampings_that_stay():
+    """Where someone else reads the registers, where they do not begin anew in a turn, and where some hold what nobody clamped."""
+    kernel = product(blocks=1)(halves(256, 64, 64)).epilogue("relu(acc + bias[n])").program(TARGET).stages["guard"]
+    reader = next(one for one, _ in ir.execs(kernel.body) if one.instruction.clamping(one.spec))
+    (name,) = {one.buffer for one in reader.accesses if kernel.buffer(one.buffer).memory.private}
+    assert clamp(kernel) != kernel
+
+    def begins(one):
+        return isinstance(one, ir.Exec) and one.spec.fills and any(access.buffer == name for access in one.accesses)
+
+    elsewhere = attrs.evolve(kernel, body=(*kernel.body, reader))
+    going_on = attrs.evolve(kernel, body=ir.rewritten(kernel.body, lambda one: () if begins(one) else (one,)))
+    buffers = tuple(attrs.evolve(one, elements=one.elements * 2) if one.name == name else one for one in kernel.buffers)
+    assert going_on != kernel
+    for one in (elsewhere, going_on, attrs.evolve(kernel, buffers=buffers)):
+        assert clamp(one) == one
 
 
 def test_results_of_32_bits_are_clamped_where_they_are():

@@ -183,6 +183,33 @@ def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
         _ = chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
 
 
+@pytest.mark.parametrize(
+    ("hidden", "value", "changes"),
+    [
+        ("0", "sum(n, s[m,n] * X[m,n])", False),
+        ("0", "sum(n, s[m,n] * exp(X[m,n]))", True),
+        ("-inf", "sum(n, exp(s[m,n] * scale))", False),
+        ("-inf", "sum(n, exp(s[m,n] * X[m,n]))", True),
+        ("-inf", "sum(n, exp(s[m,n] + abs(X[m,n])))", False),
+        ("-inf", "sum(n, exp(s[m,n] + exp(X[m,n])))", True),
+        ("-inf", "sum(n, where(X[m,n] < s[m,n], 1, 0))", False),
+        ("-inf", "sum(n, where(s[m,n] < X[m,n], 1, 0))", True),
+    ],
+)
+def test_what_is_known_of_a_hidden_turn(hidden, value, changes):
+    """Zero times what may be infinite, infinity times what may be negative or zero, or plus what may be infinite, is not known."""
+    made = Fused(
+        name="x", dims="m n", over="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale", first={"zero": "t[m] = 0"},
+        each={"mask": f"s[m,n] = where(n <= m, X[m,n], {hidden})", "total": f"t[m] += {value}"}, last={"y": "y[m] = t[m] * scale"},
+    )  # fmt: skip
+    strategy = chain(made).skip().load("X", RF, Move.done()).done()(made(m=32, n=32))
+    if changes:
+        with pytest.raises(DecompositionError, match="hides all elements changes t"):
+            _ = strategy.program("sm_80").ir
+    else:
+        assert strategy.program("sm_80").ir
+
+
 def test_why_a_condition_bounds_no_turns():
     for mask, why in (("n == m", "index_n[n] == index_m[m] is no inequality"), ("n + n <= m", "<= index_m[m] has n 2 times")):
         made = masked(mask=f"s[m,n] = where({mask}, s[m,n], 0)")

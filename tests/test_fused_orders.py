@@ -61,6 +61,13 @@ def test_one_tile_is_the_first_and_the_last():
     assert [one[0] for one in found] == [0, 0]
 
 
+def test_more_blocks_than_can_be_enumerated_are_told_apart():
+    program = chain()(copied(m=1 << 24, n=8, g=4)).program("sm_80")
+    assert not errors(program.ir)
+    narrow = copied.tile(m=4, g=1).to(Block).last_first("m").done()
+    assert not errors(narrow(copied(m=sym("m"), n=8, g=1 << 22)).program("sm_80").ir)
+
+
 def test_a_tile_that_two_blocks_would_have_is_found():
     """Counting down from one tile too few, the first block's tile is that of the second, and the last block's lies in front of all."""
     program = chain()(copied(m=sym("m"), n=8, g=4)).program("sm_80")

@@ -218,6 +218,31 @@ def test_refusals_by_place():
             rows.partial("total", wrong)
 
 
+def completed(made, name):
+    return [one.name for one in in_parts(made, name).steps if "_whole" in one.name]
+
+
+def test_what_is_completed_and_when():
+    """What is made of parts alike is left in parts; what is not, such as a quotient by them, reads the whole."""
+    assert completed(rows.made, "total") == ["u_whole"]
+    assert completed(changed(scaled="u[m] = w[m] / t[m]").made, "total") == ["t_whole"]
+    assert completed(changed(highest="h[m] = max(h[m], top[m] * 2)").made, "top") == ["h_whole"]
+    assert completed(changed(highest="h[m] = max(h[m], top[m] * (0 - 2))").made, "top") == ["top_whole"]
+    assert completed(changed(highest="h[m] = min(h[m], top[m])").made, "top") == ["top_whole"]
+
+
+def test_what_is_written_again_is_completed_again():
+    made = Fused(
+        name="x", dims="m n", over="n", operands={"X": "m n", "w": "m", "y": "m"}, first={"t0": "t[m] = 0", "a0": "a[m] = 0"},
+        each={
+            "total": "t[m] += sum(n, X[m,n])", "one": "a[m] = max(a[m], t[m] * t[m])", "scale": "t[m] = t[m] * w[m]",
+            "two": "b[m] = max(a[m], t[m] * t[m])", "keep": "a[m] = b[m]",
+        },
+        last={"y": "y[m] = a[m]"},
+    ).made  # fmt: skip
+    assert completed(made, "total") == ["t_whole", "t_whole_"]
+
+
 def test_what_is_not_linear_is_completed_first():
     """Where a step in the loop asks for the whole, the parts are joined there; results stay right."""
     asked = changed(highest="h[m] = max(h[m], top[m] * top[m])")

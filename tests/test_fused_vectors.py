@@ -11,11 +11,13 @@ from printed_text import COMPILER, HostProgram, Printed
 
 from fireiron import *
 from fireiron.check import check
+from fireiron.cuda.versions import Branch, branched
 from fireiron.gpu.toolchain import compile_cuda
-from fireiron.ir import execs, nest_of, rewritten
+from fireiron.ir import edited, execs, nest_of, rewritten, statements, whole_of
+from fireiron.lower.covered import strongest
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hmma_ampere, layernorm
-from fireiron.values.expr import FALSE, Var, less
+from fireiron.values.expr import FALSE, Var, conjuncts, less
 
 copy, fragments = Move.coalesced(8).done(), Move.done()
 mma = MatMul.tile(16, 16).unroll().mma_tile().done()
@@ -192,6 +194,26 @@ def test_a_nest_is_a_statement_alone_in_its_loops():
     found = [one for one, _ in execs(program.ir.body) if one.whole != FALSE]
     assert len(found) == 1 and found[0].implied
     assert any(nest_of(one)[1] == found[0] for one in program.ir.body)
+
+
+def test_neighbours_under_other_conditions_are_other_branches():
+    kernel = CASES["edge"][0](CASES["edge"][1]).program("sm_80").ir
+    other = less(Var("block", 0, 3), 2)
+
+    def twice(one):
+        return (one, *edited((one,), lambda inner: attrs.evolve(inner, whole=other)))
+
+    body = tuple(part for one in kernel.body for part in (twice(one) if whole_of(one) != FALSE else (one,)))
+    found = [one.whole for one in statements(branched(attrs.evolve(kernel, body=body)).body) if isinstance(one, Branch)]
+    assert len(found) == 2 and found[1] == other != found[0]
+
+
+def test_the_strongest_of_several_comparisons():
+    """The greatest coordinate decides for all with its extent, in whatever order they come."""
+    n, extent = Var("n", 0, 100), Var("N", 1, 4096, parameter=True)
+    weak, strong, apart = (less(value, extent) for value in (n * 8 + 7, n * 8 + 15, Var("m", 0, 9)))
+    for conditions in itertools.permutations((weak, strong, apart)):
+        assert set(conjuncts(strongest(conditions))) == {strong, apart}
 
 
 # ---------------------------------------------------------------------------------------------- comparisons

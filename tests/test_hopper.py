@@ -7,7 +7,7 @@ from hopper_cases import ORDERS, SIZES, SKINNY_TILES, SMALL_TILES, TILES, halves
 from ringed import errors, inputs_of, outcome
 
 from fireiron import *
-from fireiron.language.library import BY_WARPGROUPS, defaults
+from fireiron.language.library import BY_WARPGROUPS, defaults, work_of
 from fireiron.strategies import hopper, hopper_skinny, hopper_small
 
 M, N, K = (sym(name, multiple_of=8) for name in "MNK")
@@ -123,6 +123,10 @@ def test_the_default_tile_follows_the_waves_of_blocks():
         assert values["bm"] * values["bn"] <= 192 * 192
 
 
+def test_rows_that_begin_inside_lines():
+    assert work_of(halves(512, 512, 512)).across == (False, False) and work_of(halves(520, 520, 520)).across == (True, True)
+
+
 def test_few_rows_or_columns_have_a_strategy_of_their_own():
     """One tile holds all of them, so that the large matrix is read once."""
     for M in (1, 4, 16, 17, 64):
@@ -145,6 +149,7 @@ def test_where_another_strategy_is_the_default():
     """Older targets, other types, and rows of which TMA takes none where a copy would not pay."""
     assert chosen(halves(4096, 4096, 4096), "sm_90")[0] == "hmma_ampere"
     assert chosen(halves(16, 4097, 4096))[0] == "split_k" and chosen(halves(4096, 4097, 4096))[0] == "hopper"
+    assert chosen(halves(64, 4097, 4096))[0] == "split_k" and chosen(halves(100, 97, 97))[0] == "split_k"
     assert chosen(MatMul(1024, 1024, 1024)(GL, GL, GL)(Kernel))[0] == "gemm_nn"
     assert chosen(halves(M, N, K)) == ("hopper", {})
 

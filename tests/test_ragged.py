@@ -235,6 +235,11 @@ def kernel(keep=KEEP, split=lambda chain: chain.split(g=1).skip(), types=None, *
 REFUSED = {
     "no mask": (kernel("acc[m,n] = where(m < size(m), p[m,n], acc[m,n]) + 0 * begin[g] + 0 * end[g]"), "changes acc in every turn"),
     "adding up": (kernel("acc[m,n] = acc[m,n] + where(begin[g] <= m and m < end[g], p[m,n], 0)"), "changes acc in every turn"),
+    "another result": (kernel("acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 0)"), "step keep"),
+    "a mask that adds": (
+        kernel("s[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 1)", each={"add": "acc[m,n] = acc[m,n] + s[m,n]"}),
+        "changes acc",
+    ),
     "no integer": (kernel("acc[m,n] = where(n <= m and begin[g] < end[g], p[m,n], acc[m,n])"), "compares no coordinate with an integer"),
     "floats": (kernel(types={"begin": float32, "end": float32}), "compares no coordinate with an integer"),
     "two conditions": (

@@ -73,6 +73,8 @@ def test_one_kernel_for_all_sizes():
     M, N, K = map(sym, "MNK")
     kernel = CompiledKernel(HOPPER(halves(M, N, K)).program())
     assert names(kernel.program) == ["A", "B"]
+    steps = [step for name in "AB" for step in kernel.program.inner.operands[name].tensor.storage().steps]
+    assert all(str(step) == "1" or step.factor % 64 == 0 for step in steps), "whole lines of L2"
     for sizes in ((65, 63, 33), (8, 16, 70)):
         a, b = integers((sizes[0], sizes[2])), integers((sizes[2], sizes[1]), 4)
         np.testing.assert_array_equal(kernel(a, b), referred(halves(*sizes), a, b)["C"])

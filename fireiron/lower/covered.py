@@ -52,7 +52,7 @@ class _Covered:
                 known[statement.var] = statement.value
             if one is not None:
                 parts = self._parts(one, loops, known, around)
-                whole = _strongest(parts.values())
+                whole = strongest(parts.values())
                 if whole not in (TRUE, FALSE):
                     made = attrs.evolve(one, whole=whole, implied=tuple(parts))
                     (statement,) = edited((statement,), lambda _, made=made: made)  # type: ignore[misc]
@@ -119,7 +119,7 @@ class _Covered:
         return bool((values == values[:, :1]).all())
 
 
-def _strongest(conditions: Iterable[Expr]) -> Expr:
+def strongest(conditions: Iterable[Expr]) -> Expr:
     """Comparisons as one condition; of several with one extent that differ by a number, the one with the greatest coordinate."""
     kept: list[Less] = []
     for one in dict.fromkeys(part for part in conditions if isinstance(part, Less)):
