@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fireiron.decomp.masks import all_of_them, hides, numbers_of, require_neutral
+from fireiron.decomp.masks import all_of_them, condition_of, hides, numbers_of, require_neutral
 from fireiron.errors import DecompositionError
 from fireiron.ir import For, Let, Stmt
 from fireiron.language.tree import Draft
@@ -71,8 +71,7 @@ def _condition(made: FusedDefinition, spec: Spec) -> Value:
             legal=f"{name} = where(..., ..., {name}), or a mask where(begin[g] <= m and ..., s[m,n], -inf) in front of it", within=spec,
         )  # fmt: skip
     require_neutral(made, mask, spec)
-    assert isinstance(mask.formula.value, Operation)
-    return mask.formula.value.arguments[0]
+    return condition_of(mask)
 
 
 def _kept(step: Step) -> Value | None:

@@ -147,7 +147,7 @@ def seen_shares(made: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[f
     for step in made.steps:
         if hides(step) is None:
             continue
-        bounds = [one for one in all_of_them(step.formula.value.arguments[0]) if one is not None]  # type: ignore[union-attr]
+        bounds = [one for one in all_of_them(condition_of(step)) if one is not None]
         dims = sorted({name[len(INDICES) :] for one in bounds for name, _ in one.terms if name.startswith(INDICES)})
         if not bounds or not dims or any(dim not in sizes for dim in dims):
             continue
@@ -185,7 +185,7 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
         )
     masks = [one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims]
     numbers = numbers_of(made, spec.operands, spec.size(dim))
-    bounds = [(step, bound) for step in masks for bound in all_of_them(step.formula.value.arguments[0], numbers) if bound is not None]  # type: ignore[union-attr]
+    bounds = [(step, bound) for step in masks for bound in all_of_them(condition_of(step), numbers) if bound is not None]
     bounds = [(step, bound) for step, bound in bounds if not bound.of_numbers or bound.compares(numbers)]
     bounds = [(step, bound) for step, bound in bounds if abs(bound.factor(f"{INDICES}{dim}")) == 1]
     if not bounds:
@@ -211,10 +211,10 @@ def _conditions(made: FusedDefinition, dim: str) -> str | None:
     """The conditions of masks along a dimension, none of which bounds it: each with what it is instead."""
     found = []
     for step in (one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims):
-        parts = list(all_of_them(step.formula.value.arguments[0]))  # type: ignore[union-attr]
+        parts = list(all_of_them(condition_of(step)))
         factors = [0 if one is None else one.factor(f"{INDICES}{dim}") for one in parts]
         why = "is no inequality between sums of coordinates" if None in parts else f"has {dim} {max(map(abs, factors))} times"
-        found.append(f"step {step.name}: {step.formula.value.arguments[0]} {why}")  # type: ignore[union-attr]
+        found.append(f"step {step.name}: {condition_of(step)} {why}")
     return "; ".join(found) or None
 
 
@@ -231,6 +231,13 @@ def hides(step: Step) -> Number | None:
     if isinstance(hidden, Operation) and hidden.name == "-" and isinstance(hidden.arguments[0], Number):
         hidden = Number(-hidden.arguments[0].value)
     return hidden if isinstance(hidden, Number) else None
+
+
+def condition_of(mask: Step) -> Value:
+    """The condition of a step that `hides` elements: where it holds they are seen."""
+    value = mask.formula.value
+    assert isinstance(value, Operation)
+    return value.arguments[0]
 
 
 def require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
