@@ -214,14 +214,19 @@ def test_graph_time_is_the_time_of_the_kernel():
     kernel = compiled("gemm_nn", spec)
     data = Data.of(spec, rotate_bytes=0)
     (call,) = data.calls(kernel)
-    found = measure({"x": [call]}, l2="hot", **QUICK)["x"]
     device = cupy.cuda.Device()
-    device.synchronize()
-    start = time.perf_counter()
-    for _ in range(20):
-        call()
-    device.synchronize()
-    assert found.us == pytest.approx((time.perf_counter() - start) / 20 * 1e6, rel=0.35)
+
+    def by_the_host():
+        device.synchronize()
+        start = time.perf_counter()
+        for _ in range(20):
+            call()
+        device.synchronize()
+        return (time.perf_counter() - start) / 20 * 1e6
+
+    # Other processes that use the GPU make both longer.
+    found = min(measure({"x": [call]}, l2="hot", **QUICK)["x"].us for _ in range(5))
+    assert found == pytest.approx(min(by_the_host() for _ in range(10)), rel=0.35)
 
 
 def test_busy_and_one_launch_a_round():
