@@ -8,7 +8,7 @@ case. Writes `apart.txt` and `apart.json`.
 
 import argparse
 
-from attention import CANDIDATES, by_kernel, error_of, sets_of, spec_of
+from attention import by_kernel, error_of, sets_of, spec_of
 from fused import ERROR, written
 
 from fireiron.measure.timing import measure
@@ -17,11 +17,11 @@ from fireiron.strategies import attention
 TOKENS = 16384
 
 
-def kernel_of(length, d, causal, values, apart):
-    """A compiled kernel."""
-    held, bm, bn, wm, stages = values
-    strategy = attention.by_rows(attention.definition(causal=causal), held, apart).with_(bm=bm, bn=bn, wm=wm, stages=stages)
-    return strategy(spec_of(length, d, causal, TOKENS)).compile("sm_90")
+def kernel_of(length, d, causal, apart):
+    """A compiled kernel, with the values that the library takes."""
+    spec = spec_of(length, d, causal, TOKENS)
+    strategy = attention.by_rows(attention.definition(causal=causal), apart=apart, branch=d > 64)
+    return strategy.with_(**attention.values(spec))(spec).compile("sm_90")
 
 
 def measured(length, d, causal, rounds):
@@ -29,7 +29,7 @@ def measured(length, d, causal, rounds):
     arrays = sets_of(length, d, TOKENS)
     calls = {}
     for name, apart in (("joined", False), ("apart", True)):
-        kernel = kernel_of(length, d, causal, CANDIDATES[d][0], apart)
+        kernel = kernel_of(length, d, causal, apart)
         error = error_of(by_kernel(kernel, arrays[0]), arrays[0], causal)
         if not error < ERROR:
             print(f"left out: {length} {d} {causal} {name}: error {error:.1e}", flush=True)

@@ -99,11 +99,15 @@ def main():
                          others.get("hmma_ampere"), sum(us for name, us in others.items() if name.startswith("copy"))])  # fmt: skip
             kept.append({"shape": shape, "order": order, "times": {name: [one.us, *one.quartiles] for name, one in times.items()}})
             print(rows[-1], {name: round(us, 1) for name, us in ours.items()}, flush=True)
+            write(options.folder, rows, where, kept)
+    print((options.folder / "misaligned.txt").read_text())
+
+
+def write(folder, rows, where, kept):
+    """The table and the times so far."""
     heads = ("M x N x K", "B", "cuBLAS us", "hopper us", "ratio", "tile", "without copies us", "hmma_ampere us", "copies alone us")
-    text = tabulate(rows, heads, floatfmt=".2f") + "\n"
-    print(text)
-    (options.folder / "misaligned.txt").write_text(text)
-    (options.folder / "misaligned.json").write_text(json.dumps({"environment": where, "measured": kept}, indent=1) + "\n")
+    (folder / "misaligned.txt").write_text(tabulate(rows, heads, floatfmt=".2f") + "\n")
+    (folder / "misaligned.json").write_text(json.dumps({"environment": where, "measured": kept}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
