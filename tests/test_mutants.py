@@ -850,7 +850,6 @@ MUTANTS = [
     *mutants(
         "language/library.py",
         "test_hopper",
-        ("rows that lie across lines", "% (LINE_BYTES // view.dtype.bytes) != ZERO for", "% (LINE_BYTES // view.dtype.bytes) == ZERO for"),
         ("older targets", "if target.name != WARPGROUP_ARCHITECTURE or", "if"),
         ("the fastest first", "key=lambda choice: estimated_us(work, choice[1]))[:MOST_TILES]", "key=lambda choice: -estimated_us(work, choice[1]))[:MOST_TILES]"),
         ("what is worth a copy", "return WORTH_A_COPY not in sizes and", "return True or"),
@@ -859,6 +858,17 @@ MUTANTS = [
         "language/library.py",
         "test_tiles_chosen",
         ("steps of other types", "values[\"bk\"] * other // spec.A.dtype.bytes", "values[\"bk\"]"),
+    ),
+    *mutants(
+        "language/waves.py",
+        "test_tiles_chosen",
+        ("rows that lie across lines", "any(distance % LINE_BYTES for", "all(distance % LINE_BYTES for"),
+        ("what is copied first", "any(distance % COPIED_BYTES for distance in (align, *distances))", "any(distance % COPIED_BYTES for distance in distances)"),
+    ),
+    *mutants(
+        "tune/records/tiles.py",
+        "test_tiles_chosen",
+        ("what a symbol is a multiple of", 'symbols.get(str(step), {}).get("multiple_of", 1)', "1"),
     ),
 ]  # fmt: skip
 
