@@ -1,4 +1,4 @@
-"""A multilayer perceptron in one kernel: L times H = relu(H·W + bias), the activations never leave the chip; from Ampere on.
+"""A multilayer perceptron in one kernel: L times H = relu(H·W + bias), the activations never leave the chip.
 
     mlp(M,N,K,L)(GL,GL,GL,GL)(Kernel)
       tile(bm).to(Block)               mlp(128,128,128,L)(GL,GL,GL,GL)(Block)
@@ -13,7 +13,8 @@
       act, keep                        relu(acc + bias) to h in shared memory, two values at once
 
 `registers` keeps the activations in registers: the accumulator of a layer, rounded, is the next layer's A as it lies, so warps wait for
-weights only. N = K is a constant, at most 128; M and L may be known at run time only (Graphene, section 6, Figure 11).
+weights only. N = K is a constant, at most 128; M and L may be known at run time only (Graphene, section 6, Figure 11). On Turing, where a
+block has 64 KiB, weights of 128 x 128 have one stage.
 """
 
 from fireiron import *
@@ -24,7 +25,7 @@ SIZES = (8192, 128, 20)
 bm = Tunable("bm", 128, 64, 32, 256)
 wm = Tunable("wm", 32, 16, 64)
 wn = Tunable("wn", 64, 32, 16, 128)
-stages = Tunable("stages", 2, 3, 4)
+stages = Tunable("stages", 2, 3, 4, 1)
 
 definition = Fused(
     name="mlp",
