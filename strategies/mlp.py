@@ -13,8 +13,8 @@
       act, keep                        relu(acc + bias) to h in shared memory, two values at once
 
 `registers` keeps the activations in registers: the accumulator of a layer, rounded, is the next layer's A as it lies, so warps wait for
-weights only. N = K is a constant, at most 128; M and L may be known at run time only (Graphene, section 6, Figure 11). On Turing, where a
-block has 64 KiB, weights of 128 x 128 have one stage.
+weights only. N = K is a constant, at most 128; M and L may be known at run time only (Graphene, section 6, Figure 11).
+`single` has one stage of weights, for the 64 KiB of a block on Turing.
 """
 
 from fireiron import *
@@ -25,7 +25,7 @@ SIZES = (8192, 128, 20)
 bm = Tunable("bm", 128, 64, 32, 256)
 wm = Tunable("wm", 32, 16, 64)
 wn = Tunable("wn", 64, 32, 16, 128)
-stages = Tunable("stages", 2, 3, 4, 1)
+stages = Tunable("stages", 2, 3, 4)
 
 definition = Fused(
     name="mlp",
@@ -43,23 +43,30 @@ definition = Fused(
 
 copy, fragments = Move.coalesced(8).done(), Move.done()
 
-strategy = (
-    definition.tile(m=bm)
-    .to(Block)
-    .place("h", SH, pad=8)
-    .step("start", copy)
-    .split(l=1)
-    .pipeline(stages)
-    .load("W", SH, copy)
-    .swizzle()
-    .load("bias", SH, copy)
-    .step(
-        "product", MatMul.tile(wm, wn).to(Warp).split(16).unroll().pipeline(2).load(A, RF, fragments).load(B, RF, fragments).then(product)
+
+def by_layers(stages):
+    """The strategy with so many stages of weights, or a tunable of them."""
+    return (
+        definition.tile(m=bm)
+        .to(Block)
+        .place("h", SH, pad=8)
+        .step("start", copy)
+        .split(l=1)
+        .pipeline(stages)
+        .load("W", SH, copy)
+        .swizzle()
+        .load("bias", SH, copy)
+        .step(
+            "product",
+            MatMul.tile(wm, wn).to(Warp).split(16).unroll().pipeline(2).load(A, RF, fragments).load(B, RF, fragments).then(product),
+        )
+        .load("bias", RF, fragments)
+        .step("store", copy)
+        .done()
     )
-    .load("bias", RF, fragments)
-    .step("store", copy)
-    .done()
-)
+
+
+strategy, single = by_layers(stages), by_layers(1)
 
 registers = (
     definition.tile(m=bm)
