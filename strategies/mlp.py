@@ -1,4 +1,4 @@
-"""A multilayer perceptron in one kernel: L times H = relu(H·W + bias), the activations never leave the chip; from Ampere on.
+"""A multilayer perceptron in one kernel: L times H = relu(H·W + bias), the activations never leave the chip.
 
     mlp(M,N,K,L)(GL,GL,GL,GL)(Kernel)
       tile(bm).to(Block)               mlp(128,128,128,L)(GL,GL,GL,GL)(Block)
@@ -14,6 +14,7 @@
 
 `registers` keeps the activations in registers: the accumulator of a layer, rounded, is the next layer's A as it lies, so warps wait for
 weights only. N = K is a constant, at most 128; M and L may be known at run time only (Graphene, section 6, Figure 11).
+`single` has one stage of weights, for the 64 KiB of a block on Turing.
 """
 
 from fireiron import *
@@ -42,23 +43,30 @@ definition = Fused(
 
 copy, fragments = Move.coalesced(8).done(), Move.done()
 
-strategy = (
-    definition.tile(m=bm)
-    .to(Block)
-    .place("h", SH, pad=8)
-    .step("start", copy)
-    .split(l=1)
-    .pipeline(stages)
-    .load("W", SH, copy)
-    .swizzle()
-    .load("bias", SH, copy)
-    .step(
-        "product", MatMul.tile(wm, wn).to(Warp).split(16).unroll().pipeline(2).load(A, RF, fragments).load(B, RF, fragments).then(product)
+
+def by_layers(stages):
+    """The strategy with so many stages of weights, or a tunable of them."""
+    return (
+        definition.tile(m=bm)
+        .to(Block)
+        .place("h", SH, pad=8)
+        .step("start", copy)
+        .split(l=1)
+        .pipeline(stages)
+        .load("W", SH, copy)
+        .swizzle()
+        .load("bias", SH, copy)
+        .step(
+            "product",
+            MatMul.tile(wm, wn).to(Warp).split(16).unroll().pipeline(2).load(A, RF, fragments).load(B, RF, fragments).then(product),
+        )
+        .load("bias", RF, fragments)
+        .step("store", copy)
+        .done()
     )
-    .load("bias", RF, fragments)
-    .step("store", copy)
-    .done()
-)
+
+
+strategy, single = by_layers(stages), by_layers(1)
 
 registers = (
     definition.tile(m=bm)

@@ -29,8 +29,12 @@ STRATEGIES = {
 }
 
 
-def chained(name):
-    return STRATEGIES[name].at(Tile).refine(Chained())
+READY = ("TMA, persistent", "TMA")
+"""Those whose producer loads by TMA: the factors, which no kernel of the chain writes, may be loaded before the wait."""
+
+
+def chained(name, ready=()):
+    return STRATEGIES[name].at(Tile).refine(Chained(ready))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -38,12 +42,19 @@ def test_alone(name):
     check(chained(name), halves(256, 264, 128))
 
 
-def steps(name, size):
+@pytest.mark.parametrize("name", READY)
+def test_alone_with_factors_that_are_ready(name):
+    """Loops with fewer turns than stages, as many, and more."""
+    for K in (64, 384, 1000):
+        check(chained(name, B), halves(256, 264, K))
+
+
+def steps(name, size, ready=()):
     """A chain: each kernel multiplies by a permutation what the one before wrote, and overwrites what that one read."""
     import cupy
 
     generator = np.random.default_rng(5)
-    kernel = chained(name)(halves(size, size, size)).compile()
+    kernel = chained(name, ready)(halves(size, size, size)).compile()
     first = cupy.asarray(generator.integers(-1000, 1000, (size, size)).astype(np.float16))
     orders = [generator.permutation(size) for _ in range(3)]
     factors = [cupy.asarray(np.eye(size, dtype=np.float16)[order]) for order in orders]
@@ -62,9 +73,22 @@ def steps(name, size):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_each_kernel_sees_what_the_one_before_wrote(name, size):
     """Also that none overwrites what the one before still reads: two arrays are written in turn, and the result is exact."""
+    require_exact(*steps(name, size))
+
+
+@pytest.mark.parametrize("size", [128, 512, 1024])
+@pytest.mark.parametrize("name", READY)
+def test_factors_that_are_ready(name, size):
+    """They are loaded before the kernel before has ended, and what it wrote behind: 128 has fewer turns than the ring has stages."""
+    launches, pair, expected = steps(name, size, B)
+    assert chained(name, B)(halves(size, size, size)).program("sm_90a").ir.ready == ("B",)
+    require_exact(launches, pair, expected)
+
+
+def require_exact(launches, pair, expected):
+    """The chain's result, ten times."""
     import cupy
 
-    launches, pair, expected = steps(name, size)
     stream = cupy.cuda.Stream(non_blocking=True)
     for _ in range(10):
         for one in pair:

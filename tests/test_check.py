@@ -21,7 +21,7 @@ from fireiron.check.coalescing import sectors
 from fireiron.check.finding import Finding
 from fireiron.errors import VerificationError
 from fireiron.executable.thread_move import MOVE
-from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less
+from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less, minimum
 from fireiron.values.layout import Swizzle
 from fireiron.values.tensor import Mode
 
@@ -348,6 +348,24 @@ def test_a_digit_of_the_block_that_is_no_wider_than_those_below():
     block = Var("block", 0, 3)
     for step, meet in ((64, []), (48, [(1, 2)])):
         assert meeting(copied(block % 2 * 32 + block // 2 * step + THREAD, 0, rows=256, grid=4)) == meet
+
+
+def test_a_digit_of_the_block_that_counts_down():
+    """Four tiles of 64 from the last to the first, and the next four 256, or only 100, further on; more blocks than could be enumerated."""
+    for blocks in (16, 1 << 23):
+        block = Var("block", 0, blocks - 1)
+        for step, meet in ((256, []), (100, [(0, 5)])):
+            row = 192 - block % 4 * 64 + block // 4 * step
+            if blocks == 16 or not meet:
+                assert meeting(copied(row, THREAD, rows=64 * blocks, high=64, grid=blocks)) == meet
+
+
+def test_a_digit_of_several_digits_tells_none_of_them():
+    """Blocks 0 and 1 of four are both at tile 0, though the first digit of its number tells them apart."""
+    block, tile = Var("block", 0, 15), Var("tile", 0, 3)
+    for value, meet in ((block % 4, []), (block % 4 - minimum(block % 4, as_expr(1)), [(0, 1)])):
+        kernel = copied(tile * 64 + block // 4 * 512, THREAD, rows=2048, high=64, grid=16)
+        assert meeting(attrs.evolve(kernel, body=(ir.Let(tile, value), *kernel.body))) == meet
 
 
 def test_blocks_that_add_need_no_order_among_each_other_alone():

@@ -444,6 +444,32 @@ def test_driver_launcher_of_several_outputs(tmp_path):
 
 
 @needs_cc
+@pytest.mark.parametrize(
+    ("dtype", "served", "refused"),
+    [
+        (float32, ("0.5f", "1e-45f"), ("0.0f", "-1.0f", "1.0f / none", "0.0f / none")),
+        (float16, ("0x3800", "1", "0x7bff"), ("0", "0x8001", "0x7c00", "0x7e00")),
+        (int32, ("1",), ("0", "-1")),
+    ],
+    ids=str,
+)
+def test_driver_launcher_of_numbers_above_0(tmp_path, dtype, served, refused):
+    """Zero, negative ones, infinity and NaN; numbers that the definition says nothing of are as they are."""
+    made = Fused(
+        name="scaled", dims="m", operands={"X": "m", "W": "m", "Y": "m", "factor": "", "added": ""}, positive="factor",
+        each={"y": "Y[m] = (X[m] + W[m]) * factor + added"},
+    )  # fmt: skip
+    strategy = made.tile(m=32).to(Block).done()(made(m=64, types={"factor": dtype}))
+    calls = [f"0x10000, 0x20000, 0x30000, {one.replace('none', '(float)(argc - 1)')}, 0.0f" for one in (*served, *refused)]
+    lines = run_driver(tmp_path, strategy, calls, 0)
+    why = [line for line in lines if line[:2] in ("0 ", "1 ")]
+    assert why == ["0 served"] * len(served) + ["1 factor must be above 0 and finite"] * len(refused)
+    assert sum(line.startswith("launch") for line in lines) == len(served)
+    header = (tmp_path / "gemm.h").read_text()
+    assert re.search(rf"  factor: {dtype}.*, above 0 and finite\n", header) and "  added: float32\n" in header
+
+
+@needs_cc
 def test_driver_launcher_refuses_another_cubin(tmp_path):
     """One changed byte, of the same length."""
     export(small(), tmp_path, "gemm", arch="sm_80")

@@ -101,6 +101,27 @@ def test_types_and_growing_scores():
     require_right(made, attention.spec(96, 96, 64, made=made), {"wm": 32, "bn": 64}, ramp=True, causal=True)
 
 
+@pytest.mark.parametrize("options", [{"causal": True}, {"window": 40}], ids=str)
+def test_maxima_that_stay(options):
+    """Scores that grow by more than the slack over the keys, of rows that see nothing at first too; the sums' logarithms as well."""
+    made = attention.definition(slack=2, lse=True, **options)
+    require_right(made, attention.spec(100, 77, 64, made=made), ramp=True, **options)
+
+
+@pytest.mark.parametrize("slack", (8, 20))
+def test_how_long_maxima_stay(slack):
+    """Scores of the second block of keys are above those of the first by 2^17: a maximum that stays leaves exponentials beyond halves."""
+    made = attention.definition(slack=slack)
+    program = attention.by_rows(made).with_(**SMALL)(attention.spec(64, 64, 64, made=made)).program("sm_80")
+    arrays = inputs(program.spec)
+    arrays["Q"][:] = 1
+    arrays["K"][:] = 0.1 * arrays["K"]
+    arrays["K"][:, 32:] += np.float16(17 / attention.LOG2_E / 64 / 0.125)
+    expected, _ = softmax(*arrays.values())
+    got = simulate(program.ir, arrays).outputs["O"].astype(np.float64)
+    assert np.isfinite(got).all() == (slack < 17) and (slack > 17 or np.allclose(got, expected, atol=3e-3))
+
+
 def test_run_time_lengths():
     made = attention.definition(causal=True)
     spec = attention.spec(sym("m"), sym("n"), 64, heads=2, made=made)

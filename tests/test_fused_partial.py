@@ -228,6 +228,8 @@ def test_what_is_completed_and_when():
     assert completed(changed(scaled="u[m] = w[m] / t[m]").made, "total") == ["t_whole"]
     assert completed(changed(highest="h[m] = max(h[m], top[m] * 2)").made, "top") == ["h_whole"]
     assert completed(changed(highest="h[m] = max(h[m], top[m] * (0 - 2))").made, "top") == ["top_whole"]
+    for factor in ("-2", "0"):  # the least part times -2 is the largest; infinity, of a lane without terms, times 0 is no number
+        assert completed(changed(highest=f"h[m] = max(h[m], {factor} * top[m])").made, "top") == ["top_whole"]
     assert completed(changed(highest="h[m] = min(h[m], top[m])").made, "top") == ["top_whole"]
 
 

@@ -207,6 +207,14 @@ def test_one_block_stores_a_row_sum():
     assert text.count("if (block_n == 0 && warp_n == 0) {") == 2, "and sums it up, in both steps of a stage"
 
 
+def test_layers_on_turing():
+    """Of weights one stage alone leaves room for the activations in 64 KiB."""
+    program = bound("mlp:single", (100, 128, 3), {}).program("sm_75")
+    assert not problems_of(program.ir)
+    arrays = arrays_of(program.spec)
+    require_right("mlp", program.spec, simulate(program.ir, arrays).outputs, arrays)
+
+
 # ---------------------------------------------------------------------------------------------- planted faults
 
 

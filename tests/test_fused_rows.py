@@ -239,3 +239,11 @@ def test_values_ask_for_a_known_row():
     module = module_of("softmax")
     with pytest.raises(ArgumentError, match="a row in registers has a size that is known"):
         module.values(module.spec(4, sym("N")))
+
+
+def test_names_that_are_taken_say_the_memory():
+    """`c` and `y` are names of operands, and a step is called as what it reduces by: no numbers, and nothing twice."""
+    module = importlib.import_module("fireiron.strategies.layernorm")
+    text = module.strategy(module.spec(*module.SIZES)).cuda("sm_80")
+    assert "float c_rf[" in text and "float y_rf[" in text and "float sum_rf[" in text and "float squares_sum_rf[" in text
+    assert "sum_sum" not in text and "c2" not in text

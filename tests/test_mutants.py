@@ -768,6 +768,7 @@ MUTANTS = [
         ("quotients of sums", '"/": ((PART, WHOLE),),', '"/": ((PART, WHOLE), (WHOLE, PART)),'),
         ("what is completed again", "            self.complete -= {(formula.output", "            self.complete - {(formula.output"),
         ("maxima of sums", 'if value.name not in ("max", "min") or value.name == by else', "if True else"),
+        ("factors of maxima", "isinstance(one, Number) and one.value > 0", "isinstance(one, Number)"),
     ),
     *mutants(
         "decomp/hidden.py",
@@ -783,6 +784,8 @@ MUTANTS = [
         "check/counted.py",
         "test_ragged",
         ("shared memory that a turn moves", "            if shared and any(", "            if False and any("),
+        ("writes that a turn moves", "            if access.write and not shared:", "            if False:"),
+        ("what data say", "return bool(tables_of(value)) or any(", "return True or any("),
         ("barriers behind", "body=(attrs.evolve(inner, extent=ONE), *barriers))", "body=(attrs.evolve(inner, extent=ONE),))"),
     ),
     *mutants(
@@ -801,6 +804,24 @@ MUTANTS = [
         "test_fused_orders",
         ("digits that count down", "return _counted(scene, terms[0][0][0])", "return value"),
         ("digits that are at least one", "if isinstance(value, Positive) else value", "if False else value"),
+    ),
+    *mutants(
+        "check/blocks.py",
+        "test_check",
+        ("steps down", "width += abs(step) *", "width += step *"),
+        ("tiles a step down", "if abs(step) < width:", "if step < width:"),
+        ("one of several digits", "if len(terms) == 1 and len(terms[0][0]) == 1", "if terms and len(terms[0][0]) == 1"),
+    ),
+    *mutants(
+        "sim/plan.py",
+        "test_sim",
+        ("values paired by place", "self.numbers = None if regular == elements or", "self.numbers = None if True or"),
+        ("which value is at a place", "np.array([numbers[one] for one in regular])", "np.argsort([numbers[one] for one in regular])"),
+    ),
+    *mutants(
+        "lower/allocate.py",
+        "test_within",
+        ("16 bytes of what is stacked", "max(16, buffer.tensor.align)\n        others", "max(8, buffer.tensor.align)\n        others"),
     ),
     *mutants(
         "lower/chain.py",
@@ -829,7 +850,6 @@ MUTANTS = [
     *mutants(
         "language/library.py",
         "test_hopper",
-        ("rows that lie across lines", "% (LINE_BYTES // view.dtype.bytes) != ZERO for", "% (LINE_BYTES // view.dtype.bytes) == ZERO for"),
         ("older targets", "if target.name != WARPGROUP_ARCHITECTURE or", "if"),
         ("the fastest first", "key=lambda choice: estimated_us(work, choice[1]))[:MOST_TILES]", "key=lambda choice: -estimated_us(work, choice[1]))[:MOST_TILES]"),
         ("what is worth a copy", "return WORTH_A_COPY not in sizes and", "return True or"),
@@ -838,6 +858,17 @@ MUTANTS = [
         "language/library.py",
         "test_tiles_chosen",
         ("steps of other types", "values[\"bk\"] * other // spec.A.dtype.bytes", "values[\"bk\"]"),
+    ),
+    *mutants(
+        "language/waves.py",
+        "test_tiles_chosen",
+        ("rows that lie across lines", "any(distance % LINE_BYTES for", "all(distance % LINE_BYTES for"),
+        ("what is copied first", "any(distance % COPIED_BYTES for distance in (align, *distances))", "any(distance % COPIED_BYTES for distance in distances)"),
+    ),
+    *mutants(
+        "tune/records/tiles.py",
+        "test_tiles_chosen",
+        ("what a symbol is a multiple of", 'symbols.get(str(step), {}).get("multiple_of", 1)', "1"),
     ),
 ]  # fmt: skip
 

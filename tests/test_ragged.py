@@ -17,11 +17,11 @@ from fireiron.check.counted import with_counted_turns
 from fireiron.errors import DecompositionError, SimulationError, VerificationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.graphene import graphene_text, parse_kernel
-from fireiron.ir import Let, rewritten, statements, verify
+from fireiron.ir import Barrier, Let, rewritten, statements, verify
 from fireiron.measure.data import drawn
 from fireiron.sim import simulate
 from fireiron.strategies import grouped, grouped_ragged
-from fireiron.values.expr import TRUE, Lookup, Var, lookup
+from fireiron.values.expr import TRUE, Lookup, Var, less, lookup
 
 SMALL = {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 3}
 GROUPS, N, K = 5, 72, 40
@@ -202,6 +202,30 @@ def test_turns_are_counted_where_they_are_alike(program):
     faulty = attrs.evolve(program.ir, body=rewritten(program.ir.body, alternating))
     assert with_counted_turns(faulty) == faulty
     assert any("depends on another loop" in one.message for one in safety(faulty))
+
+
+def test_what_turns_write_elsewhere_is_not_counted(program):
+    """The same stages in global memory: what other threads read there two turns later, no barrier of a turn left out orders."""
+    buffers = tuple(
+        attrs.evolve(one, tensor=attrs.evolve(one.tensor, memory=GL)) if one.name == "product_a_sh" else one for one in program.ir.buffers
+    )
+    assert with_counted_turns(program.ir) != program.ir
+    elsewhere = attrs.evolve(program.ir, buffers=buffers)
+    assert with_counted_turns(elsewhere) == elsewhere
+
+
+def test_turns_that_no_data_choose_are_not_counted(program):
+    """The first turn alone is taken: without the barrier behind it no later turn writes again what it reads."""
+    seen = next(one for one in statements(program.ir.body) if isinstance(one, Let) and one.var.name == "seen")
+    (g,) = {var for one in statements(program.ir.body) if isinstance(one, Let) for var in one.value.variables() if var.name == "g"}
+    behind = [one for one in statements(program.ir.body) if isinstance(one, Barrier)][1]
+
+    def found(value):
+        changed = {seen: (attrs.evolve(seen, value=value),), behind: ()}
+        body = rewritten(program.ir.body, lambda one: next((new for old, new in changed.items() if one is old), (one,)))
+        return {one.buffer for one in safety(attrs.evolve(program.ir, body=body))}
+
+    assert "product_a_sh" in found(seen.value) and "product_a_sh" not in found(less(g, 1))
 
 
 def test_elements_outside_are_refused(program):

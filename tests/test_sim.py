@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 import pytest
 from guards import with_conditions
-from handmade import access, execution, local
+from handmade import THREAD, access, execution, local
 from handmade import kernel_of as handmade
 
 from fireiron import *
@@ -20,6 +20,7 @@ from fireiron import ir
 from fireiron.errors import ArgumentError, SimulationError, VerificationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.thread_move import MOVE
 from fireiron.lower.guard import guard
 from fireiron.sim import simulate
 from fireiron.sim.launch import _Launch
@@ -209,6 +210,16 @@ def test_moves_convert_types():
     data = integers((40, 36)) + np.float32(0.1)
     result = simulate(strategy(spec).program().lowered, {"src": data}).outputs["dst"]
     np.testing.assert_array_equal(result, data.astype("float16"))
+
+
+@pytest.mark.parametrize("turned", ["src", "dst"])
+def test_values_are_paired_by_place(turned):
+    """Three elements of a thread, which one of the operands numbers in another order."""
+    accesses = [access(name, (0, THREAD), (3, 1), write=name == "dst") for name in ("src", "dst")]
+    accesses = [attrs.evolve(one, points=((1, 0), (2, 0), (0, 0))) if one.buffer == turned else one for one in accesses]
+    kernel = handmade(Move(3, 32)(GL, GL), (execution(MOVE, Move(3, 1)(GL, GL)(Thread), *accesses),))
+    data = integers((3, 32))
+    np.testing.assert_array_equal(simulate(guard(kernel), {"src": data}).outputs["dst"], data)
 
 
 def test_counts_and_blocks():

@@ -6,7 +6,7 @@ import random
 import attrs
 import pytest
 from ringed import TARGET, errors, halves, inputs_of, outcome
-from test_allocate import X, Y, Z, kernel, loop, offsets, shared, use
+from test_allocate import X, Y, Z, both, kernel, loop, offsets, shared, use
 
 from fireiron import *
 from fireiron import ir
@@ -48,6 +48,13 @@ def test_what_lives_together_does_not_share():
     with pytest.raises(ResourceError, match=r"within\(255\) allows 255") as caught:
         allocate(bounded(program, 255))
     assert "x 128, y 128, z 128" in str(caught.value) and "in use together" in str(caught.value)
+
+
+def test_arrays_that_share_start_at_multiples_of_16():
+    """Two arrays of 4 bytes behind two that share."""
+    small, other = shared("small", 1, align=4), shared("other", 1, align=4)
+    places = offsets(allocate(bounded(kernel((X, Y, small, other), use(small), use(other), use(X), use(Y), both(small, other)), 160)))
+    assert places["x"] == places["y"] and all(place % 16 == 0 for place in places.values())
 
 
 def test_the_target_is_a_bound_too():

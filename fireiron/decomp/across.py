@@ -457,7 +457,8 @@ class _Across:
 
     def _allocated(self, suffix: str, shape: Sequence[Expr | int], memory: Memory, layout: MatrixLayout = ColMajor) -> View:
         """A temporary for partial results, with the child that says so."""
-        view, made = temporary(self.spec, self.draft, f"{self._by}_{suffix}", shape, self._dtype, memory, layout)
+        name = suffix if self.draft.prefix.endswith(f"{self._by}_") else f"{self._by}_{suffix}"  # a step may be called sum
+        view, made = temporary(self.spec, self.draft, name, shape, self._dtype, memory, layout)
         self.children.append(made)
         return view
 

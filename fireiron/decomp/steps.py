@@ -122,8 +122,8 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
         sums = any(one.formula.output == name and one.formula.is_product_sum for one in made.steps)
         dtype = made.dtype_of(name, operands) if placed is None or placed.dtype is None else placed.dtype
         tensor = Tensor(
-            draft.fresh(name), shape, dtype, memory, RowMajor if memory.of_block else ColMajor, pad=0 if placed is None else placed.pad,
-            copies=copies, owner="accumulates" if sums else "reads", origin=draft.origin,
+            draft.fresh(name, f"{name}_{memory.label}"), shape, dtype, memory, RowMajor if memory.of_block else ColMajor,
+            pad=0 if placed is None else placed.pad, copies=copies, owner="accumulates" if sums else "reads", origin=draft.origin,
         )  # fmt: skip
         found[name] = whole_view(tensor, copy)
     return found

@@ -18,6 +18,7 @@ from fireiron.gpu.maps import GRANULE
 from fireiron.ir import TensorMap
 from fireiron.ir.cluster import PORTABLE
 from fireiron.ir.reciprocal import ONE_HALF, Reciprocal
+from fireiron.specs.fused import positive_numbers
 from fireiron.values.expr import FALSE, INT_MAX, TRUE, AnyOf, Equal, Expr, Min, Var, as_expr, constant, is_cuda_name
 from fireiron.values.layout import Layout
 from fireiron.values.tensor import MatrixLayout, whole_view
@@ -192,7 +193,7 @@ class Unit:
         lines = ["Operands, in GPU memory:", *(f"  {line}" for one in self.operands for line in self._operand(one))]
         numbers = [one for one in self.given if one.memory.by_value]
         if numbers:
-            lines += ["Numbers, passed by value:", *(f"  {one.name}: {one.dtype}{_in_bits(one)}" for one in numbers)]
+            lines += ["Numbers, passed by value:", *(f"  {one.name}: {one.dtype}{_in_bits(one)}{self._sign(one)}" for one in numbers)]
         outputs, inputs = ([one.name for one in self.operands if one.written == written] for written in (True, False))
         others = [*(["each other"] if len(outputs) > 1 else []), *inputs]
         if others:
@@ -244,6 +245,10 @@ class Unit:
             return "set to zero by the launcher, then added to in no fixed order"
         return "written" if adds == FALSE else "added to" if adds == TRUE else f"added to if {_readable(adds)}, else written"
 
+    def _sign(self, buffer: Buffer) -> str:
+        """What a number passed by value has to be."""
+        return ", above 0 and finite" if buffer.name in positive_numbers(self.kernel.spec) else ""
+
     def constants(self) -> list[str]:
         """The macros that all headers define, alike."""
         rows = [
@@ -259,7 +264,7 @@ class Unit:
     # ------------------------------------------------------------------------------------------ host code
 
     def refusal(self) -> list[str]:
-        """A static function of addresses and sizes, the same in C and C++: the text of a refusal, or null."""
+        """A static function of addresses, numbers and sizes, the same in C and C++: the text of a refusal, or null."""
         scattered = self._scattered()
         lines = [line.replace("NAME", self.name) for line in _OVERLAPS] if scattered else []
         lines += self._scratch_bytes()
@@ -268,7 +273,9 @@ class Unit:
             for what, values in (("sizes", one.tensor.shape), ("strides", one.storage.steps)):
                 numbers = ", ".join(c_text(as_expr(value)) for value in values if value is not None)
                 lines.append(f"  const long long {self.local(f'{one.name}_{what}')}[] = {{{numbers}}};")
-        for condition, text in (*self._wrong_sizes(), *self._overlapping(), *self._wrong_addresses(), *self._overlaps()):
+        lines += [f"  (void){one.name};" for one in self.given if one.memory.by_value and not self._sign(one)]  # each is served
+        wrong = (*self._wrong_sizes(), *self._overlapping(), *self._wrong_numbers(), *self._wrong_addresses(), *self._overlaps())
+        for condition, text in wrong:
             lines += [f"  if ({condition})", f"    return {quoted(text)};"]
         return [*lines, "  return 0;", "}"]
 
@@ -289,6 +296,12 @@ class Unit:
         for text, condition in self.facts:
             if condition != TRUE:
                 yield f"!({c_text(condition)})", f"required: {text}{_condition(condition)}"
+
+    def _wrong_numbers(self) -> Iterable[tuple[str, str]]:
+        """Those that the definition wants above 0; NaN is not."""
+        for one in self.given:
+            if one.memory.by_value and self._sign(one):
+                yield f"!({one.name} > 0{_finite(one)})", f"{one.name} must be above 0 and finite"
 
     def _wrong_addresses(self) -> Iterable[tuple[str, str]]:
         for one in self.operands:
@@ -488,6 +501,16 @@ def _number(buffer: Buffer) -> str:
     if buffer.dtype.cuda in C_TYPES:
         return f"{buffer.dtype.cuda} "
     return {1: "unsigned char ", 2: "unsigned short "}[buffer.dtype.bytes]
+
+
+def _finite(buffer: Buffer) -> str:
+    """The condition that a number above 0 is not infinite; of a float that C has not its bits are below those of infinity."""
+    dtype = buffer.dtype
+    if dtype.kind == "int":
+        return ""
+    infinity = ((1 << (dtype.bits - dtype.mantissa)) - 1) << (dtype.mantissa - 1)
+    largest = {"float": "<= 3.40282347e+38F", "double": "<= 1.7976931348623157e+308"}
+    return f" && {buffer.name} {largest.get(dtype.cuda) or f'< {infinity:#x}'}"
 
 
 def _in_bits(buffer: Buffer) -> str:

@@ -27,7 +27,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.strategy import Strategy
-from fireiron.language.waves import Work, estimated_us
+from fireiron.language.waves import LINE_BYTES, Work, across_lines, estimated_us
 from fireiron.places import is_own, library_folder
 from fireiron.spec import Spec
 from fireiron.specs.fused import Fused
@@ -35,7 +35,7 @@ from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
 from fireiron.stacks import of_stacks
-from fireiron.values.expr import ZERO, constant
+from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
     GL,
@@ -216,9 +216,6 @@ MOST_TILES: Final = 3
 ROWS_OF_WGMMA: Final = 64
 HALF_BYTES: Final = 2
 
-LINE_BYTES: Final = 128
-"""Bytes of a row of a stage, and of a chunk of C: as many as the widest swizzle takes."""
-
 
 def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Hopper's tensor cores: the tiles that are estimated to take least time."""
@@ -271,11 +268,8 @@ def work_of(spec: Spec) -> Work | None:
 
 def _across_lines(view: View) -> bool:
     """Whether most rows of a matrix, or columns where these are contiguous, begin inside a line of L2; what is copied first does not."""
-    if not _by_sixteen_bytes(view):
-        return False
-    along = view.axis(1 if view.order == "row" else 0)
-    apart = [step for axis, step in enumerate(view.tensor.storage().steps) if axis != along]
-    return any(step is not None and step % (LINE_BYTES // view.dtype.bytes) != ZERO for step in apart)
+    apart = _apart(view)
+    return apart is not None and across_lines([step.factor for step in apart], view.dtype.bytes, view.tensor.align)
 
 
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
@@ -345,11 +339,17 @@ def _halves(spec: Spec) -> bool:
 
 def _by_sixteen_bytes(view: View) -> bool:
     """Whether a matrix begins at a multiple of so many bytes, and its rows do, or its columns where these are contiguous; so in a stack."""
-    if view.tensor.align % 16 or view.order is None:
-        return False
+    apart = _apart(view)
+    return view.tensor.align % 16 == 0 and apart is not None and all(step.factor * view.dtype.bytes % 16 == 0 for step in apart)
+
+
+def _apart(view: View) -> tuple[Expr, ...] | None:
+    """The distances of rows, or of columns where these are contiguous, and in a stack of matrices; None where neither are contiguous."""
+    if view.order is None:
+        return None
     along = view.axis(1 if view.order == "row" else 0)
-    apart = [step for axis, step in enumerate(view.tensor.storage().steps) if axis != along]
-    return all(step is not None and step % (16 // view.dtype.bytes) == ZERO for step in apart)
+    steps = [step for axis, step in enumerate(view.tensor.storage().steps) if axis != along]
+    return None if None in steps else tuple(step for step in steps if step is not None)
 
 
 def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:

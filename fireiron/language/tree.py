@@ -571,17 +571,20 @@ class Draft(Context):
         names, lets, settled = tuple(self._names), tuple(self._lets.items()), tuple(self._settled.items())
         return Expansion(children, program, names=names, lets=lets, settled=settled, **more)
 
-    def fresh(self, wanted: str) -> str:
-        """A name that starts with the prefix of this part of the tree, with a number if it is taken."""
-        return self._unused(self.prefix + wanted)
+    def fresh(self, wanted: str, otherwise: str = "") -> str:
+        """A name that starts with the prefix of this part of the tree; if it is taken `otherwise`, and with a number if none is free."""
+        return self._unused(self.prefix + (otherwise if otherwise and self._is_taken(self.prefix + wanted) else wanted))
 
     def _unused(self, wanted: str) -> str:
         name, number = wanted, 1
-        while name in self.whole.taken or name in self._names:
+        while self._is_taken(name):
             number += 1
             name = f"{wanted}{number}"
         self._names[name] = None
         return name
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self.whole.taken or name in self._names
 
     def settle(self, tensor: Tensor, storage: Storage) -> Storage:
         """Say how a free buffer lies in memory; the same again if another leaf said it, and refused where that said otherwise."""

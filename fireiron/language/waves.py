@@ -8,7 +8,7 @@ as a full one is what decides between large tiles, latency between small ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -40,6 +40,27 @@ class Work:
     def tiles(self, bm: int, bn: int) -> int:
         """Tiles of the result."""
         return self.stack * -(-self.rows // bm) * -(-self.columns // bn)
+
+
+LINE_BYTES: Final = 128
+"""Bytes of a line of L2."""
+
+COPIED_BYTES: Final = 16
+"""Bytes of which rows that TMA copies are multiples; others are copied first, to rows that begin where a line does."""
+
+
+def across_lines(steps: Iterable[int], bytes: int, align: int) -> bool:
+    """Whether most rows of a matrix, or columns where these are contiguous, begin inside a line of L2, as the kernel reads them.
+
+    Args: `steps` are elements of `bytes` bytes of which the distances from row to row are multiples, in a stack also those from matrix to
+        matrix; `align` are bytes of which the address is one. More is not known of the address: it counts as one where a line begins.
+
+    >>> across_lines([520], bytes=2, align=16), across_lines([512], bytes=2, align=16)
+    (True, False)
+    """
+    distances = [step * bytes for step in steps]
+    copied_first = any(distance % COPIED_BYTES for distance in (align, *distances))
+    return not copied_first and any(distance % LINE_BYTES for distance in distances)
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ types of as many bits, and storage orders all count, and none is taken for a siz
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -15,8 +16,8 @@ import attrs
 
 from fireiron.errors import FireironError
 from fireiron.ir.cluster import MULTIPROCESSORS
-from fireiron.language.library import LINE_BYTES, by_warpgroups, default_strategy, in_clusters, of_types, tiles_of, work_of
-from fireiron.language.waves import Work, estimated_us
+from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_types, tiles_of, work_of
+from fireiron.language.waves import Work, across_lines, estimated_us
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
 from fireiron.tune.records.drift import current_strategy
@@ -45,9 +46,6 @@ UNSEEN: Final = 0.03
 FREE: Final = ("kind", "sizes", "dtypes", "layouts", "leading", "align", "symbols", "signature")
 """What a record may say of its problem; others say what is done beside multiplying."""
 
-COPIED_ROWS: Final = 16
-"""Bytes of which rows are multiples, unless they are copied to others first."""
-
 SAME: Final = {"hopper": "hopper_batched", "hopper_batched": "hopper"}
 """The strategies that take each other's values: for a matrix, and for stacks of them."""
 
@@ -68,9 +66,10 @@ class Problem:
             return None
         if any(isinstance(size, str) for size in sizes.values()):
             return None
-        bytes, result = as_dtype(plain["dtypes"]["A"]).bytes, as_dtype(plain["dtypes"]["C"]).bytes
-        across = tuple(_across_lines(plain, name, rows, bytes) for name, rows in (("A", ("K", "M")), ("B", ("N", "K"))))
-        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes, result, sizes.get("B", 1), (across[0], across[1]))
+        bytes = {name: as_dtype(dtype).bytes for name, dtype in plain["dtypes"].items()}
+        align = plain.get("align", {})
+        a, b = (across_lines(_apart(plain, *one), bytes[one[0]], align.get(one[0], 16)) for one in (("A", "K", "M"), ("B", "N", "K")))
+        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b))
         return Problem(work, tuple(plain["dtypes"].values()), tuple(_order(one) for one in plain["layouts"].values()))
 
     def apart(self, other: Problem) -> float:
@@ -87,21 +86,41 @@ class Problem:
         return attrs.evolve(self.work, result_bytes=0) == attrs.evolve(other.work, result_bytes=0)
 
 
-def _across_lines(plain: Mapping[str, Any], name: str, rows: tuple[str, str], bytes: int) -> bool:
-    """Whether rows (columns) of an operand begin inside a line of L2; `rows` are the sizes along a row and along a column."""
-    along = plain["sizes"][rows[_order(plain["layouts"][name]) == "col"]]
-    apart = plain.get("leading", {}).get(name, along)
-    return isinstance(apart, int) and apart * bytes % COPIED_ROWS == 0 and apart * bytes % LINE_BYTES != 0
+def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tuple[int, ...]:
+    """What the distances of an operand's rows are multiples of, or of columns where these are contiguous, and by strides in a stack.
+
+    In elements; `along` and `across` are the sizes along a row and along a column. Nothing where neither are contiguous.
+    """
+    layout, symbols = plain["layouts"][name], plain.get("symbols", {})
+    if layout.startswith("Strides"):
+        inner = _inner(layout)
+        return tuple(_multiple(step, symbols) for dim, step in _steps(layout).items() if dim != inner) if inner else ()
+    size = plain["sizes"][across if layout == "col" else along]
+    return (_multiple(plain.get("leading", {}).get(name, size), symbols),)
+
+
+def _multiple(step: int | str, symbols: Mapping[str, Mapping[str, int]]) -> int:
+    """What a distance is a multiple of: a number, the name of a symbol, `ANY` or `ANY(8)`."""
+    found = re.fullmatch(r"(?:ANY\()?(\d+)\)?", str(step))
+    return int(found[1]) if found else symbols.get(str(step), {}).get("multiple_of", 1)
+
+
+def _steps(layout: str) -> dict[str, str]:
+    """The strides of `Strides(m=ANY(8), k=1)` by dimension."""
+    return dict(part.split("=") for part in layout[len("Strides(") : -1].split(", "))
+
+
+def _inner(layout: str) -> str:
+    """The contiguous dimension of a matrix by strides, or of each of a stack; empty where there is none."""
+    return next((dim for dim, step in _steps(layout).items() if step == "1" and dim != "b"), "")
 
 
 def _order(layout: str) -> str:
     """The order of a matrix, or of each matrix of a stack by strides: `col` where its rows are contiguous."""
     if not layout.startswith("Strides"):
         return layout
-    steps = dict(part.split("=") for part in layout[len("Strides(") : -1].split(", "))
-    inner = next((dim for dim, step in steps.items() if step == "1"), "")
-    dims = [dim for dim in "mkn" if dim in steps]  # A is m, k; B k, n; C m, n
-    return "row" if dims and inner == dims[-1] else "col"
+    dims = [dim for dim in "mkn" if dim in _steps(layout)]  # A is m, k; B k, n; C m, n
+    return "row" if dims and _inner(layout) == dims[-1] else "col"
 
 
 @attrs.frozen
