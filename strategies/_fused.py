@@ -1,6 +1,11 @@
 """The parts that fused strategies on tensor cores share: a product of fragments, a store through shared memory, options of a problem."""
 
 from fireiron import *
+from fireiron.values.expr import constant
+
+ahead = Tunable("ahead", 2, 1)
+"""Steps of a product whose fragments are in registers: of two the second one's are loaded before the first is computed."""
+
 
 product = MatMul.tile(16, 16).unroll().mma_tile().done()
 """Fragments in registers, by the instruction of the target."""
@@ -19,3 +24,9 @@ def orders(options, operands):
             order = given.pop(name)
             given |= dict.fromkeys(others.split(), order)
     return given
+
+
+def fitting(spec):
+    """The values for a product's spec: rows of unknown or odd size need registers for addresses, so fragments are not loaded ahead."""
+    even = all((constant(spec.size(dim)) or 1) % 8 == 0 for dim in "nk")
+    return {} if even else {"ahead": 1}

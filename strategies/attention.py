@@ -17,7 +17,7 @@ maximum begins at a finite number, less which exp2 of -inf is 0.
 `held` keeps the queries in registers, where `strategy` reads them again for each block of keys; `steady` rescales without asking. Without
 a window the last queries of a causal kernel begin first (`together` heads at a time; 0: all), as they see the most keys. Scores are made of
 `bd` elements of a head at a time, and the sum so far is rescaled under a branch: both bound what ptxas moves, which would fill more than
-255 registers with fragments.
+255 registers with fragments. So do `parts`: fragments of K are loaded for that part of a block's keys at a time.
 """
 
 from fireiron import *
@@ -29,6 +29,7 @@ bm = Tunable("bm", 128, 64)
 bn = Tunable("bn", 64, 32, 128)
 wm = Tunable("wm", 32, 16)
 bd = Tunable("bd", 64, 128, 32, 16)
+parts = Tunable("parts", 1, 2, 4, 8)
 stages = Tunable("stages", 2, 1, 3)
 together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
@@ -83,6 +84,11 @@ tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
 staged = Move.load(SRC, SH, fragments).converted().swizzle().reuse_buffer().coalesced(8).done()
 
 
+def masks(made):
+    """The steps of a definition that hide keys."""
+    return {one.name for one in made.made.steps} & {"mask", "window"}
+
+
 def by_rows(made, held=False, apart=False, branch=True):
     """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out.
 
@@ -90,14 +96,15 @@ def by_rows(made, held=False, apart=False, branch=True):
     `branch` the sum so far is rescaled in every turn, whether or not a maximum moved.
     """
     scores = MatMul.split(bd).split(16).unroll()
-    scores = scores.load(B, RF, fragments) if held else scores.load(A, RF, fragments).load(B, RF, fragments)
-    masks = {one.name for one in made.made.steps} & {"mask", "window"}
+    scores = scores if held else scores.load(A, RF, fragments)
+    scores = scores.tile(wm, bn // parts).unroll().load(B, RF, fragments)
+    seen = masks(made)
     queries = (made.partial("sums", 4) if apart else made).tile(m=bm, r=1, g=1, b=1).to(Block)
-    queries = queries.last_first("m", together) if "mask" in masks else queries
+    queries = queries.last_first("m", together) if "mask" in seen else queries
     queries = queries.load("Q", SH, copy).swizzle()
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)
-    blocks = blocks.skip() if masks else blocks
+    blocks = blocks.skip() if seen else blocks
     return (
         blocks.load("K", SH, copy)
         .swizzle()
@@ -131,13 +138,24 @@ def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
 
 
 def values(spec):
-    """The tunables for a problem, which is not measured: by the size of a head (of 64 and 128 elements the best on an H200)."""
+    """The tunables for a problem, which is not measured: by the size of a head (of 64 and 128 elements the best on an H200).
+
+    Blocks of 128 keys are for lengths that they divide: conditions want registers, which the scores of such a block leave few of.
+    """
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
-    wide = {"bn": 128, "wm": 32} if d <= 64 else {"bn": 64, "wm": 32} if d <= 128 else {"bn": 32, "wm": 16}
+    whole = all((constant(spec.size(dim)) or 1) % 128 == 0 for dim in "mn")
+    few = {"bn": 128, "wm": 32, "parts": 1 if masks(spec.starter) else 8} if whole else {"bn": 64, "wm": 32, "parts": 1}
+    wide = few if d <= 64 else {"bn": 64, "wm": 32, "parts": 4} if d <= 128 else {"bn": 32, "wm": 16, "parts": 1}
     return {"bm": 64 if m <= 64 else 128, "stages": 2, **wide}
 
 
-steady_values = causal_values = values
+causal_values = values
+
+
+def steady_values(spec):
+    """Without the branch ptxas moves more: above 64 elements of a head a warp has fewer rows."""
+    d = constant(spec.size("d")) or 128
+    return {**values(spec), "wm": 32 if d <= 64 else 16}
 
 
 def fastest(spec):
@@ -149,4 +167,7 @@ def fastest(spec):
 def held_values(spec):
     """Queries in registers leave room for fewer keys, or fewer rows of a warp."""
     d = constant(spec.size("d")) or 128
-    return {**values(spec), "bn": 64 if d <= 128 else 32, "wm": 32 if d <= 64 else 16}
+    return {**values(spec), "bn": 64 if d <= 128 else 32, "wm": 32 if d <= 64 else 16, "parts": 1}
+
+
+causal_held_values = held_values

@@ -5,14 +5,14 @@ dual(M,N,K)(GL,GL,GL,GL)(Kernel)
   split(bk).pipeline(stages)       dual(128,128,32)(GL,GL,GL,RF)(Block)        copies of 16 bytes, under way
   load(A, SH), load(B1, SH), ...   dual(128,128,32)(SH,SH,SH,RF)(Block)        swizzled
   tile(wm,wn).to(Warp)             dual(64,64,32)(SH,SH,SH,RF)(Warp)
-  split(16).pipeline(2)            dual(64,64,16)(SH,SH,SH,RF)(Warp)           fragments a step ahead
+  split(16).pipeline(ahead)        dual(64,64,16)(SH,SH,SH,RF)(Warp)           fragments a step ahead
   load(A, RF), load(B1, RF), ...   dual(64,64,16)(RF,RF,RF,RF)(Warp)           ldmatrix.x4
   step(left), step(right)          MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, both into one accumulator
   step(store)                      Move(128,128)(RF,GL)(Block)                 through shared memory, in pieces of 16 bytes
 """
 
 from fireiron import *
-from fireiron.strategies._fused import orders, product, staged
+from fireiron.strategies._fused import ahead, fitting, orders, product, staged
 
 SIZES = (4096, 4096, 4096)
 
@@ -52,7 +52,7 @@ strategy = (
     .to(Warp)
     .split(k=16)
     .unroll()
-    .pipeline(2)
+    .pipeline(ahead)
     .load("A", RF, fragments)
     .load("B1", RF, fragments)
     .load("B2", RF, fragments)
@@ -65,3 +65,6 @@ strategy = (
 def spec(M, N, K, **options):
     """Row-major halves, float32 inside, unless said otherwise; B is the storage order of B1 and B2, C that of D."""
     return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B1 B2", "C": "D"}))
+
+
+values = fitting

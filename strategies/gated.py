@@ -5,7 +5,7 @@
       split(bk).pipeline(stages)       gated(128,64,32)(GL,GL,GL,RF,RF)(Block)     copies of 16 bytes, under way
       load(A, SH), load(B1, SH), ...   gated(128,64,32)(SH,SH,SH,RF,RF)(Block)     swizzled
       tile(wm,wn).to(Warp)             gated(64,32,32)(SH,SH,SH,RF,RF)(Warp)
-      split(16).pipeline(2)            gated(64,32,16)(SH,SH,SH,RF,RF)(Warp)       fragments a step ahead
+      split(16).pipeline(ahead)        gated(64,32,16)(SH,SH,SH,RF,RF)(Warp)       fragments a step ahead
       load(A, RF), load(B1, RF), ...   gated(64,32,16)(RF,RF,RF,RF,RF)(Warp)       ldmatrix.x4
       step(gate), step(up)             MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, an accumulator each
       step(store)                      Move(64,32)(RF,GL)(Warp)                    through shared memory, in pieces of 16 bytes
@@ -14,7 +14,7 @@ A lane holds the same elements of both accumulators, so the gate is applied in r
 """
 
 from fireiron import *
-from fireiron.strategies._fused import orders, product, staged
+from fireiron.strategies._fused import ahead, fitting, orders, product, staged
 
 SIZES = (4096, 4096, 4096)
 
@@ -54,7 +54,7 @@ strategy = (
     .to(Warp)
     .split(k=16)
     .unroll()
-    .pipeline(2)
+    .pipeline(ahead)
     .load("A", RF, fragments)
     .load("B1", RF, fragments)
     .load("B2", RF, fragments)
@@ -67,3 +67,6 @@ strategy = (
 def spec(M, N, K, **options):
     """Row-major halves, float32 inside, unless said otherwise; B is the storage order of B1 and B2, C that of D."""
     return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B1 B2", "C": "D"}))
+
+
+values = fitting

@@ -5,7 +5,7 @@
       split(bk).pipeline(stages)       gemm_row_sum(128,128,32)(GL,GL,RF,RF)(Block)  copies of 16 bytes, under way
       load(A, SH), load(B, SH)         gemm_row_sum(128,128,32)(SH,SH,RF,RF)(Block)  swizzled
       tile(wm,wn).to(Warp)             gemm_row_sum(64,64,32)(SH,SH,RF,RF)(Warp)
-      split(16).pipeline(2)            gemm_row_sum(64,64,16)(SH,SH,RF,RF)(Warp)     fragments a step ahead
+      split(16).pipeline(ahead)        gemm_row_sum(64,64,16)(SH,SH,RF,RF)(Warp)     fragments a step ahead
       load(A, RF), load(B, RF)         gemm_row_sum(64,64,16)(RF,RF,RF,RF)(Warp)     ldmatrix.x4
       step(product)                    MatMul(16,8,16)(RF,RF,RF)(Warp)               HMMA
       row                              Reduction(64,16)(RF,RF)(Warp)                 of the fragments of A, by shuffles
@@ -15,7 +15,7 @@ The sums stay in registers, in float32, and one replica stores them.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import orders, product, staged
+from fireiron.strategies._fused import ahead, fitting, orders, product, staged
 
 SIZES = (4096, 4096, 4096)
 
@@ -53,7 +53,7 @@ strategy = (
     .to(Warp)
     .split(k=16)
     .unroll()
-    .pipeline(2)
+    .pipeline(ahead)
     .load("A", RF, fragments)
     .load("B", RF, fragments)
     .step("product", product)
@@ -65,3 +65,6 @@ def spec(M, N, K, **options):
     """Row-major halves, float32 inside, sums in float32, unless said otherwise; C is the storage order of D."""
     options = {"types": {"y": float32}, **options}
     return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B", "C": "D"}))
+
+
+values = fitting

@@ -7,7 +7,7 @@
       load(W, SH)                      mlp(128,128,128,1)(GL,SH,GL,GL,SH)(Block)     swizzled, by copies of 16 bytes
       step(product)                    MatMul(128,128,128)(SH,SH,RF)(Block)
         tile(wm,wn).to(Warp)           MatMul(32,64,128)(SH,SH,RF)(Warp)
-        split(16).pipeline(2)          MatMul(32,64,16)(SH,SH,RF)(Warp)             fragments a step ahead
+        split(16)                      MatMul(32,64,16)(SH,SH,RF)(Warp)             unrolled: the compiler loads fragments ahead
         load(A, RF), load(B, RF)       MatMul(32,64,16)(RF,RF,RF)(Warp)             ldmatrix.x4
         tile(16,16).mma_tile()         MatMul(16,8,16)(RF,RF,RF)(Warp)              HMMA
       act, keep                        relu(acc + bias) to h in shared memory, two values at once
@@ -56,10 +56,7 @@ def by_layers(stages):
         .load("W", SH, copy)
         .swizzle()
         .load("bias", SH, copy)
-        .step(
-            "product",
-            MatMul.tile(wm, wn).to(Warp).split(16).unroll().pipeline(2).load(A, RF, fragments).load(B, RF, fragments).then(product),
-        )
+        .step("product", MatMul.tile(wm, wn).to(Warp).split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(product))
         .load("bias", RF, fragments)
         .step("store", copy)
         .done()

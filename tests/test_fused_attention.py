@@ -207,6 +207,11 @@ def compiled_forms():
                 yield pytest.param(form, d, target, marks=() if (form, d, target) in SOME else pytest.mark.night)
 
 
+def suiting(strategy, values):
+    """The values of the tunables that a strategy has."""
+    return {name: value for name, value in values.items() if name in strategy.tunables()}
+
+
 def spills(strategy, spec, target):
     """Bytes that a kernel keeps in local memory."""
     program = strategy(spec).program(target)
@@ -217,15 +222,18 @@ def spills(strategy, spec, target):
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed")
 @pytest.mark.parametrize(("form", "d", "target"), list(compiled_forms()))
 def test_no_spills(form, d, target):
-    """As the strategy is by default, and, under a mask, with heads side by side."""
+    """As the library takes it, with a branch and without where no mask hides keys, and, under a mask, with heads side by side."""
     options, given = FORMS[form]
     given = dict(given)
     order = given.pop("order", lambda length, d: {})
     M, N = given.pop("M", 2048), given.pop("N", 2048)
     made = attention.definition(**options)
     spec = attention.spec(M, N, d, heads=16, batch=2, made=made, **order(2048, d), **given)
-    strategy = attention.by_rows(made)
+    strategy = attention.by_rows(made).with_(**suiting(attention.by_rows(made), attention.values(spec)))
     assert spills(strategy, spec, target) == 0
+    if not attention.masks(made):
+        steady = attention.by_rows(made, branch=False)
+        assert spills(steady.with_(**suiting(steady, attention.steady_values(spec))), spec, target) == 0
     if "together" in strategy.tunables() and (form, d, target) not in SOME:
         assert spills(strategy.with_(together=4), spec, target) == 0
 

@@ -183,6 +183,16 @@ def test_nothing_spills(name, target):
     assert report.spill_stores == report.spill_loads == report.stack_frame == 0
 
 
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+@pytest.mark.parametrize("name", ["dual", "gated", "gemm_row_sum"])
+def test_nothing_spills_where_sizes_are_not_known(name):
+    """With the values that the library states; with the next step's fragments in registers, too, two of them spill for sm_80."""
+    spec = library(name).spec(*UNKNOWN)
+    program = library(name).strategy.with_(**library(name).values(spec))(spec).program(TARGET)
+    report = compile_cuda(program.cuda, TARGET).resources[program.name]
+    assert report.spill_stores == report.spill_loads == report.stack_frame == 0
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_copies_of_sixteen_bytes(name):
     """Operands arrive under way, results leave through shared memory, all in pieces of 16 bytes and without bank conflicts."""
