@@ -211,6 +211,47 @@ def test_printed_texts(tmp_path):
         assert np.array_equal(made.astype(np.float64), in_steps(spec, arrays)), name
 
 
+# ---------------------------------------------------------------------------------------------- approximations
+
+gated, _ = by_lanes({"gate": "t[m,n] = tanh(X[m,n])", "y": "Y[m,n] = t[m,n] * R[m,n] + R[m,n]"}, THREE, {"t": float16})
+eight = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
+by_gated = gated.tile(m=1, n=512).to(Block).load("X", RF, eight).step("gate", Pointwise.done(APPROXIMATE_PAIRS)).done()
+
+
+def test_functions_of_pairs_where_they_are_asked_for(tmp_path):
+    """`tanh` of halves by one instruction for two; without being asked for it is that of float32."""
+    spec = gated(m=2, n=520)
+    program = by_gated(spec).program("sm_80")
+    assert program.cuda.count("tanh_pair(*") == 4 and "tanhf" not in program.cuda and "MUFU.TANH" in instructions(program)
+    assert "tanhf" in gated.tile(m=1, n=512).to(Block).load("X", RF, eight).done()(spec).cuda("sm_80")
+    assert "tanh.approx.f16x2" in compile_cuda(program.cuda, "sm_80").ptx
+    assert Strategy.from_json(by_gated.to_json()) == by_gated
+
+    arrays = arrays_of(spec, {})
+    made = simulate(program.ir, arrays, {}, order=random.Random(1)).outputs["Y"]
+    kept = np.tanh(arrays["X"].astype(np.float64)).astype(np.float16).astype(np.float64)
+    right = ((kept + 1) * arrays["R"]).astype(np.float16)
+    assert np.array_equal(made, right)
+    if COMPILER is not None:
+        run = HostProgram([Printed.of(program)], tmp_path).run(0, arrays, {}, seed=0)["Y"]
+        assert np.abs(run.astype(np.float64) - right).max() <= 2**-8
+
+
+@pytest.mark.parametrize(
+    "value, dtype, target, wrong",
+    [
+        ("tanh(X[m,n])", float32, "sm_80", "formula"), ("X[m,n] + 1", float16, "sm_80", "formula"),
+        ("exp2(X[m,n] - 1)", float16, "sm_80", "formula"), ("exp2(X[m,n])", float16, "sm_70", "sm_75 or newer"),
+        ("tanh(X[m,n])", bfloat16, "sm_80", "sm_90 or newer"),
+    ],
+)  # fmt: skip
+def test_approximations_that_are_none(value, dtype, target, wrong):
+    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, each={"y": f"Y[m,n] = {value}"})
+    strategy = made.tile(m=1).to(Block).load("X", RF, eight).step("y", Pointwise.done(APPROXIMATE_PAIRS)).done()
+    with pytest.raises(FireironError, match=wrong):
+        strategy(made(m=4, n=512, dtype=dtype)).cuda(target)
+
+
 # ---------------------------------------------------------------------------------------------- compiled, and its cost
 
 

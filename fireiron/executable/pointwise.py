@@ -8,12 +8,13 @@ Where half arithmetic gives the same, neighbours that are kept side by side are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.joining import old_value, together, widened
-from fireiron.executable.packed import KINDS, capability, opcodes, packed, packs
+from fireiron.executable.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
 from fireiron.executable.pairs import pair, stored_pair
 from fireiron.ir import Exec
 from fireiron.ir.text import Braces, Function, Item, Printer
@@ -40,6 +41,9 @@ class ThreadPointwise(Executable):
     Without `clamps` the clamping at zero with which the formula ends, `relu(...)`, is left to who reads the result. What is `packed` takes
     any even number of elements, all in pairs.
     """
+
+    approximately: ClassVar[bool] = False
+    """Whether functions of pairs may be less exact than those of single elements."""
 
     pairs: bool = False
     clamps: bool = True
@@ -70,7 +74,7 @@ class ThreadPointwise(Executable):
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
         only = spec.definition.only
         types = {name: view.dtype for name, view in spec.operands.items()}
-        if self.pairs or not self.clamps or only is None or not packs(only, types):
+        if self.pairs or not self.clamps or only is None or not packs(only, types, self.approximately):
             return None
         enough = architecture.capability >= capability(only, types[only.output])
         return attrs.evolve(self, name=opcodes(only), packed=True) if enough else None
@@ -157,6 +161,30 @@ class ScaleUnlessOne(ThreadPointwise):
         scaled = [name for name in names if spec.operands[name].tensor == result.tensor and spec.operands[name].dims == result.dims]
         others = [name for name in names if spec.operands[name].tensor != result.tensor and spec.operands[name].memory.private]
         return others[0] if len(scaled) == len(others) == 1 and result.memory.private else ""
+
+
+@attrs.frozen
+class ApproximatePairs(ThreadPointwise):
+    """`exp2` or `tanh` of 16-bit floats into such, by the GPU's approximations on pairs of neighbours that are kept side by side.
+
+    Their errors are about those of a rounding to half once more. Never chosen where it is not asked for: `done(APPROXIMATE_PAIRS)`.
+    """
+
+    approximately: ClassVar[bool] = True
+
+    def performs(self) -> str:
+        return "y[m,n] = exp2(x[m,n]) or tanh, 16-bit floats, approximately where two are neighbours"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        found, only = super().mismatches(spec, architecture), spec.definition.only
+        types = {name: view.dtype for name, view in spec.operands.items()}
+        if only is None or not packs(only, types, approximately=True) or packs(only, types):
+            wanted = f"one of {', '.join(APPROXIMATIONS)} of an element, all of float16 or all of bfloat16"
+            return (*found, Mismatch("formula", wanted, str(spec.definition)))
+        needed = capability(only, types[only.output])
+        if architecture.capability < needed:
+            found = (*found, Mismatch("target", f"sm_{needed} or newer", architecture.name))
+        return found
 
 
 def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
@@ -325,7 +353,10 @@ def _on_pair(element: _One, formula: Formula) -> Item:
         tests = (_condition(element.printer, one, value.arguments[0], loosely=True) for one in (element, element.second()))
         return Call(element.printer.function(_CHOSEN[dtype]), (*tests, first, second))
 
-    return Assignment(element.pair(formula.output), packed(formula.value, leaf, chosen))
+    def approximate(name: str, argument: Text) -> Text:
+        return Call(element.printer.function(approximation(name, dtype)), (argument,))
+
+    return Assignment(element.pair(formula.output), packed(formula.value, leaf, chosen, approximate))
 
 
 def _twice(printer: Printer, number: float, dtype: DType) -> Text:
@@ -414,7 +445,8 @@ POINTWISE = ThreadPointwise("Pointwise")
 POINTWISE2 = ThreadPointwise("Pointwise2", True)
 
 UNLESS_ONE = ScaleUnlessOne("UnlessOne")
+APPROXIMATE_PAIRS = ApproximatePairs("ApproximatePairs")
 
 INSTRUCTIONS: tuple[Executable, ...] = (POINTWISE, POINTWISE2)
 
-__all__ = ["UNLESS_ONE", "ScaleUnlessOne", "ThreadPointwise"]
+__all__ = ["APPROXIMATE_PAIRS", "UNLESS_ONE", "ApproximatePairs", "ScaleUnlessOne", "ThreadPointwise"]

@@ -251,6 +251,15 @@ unsigned pair(float low, float high)
   return __builtin_bit_cast(unsigned, both);
 }
 
+// A function of both numbers of a pair.
+template <Type type, class Function>
+unsigned function_of_pair(Function function, unsigned bits)
+{
+  struct Both { SmallFloat<type, unsigned short> low, high; };
+  const Both one = __builtin_bit_cast(Both, bits);
+  return pair<type>(function(one.low), function(one.high));
+}
+
 // Of two pairs the larger numbers of 16 bits; of a number and of what is none, the number.
 template <Type type>
 unsigned larger_pair(unsigned left, unsigned right)
