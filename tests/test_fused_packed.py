@@ -10,6 +10,7 @@ from fireiron import *
 from fireiron.check import check
 from fireiron.cost import predict
 from fireiron.executable.packed import opcodes, packs
+from fireiron.gpu import launch
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.inspect.explain import explain
 from fireiron.ir import execs
@@ -134,6 +135,28 @@ def test_epilogues_of_the_library():
     assert "__floats2half2_rn(" in text and "__hmax2(" in text and text.count("__hadd2(") >= 2 and "__half2float" not in text
 
 
+def test_fragments_of_mma_are_pairs():
+    """Halves that a product accumulated, and those of a bias of any even number."""
+    copy, fragments, mma = Move.coalesced(8).done(), Move.done(), MatMul.tile(16, 16).unroll().mma_tile().done()
+    loop = MatMul.split(32).load(A, SH, copy).load(B, SH, copy).tile(32, 32).to(Warp).split(16).unroll()
+    loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
+    made = Fused(
+        name="bounded", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "C": "m n"},
+        each={
+            "product": "acc[m,n] = sum(k, A[m,k] * B[k,n])",
+            "bounds": "acc[m,n] = min(relu(acc[m,n]), 6)",
+            "bias": "C[m,n] = acc[m,n] * 2 + bias[n]",
+        },
+        types={"acc": float16},
+    )  # fmt: skip
+    spec = made(m=70, n=66, k=32)
+    program = made.tile(m=64, n=64).to(Block).step("product", loop).done()(spec).program("sm_80")
+    assert program.cuda.count("__hmin2(") == 1 and program.cuda.count("__hfma2(") == 2 and "2float" not in program.cuda
+    arrays = {name: np.round(2 * one) for name, one in arrays_of(spec, {}).items()}  # integers, whose sums are exact in halves
+    out = simulate(program.ir, arrays, order=random.Random(2)).outputs["C"]
+    assert np.array_equal(out, spec.reference(*arrays.values()))
+
+
 def test_elements_apart_are_not_packed():
     """Tiles of a thread whose registers are neighbours along m, with a residual whose neighbours lie along n."""
     by_threads = MatMul.tile(32, 32).to(Block).epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
@@ -250,6 +273,23 @@ def test_approximations_that_are_none(value, dtype, target, wrong):
     strategy = made.tile(m=1).to(Block).load("X", RF, eight).step("y", Pointwise.done(APPROXIMATE_PAIRS)).done()
     with pytest.raises(FireironError, match=wrong):
         strategy(made(m=4, n=512, dtype=dtype)).cuda(target)
+
+
+# ---------------------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])")
+@pytest.mark.parametrize("name", CASES)
+def test_on_a_gpu(name):
+    """The bits of half arithmetic, step by step."""
+    xp = pytest.importorskip("cupy")
+    strategy, spec, sizes = CASES[name]
+    if spec.operands["X"].dtype == bfloat16:
+        pytest.skip("NumPy's arrays of bfloat16 are none of CuPy")
+    arrays = arrays_of(spec, sizes)
+    made = strategy(spec).compile()(*(xp.asarray(one) if one.shape else one[()] for one in arrays.values()))
+    assert np.array_equal(made.get().astype(np.float64), in_steps(spec, arrays))
 
 
 # ---------------------------------------------------------------------------------------------- compiled, and its cost
