@@ -106,6 +106,8 @@ from fireiron.executable.mma_volta import HMMA_884_F32_TT as HMMA_884_F32_TT
 from fireiron.executable.movmatrix import MOVMATRIX_COL as MOVMATRIX_COL
 from fireiron.executable.movmatrix import MOVMATRIX_ROW as MOVMATRIX_ROW
 from fireiron.executable.movmatrix import MovMatrix as MovMatrix
+from fireiron.executable.pointwise import APPROXIMATE_PAIRS as APPROXIMATE_PAIRS
+from fireiron.executable.pointwise import ApproximatePairs as ApproximatePairs
 from fireiron.executable.pointwise import ScaleUnlessOne as ScaleUnlessOne
 from fireiron.executable.pointwise import ThreadPointwise as ThreadPointwise
 from fireiron.executable.pointwise import UNLESS_ONE as UNLESS_ONE

@@ -472,14 +472,15 @@ class Spec(Verbs):
         found = self.kind.reference(self.definition, arrays, types, sizes)
         return found if len(found) > 1 else found[0]
 
-    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
+    def perform(self, values: Mapping[str, Any], accumulate: Any, made_in: DType | None = None) -> dict[str, Any]:
         """New values of the outputs, from arrays with the operand's element dimensions first and any axes behind.
 
-        Of an atomic spec, what is added to them. An `ArgumentError` where the kind says nothing about values.
+        Of an atomic spec, what is added to them. Work on elements may be `made_in` another type than that of its elements. An
+        `ArgumentError` where the kind says nothing about values.
         """
         self._check_meaning()
         types = {name: view.dtype for name, view in self.operands.items()}
-        return {one.output: perform(one, values, types, accumulate) for one in self.definition.formulas}
+        return {one.output: perform(one, values, types, accumulate, made_in) for one in self.definition.formulas}
 
     def _check_meaning(self) -> None:
         for one in self.definition.formulas:

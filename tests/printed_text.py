@@ -186,6 +186,9 @@ EMULATED = {
         f"{asm.registers[0]} = ptx::pair<Type::{kind}>({asm.registers[2]}, {asm.registers[1]})"
     ),
     r"max\.(f16|bf16)x2": lambda asm, kind: f"{asm.registers[0]} = ptx::larger_pair<Type::{kind}>({asm.registers[1]}, {asm.registers[2]})",
+    r"(ex2|tanh)\.approx(?:\.ftz)?\.(f16|bf16)x2": lambda asm, function, kind: (
+        f"{asm.registers[0]} = ptx::function_of_pair<Type::{kind}>({'exp2f' if function == 'ex2' else 'tanhf'}, {asm.registers[1]})"
+    ),
     r"ex2\.approx\.ftz\.f32": lambda asm: f"{asm.registers[0]} = exp2f({asm.registers[1]})",
     r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16": lambda asm: (
         f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"

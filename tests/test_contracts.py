@@ -636,6 +636,7 @@ SHARED = {
     "decomp.stagger": "loops that each block begins at another turn",
     "decomp.steps": "the steps of a fused definition, which several verbs make",
     "decomp.exchange": "an input that other threads hold, which `done` brings to those that want it",
+    "executable.packed": "which formulas half arithmetic on pairs makes, and by what",
     "executable.joining": "how a thread's result joins what the output holds",
     "executable.mma": "the class that all forms of mma.sync are values of",
 }

@@ -226,7 +226,8 @@ class Work:
             mma = max(total / (2 * 16 * 8 * MMA_BYTES / kind.bytes), warps)
             return Amounts(instructions=mma, mma=mma, tensor={kind.name: total}, flops=total)
         result = self._buffer(statement.accesses[-1]).dtype
-        packed = result.bits == 16 and result.kind == "float" and flops == 4 and not statement.collective
+        pairs = flops == 4 or statement.instruction.packs
+        packed = result.bits == 16 and result.kind == "float" and pairs and not statement.collective
         adds = total / (4 if packed else 2) / WARP
         return Amounts(instructions=adds, fma={result.name: adds}, flops=total)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -141,7 +141,8 @@ class Following:
         assert self.steps is not None
         visited = [one for one in self.steps if one.index is None]
         taken = self._together(visited) if self.holding.free else visited
-        values, loops = _values_and_loops(executable, self.spec, self.element, taken)
+        pairs = executable.on_pairs(self.element, draft.architecture) is not None
+        values, loops = _values_and_loops(executable, self.spec, self.element, taken, pairs)
         views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None], visited)
         active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
         active = all_of((active, self._once(draft)))
@@ -492,12 +493,15 @@ def _joined(dim: Dim) -> Dim:
     return attrs.evolve(dim, modes=tuple(modes))
 
 
-def _values_and_loops(executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
-    """The digits that one statement takes, in their order, and those over which it is repeated."""
+def _values_and_loops(
+    executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit], pairs: bool
+) -> tuple[list[Digit], list[Digit]]:
+    """The digits that one statement takes, in their order, and those over which it is repeated; `pairs` of neighbours are one to it."""
     values: list[Digit] = []
     loops: list[Digit] = []
     if executable.takes_neighbours(element):
-        return _neighbours(spec, visited)
+        values, loops = _neighbours(spec, visited, _side_by_side)
+        return (values, loops) if values or not pairs else _neighbours(spec, visited, _paired)
     for one in visited:
         taken = math.prod(other.size for other in values) * one.size
         at_once = one.by is By.VALUES and executable.each and taken <= MOST_AT_ONCE
@@ -505,17 +509,23 @@ def _values_and_loops(executable: Executable, spec: Spec, element: Spec, visited
     return values, loops
 
 
-def _neighbours(spec: Spec, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
-    """The digit of neighbours that a load from memory, or a store, may take at once, if there is one; and all others."""
+def _neighbours(spec: Spec, visited: Sequence[Digit], together: Callable[[Spec, Digit], int]) -> tuple[list[Digit], list[Digit]]:
+    """The digit of neighbours that may be taken `together`, if there is one; and all others."""
     beyond = overhanging(spec, visited)
     for place, one in enumerate(visited):
-        many = _side_by_side(spec, one) if one.stride == 1 and one not in beyond else 1
+        many = together(spec, one) if one.stride == 1 and one not in beyond else 1
         while many > 1 and one.size % many:
             many //= 2
         taken, rest = one.between(1, many), one.between(many, one.end)
         if many > 1 and taken is not None:
             return [taken], [*visited[:place], *([] if rest is None or rest.size == 1 else [rest]), *visited[place + 1 :]]
     return [], list(visited)
+
+
+def _paired(spec: Spec, digit: Digit) -> int:
+    """The most neighbours that are taken at once where all are in registers: as many as later a load or a store of them may take."""
+    dim = spec.dims[digit.dim]
+    return MOST_NEIGHBOURS if all(spec.operands[name].memory.private for name in spec.operands if dim in spec.uses[name]) else 1
 
 
 def _side_by_side(spec: Spec, digit: Digit) -> int:

@@ -2,26 +2,29 @@
 
 A formula is computed in float, in double where an input is, in int where all is integral, and its result converted once. Functions are
 those of the CUDA Math API, and the compiler contracts a product and a sum: a result may differ from the simulator's by their errors.
+Where half arithmetic gives the same, neighbours that are kept side by side are computed in pairs (see `fireiron.executable.packed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.joining import old_value, together, widened
+from fireiron.executable.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
 from fireiron.executable.pairs import pair, stored_pair
 from fireiron.ir import Exec
-from fireiron.ir.text import Braces, Item, Printer
+from fireiron.ir.text import Braces, Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value
 from fireiron.specs.meaning import computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, TRUE, Expr, constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16, float32
+from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16, float32, float64
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
@@ -35,11 +38,16 @@ _VECTORS: Mapping[tuple[DType, int], str] = {
 class ThreadPointwise(Executable):
     """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`).
 
-    Without `clamps` the clamping at zero with which the formula ends, `relu(...)`, is left to who reads the result.
+    Without `clamps` the clamping at zero with which the formula ends, `relu(...)`, is left to who reads the result. What is `packed` takes
+    any even number of elements, all in pairs.
     """
+
+    approximately: ClassVar[bool] = False
+    """Whether functions of pairs may be less exact than those of single elements."""
 
     pairs: bool = False
     clamps: bool = True
+    packed: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.pairs, bool):
@@ -48,15 +56,28 @@ class ThreadPointwise(Executable):
     @property
     def packs(self) -> bool:  # type: ignore[override]
         """Whether two neighbours of 16 bits are one register."""
-        return self.pairs
+        return self.pairs or self.packed
 
     @property
     def loads_together(self) -> bool:  # type: ignore[override]
         """Whether neighbours in memory are loaded, or stored, together."""
         return not self.pairs
 
+    @property
+    def rounds(self) -> DType | None:  # type: ignore[override]
+        """Of pairs a product and a sum are rounded once: in double both are as good as exact."""
+        return float64 if self.packed else None
+
     def takes_neighbours(self, spec: Spec) -> bool:
-        return not self.pairs and not spec.definition.joins and not _in_half(spec)
+        return not self.pairs and not spec.definition.joins
+
+    def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
+        only = spec.definition.only
+        types = {name: view.dtype for name, view in spec.operands.items()}
+        if self.pairs or not self.clamps or only is None or not packs(only, types, self.approximately):
+            return None
+        enough = architecture.capability >= capability(only, types[only.output])
+        return attrs.evolve(self, name=opcodes(only), packed=True) if enough else None
 
     def performs(self) -> str:
         return (
@@ -100,8 +121,9 @@ class ThreadPointwise(Executable):
         return attrs.evolve(self, clamps=False) if types[only.output] == computing(only, types) == float32 else None
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        if not self.pairs and not _in_half(statement.spec):
-            return _assignments(printer, statement)
+        several = any(len(access.elements()) > 1 for access in statement.accesses)
+        if not self.pairs and (several or not _in_half(statement.spec)):
+            return _assignments(printer, statement, self.packed)
         return _halves(printer, statement, self.pairs)
 
 
@@ -126,6 +148,9 @@ class ScaleUnlessOne(ThreadPointwise):
     def takes_neighbours(self, spec: Spec) -> bool:
         return False
 
+    def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
+        return None
+
     def unless_one(self, spec: Spec) -> str:
         """The name of the factor; empty where the spec is no such product."""
         only = spec.definition.only
@@ -136,6 +161,30 @@ class ScaleUnlessOne(ThreadPointwise):
         scaled = [name for name in names if spec.operands[name].tensor == result.tensor and spec.operands[name].dims == result.dims]
         others = [name for name in names if spec.operands[name].tensor != result.tensor and spec.operands[name].memory.private]
         return others[0] if len(scaled) == len(others) == 1 and result.memory.private else ""
+
+
+@attrs.frozen
+class ApproximatePairs(ThreadPointwise):
+    """`exp2` or `tanh` of 16-bit floats into such, by the GPU's approximations on pairs of neighbours that are kept side by side.
+
+    Their errors are about those of a rounding to half once more. Never chosen where it is not asked for: `done(APPROXIMATE_PAIRS)`.
+    """
+
+    approximately: ClassVar[bool] = True
+
+    def performs(self) -> str:
+        return "y[m,n] = exp2(x[m,n]) or tanh, 16-bit floats, approximately where two are neighbours"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        found, only = super().mismatches(spec, architecture), spec.definition.only
+        types = {name: view.dtype for name, view in spec.operands.items()}
+        if only is None or not packs(only, types, approximately=True) or packs(only, types):
+            wanted = f"one of {', '.join(APPROXIMATIONS)} of an element, all of float16 or all of bfloat16"
+            return (*found, Mismatch("formula", wanted, str(spec.definition)))
+        needed = capability(only, types[only.output])
+        if architecture.capability < needed:
+            found = (*found, Mismatch("target", f"sm_{needed} or newer", architecture.name))
+        return found
 
 
 def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
@@ -153,34 +202,35 @@ def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
     return [Assignment(printer.element(statement, only.output), Call(name, values))]
 
 
-def _assignments(printer: Printer, statement: Exec) -> Sequence[Item]:
-    """All elements that a statement takes, one behind the other; what it loads at once stands in front, what it stores so behind."""
+def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> Sequence[Item]:
+    """All elements that a statement takes, or pairs of them, one behind the other; what it loads at once stands in front, what it stores so
+    behind."""
     formulas = statement.spec.definition.formulas
     if not getattr(statement.instruction, "clamps", True):
         formulas = tuple(map(unclamped, formulas))
     count = max(len(access.elements()) for access in statement.accesses)
     if count == 1:
         return [_assignment(printer, _One(printer, statement), one) for one in formulas]
-    loads, loaded = _loads(printer, statement)
+    loads, loaded = _loads(printer, statement, in_pairs)
     stores, arrays = _stores(printer, statement)
     items: list[Item] = [*loads, *(f"{line};" for line, _ in arrays.values())]
-    for number in range(count):
+    for number in range(0, count, 2 if in_pairs else 1):
         element = _One(printer, statement, number, loaded, {name: array for name, (_, array) in arrays.items()})
         for one in formulas:
             condition = TRUE if one.output in arrays else element.condition(one.output)
-            items.append(printer.under(condition, _assignment(printer, element, one)))
+            items.append(printer.under(condition, _on_pair(element, one) if in_pairs else _assignment(printer, element, one)))
     return [Braces("", (*items, *stores))] if loads or stores else items
 
 
-def _loads(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
-    """The loads of several neighbours, and what their values are called, by operand."""
+def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
+    """The loads of several neighbours, and what their values are called, by operand; `in_pairs` they have no names of their own."""
     loads: list[Item] = []
     names: dict[str, tuple[str, ...]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
         width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, len(access.elements())
-        if width == 1 or access.write:
+        if width == 1 or access.write or statement.spec.operands[name].memory.private:
             continue
-        kind = _VECTORS.get((dtype, width)) if width == count else None
+        kind = _VECTORS.get((dtype, width)) if width == count and not in_pairs else None
         if kind is not None and all(condition == TRUE for condition in statement.conditions(position)):
             vector = printer.local(f"{name.lower()}_{'pair' if width == 2 else 'four'}")
             names[name] = tuple(f"{vector}.{part}" for part in "xyzw"[:width])
@@ -200,7 +250,7 @@ def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str,
     arrays: dict[str, tuple[str, str]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
         width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, len(access.elements())
-        if width > 1 and access.write:
+        if width > 1 and access.write and not statement.spec.operands[name].memory.private:
             array = printer.local(f"{name.lower()}_values")
             arrays[name] = (f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}]", array)
             stores += [printer.stored(statement, position, piece, f"{array}[{piece.first}]") for piece in statement.pieces[position]]
@@ -247,6 +297,28 @@ class _One:
             return self.printer.converted(self.loaded[name][self._at(name)], self.spec.operands[name].dtype, dtype)
         return self.printer.value(self.statement, self._position(name), self._at(name), dtype)
 
+    def pair(self, name: str) -> Text:
+        """This element of an operand and its neighbour as a pair: in place, or twice the one that the operand has."""
+        access, dtype = self.statement.operands[name], self.spec.operands[name].dtype
+        kind, twice = KINDS[dtype]
+        if len(access.elements()) == 1:
+            return Call(twice, (self.factor(name, dtype),))
+        array = self.arrays.get(name) or self._array(name)
+        place = self.printer.pointer(access, access.elements()[self.number]) if array is None else f"&{array}[{self.number}]"
+        held: Text = Joined(("*", Call(f"reinterpret_cast<{'' if access.write else 'const '}{kind}*>", (place,))))
+        condition = TRUE if array is not None or access.write else self.condition(name)
+        if condition == TRUE:
+            return held
+        outside = _twice(self.printer, self.spec.outside(name), dtype)
+        return Joined(("(", Choice(self.printer.expression(condition), held, outside), ")"))
+
+    def second(self) -> _One:
+        """The neighbour of this element."""
+        return attrs.evolve(self, number=self.number + 1)
+
+    def _array(self, name: str) -> str | None:
+        return self.loaded[name][0].partition("[")[0] if name in self.loaded else None
+
     def _position(self, name: str) -> int:
         return list(self.spec.operands).index(name)
 
@@ -268,6 +340,40 @@ def _assignment(printer: Printer, statement: _One, formula: Formula) -> Item:
         printer.converted(value, result, wide),
     ]
     return Assignment(place, printer.converted(together(printer, by, terms, wide), wide, result))
+
+
+def _on_pair(element: _One, formula: Formula) -> Item:
+    """Two neighbours of an output set to their values."""
+    dtype = element.spec.operands[formula.output].dtype
+
+    def leaf(one: Element | Number) -> Text:
+        return _twice(element.printer, one.value, dtype) if isinstance(one, Number) else element.pair(one.tensor)
+
+    def chosen(value: Operation, first: Text, second: Text) -> Text:
+        tests = (_condition(element.printer, one, value.arguments[0], loosely=True) for one in (element, element.second()))
+        return Call(element.printer.function(_CHOSEN[dtype]), (*tests, first, second))
+
+    def approximate(name: str, argument: Text) -> Text:
+        return Call(element.printer.function(approximation(name, dtype)), (argument,))
+
+    return Assignment(element.pair(formula.output), packed(formula.value, leaf, chosen, approximate))
+
+
+def _twice(printer: Printer, number: float, dtype: DType) -> Text:
+    """A number of 16 bits twice."""
+    return Call("__float2half2_rn" if dtype == float16 else "__float2bfloat162_rn", (printer.literal(number, float32),))
+
+
+_CHOSEN: Mapping[DType, Function] = {
+    dtype: Function(
+        "chosen",
+        ("bool low", "bool high", f"{kind} one", f"{kind} other"),
+        (f"return {together}(low ? one.x : other.x, high ? one.y : other.y);",),
+        "of each of two neighbours the first value where its condition holds, and else the second",
+        result=kind,
+    )
+    for dtype, kind, together in ((float16, "__half2", "__halves2half2"), (bfloat16, "__nv_bfloat162", "__halves2bfloat162"))
+}  # fmt: skip
 
 
 def unclamped(formula: Formula) -> Formula:
@@ -339,7 +445,8 @@ POINTWISE = ThreadPointwise("Pointwise")
 POINTWISE2 = ThreadPointwise("Pointwise2", True)
 
 UNLESS_ONE = ScaleUnlessOne("UnlessOne")
+APPROXIMATE_PAIRS = ApproximatePairs("ApproximatePairs")
 
 INSTRUCTIONS: tuple[Executable, ...] = (POINTWISE, POINTWISE2)
 
-__all__ = ["UNLESS_ONE", "ScaleUnlessOne", "ThreadPointwise"]
+__all__ = ["APPROXIMATE_PAIRS", "UNLESS_ONE", "ApproximatePairs", "ScaleUnlessOne", "ThreadPointwise"]

@@ -11,7 +11,7 @@ import attrs
 
 from fireiron.errors import FireironError, LayoutError
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.executable.pointwise import ScaleUnlessOne
+from fireiron.executable.pointwise import ApproximatePairs, ScaleUnlessOne
 from fireiron.executable.thread_move import StreamedMove
 from fireiron.ir import Access, BlockCluster, Completion, Peers, Piece, TensorMap
 from fireiron.ir.lanes import LaneMap
@@ -26,8 +26,8 @@ from fireiron.values.tensor import ColMajor, Dealt, MatrixLayout, Mode, RowMajor
 CONSTRUCTORS: Final[Mapping[str, Any]] = {
     one.__name__: one
     for one in (
-        Access, BlockCluster, Const, DType, Dealt, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode, Parameter, Peers, Piece,
-        ScaleUnlessOne, Storage, StreamedMove, Swizzle, Tensor, TensorMap,
+        Access, ApproximatePairs, BlockCluster, Const, DType, Dealt, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode,
+        Parameter, Peers, Piece, ScaleUnlessOne, Storage, StreamedMove, Swizzle, Tensor, TensorMap,
     )
 }  # fmt: skip
 """What a literal may make."""

@@ -18,6 +18,7 @@ from fireiron.ir.maps import TensorMap
 from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of
+from fireiron.values.machine import Architecture, DType
 from fireiron.values.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -53,6 +54,15 @@ class Instruction(Protocol):
     @property
     def loads_together(self) -> bool:
         """Whether its text loads, or stores, neighbours in memory together, where they lie so."""
+        ...
+
+    @property
+    def rounds(self) -> DType | None:
+        """The type in which its results are made before they are rounded, where it is another than the meaning of its spec says."""
+        ...
+
+    def on_pairs(self, spec: Spec, architecture: Architecture) -> Instruction | None:
+        """The same on pairs of neighbours of 16 bits, each pair in one register; None where its text takes no such pairs."""
         ...
 
     def clamped_later(self, spec: Spec) -> Instruction | None:

@@ -39,7 +39,7 @@ from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.expr import BRACKETS, ONE, TRUE, Const, Expr, Var, all_of, constant
-from fireiron.values.machine import Architecture, Block
+from fireiron.values.machine import Architecture, Block, DType
 from fireiron.values.tensor import Storage, Tensor, View
 from fireiron.values.units import count_in, thread_name, unit_in
 
@@ -322,6 +322,9 @@ class Executable:
     loads_together: ClassVar[bool] = False
     """Whether its text loads, or stores, neighbours in memory together, where they lie so."""
 
+    rounds: ClassVar[DType | None] = None
+    """The type in which its results are made before they are rounded, where it is another than the meaning of its spec says."""
+
     each: ClassVar[bool] = False
     """Whether its text, that of one thread, takes any number of elements, each by itself."""
 
@@ -352,6 +355,10 @@ class Executable:
     def takes_neighbours(self, spec: Spec) -> bool:
         """Whether its text takes several neighbours as well as the one element of a spec that it matches."""
         return False
+
+    def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
+        """The same on pairs of neighbours of 16 bits, each pair in one register; None where its text takes no such pairs."""
+        return None
 
     def unless_one(self, spec: Spec) -> str:
         """The operand that changes nothing where it is 1: a thread with no other values of it leaves the statement out; empty for none."""

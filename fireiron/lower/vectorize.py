@@ -11,6 +11,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt, rewritten
 from fireiron.ir.opaque import tile_origin
+from fireiron.specs.formula import elements_of
 from fireiron.values.expr import ONE, Const, Expr, constant
 from fireiron.values.tensor import Storage
 
@@ -28,7 +29,7 @@ def _decided(kernel: Kernel, statement: Stmt) -> Stmt:
     if statement.spec.moves:
         return _widened(kernel, statement)
     if statement.instruction.loads_together:
-        return _loaded_together(kernel, statement)
+        return _in_pairs(kernel, _loaded_together(kernel, statement))
     return _packed(kernel, statement) if statement.instruction.packs else statement
 
 
@@ -81,6 +82,31 @@ def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
         plain = not (buffer.memory.private or buffer.memory.by_value or buffer.memory.counts)
         widths.append(_widest(buffer, access)[0] if plain else 1)
     return attrs.evolve(statement, vectors=tuple(widths)) if max(widths) > 1 else statement
+
+
+def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
+    """The statement on pairs of neighbours of 16 bits, where all operands of which it takes several are kept so; else as it is."""
+    made = statement.instruction.on_pairs(statement.spec, kernel.architecture)
+    if made is None or max(len(access.elements()) for access in statement.accesses) % 2:
+        return statement
+    formulas = statement.spec.definition.formulas
+    taken = {one.tensor for formula in formulas for one in elements_of(formula.value, conditions=False)} | {*statement.spec.outputs}
+    widths = []
+    for position, (name, access) in enumerate(statement.operands.items()):
+        buffer, width = kernel.buffer(access.buffer), statement.width(position)
+        if name in taken and len(access.elements()) > 1:
+            width = 2 if buffer.memory.private and _pairs_whole(buffer, access) else width
+            if width == 1:
+                return statement
+        widths.append(width)
+    return attrs.evolve(statement, instruction=made, vectors=tuple(widths))
+
+
+def _pairs_whole(buffer: Buffer, access: Access) -> bool:
+    """Whether each two neighbours of an access to private storage are kept side by side, and lie inside the tensor together."""
+    elements = access.elements()
+    pairs = (elements[start : start + 2] for start in range(0, len(elements), 2))
+    return _beside(buffer, access, 2) and all(_edge(buffer, access, pair, 2) is None for pair in pairs)
 
 
 def _beside(buffer: Buffer, access: Access, width: int) -> bool:

@@ -213,7 +213,7 @@ class Executor:
         for name, write, _, place, old in outputs:
             before = np.broadcast_to(np.zeros((), place.memory.data.dtype), place.shape) if old is None else old.get()
             values[name] = _unfolded(before, write)
-        results = site.statement.spec.perform(values, accumulate)
+        results = site.statement.spec.perform(values, accumulate, site.statement.instruction.rounds)
         for name, write, _, place, _ in outputs:
             place.put(np.broadcast_to(_folded(results[name], write), place.shape))
 

@@ -140,13 +140,16 @@ def _summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
 # ---------------------------------------------------------------------------------------------- the elements of a statement
 
 
-def perform(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any) -> Any:
-    """New values of the output, from arrays with the operand's element dimensions first and any axes behind."""
+def perform(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any, made_in: DType | None = None) -> Any:
+    """New values of the output, from arrays with the operand's element dimensions first and any axes behind.
+
+    Work on each element of its own is made in the type `made_in` where one is given.
+    """
     accumulate = accumulate if formula.joins else False
     if formula.reduction is not None:
         return _reduced(formula, values, types, accumulate)
     shape = values[formula.output].shape if formula.output in values else None
-    made = _elementwise(formula, values, types[formula.output], shape, types if isinstance(formula.value, Operation) else None)
+    made = _elementwise(formula, values, types[formula.output], shape, types if isinstance(formula.value, Operation) else None, made_in)
     if accumulate is False or not formula.joins:
         return made
     return joining(formula.joins_by)(_old(formula, values[formula.output], accumulate), made)
@@ -180,7 +183,14 @@ _INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu")
 """Operations whose results of integers are integers."""
 
 
-def _elementwise(formula: Formula, values: Mapping[str, Any], result: DType, shape: Any, types: Mapping[str, DType] | None = None) -> Any:
+def _elementwise(
+    formula: Formula,
+    values: Mapping[str, Any],
+    result: DType,
+    shape: Any,
+    types: Mapping[str, DType] | None = None,
+    made_in: DType | None = None,
+) -> Any:
     """The result from the elements as they are, or, by their `types`, as threads compute it."""
     import numpy
 
@@ -188,7 +198,7 @@ def _elementwise(formula: Formula, values: Mapping[str, Any], result: DType, sha
         return numpy.full(shape, formula.value.value, result.to_numpy())
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         aligned = _aligned(formula, values)
-        made = _evaluated(formula.value, aligned) if types is None else _computed(formula.value, aligned, types)
+        made = _evaluated(formula.value, aligned) if types is None else _computed(formula.value, aligned, types, made_in)
         made = convert(made, result)
     every = all(set(one.dims) == set(formula.target.dims) for one in formula.elements)
     return made if every or shape is None else numpy.broadcast_to(made, numpy.broadcast_shapes(made.shape, tuple(shape)))
@@ -314,11 +324,11 @@ def _doubled(value: Value) -> Value:
     return value if isinstance(value, Element) else Operation(value.name, tuple(map(_doubled, value.arguments)))
 
 
-def _computed(value: Value | None, elements: Mapping[Element, Any], types: Mapping[str, DType]) -> Any:
-    """A value as threads compute it: all in one type, but for what a condition compares."""
+def _computed(value: Value | None, elements: Mapping[Element, Any], types: Mapping[str, DType], made_in: DType | None = None) -> Any:
+    """A value as threads compute it: all in one type, that of its elements or `made_in`, but for what a condition compares."""
     import numpy
 
-    wide = computing_of(value, types)
+    wide = made_in or computing_of(value, types)
 
     def made(part: Value | None) -> Any:
         if isinstance(part, Element):

@@ -171,6 +171,8 @@ using half2 = __half2;
 inline __half2 __half2half2(__half both) { return {both, both}; }
 inline __half2 __halves2half2(__half low, __half high) { return {low, high}; }
 inline __half2 __floats2half2_rn(float low, float high) { return {__float2half_rn(low), __float2half_rn(high)}; }
+inline __half2 __float2half2_rn(float both) { return {__float2half_rn(both), __float2half_rn(both)}; }
+inline __nv_bfloat162 __float2bfloat162_rn(float both) { return {__float2bfloat16_rn(both), __float2bfloat16_rn(both)}; }
 inline __half __low2half(__half2 pair) { return pair.x; }
 inline __half __high2half(__half2 pair) { return pair.y; }
 inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 both) { return {both, both}; }
@@ -186,6 +188,18 @@ template <class Small>
 Pair<Small> __hsub2(Pair<Small> a, Pair<Small> b) { return {a.x - b.x, a.y - b.y}; }
 template <class Small>
 Pair<Small> __hmul2(Pair<Small> a, Pair<Small> b) { return {a.x * b.x, a.y * b.y}; }
+
+template <class Small>
+Pair<Small> __hmul2_rn(Pair<Small> a, Pair<Small> b) { return {a.x * b.x, a.y * b.y}; }
+template <class Small>
+Pair<Small> __hneg2(Pair<Small> a) { return {-float(a.x), -float(a.y)}; }
+template <class Small>
+Pair<Small> __habs2(Pair<Small> a) { return {fabsf(a.x), fabsf(a.y)}; }
+// Of a number and of what is none, the number.
+template <class Small>
+Pair<Small> __hmax2(Pair<Small> a, Pair<Small> b) { return {fmaxf(a.x, b.x), fmaxf(a.y, b.y)}; }
+template <class Small>
+Pair<Small> __hmin2(Pair<Small> a, Pair<Small> b) { return {fminf(a.x, b.x), fminf(a.y, b.y)}; }
 
 template <class Left, class Right>
 constexpr auto min(Left a, Right b) { return b < a ? b : a; }
@@ -235,6 +249,15 @@ unsigned pair(float low, float high)
 {
   const SmallFloat<type, unsigned short> both[2] = {low, high};
   return __builtin_bit_cast(unsigned, both);
+}
+
+// A function of both numbers of a pair.
+template <Type type, class Function>
+unsigned function_of_pair(Function function, unsigned bits)
+{
+  struct Both { SmallFloat<type, unsigned short> low, high; };
+  const Both one = __builtin_bit_cast(Both, bits);
+  return pair<type>(function(one.low), function(one.high));
 }
 
 // Of two pairs the larger numbers of 16 bits; of a number and of what is none, the number.
