@@ -313,6 +313,8 @@ class Statements:
     def _loop(self, statement: For) -> list[Item]:
         unroll = statement.unroll or self._indexes_registers(statement)
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
+        if statement.taken in self.printer.addresses.used:
+            body = [*body, self.printer.addresses.count(statement.taken)]
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
         name, kind = statement.var.name, _integer(statement.extent.high)
