@@ -2,7 +2,8 @@
 
 A turn that is left out touches nothing. Where all turns touch the same elements of what threads share, whichever of them are taken are as
 good as the first ones: as many turns, a number known only at run time. Reads of global memory that the turn moves do not matter, as
-nothing writes there. Barriers behind a turn that is left out would order more, and are not counted.
+nothing writes there. Barriers behind a turn that is left out would order more, and are not counted. The number of a turn among those that
+were taken, by which a ring goes on, is that of the counted loop.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[V
     if count is None:
         counts.append(count := Var(f"{one.var.name}_taken", 0, max(one.extent.high, 0), parameter=True))
     if inner.taken is not None:
-        (inner,) = substituted((attrs.evolve(inner, taken=None),), {inner.taken: one.var})
-        assert isinstance(inner, For)
+        inner = attrs.evolve(inner, taken=None, body=substituted(inner.body, {inner.taken: one.var}))
     barriers = tuple(part for part in one.body if isinstance(part, Barrier))
     return attrs.evolve(one, extent=count, body=(attrs.evolve(inner, extent=ONE), *barriers))
 
