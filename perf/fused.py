@@ -72,10 +72,10 @@ class Contenders:
         return first, {name: one.us for name, one in measure(finals, rounds=rounds, pause=PAUSE).items()}
 
 
-def compiled(strategy, spec):
-    """A compiled kernel of a strategy for a spec, for an H100 or H200; or why there is none."""
+def compiled(strategy, spec, target="sm_90"):
+    """A compiled kernel of a strategy for a spec, for an H100 or H200 (with wgmma: sm_90a); or why there is none."""
     try:
-        return strategy(spec).compile("sm_90")
+        return strategy(spec).compile(target)
     except FireironError as problem:
         return str(problem).splitlines()[0]
 
@@ -86,9 +86,9 @@ class Crew:
     def __init__(self):
         self.pool = concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
 
-    def begin(self, strategies, spec):
+    def begin(self, strategies, spec, target="sm_90"):
         """Begin to compile strategies, by name, for a spec; what `kernels` is given."""
-        return {name: self.pool.submit(compiled, strategy, spec) for name, strategy in strategies.items()}
+        return {name: self.pool.submit(compiled, strategy, spec, target) for name, strategy in strategies.items()}
 
     def kernels(self, jobs):
         """The kernels by name, when they are there; what is refused is said."""

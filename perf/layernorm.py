@@ -3,9 +3,9 @@
     python perf/layernorm.py FOLDER [--rounds 5] [--rows 4096,8192,16384,32768,65536] [--hidden 1024,4096,8192] [--no-compile]
     python perf/layernorm.py FOLDER --kernels rmsnorm,softmax --rounds 4 --rows 4096,16384,65536 [--no-compile]
 
-Our kernels take any number of rows; `ours` is what the library chooses for the size, the others deal a row to other numbers of warps. Each
-kernel is compared with float64 on outputs full of NaN first. The copy is the better of `copy_` and `torch.neg`. TB/s count a read and a write
-of the matrix. Bursts, on sets that rotate through L2; all of one size in one run. Writes `layernorm.json` and `layernorm.txt` into the folder,
+Our kernels take any number of rows; `ours` is what the library chooses for the size, the others deal a row to other numbers of warps, or sum
+rows and their squares `at once`. Each kernel is compared with float64 on outputs full of NaN first. The copy is the better of `copy_` and
+`torch.neg`. TB/s count a read and a write of the matrix. Bursts, on sets that rotate through L2; all of one size in one run. Writes `layernorm.json` and `layernorm.txt` into the folder,
 or files that are called as the kernels are, `rmsnorm-softmax.json`. The second call takes about 50 seconds on an H200, 25 without torch.compile.
 """
 
@@ -44,6 +44,11 @@ def forms(module, hidden):
         values = {"rows": max(4 // warps, 1), "turns": turns, "vector": 8}
         if values != chosen:
             found[f"{warps} warps"] = module.strategy.with_(**values)(spec).compile()
+        if hasattr(module, "at_once"):
+            at_once = module.spec(sym("M"), hidden, form="at_once", dtype=float16)
+            found[f"{warps} warps at once"] = module.at_once.with_(**values)(at_once).compile()
+            if warps > 1:
+                found[f"{warps} warps in parts"] = module.in_parts(warps).with_(**values)(at_once).compile()
     return found
 
 
@@ -180,7 +185,7 @@ def row_of(name, rows, hidden, times):
     """A row of the table: TB/s, and ratios to the copy."""
     copy = min(times["copy_"], times["neg"])
     rate = lambda us: rows * hidden * 4 / us / 1e6
-    own = {label: us for label, us in times.items() if label == "ours" or label.endswith("warps")}
+    own = {label: us for label, us in times.items() if label == "ours" or " warps" in label}
     best = min(own, key=own.get)
     triton = min((us for label, us in times.items() if label.startswith("triton")), default=None)
     others = [None if us is None else rate(us) for us in (times["torch"], times.get("compile"), triton)]

@@ -2,24 +2,44 @@
 
     python perf/ragged.py FOLDER [--rounds 5]
 
-Halves; rows fall to groups at random, one group is empty. The last contender multiplies as many rows by one matrix: what groups cost at
-least. Each is verified first on an output that was NaN. About 10 seconds a case. Writes `ragged.txt` and `ragged.json`.
+Halves; rows fall to groups at random, one group is empty. `grouped_ragged` (mma.sync) and `hopper_ragged` (wgmma) by several tiles. The last
+contender multiplies as many rows by one matrix: what groups cost at least. Each is verified first on an output that was NaN; all are
+measured once, and the best of each in turns. Kernels are compiled by other processes meanwhile. About 10 seconds to begin with and 5 a case.
+Writes `ragged.txt` and `ragged.json`.
 """
 
 import argparse
 
-from fused import Contenders, best, compiled, sets_of, written
+from fused import Contenders, Crew, best, say, sets_of, written
 
-from fireiron.strategies import grouped_ragged
+from fireiron.strategies import grouped_ragged, hopper_ragged
 
 CASES = ((4096, 1024, 1024, 8), (16384, 2048, 1024, 8), (16384, 2048, 1024, 64), (4096, 4096, 4096, 16))
 """Rows, columns, k, groups."""
 
 CHOICES = ({}, {"bn": 64, "wn": 32}, {"bm": 64, "wm": 32}, {"bk": 64, "stages": 3})
 
+BY_RINGS = (
+    {}, {"stages": 5, "chunk": 128}, {"bn": 192}, {"bm": 192}, {"bk": 128, "stages": 2},
+    {"bm": 64, "producer": 32}, {"bm": 64, "producer": 32, "stages": 3}, {"bm": 64, "bn": 96, "producer": 32, "stages": 3, "chunk": 32},
+)  # fmt: skip
 
-def measured(M, N, K, groups, rounds):
-    """Times of all contenders."""
+GROUPS = ("mma.sync", "wgmma", "cuBLAS")
+HEADS = (
+    "M", "N", "K", "groups", "mma.sync us", "wgmma us", "mma.sync of cuBLAS by groups", "of one matrix", "wgmma of cuBLAS by groups",
+    "of one matrix", "values",
+)  # fmt: skip
+
+
+def begun(crew, case):
+    """Ours, by name, as jobs."""
+    spec = grouped_ragged.spec(*case[:3], groups=case[3])
+    first = crew.begin({f"mma.sync {values}": grouped_ragged.strategy.with_(**values) for values in CHOICES}, spec)
+    return first | crew.begin({f"wgmma {values}": hopper_ragged.strategy.with_(**values) for values in BY_RINGS}, spec, "sm_90a")
+
+
+def measured(M, N, K, groups, rounds, kernels):
+    """Times of all contenders; `kernels` are ours, by name."""
     import torch
 
     generator = torch.Generator().manual_seed(1)
@@ -32,13 +52,8 @@ def measured(M, N, K, groups, rounds):
     places, pairs = offsets.int().cuda(), list(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
     wanted = torch.cat([a[0, begin:end].double() @ b[0, group].double() for group, (begin, end) in enumerate(pairs)])
     contenders = Contenders(d, wanted)
-    for values in CHOICES:
-        kernel = compiled(grouped_ragged.strategy.with_(**values), grouped_ragged.spec(M, N, K, groups=groups))
-        if isinstance(kernel, str):
-            print(f"left out: {values}: {kernel}", flush=True)
-            continue
-        name = f"fireiron {values}"
-        contenders.add(name, lambda one, kernel=kernel: lambda: kernel(a[one], b[one], places[:-1], places[1:], out=d[one]))
+    for name, kernel in kernels.items():
+        contenders.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], places[:-1], places[1:], out=d[one]))
 
     def by_groups(one):
         def call():
@@ -48,10 +63,11 @@ def measured(M, N, K, groups, rounds):
         return call
 
     contenders.add("cuBLAS by groups", by_groups)
-    _, times = contenders.times(rounds, ("fireiron", "cuBLAS"))
+    say(f"{M}x{N}x{K}, {groups} groups: {len(contenders.calls)} contenders are right")
+    first, times = contenders.times(rounds, GROUPS)
     alone = Contenders(d, a[0].double() @ b[0, 0].double())
     alone.add("cuBLAS, one matrix", lambda one: lambda: torch.mm(a[one], b[one, 0], out=d[one]))
-    return {**times, **alone.times(rounds, ("cuBLAS",))[1]}
+    return first, {**times, **alone.times(rounds, ("cuBLAS",))[1]}
 
 
 def main():
@@ -59,13 +75,16 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    rows, kept = [], {}
+    crew, rows, kept = Crew(), [], []
+    jobs = {case: begun(crew, case) for case in CASES}
     for case in CASES:
-        times = kept[str(case)] = measured(*case, arguments.rounds)
-        ours, name = best(times, "fireiron")
+        first, times = measured(*case, arguments.rounds, crew.kernels(jobs[case]))
+        older, ours = (best(times, start) for start in GROUPS[:2])
         others = [times.get("cuBLAS by groups"), times.get("cuBLAS, one matrix")]
-        rows.append((*case, ours, *(None if None in (one, ours) else one / ours for one in others), name))
-    written(arguments.folder, "ragged", ("M", "N", "K", "groups", "us", "of cuBLAS by groups", "of one matrix", "values"), rows, kept)
+        ratios = [one / us if one and us else None for us in (older[0], ours[0]) for one in others]
+        rows.append((*case, older[0], ours[0], *ratios, ours[1]))
+        kept.append({"case": case, "us": times, "first us": first})
+        written(arguments.folder, "ragged", HEADS, rows, kept)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from fireiron.strategies._fused import orders, product, staged
 
 SIZES = (4096, 4096, 4096)
 
-bm = Tunable("bm", 128, 64, 256)
-bn = Tunable("bn", 128, 64, 256)
+bm = Tunable("bm", 128, 64, 256, 96, 192)
+bn = Tunable("bn", 128, 64, 256, 96, 192)
 bk = Tunable("bk", 32, 64)
-wm = Tunable("wm", 64, 32)
-wn = Tunable("wn", 32, 64)
+wm = Tunable("wm", 64, 32, 48, 96)
+wn = Tunable("wn", 32, 64, 48, 96)
 stages = Tunable("stages", 4, 3, 5)
 
 
@@ -97,26 +97,28 @@ one_by_one = Fused(
     },
 )
 
-main_loop = (
-    MatMul.split(bk)
-    .pipeline(stages, spread=True)
-    .load(A, SH, copy)
-    .swizzle()
-    .load(B, SH, copy)
-    .swizzle()
-    .tile(wm, wn)
-    .to(Warp)
-    .split(16)
-    .unroll()
-    .pipeline(2)
-    .load(A, RF, fragments)
-    .load(B, RF, fragments)
-    .then(product)
-)
+
+def main_loop(again=False):
+    """The loop of one product; of one that comes `again` the stages lie where those of the one before lay."""
+    chain = MatMul.split(bk).pipeline(stages, spread=True)
+    for operand in (A, B):
+        chain = chain.load(operand, SH, copy).swizzle()
+        chain = chain.reuse_buffer() if again else chain
+    chain = chain.tile(wm, wn).to(Warp).split(16).unroll().pipeline(2)
+    return chain.load(A, RF, fragments).load(B, RF, fragments).then(product)
+
 
 store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
 
-in_turn = one_by_one.tile(m=bm, n=bn).to(Block).bands(8).step("input", main_loop).step("hidden", main_loop).step("store", store).done()
+in_turn = (
+    one_by_one.tile(m=bm, n=bn)
+    .to(Block)
+    .bands(8)
+    .step("input", main_loop())
+    .step("hidden", main_loop(again=True))
+    .step("store", store)
+    .done()
+)
 
 
 def spec(M, N, K, form="relu", made=None, **options):

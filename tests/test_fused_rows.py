@@ -151,6 +151,30 @@ def test_printed_texts(tmp_path):
     close(host.run(len(jobs) + 1, given)["D"], expected, float16)
 
 
+@pytest.mark.parametrize(
+    ("M", "N", "values"),
+    [
+        (3, 1024, {"rows": 1, "turns": 1, "vector": 8}),
+        (5, 1024, {"rows": 4, "turns": 4, "vector": 8}),
+        (3, 1000, {"rows": 2, "turns": 2, "vector": 8}),
+    ],
+)
+def test_both_sums_at_once(M, N, values):
+    """In registers of one warp, and of several, which exchange each sum by itself or both behind their shuffles."""
+    module = module_of("layernorm")
+    warps = -(-N // (256 * values["turns"]))
+    for strategy in (module.at_once, *([module.in_parts(warps)] if warps > 1 else [])):
+        program = strategy.with_(**values)(module.spec(sym("M"), N, form="at_once")).program("sm_80")
+        assert safety(program.lowered) == ()
+        got, want = simulated(program, M, N, order=random.Random(1))
+        close(got, want, float16)
+        given = inputs(program.spec, M, N)
+        close(got, module.spec(M, N).reference(*given.values()), float16)
+    if warps > 1:
+        text = program.cuda
+        assert text.rindex("__shfl_xor_sync") < text.index("__syncthreads"), "nobody waits between the two sums' shuffles"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_barrier_is_found(name):
     """Partial sums that are read before the other warps wrote theirs."""

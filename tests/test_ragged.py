@@ -35,14 +35,14 @@ OFFSETS = {
 }
 
 
-def program_of(M):
-    return grouped_ragged.strategy.with_(**SMALL)(grouped_ragged.spec(M, N, K, groups=GROUPS)).program("sm_80")
+def program_of(M, groups=GROUPS):
+    return grouped_ragged.strategy.with_(**SMALL)(grouped_ragged.spec(M, N, K, groups=groups)).program("sm_80")
 
 
 def arrays_of(offsets, M, seed=0):
     """Inputs, and the products of the rows of each group; weights of empty groups are not numbers."""
     generator = np.random.default_rng(seed)
-    a, b = (generator.standard_normal(shape).astype(np.float16) for shape in ((M, K), (GROUPS, K, N)))
+    a, b = (generator.standard_normal(shape).astype(np.float16) for shape in ((M, K), (len(offsets) - 1, K, N)))
     offsets = np.asarray(offsets, np.int32)
     expected = np.zeros((M, N))
     for group, (begin, end) in enumerate(itertools.pairwise(offsets)):
@@ -86,7 +86,8 @@ def test_turns_of_other_rows_are_left_out(program):
     few, all_of_them = (simulate(attrs.evolve(kernel, body=body), arrays) for body in (kernel.body, always))
     np.testing.assert_array_equal(few.outputs["D"], all_of_them.outputs["D"])
     turns = [(begin < 64 * tile + 64) and (end > 64 * tile) for tile in range(3) for begin, end in ((0, 37), (37, 101), (101, 140))]
-    assert sum(turns) == 5 and "for (int turn = 0; turn < seen; ++turn) {" in program.cuda
+    assert sum(turns) == 5 and "g_taken |= static_cast<unsigned>(seen) << g;" in program.cuda
+    assert "for (; g_taken != 0; g_taken &= g_taken - 1) {" in program.cuda
     assert "const int begin_here = min(max(begin[g], 0), 140);" in program.cuda
 
 

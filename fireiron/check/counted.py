@@ -2,7 +2,8 @@
 
 A turn that is left out touches nothing. Where all turns touch the same elements of what threads share, whichever of them are taken are as
 good as the first ones: as many turns, a number known only at run time. Reads of global memory that the turn moves do not matter, as
-nothing writes there. Barriers behind a turn that is left out would order more, and are not counted.
+nothing writes there. Barriers behind a turn that is left out would order more, and are not counted. The number of a turn among those that
+were taken, by which a ring goes on, is that of the counted loop.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from fireiron.ir import Acquire, Barrier, Comment, For, Kernel, Let, Release, Stmt, execs, statements
+from fireiron.ir import Acquire, Barrier, Comment, For, Kernel, Let, Release, Stmt, execs, statements, substituted
 from fireiron.values.expr import ONE, Expr, Var, tables_of
 
 
@@ -21,19 +22,25 @@ def with_counted_turns(kernel: Kernel) -> Kernel:
     if not any(tables_of(value) for value in lets.values()):
         return kernel
     counts: list[Var] = []
-    body = tuple(_counted(one, kernel, lets, counts) for one in kernel.body)
+    body = tuple(_counted(one, kernel, lets, counts, False) for one in kernel.body)
     return attrs.evolve(kernel, body=body, symbols=(*kernel.symbols, *counts)) if counts else kernel
 
 
-def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[Var]) -> Stmt:
+def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[Var], again: bool) -> Stmt:
+    """A statement with such loops in it counted; `again` says that a loop around executes it again and again."""
     if not one.children:
         return one
     inner = _chosen(one, lets) if isinstance(one, For) else None
-    if inner is None or not isinstance(one, For) or not _alike(one, inner, kernel, lets):
-        return one.rebuilt(tuple(tuple(_counted(part, kernel, lets, counts) for part in child) for child in one.children))
-    counts.append(Var(f"{one.var.name}_taken", 0, max(one.extent.high, 0), parameter=True))
+    if inner is None or not isinstance(one, For) or (again and inner.taken is not None) or not _alike(one, inner, kernel, lets):
+        again = again or isinstance(one, For)
+        return one.rebuilt(tuple(tuple(_counted(part, kernel, lets, counts, again) for part in child) for child in one.children))
+    count = next((known for known in counts if known.name == f"{one.var.name}_taken"), None)  # another role takes the same turns
+    if count is None:
+        counts.append(count := Var(f"{one.var.name}_taken", 0, max(one.extent.high, 0), parameter=True))
+    if inner.taken is not None:
+        inner = attrs.evolve(inner, taken=None, body=substituted(inner.body, {inner.taken: one.var}))
     barriers = tuple(part for part in one.body if isinstance(part, Barrier))
-    return attrs.evolve(one, extent=counts[-1], body=(attrs.evolve(inner, extent=ONE), *barriers))
+    return attrs.evolve(one, extent=count, body=(attrs.evolve(inner, extent=ONE), *barriers))
 
 
 def _chosen(loop: For, lets: Mapping[Var, Expr]) -> For | None:
@@ -51,7 +58,7 @@ def _reads(value: Expr, lets: Mapping[Var, Expr]) -> bool:
 
 def _alike(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
     """Whether all turns touch the same elements of what threads share, and write nothing else."""
-    if any(isinstance(one, (Acquire, Release)) for one in statements(inner.body)):
+    if any(isinstance(one, (Acquire, Release)) and _depends(one.number, loop.var, lets) for one in statements(inner.body)):
         return False
     for statement, _ in execs(inner.body):
         for access in statement.accesses:

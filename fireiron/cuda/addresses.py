@@ -258,7 +258,7 @@ class Addresses:
         base = number - rest
         if inner is None or not base.variables():
             return number
-        owner = next((one for one in reversed(self.turns) if one.var in base.variables()), None)
+        owner = next((one for one in reversed(self.turns) if not base.variables().isdisjoint((one.var, one.loop.taken))), None)
         if owner is None or (owner is self.turns[-1] and isinstance(base, Var)):
             return number
         inmost = self.turns[-1]
@@ -425,6 +425,12 @@ class Addresses:
         then. Of constants the compiler knows without that what is never negative.
         """
         return "int" if value.variables().isdisjoint(self.sizes) else "unsigned"
+
+    def count(self, turns: Var) -> Text:
+        """The line that counts a turn, of a count that is in use from here to the start of the program."""
+        self.declared.append(f"int {turns} = 0;")
+        self.used.discard(turns)
+        return f"++{turns};"
 
     def taken(self) -> list[Text]:
         """The lines for what was named since the last call."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from fireiron.cuda.chosen import ChosenTurns, chosen_turns
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.printer import KernelPrinter
@@ -310,9 +311,25 @@ class Statements:
         self.printer.addresses.used |= value.variables()
         return Assignment(f"const {_integer(statement.var.high)} {statement.var}", document(value))
 
+    def _chosen(self, turns: ChosenTurns) -> list[Item]:
+        """A loop of which data say the turns."""
+        addresses, extent = self.printer.addresses, turns.loop.extent
+        addresses.used |= extent.variables()
+        asked = self._list(turns.names)
+        before, body = self._running(turns.loop)
+        return [*before, *turns.items(operand(extent, Binds.SUM), addresses.names.fresh, asked, self._counting(turns.loop, body))]
+
+    def _counting(self, loop: For, body: list[Item]) -> list[Item]:
+        """A loop's body, which counts its turns if anything asks for them."""
+        addresses = self.printer.addresses
+        return [*body, addresses.count(loop.taken)] if loop.taken is not None and loop.taken in addresses.used else body
+
     def _loop(self, statement: For) -> list[Item]:
+        if (turns := chosen_turns(statement)) is not None:
+            return self._chosen(turns)
         unroll = statement.unroll or self._indexes_registers(statement)
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
+        body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
         name, kind = statement.var.name, _integer(statement.extent.high)

@@ -175,6 +175,7 @@ class For(Stmt):
     With `producers` the stages are a ring, filled by so many threads of their own, and `in_flight` groups of products run on while the next
     turn begins (None: as many as is best). With `groups` above 1 its iterations are taken in turns by so many groups of consumers.
     A loop of one such group runs over `first`, `first + step` and so on, below the extent.
+    `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length.
     """
 
     var: Var
@@ -190,6 +191,7 @@ class For(Stmt):
     groups: int = 1
     first: int = 0
     step: int = 1
+    taken: Var | None = None
 
     def values(self, count: int) -> range:
         """The values of the variable, where the extent is `count`."""

@@ -137,7 +137,11 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 # Ranges decide what is simplified: a variable that outgrows its own would be divided wrongly, in silence.
                 if constant(extent) is not None and var.high < extent.high - 1:
                     raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
-                _verify_list(kernel, statement.body, {**scope, var.name: var}, divergent, final)
+                inner = {**scope, var.name: var}
+                if statement.taken is not None:
+                    _fresh(statement.taken, inner)
+                    inner[statement.taken.name] = statement.taken
+                _verify_list(kernel, statement.body, inner, divergent, final)
             case Roles():
                 _verify_roles(kernel, statement, scope, divergent, final)
             case Acquire() | Release():

@@ -26,6 +26,7 @@ from fireiron.ir import (
     Exec,
     For,
     Kernel,
+    Let,
     Ring,
     Stmt,
     SyncPoint,
@@ -35,7 +36,7 @@ from fireiron.ir import (
     substituted,
 )
 from fireiron.lower.walk import taken_names
-from fireiron.values.expr import FALSE, Expr, Var, all_of, as_expr, constant, less, mod
+from fireiron.values.expr import FALSE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
 
 MOST_UNROLLED = 64
 """Steps of a loop whose loads go to registers."""
@@ -68,6 +69,8 @@ class _Pipeline:
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.stages: dict[str, int] = {}
         self.taken = taken_names(kernel)
+        self.read = _read_from_memory(kernel)
+        self.counts: dict[Var, Var] = {}
 
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
@@ -93,6 +96,8 @@ class _Pipeline:
         rings = len(self.rings)
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
+        if statement.var in self.counts:
+            found = attrs.evolve(found, taken=self.counts[statement.var])
         if statement.groups == 1:
             return found
         return self._in_turns(found, self.rings[rings:])
@@ -117,6 +122,17 @@ class _Pipeline:
 
     # ------------------------------------------------------------------------------------------ rings
 
+    def _turn(self, *loops: For) -> Expr:
+        """The number of an iteration, counted through all loops around; of turns that data choose those that were taken count."""
+        around = (*self.around, *loops)
+        chosen = max((number for number, one in enumerate(self.around) if one.extent in self.read and one.extent.high <= 1), default=-1)
+        if chosen < 0:
+            return _turn(around)
+        one = around[chosen].var
+        if one not in self.counts:
+            self.counts[one] = Var(self._fresh(f"{one.name}s_taken"), 0, max(_turn(around[: chosen + 1]).high, 0))
+        return _turn(around[chosen + 1 :], self.counts[one])
+
     def _ring(self, loop: For) -> For:
         """A loop whose loads a producer issues: nothing runs ahead in the program, and each turn has the next stage."""
         loads, rest = self._parts(loop)
@@ -128,7 +144,7 @@ class _Pipeline:
                 hint="Move.done() in the load, or leave specialize() out",
             )
         # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
-        number = _turn((*self.around, loop))
+        number = self._turn(loop)
         name = self._fresh(f"{loop.var.name}_ring")
         names = self._staged(loads, loop)
         stage = mod(number, as_expr(loop.stages))
@@ -146,7 +162,7 @@ class _Pipeline:
         for buffer in [one.accesses[1].buffer for one in body if _is_open(one)]:
             users = (number for number, one in enumerate(body) if buffer in _read(one) and not _is_open(one))
             together.setdefault(tuple(users), []).append(buffer)
-        number, stages = _turn(self.around), 2 if self.around else 1
+        number, stages = self._turn(), 2 if self.around else 1
         for buffers in together.values():
             ring = Ring(self._fresh(f"{buffers[0]}_ring"), stages, tuple(buffers))
             self.rings.append(ring)
@@ -426,9 +442,18 @@ def _is_open(statement: Stmt, buffers: Sequence[str] | None = None) -> TypeGuard
     return buffers is None or statement.accesses[1].buffer in buffers
 
 
-def _turn(loops: Sequence[For]) -> Expr:
-    """The number of an iteration, counted through all of some loops, outermost first."""
-    number: Expr = as_expr(0)
+def _read_from_memory(kernel: Kernel) -> frozenset[Expr]:
+    """The names of values that are made of what the kernel reads from memory."""
+    found: set[Expr] = set()
+    for one in statements(kernel.body):
+        if isinstance(one, Let) and (tables_of(one.value) or not found.isdisjoint(one.value.variables())):
+            found.add(one.var)
+    return frozenset(found)
+
+
+def _turn(loops: Sequence[For], before: Expr | int = 0) -> Expr:
+    """The number of an iteration, counted through all of some loops, outermost first, for each of so many turns before."""
+    number = as_expr(before)
     for loop in loops:
         number = number * loop.extent + loop.var
     return number

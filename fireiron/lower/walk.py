@@ -217,6 +217,7 @@ def _program(node: Node) -> tuple[Stmt, ...]:
 def taken_names(kernel: Kernel) -> set[str]:
     """The names that a pass must not give to anything new: those bound in the program, of buffers and sizes, and of generated code."""
     bound = {statement.var.name for statement in statements(kernel.body) if isinstance(statement, (For, Let))}
+    bound |= {statement.taken.name for statement in statements(kernel.body) if isinstance(statement, For) and statement.taken is not None}
     return {*RESERVED, *bound, *(buffer.name for buffer in kernel.buffers), *(symbol.name for symbol in kernel.symbols)}
 
 

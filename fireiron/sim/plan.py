@@ -185,6 +185,7 @@ class Loop:
     body: list[Any]
     first: int = 0
     step: int = 1
+    taken: str | None = None
 
 
 @attrs.define(eq=False)
@@ -293,6 +294,9 @@ class Plan:
     def _for(self, loop: For, scope: _Scope) -> Any:
         self.block_loops |= "block" in scope.closure(loop.extent)
         plain_scope = scope.inside(loop.var.name)
+        if loop.taken is not None:
+            body = self._list(loop.body, plain_scope.inside(loop.taken.name))
+            return Loop(loop.var.name, compiled(loop.extent), body, loop.first, loop.step, loop.taken.name)
         nest = _perfect_nest(loop) if loop.step == 1 else None
         plain = self._list(loop.body, plain_scope)
         if nest is not None:
@@ -376,7 +380,7 @@ def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
             return None
         if isinstance(rest[0], Exec):
             return loops, lets, rest[0]
-        if not isinstance(rest[0], For) or rest[0].step > 1:
+        if not isinstance(rest[0], For) or rest[0].step > 1 or rest[0].taken is not None:
             return None
         loops.append(rest[0])
         body = rest[0].body

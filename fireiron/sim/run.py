@@ -104,6 +104,8 @@ class Run:
             elif isinstance(node, Loop):
                 for value in range(node.first, self._extent(node, env), node.step):
                     env[node.name] = value
+                    if node.taken is not None:
+                        env[node.taken] = env.get(node.taken, -1) + 1
                     yield from self.body(node.body, env, group)
                 env.pop(node.name, None)
             elif isinstance(node, Name):

@@ -1,0 +1,77 @@
+"""Loops of which data say the turns: they are found many at a time, so that none of those left out waits for its own integers.
+
+for g: begin_here = begin[g]; seen = ...; for turn < seen: S    -->    which = those of the next 32 turns that are seen, as bits
+                                                                       for g in which: S
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from fireiron.ir import Barrier, Comment, For, Let, Stmt, substituted, variables
+from fireiron.ir.text import Braces, Item, Noted
+from fireiron.values.expr import ONE, Expr, Var, constant, tables_of
+
+AT_ONCE = 32
+"""Turns that are asked for at once, at most: the bits of a word."""
+
+
+@attrs.frozen
+class ChosenTurns:
+    """A loop whose turns are taken where `names` say so, of which the last holds; `loop` does what is done in a turn that is taken."""
+
+    loop: For
+    names: tuple[Let, ...]
+
+    def items(self, count: str, fresh: Callable[[str], str], asked: Sequence[Item], body: Sequence[Item]) -> list[Item]:
+        """The text, where `count` is the extent's, and `asked` and `body` are the items of both parts."""
+        var, most = self.loop.var.name, constant(self.loop.extent)
+        seen = f"static_cast<unsigned>({self.names[-1].var})"
+        which, first, ahead = (fresh(f"{var}_{name}") for name in ("taken", "next", "ahead"))
+        alone = most is not None and most <= AT_ONCE
+        turn: tuple[Item, ...] = ()
+        if alone:
+            head, bit = f"for (int {var} = 0; {var} < {most}; ++{var})", f"{which} |= {seen} << {var};"
+        else:
+            head, place = f"for (int {ahead} = 0; {ahead} < {AT_ONCE}; ++{ahead})", f"{first} + {ahead}"
+            whole = most is not None and most % AT_ONCE == 0
+            turn = (f"const int {var} = {place if whole else f'min({place}, {count} - 1)'};",)
+            bit = f"{which} |= {seen if whole else f'({place} < {count} ? {seen} : 0u)'} << {ahead};"
+        number = f"__ffs({which}) - 1" if alone else f"{first} + __ffs({which}) - 1"
+        items: tuple[Item, ...] = (
+            Noted(f"unsigned {which} = 0;", f"the turns of {var} that are taken, a bit for each"),
+            Braces(head, (*turn, *asked, bit), "#pragma unroll"),
+            Braces(f"for (; {which} != 0; {which} &= {which} - 1)", (f"const int {var} = {number};", *body)),
+        )
+        return list(items) if alone else [Braces(f"for (int {first} = 0; {first} < {count}; {first} += {AT_ONCE})", items)]
+
+
+def chosen_turns(loop: For) -> ChosenTurns | None:
+    """The turns of a loop that does something only where integers in memory say so, but for barriers behind it; None of any other."""
+    names = tuple(one for one in loop.body if isinstance(one, Let))
+    rest = [one for one in loop.body if not isinstance(one, (Let, Comment))]
+    if not names or not rest or any(not isinstance(one, Barrier) for one in rest[1:]) or loop.extent == ONE or loop.unroll:
+        return None
+    inner, seen = rest[0], names[-1].var
+    if not isinstance(inner, For) or inner.extent != seen or seen.high > 1 or (loop.first, loop.step, loop.taken) != (0, 1, None):
+        return None
+    if not any(tables_of(one.value) for one in names):
+        return None
+    body = (*substituted(inner.body, {inner.var: 0}), *rest[1:])
+    return ChosenTurns(attrs.evolve(loop, body=(*_used(names, body), *body), taken=inner.taken), names)
+
+
+def _used(names: Sequence[Let], body: tuple[Stmt, ...]) -> tuple[Let, ...]:
+    """The names that a body, or a name that it uses, refers to."""
+    used: set[Var | Expr] = set(variables(body))
+    kept: list[Let] = []
+    for one in reversed(names):
+        if one.var in used:
+            kept.append(one)
+            used |= one.value.variables()
+    return tuple(reversed(kept))
+
+
+__all__ = ["ChosenTurns", "chosen_turns"]

@@ -1,0 +1,47 @@
+"""Hopper, grouped products of packed rows: D[m] = A[m]·B[g] for the rows `begin[g] <= m < end[g]` of group g, by TMA, a ring and wgmma.
+
+    grouped_ragged(M,N,K,G)(GL,GL,GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block).bands(8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
+      split(g=1).skip()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
+      step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
+        split(bk).pipeline(stages)     MatMul(128,128,64)(GL,GL,RF)(Block)           a ring, which goes on from group to group
+          .specialize()                filled by a warp of its own, which looks for the groups by itself
+        load(A, SH), load(B, SH)       MatMul(128,128,64)(SH,SH,RF)(Block)           TMA
+        tile(64,bn).to(Warpgroup)      MatMul(64,128,64)(SH,SH,RF)(Warpgroup)        WGMMA
+      step(store)                      Move(128,128)(RF,GL)(Block)                   converted, through shared memory, stored by TMA
+
+The definition is that of `grouped_ragged`. A lane holds the product of a group beside what it keeps, so that a warpgroup has at most
+64 x 192. With one warpgroup a block (`bm` 64) two blocks share a multiprocessor, and one multiplies while the other stores.
+"""
+
+from fireiron import *
+from fireiron.strategies import grouped_ragged
+
+SIZES = grouped_ragged.SIZES
+
+bm = Tunable("bm", 128, 64, 192)
+bn = Tunable("bn", 128, 64, 192, 96)
+bk = Tunable("bk", 64, 128, 32)
+stages = Tunable("stages", 4, 2, 3, 5, 6, 8)
+chunk = Tunable("chunk", 64, 32, 128, 192)
+bands = Tunable("bands", 8, 1, 2, 4, 16)
+producer = Tunable("producer", 128, 32)
+
+product = (
+    MatMul.split(bk)
+    .pipeline(stages)
+    .specialize(producer)
+    .load(A, SH, Move.done())
+    .load(B, SH, Move.done())
+    .tile(64, bn)
+    .to(Warpgroup)
+    .done()
+)
+
+store = Move.tile(64, bn).to(Warpgroup).tile(64, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+
+strategy = (
+    grouped_ragged.definition.tile(m=bm, n=bn).to(Block).bands(bands).split(g=1).skip().step("product", product).step("store", store).done()
+)
+
+spec = grouped_ragged.spec

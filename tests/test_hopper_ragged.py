@@ -1,0 +1,104 @@
+"""Groups of packed rows by TMA, a ring and wgmma: the ring goes on from group to group, whichever are taken, and loses no turn."""
+
+import random
+
+import attrs
+import numpy as np
+import pytest
+import test_ragged
+from printed_text import COMPILER, HostProgram, Printed
+from ringed import dropped, later, of_kind, with_changed
+from test_ragged import GROUPS, OFFSETS, arrays_of, error_of
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import safety
+from fireiron.check.counted import with_counted_turns
+from fireiron.errors import FireironError, VerificationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.ir import For, Side, rewritten, statements, verify
+from fireiron.sim import simulate
+from fireiron.strategies import hopper_ragged
+
+TARGET = "sm_90a"
+SMALL = {"bm": 64, "bn": 64, "bk": 32, "producer": 32}
+MANY = 40
+
+
+def program_of(M, stages=3, groups=GROUPS, k=40, **more):
+    """K is two turns of the ring, so that of three stages each group begins at another."""
+    return hopper_ragged.strategy.with_(**{**SMALL, "stages": stages, **more})(hopper_ragged.spec(M, 72, k, groups=groups)).program(TARGET)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return program_of(140)
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+def test_rows_of_groups(program, name):
+    arrays, expected = arrays_of(OFFSETS[name], 140)
+    assert error_of(simulate(program.ir, arrays, order=random.Random(3)).outputs["D"], expected) < 1e-3
+
+
+def test_turns_that_were_taken_are_counted(program):
+    assert safety(program.lowered) == ()
+    assert program.cuda.count("int turns_taken = 0;") == program.cuda.count("++turns_taken;") == 2, "each role counts by itself"
+    two_rounds = program_of(140, stages=2, k=128)
+    assert safety(two_rounds.lowered) == () and "turns_taken" not in two_rounds.cuda, "four turns of two stages end as they began"
+    several = program_of(sym("M"), bm=128)
+    assert safety(several.lowered) == ()
+    arrays, expected = arrays_of((0, 0, 35, 35, 70, 70), 70)
+    assert error_of(simulate(several.ir, arrays, {"M": 70}).outputs["D"], expected) < 1e-3
+
+
+def counted_otherwise(kernel, number):
+    """The kernel whose ring numbers its turns by the group `g`, or for each group from 0 on."""
+    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and one.taken is not None)
+    (g,) = {one.var for one in statements(kernel.body) if isinstance(one, For) and one.var.name == "g"}
+    return attrs.evolve(kernel, body=ir.substituted(kernel.body, {loop.taken: number(g)}))
+
+
+def test_numbers_of_turns_left_out_are_seen(program):
+    """A ring that counts all groups waits for turns that nobody fills; one that begins again passes by parity, or never."""
+    arrays, _ = arrays_of(OFFSETS["some empty"], 140)
+    for number in (lambda g: g, lambda g: 0 * g):
+        faulty = counted_otherwise(program.ir, number)
+        assert safety(faulty)
+        with pytest.raises(FireironError):
+            simulate(faulty, arrays)
+    assert with_counted_turns(program.ir) != program.ir
+
+
+def test_planted_faults_are_found(program):
+    for side in Side:
+        for kind in (ir.Acquire, ir.Release):
+            assert safety(with_changed(program.ir, of_kind(kind, side=side), 0, dropped))
+            assert safety(with_changed(program.ir, of_kind(kind, side=side), 0, later(1)))
+
+
+def test_a_count_has_one_name(program):
+    twice = rewritten(
+        program.ir.body, lambda one: (attrs.evolve(one, taken=one.var),) if isinstance(one, For) and one.taken is not None else (one,)
+    )
+    with pytest.raises(VerificationError, match="bound twice"):
+        verify(attrs.evolve(program.ir, body=twice))
+
+
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+@pytest.mark.parametrize("values", [{}, {"bm": 64, "producer": 32}, {"bn": 192}])
+def test_no_spills(values):
+    program = hopper_ragged.strategy.with_(**values)(hopper_ragged.spec(4096, 1024, 1000, groups=64)).program(TARGET)
+    report = compile_cuda(program.cuda, TARGET)
+    found = report.resources[program.name]
+    assert found.spill_stores == found.stack_frame == 0 and "C75" not in report.log
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_printed_text_of_many_groups(tmp_path):
+    """More groups than are asked for at once, by a ring and by copies of all threads."""
+    offsets = np.sort(np.random.default_rng(4).integers(0, 101, MANY + 1))
+    arrays, expected = arrays_of(offsets, 100)
+    host = HostProgram([Printed.of(program_of(100, groups=MANY)), Printed.of(test_ragged.program_of(100, groups=MANY))], tmp_path)
+    for number in range(2):
+        assert error_of(host.run(number, arrays, seed=number)["D"], expected) < 1e-3
