@@ -166,7 +166,7 @@ class Wgmma(Executable):
     # ------------------------------------------------------------------------------------------ statements
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        maps = {"C": accumulator_map(constant(spec.size("m" if self.swapped else "n")) or 0, self.swapped)}
+        maps = {"C": accumulator_map(_columns(spec, self.swapped), self.swapped)}
         if self.held:
             maps[self.left] = held_map(self.factors["AB".index(self.left)].bytes, self.swapped)
         for name in self.in_shared:
@@ -213,7 +213,7 @@ class Wgmma(Executable):
         c = printer.registers(statement, 2)
         chunks = {name: _chunks(printer, statement, name) for name in self.in_shared}
         transposed = tuple(name in chunks and chunks[name].along != _along_k(spec, name) for name in (self.left, self.right))
-        columns = constant(spec.size("m" if self.swapped else "n")) or 0
+        columns = _columns(spec, self.swapped)
         adds = _ADDS.get(statement.accumulate) or printer.expression(statement.accumulate)
         factors = {
             name: Call(
@@ -283,8 +283,14 @@ def _filled(text: str, width: int = 100) -> list[str]:
 
 
 def _along_k(spec: Spec, name: str) -> int:
-    """Which dimension of a factor is k."""
-    return spec.uses[name].index("k")
+    """Which dimension of a factor is reduced, whatever it is called: A is rows x reduced, and B is reduced x columns."""
+    (reduced,) = (dim for dim in spec.uses["A"] if dim not in spec.uses["C"])
+    return spec.uses[name].index(reduced)
+
+
+def _columns(spec: Spec, swapped: bool) -> int:
+    """Elements of the dimension of the result that has not the 64 rows of the instruction."""
+    return constant(spec.C.shape[0 if swapped else 1]) or 0
 
 
 def _chunks(printer: Printer, statement: Exec, name: str) -> Chunks:
