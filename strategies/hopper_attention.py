@@ -1,0 +1,71 @@
+"""Hopper: attention in one kernel, from the definition of `attention`: TMA, wgmma, rings, a producer (FlashAttention-3's structure).
+
+    attention(m,n,d)(GL,GL,GL,VAL,GL)(Kernel)
+      partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
+      tile(m=bm, r=1, g=1, b=1).to(Block)     attention(128,n,d)(GL,...)(Block)              queries of one head
+      load(Q, SH)                             attention(128,n,d)(SH,...)(Block)              TMA, once a tile
+      split(n=bn).pipeline(stages)            attention(128,128,d)(SH,...)(Block)            block of keys after block of keys
+        .specialize()                                                                        filled by a warpgroup of its own
+      load(K, SH), load(V, SH)                attention(128,128,d)(SH,SH,SH,...)             TMA, as the products want to read them
+      tile(m=64).to(Warpgroup)                attention(64,128,d)(SH,SH,SH,...)(Warpgroup)   whole rows, each with four lanes
+      step(s)                                 MatMul(64,128,d)(SH,SH,RF)(Warpgroup)          WGMMA
+      step(pv)                                MatMul(64,d,128)(RF,SH,RF)(Warpgroup)          WGMMA; probabilities stay in registers
+      step(store)                             Move(64,d)(RF,GL)(Warpgroup)                   stmatrix, TMA
+
+Scores and the sum so far are accumulators of a warpgroup; the scores' exponentials, rounded in pairs, are the next product's factor as they
+lie. V is read across its rows, so nothing is transposed. What lies behind the last query or key arrives as zeros, and the definition's
+mask hides it. Sizes of heads are multiples of 64; d of 128 leaves registers for blocks of 128 keys, as bn/2 + d/2 + bn/4 of them hold data.
+
+`strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile is
+stored while the next one is loaded. `causal` begins with the last queries (`together` heads at a time; 0: all), which see the most keys.
+"""
+
+from fireiron import *
+from fireiron.strategies import attention
+from fireiron.values.expr import constant
+
+SIZES = (512, 512, 128)
+
+bm = Tunable("bm", 128, 192, 64, 256)
+bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
+stages = Tunable("stages", 2, 1, 3, 4)
+blocks = Tunable("blocks", 132, 264, 65536)
+together = Tunable("together", 0, 1, 2, 4, 8, 16)
+
+definition, spec = attention.definition, attention.spec
+
+copy, product = Move.done(), MatMul.split(16).unroll().done()
+staged = Move.tile(64, 64).unroll().load(SRC, SH, copy).converted().done()
+
+
+def by_rows(made, blocks=blocks):
+    """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out."""
+    masks = {one.name for one in made.made.steps} & {"mask", "window"}
+    queries = made.partial("sums", 4).tile(m=bm, r=1, g=1, b=1).to(Block)
+    queries = queries.last_first("m", together) if "mask" in masks else queries if masks else queries.persistent(blocks)
+    turns = queries.load("Q", SH, copy).split(n=bn).pipeline(stages)
+    turns = turns.skip() if masks else turns
+    return (
+        turns.specialize(128)
+        .load("K", SH, copy)
+        .load("V", SH, copy)
+        .tile(m=64)
+        .to(Warpgroup)
+        .step("s", product)
+        .step("pv", product)
+        .step("store", staged)
+        .done()
+    )
+
+
+strategy = by_rows(definition())
+causal = by_rows(definition(causal=True))
+
+
+def values(spec):
+    """The tunables for a problem, which is not measured."""
+    d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
+    return {"bm": 64 if m <= 64 else 128, "bn": 128 if d <= 128 else 64, "stages": 2}
+
+
+causal_values = values
