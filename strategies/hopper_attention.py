@@ -22,6 +22,7 @@ stored while the next one is loaded. `causal` begins with the last queries (`tog
 
 from fireiron import *
 from fireiron.strategies import attention
+from fireiron.strategies._fused import by_engine, by_warpgroups
 from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
@@ -34,8 +35,7 @@ together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
 definition, spec = attention.definition, attention.spec
 
-copy, product = Move.done(), MatMul.split(16).unroll().done()
-staged = Move.tile(64, 64).unroll().load(SRC, SH, copy).converted().done()
+copy = Move.done()
 
 
 def by_rows(made, blocks=blocks):
@@ -51,9 +51,9 @@ def by_rows(made, blocks=blocks):
         .load("V", SH, copy)
         .tile(m=64)
         .to(Warpgroup)
-        .step("s", product)
-        .step("pv", product)
-        .step("store", staged)
+        .step("s", by_warpgroups)
+        .step("pv", by_warpgroups)
+        .step("store", by_engine)
         .done()
     )
 
