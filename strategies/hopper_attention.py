@@ -14,15 +14,18 @@
 
 Scores and the sum so far are accumulators of a warpgroup; the scores' exponentials, rounded in pairs, are the next product's factor as they
 lie. V is read across its rows, so nothing is transposed. What lies behind the last query or key arrives as zeros, and the definition's
-mask hides it. Sizes of heads are multiples of 64; d of 128 leaves registers for blocks of 128 keys, as bn/2 + d/2 + bn/4 of them hold data.
+mask hides it. Sizes of heads are multiples of 16, and of `chunk`, in which a tile is stored. Registers hold bn/2 + d/2 + bn/4 data of a thread:
+of heads of 256 elements blocks of 64 keys.
 
 `strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile is
 stored while the next one is loaded. `causal` begins with the last queries (`together` heads at a time; 0: all), which see the most keys.
 """
 
+import math
+
 from fireiron import *
 from fireiron.strategies import attention
-from fireiron.strategies._fused import by_engine, by_warpgroups
+from fireiron.strategies._fused import by_warpgroups
 from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
@@ -30,12 +33,14 @@ SIZES = (512, 512, 128)
 bm = Tunable("bm", 128, 192, 64, 256)
 bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
 stages = Tunable("stages", 2, 1, 3, 4)
+chunk = Tunable("chunk", 64, 32, 16)
 blocks = Tunable("blocks", 132, 264, 65536)
 together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
 definition, spec = attention.definition, attention.spec
 
 copy = Move.done()
+staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
 
 
 def by_rows(made, blocks=blocks):
@@ -53,7 +58,7 @@ def by_rows(made, blocks=blocks):
         .to(Warpgroup)
         .step("s", by_warpgroups)
         .step("pv", by_warpgroups)
-        .step("store", by_engine)
+        .step("store", staged)
         .done()
     )
 
@@ -65,7 +70,8 @@ causal = by_rows(definition(causal=True))
 def values(spec):
     """The tunables for a problem, which is not measured."""
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
-    return {"bm": 64 if m <= 64 else 128, "bn": 128 if d <= 128 else 64, "stages": 2}
+    wide = {"bn": 128, "stages": 2} if d <= 128 else {"bn": 64, "stages": 1}
+    return {"bm": 64 if m <= 64 else 128, "chunk": math.gcd(d, 64), **wide}
 
 
 causal_values = values

@@ -54,7 +54,7 @@ def instructions_of(program):
         ((70, 40, 128), {"bm": 128, "stages": 1}, {}, {}),
         ((70, 70, 64), {}, {"causal": True, "lse": True}, {}),
         ((100, 100, 64), {"bn": 16, "stages": 3}, {"window": 20}, {}),
-        ((64, 40, 64), {"bn": 16}, {}, {"dtype": bfloat16}),
+        ((64, 40, 80), {"bn": 16, "chunk": 16}, {}, {"dtype": bfloat16}),
     ],
 )
 def test_simulated(sizes, values, options, problem):
@@ -64,6 +64,26 @@ def test_simulated(sizes, values, options, problem):
     assert kinds.count(Completion.PRODUCT) == 2 and kinds.count(Completion.RING) == 3
     assert {"WGMMA_F16_F32", "WGMMA_F16_F32_HELD"} <= instructions_of(program) or "dtype" in problem
     assert "TMA_STORE" in instructions_of(program)
+
+
+def stored(order, **sizes):
+    """The strides of an array whose dimensions are stored in an order, the last side by side."""
+    strides, step = {}, 1
+    for dim in reversed(order):
+        strides[dim], step = step, step * sizes[dim]
+    return Strides(**strides)
+
+
+@pytest.mark.parametrize("orders", ({"Q": "bgrmd", "K": "bgnd", "V": "bgnd", "O": "bgrmd"}, {"Q": "bgrdm", "K": "bgdn", "V": "bgdn", "O": "bgrdm"}))
+def test_orders(orders):
+    """Heads as torch keeps them; and all matrices column by column: wgmma reads them as they lie, stmatrix transposes."""
+    sizes = {"b": 2, "m": 64, "n": 40, "g": 1, "r": 1, "d": 32}
+    program = programs(64, 40, 32, {"chunk": 32}, batch=2, **{name: stored(order, **sizes) for name, order in orders.items()})
+    require_right(program, orders=(5,))
+    columns = orders["Q"][-1] == "m"
+    assert ("STMATRIX_WARPGROUP_COL" if columns else "STMATRIX_WARPGROUP") in instructions_of(program)
+    for read in ("col_row", "held_col") if columns else ("row_col", "held_row"):
+        assert f"_{read}_f32_f16(" in program.cuda
 
 
 def test_growing_scores():
