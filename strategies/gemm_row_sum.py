@@ -13,8 +13,8 @@
 
 The sums stay in registers, in float32, and one replica stores them.
 
-`hopper` is the same by TMA and wgmma, with a producer. Its warpgroups read A's rows by ldmatrix while the products of the stage are under way,
-in the first column of tiles only; each of the four lanes of a row adds up a part of it, and they meet behind the loop.
+`hopper` is the same by TMA and wgmma, with a producer. Its warpgroups read A's rows by ldmatrix while the products of the stage are under
+way, in the first column of tiles only; each of the four lanes of a row adds up a part of it, and they meet behind the loop.
 """
 
 from fireiron import *

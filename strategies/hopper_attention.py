@@ -2,7 +2,9 @@
 
     attention(m,n,d)(GL,GL,GL,VAL,GL)(Kernel)
       partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
-      tile(m=bm, r=1, g=1, b=1).to(Block)     attention(128,n,d)(GL,...)(Block)              queries of one head
+      tile(r=1, g=1, b=1).to(Block)           attention(m,n,d)(GL,...)(Kernel)               head after head
+      tile(m=bm).to(Block)                    attention(128,n,d)(GL,...)(Block)              its queries
+        .persistent(blocks)
       load(Q, SH)                             attention(128,n,d)(SH,...)(Block)              TMA, once a tile
       split(n=bn).pipeline(stages)            attention(128,128,d)(SH,...)(Block)            block of keys after block of keys
         .specialize()                                                                        filled by a warpgroup of its own
@@ -12,13 +14,14 @@
       step(pv)                                MatMul(64,d,128)(RF,SH,RF)(Warpgroup)          WGMMA; probabilities stay in registers
       step(store)                             Move(64,d)(RF,GL)(Warpgroup)                   stmatrix, TMA
 
-Scores and the sum so far are accumulators of a warpgroup; the scores' exponentials, rounded in pairs, are the next product's factor as they
-lie. V is read across its rows, so nothing is transposed. What lies behind the last query or key arrives as zeros, and the definition's
-mask hides it. Sizes of heads are multiples of 16, and of `chunk`, in which a tile is stored. Registers hold bn/2 + d/2 + bn/4 data of a thread:
-of heads of 256 elements blocks of 64 keys.
+Scores and the sum so far are accumulators of a warpgroup; the scores' exponentials, rounded in pairs, are the next product's factor as
+they lie. V is read across its rows, so nothing is transposed. What lies behind the last query or key arrives as zeros, and the
+definition's mask hides it. Sizes of heads are multiples of 16, and of `chunk`, in which a tile is stored. Registers hold bn/2 + d/2 + bn/4
+data of a thread: of heads of 256 elements blocks of 64 keys.
 
-`strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile is
-stored while the next one is loaded. `causal` begins with the last queries (`together` heads at a time; 0: all), which see the most keys.
+`strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile
+is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
+(`together` heads at a time; 0: all), which see the most keys.
 """
 
 import math
@@ -46,8 +49,12 @@ staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
 def by_rows(made, blocks=blocks):
     """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out."""
     masks = {one.name for one in made.made.steps} & {"mask", "window"}
-    queries = made.partial("sums", 4).tile(m=bm, r=1, g=1, b=1).to(Block)
-    queries = queries.last_first("m", together) if "mask" in masks else queries if masks else queries.persistent(blocks)
+    whole = made.partial("sums", 4)
+    if "mask" in masks:
+        queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).last_first("m", together)
+    else:
+        queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
+        queries = queries if masks else queries.persistent(blocks)
     turns = queries.load("Q", SH, copy).split(n=bn).pipeline(stages)
     turns = turns.skip() if masks else turns
     return (

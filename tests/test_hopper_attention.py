@@ -3,15 +3,18 @@
 The reference is the plain softmax of `test_fused_attention`, which knows nothing of blocks of keys.
 """
 
+import contextlib
 import random
 
 import numpy as np
 import printed_text
 import pytest
+from faults import dropped
 from ringed import errors
 from test_fused_attention import inputs, softmax
 
 from fireiron import *
+from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import Completion, execs
 from fireiron.sim import simulate
@@ -74,7 +77,9 @@ def stored(order, **sizes):
     return Strides(**strides)
 
 
-@pytest.mark.parametrize("orders", ({"Q": "bgrmd", "K": "bgnd", "V": "bgnd", "O": "bgrmd"}, {"Q": "bgrdm", "K": "bgdn", "V": "bgdn", "O": "bgrdm"}))
+@pytest.mark.parametrize(
+    "orders", ({"Q": "bgrmd", "K": "bgnd", "V": "bgnd", "O": "bgrmd"}, {"Q": "bgrdm", "K": "bgdn", "V": "bgdn", "O": "bgrdm"})
+)
 def test_orders(orders):
     """Heads as torch keeps them; and all matrices column by column: wgmma reads them as they lie, stmatrix transposes."""
     sizes = {"b": 2, "m": 64, "n": 40, "g": 1, "r": 1, "d": 32}
@@ -84,6 +89,21 @@ def test_orders(orders):
     assert ("STMATRIX_WARPGROUP_COL" if columns else "STMATRIX_WARPGROUP") in instructions_of(program)
     for read in ("col_row", "held_col") if columns else ("row_col", "held_row"):
         assert f"_{read}_f32_f16(" in program.cuda
+
+
+@pytest.mark.parametrize("options", ({}, {"causal": True}))
+def test_missing_synchronization_is_found(options):
+    """By the check; what it does not miss the simulator does, or the result is right without it: a wait that others make needless."""
+    program = programs(64, 48, 16, {"bn": 16, "chunk": 16}, options, heads=4)
+    arrays, planted = inputs(program.spec), list(dropped(program.ir))
+    expected, _ = softmax(*arrays.values(), **options)
+    found = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(found) > 10
+    for (_, faulty), fault in zip(planted, found, strict=True):
+        with contextlib.suppress(SimulationError):
+            if not fault:
+                got = simulate(faulty, arrays, order=random.Random(2)).outputs["O"]
+                np.testing.assert_allclose(got.astype(np.float32), expected, atol=3e-3)
 
 
 def test_growing_scores():
@@ -101,7 +121,9 @@ def test_sizes_known_at_run_time(options):
 def test_persistent_blocks_take_as_many_turns_in_each_tile():
     """The turns of a ring are numbered through all tiles of a block."""
     made = attention.definition(causal=True)
-    blocks = made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(2).skip().specialize(128)
+    blocks = (
+        made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(2).skip().specialize(128)
+    )
     product = MatMul.split(16).unroll().done()
     strategy = blocks.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup).step("s", product).step("pv", product)
     with pytest.raises(DecompositionError, match="another number of turns in each tile") as caught:
@@ -114,7 +136,9 @@ def test_probabilities_are_held_as_the_next_product_wants_them():
     made = attention.definition()
     product = MatMul.split(8).unroll().done()
     strategy = made.tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, Move.done()).split(n=32).pipeline(2).specialize(128)
-    strategy = strategy.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup).step("s", MatMul.split(16).unroll().done())
+    strategy = (
+        strategy.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup).step("s", MatMul.split(16).unroll().done())
+    )
     with pytest.raises(MatchError) as caught:
         strategy.step("pv", product).done()(attention.spec(64, 64, 64, made=made)).program(TARGET).ir  # noqa: B018
     assert "WGMMA_F16_F32_HELD" in str(caught.value) and "64xnx16" in str(caught.value)
@@ -135,7 +159,13 @@ def test_printed_text(tmp_path):
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize(
     ("d", "values", "options"),
-    [(128, {}, {}), (64, {"bm": 192}, {}), (128, {"bm": 192, "bn": 80}, {"lse": True}), (128, {}, {"causal": True}), (64, {}, {"causal": True})],
+    [
+        (128, {}, {}),
+        (64, {"bm": 192}, {}),
+        (128, {"bm": 192, "bn": 80}, {"lse": True}),
+        (128, {}, {"causal": True}),
+        (64, {}, {"causal": True}),
+    ],
 )
 def test_no_spills(d, values, options):
     """Two blocks of keys and more; a product that is serialised, or waits where nothing says so, would be a warning."""

@@ -3,19 +3,29 @@
 The formulas are those of `test_fused_products`.
 """
 
+import contextlib
 import random
 
 import printed_text
 import pytest
+from faults import dropped
 from test_fused_products import arrays_of, bound, problems_of, require_right
 
 from fireiron import *
+from fireiron.check import safety
+from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import Completion, execs
 from fireiron.sim import simulate
 
 TARGET = "sm_90a"
-FORMULA = {"dual:hopper": "dual", "gemm_row_sum:hopper": "gemm_row_sum", "lstm:hopper": "lstm", "lstm:hopper_tanh": "lstm:tanh", "mlp:hopper": "mlp"}
+FORMULA = {
+    "dual:hopper": "dual",
+    "gemm_row_sum:hopper": "gemm_row_sum",
+    "lstm:hopper": "lstm",
+    "lstm:hopper_tanh": "lstm:tanh",
+    "mlp:hopper": "mlp",
+}
 """By strategy, as which other one it computes."""
 
 PRODUCTS = tuple(name for name in FORMULA if not name.startswith("mlp"))
@@ -46,6 +56,24 @@ def test_simulated(name, sizes, values):
     arrays = arrays_of(strategy.spec)
     for order in (None, random.Random(7)):
         require_right(FORMULA[name], strategy.spec, simulate(kernel, arrays, order=order).outputs, arrays)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "values"),
+    [("gemm_row_sum:hopper", (128, 64, 96), {**SMALL, "bm": 128}), ("mlp:hopper", (64, 64, 3), {"bm": 64, "stages": 2})],
+)
+def test_missing_synchronization_is_found(name, sizes, values):
+    """By the check; what it does not miss the simulator does, or the result is right without it: a wait that others make needless."""
+    strategy = made(name, sizes, values)
+    kernel = strategy.program(TARGET).ir
+    arrays, planted = arrays_of(strategy.spec), list(dropped(kernel))
+    found = [bool(safety(faulty)) for _, faulty in planted]
+    kinds = {type(one).__name__ for (one, _), fault in zip(planted, found, strict=True) if fault}
+    assert sum(found) > 8 and kinds >= {"Acquire", "Release", "Wait", "Commit", "Fence"}
+    for (_, faulty), fault in zip(planted, found, strict=True):
+        with contextlib.suppress(SimulationError):
+            if not fault:
+                require_right(FORMULA[name], strategy.spec, simulate(faulty, arrays, order=random.Random(2)).outputs, arrays)
 
 
 def test_sizes_known_at_run_time():

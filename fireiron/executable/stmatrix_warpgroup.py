@@ -1,4 +1,4 @@
-"""stmatrix by the four warps of a warpgroup: accumulators of wgmma, rounded to 16 bits in pairs or rounded before, to shared memory (Hopper).
+"""stmatrix by the four warps of a warpgroup: accumulators of wgmma, rounded to 16 bits in pairs, to shared memory (Hopper).
 
 PTX ISA, "Warp-level matrix store instruction: stmatrix". Each warp stores four 8x8 matrices of a tile of 64 x 16, of which it holds 16 rows
 as wgmma's accumulators lie (PTX ISA, "Register Fragments for wgmma", D); with `.trans` a tile of 16 x 64, of accumulators of a
@@ -64,7 +64,9 @@ class StMatrixWarpgroup(Executable):
 
     def performs(self) -> str:
         shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
-        return f"Move({shape})(RF,SH)(Warpgroup), float32 or 16-bit, held as wgmma holds accumulators, to 16 bits, {order}s side by side in SH"
+        return (
+            f"Move({shape})(RF,SH)(Warpgroup), float32 or 16-bit, held as wgmma holds accumulators, to 16 bits, {order}s side by side in SH"
+        )
 
     def may_perform(self, spec: Spec) -> bool:
         return spec.copies and spec.level == Warpgroup and spec.src.memory.private and spec.dst.memory.shared_by == "block"
