@@ -21,6 +21,7 @@ from fireiron.sim import simulate
 TARGET = "sm_90a"
 FORMULA = {
     "dual:hopper": "dual",
+    "gated:hopper": "gated",
     "gemm_row_sum:hopper": "gemm_row_sum",
     "lstm:hopper": "lstm",
     "lstm:hopper_tanh": "lstm:tanh",
