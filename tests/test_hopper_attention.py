@@ -5,6 +5,7 @@ The reference is the plain softmax of `test_fused_attention`, which knows nothin
 
 import contextlib
 import random
+import re
 
 import numpy as np
 import printed_text
@@ -17,8 +18,9 @@ from fireiron import *
 from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import Completion, execs
+from fireiron.ir.awaited import awaited
 from fireiron.sim import simulate
-from fireiron.strategies import attention, hopper_attention
+from fireiron.strategies import attention, hopper, hopper_attention
 
 TARGET = "sm_90a"
 SMALL = {"bm": 64, "bn": 32}
@@ -142,6 +144,16 @@ def test_probabilities_are_held_as_the_next_product_wants_them():
     with pytest.raises(MatchError) as caught:
         strategy.step("pv", product).done()(attention.spec(64, 64, 64, made=made)).program(TARGET).ir  # noqa: B018
     assert "WGMMA_F16_F32_HELD" in str(caught.value) and "64xnx16" in str(caught.value)
+
+
+def test_descriptors_are_made_once_a_turn():
+    """What unrolled loops add to an address is added to the descriptor, and stages are the same for all lanes; a plain product stays as it is."""
+    text = programs(64, 96, 64, {"bn": 32}).cuda
+    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ s_d \* 2,", text)
+    assert re.search(r"v_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ pv_n \* 128,", text)
+    assert re.search(r"#pragma unroll 1\n *for \(int n = 0; n < 3; \+\+n\) {", text)
+    plain = hopper.strategy(hopper.spec(512, 512, 512)).program(TARGET)
+    assert not awaited(plain.ir) and re.search(r"matrix_descriptor<0, 1024, 1>\(a_sh_address .* \* 32\),", plain.cuda)
 
 
 def test_printed_text(tmp_path):
