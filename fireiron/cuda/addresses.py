@@ -83,6 +83,10 @@ class Turns:
         """After how many turns shared addresses repeat."""
         return self.loop.period
 
+    def has_stage(self, value: Mod) -> bool:
+        """Whether a remainder is a stage of the loop: of its own ring, or of one that is filled once a turn, for products."""
+        return constant(value.right) == self.period or (self.together and value.left == self.var)
+
     def counts(self, number: Expr) -> bool:
         """Whether a number goes up by one from turn to turn, and is none below zero."""
         rest = number - self.var
@@ -250,7 +254,7 @@ class Addresses:
         """The stage of a loop, by the name that it has in the loop's body; any other value itself."""
         if not isinstance(value, Mod):
             return value
-        turns = next((one for one in reversed(self.turns) if one.var in value.variables() and constant(value.right) == one.period), None)
+        turns = next((one for one in reversed(self.turns) if one.var in value.variables() and one.has_stage(value)), None)
         if turns is None:
             return value
         if value.variables() != {turns.var}:
