@@ -1,4 +1,4 @@
-"""The parts that fused strategies on tensor cores share: a product of fragments, a store through shared memory, options of a problem."""
+"""The parts that fused strategies on tensor cores share: a product, a store through shared memory, options of a problem."""
 
 from fireiron import *
 from fireiron.values.expr import constant
@@ -13,6 +13,12 @@ product = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 staged = Move.load(SRC, SH, Move.done()).converted().swizzle().reuse_buffer().coalesced(8).done()
 """A warp's tile in registers to memory: converted, through shared memory of its own, in pieces of 16 bytes."""
+
+by_warpgroups = MatMul.split(16).unroll().done()
+"""Factors in shared memory, or the first in registers, by wgmma (Hopper)."""
+
+by_engine = Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
+"""A warpgroup's tile in registers to memory: converted, by stmatrix, in chunks through shared memory of its own, by TMA (Hopper)."""
 
 
 def orders(options, operands):

@@ -9,10 +9,12 @@ dual(M,N,K)(GL,GL,GL,GL)(Kernel)
   load(A, RF), load(B1, RF), ...   dual(64,64,16)(RF,RF,RF,RF)(Warp)           ldmatrix.x4
   step(left), step(right)          MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, both into one accumulator
   step(store)                      Move(128,128)(RF,GL)(Block)                 through shared memory, in pieces of 16 bytes
+
+`hopper` is the same by TMA and wgmma, with a producer, for tiles of 128 x 256: a stage holds a tile of A and one of each B.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, fitting, orders, product, staged
+from fireiron.strategies._fused import ahead, by_engine, by_warpgroups, fitting, orders, product, staged
 
 SIZES = (4096, 4096, 4096)
 
@@ -22,6 +24,11 @@ bk = Tunable("bk", 32, 64)
 wm = Tunable("wm", 64, 32)
 wn = Tunable("wn", 64, 32)
 stages = Tunable("stages", 4, 3, 5)
+
+wide = Tunable("bn", 256, 64, 128, 192)
+deep = Tunable("bk", 64, 32, 128)
+turns = Tunable("stages", 2, 3, 4, 5, 6)
+blocks = Tunable("blocks", 132, 264, 65536)
 
 definition = Fused(
     name="dual",
@@ -58,6 +65,20 @@ strategy = (
     .load("B2", RF, fragments)
     .step("left", product)
     .step("right", product)
+    .done()
+)
+
+tiles = definition.tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
+
+hopper = (
+    tiles.load("A", SH, Move.done())
+    .load("B1", SH, Move.done())
+    .load("B2", SH, Move.done())
+    .tile(m=64)
+    .to(Warpgroup)
+    .step("left", by_warpgroups)
+    .step("right", by_warpgroups)
+    .step("store", by_engine)
     .done()
 )
 

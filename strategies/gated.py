@@ -11,10 +11,12 @@
       step(store)                      Move(64,32)(RF,GL)(Warp)                    through shared memory, in pieces of 16 bytes
 
 A lane holds the same elements of both accumulators, so the gate is applied in registers.
+
+`hopper` is the same by TMA and wgmma, with a producer, for tiles of 128 x 128.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, fitting, orders, product, staged
+from fireiron.strategies._fused import ahead, by_engine, by_warpgroups, fitting, orders, product, staged
 
 SIZES = (4096, 4096, 4096)
 
@@ -24,6 +26,11 @@ bk = Tunable("bk", 32, 64)
 wm = Tunable("wm", 64, 32)
 wn = Tunable("wn", 32, 64)
 stages = Tunable("stages", 4, 3, 5)
+
+wide = Tunable("bn", 128, 64)
+deep = Tunable("bk", 64, 32, 128)
+turns = Tunable("stages", 4, 2, 3, 5, 6)
+blocks = Tunable("blocks", 132, 264, 65536)
 
 definition = Fused(
     name="gated",
@@ -60,6 +67,20 @@ strategy = (
     .load("B2", RF, fragments)
     .step("gate", product)
     .step("up", product)
+    .done()
+)
+
+tiles = definition.tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
+
+hopper = (
+    tiles.load("A", SH, Move.done())
+    .load("B1", SH, Move.done())
+    .load("B2", SH, Move.done())
+    .tile(m=64)
+    .to(Warpgroup)
+    .step("gate", by_warpgroups)
+    .step("up", by_warpgroups)
+    .step("store", by_engine)
     .done()
 )
 

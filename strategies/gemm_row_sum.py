@@ -12,10 +12,13 @@
       step(store)                      Move(64,64)(RF,GL)(Warp)                      through shared memory, in pieces of 16 bytes
 
 The sums stay in registers, in float32, and one replica stores them.
+
+`hopper` is the same by TMA and wgmma, with a producer. Its warpgroups read A's rows by ldmatrix while the products of the stage are under
+way, in the first column of tiles only; each of the four lanes of a row adds up a part of it, and they meet behind the loop.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, fitting, orders, product, staged
+from fireiron.strategies._fused import ahead, by_engine, by_warpgroups, fitting, orders, product, staged
 
 SIZES = (4096, 4096, 4096)
 
@@ -25,6 +28,11 @@ bk = Tunable("bk", 32, 64)
 wm = Tunable("wm", 64, 32)
 wn = Tunable("wn", 64, 32)
 stages = Tunable("stages", 4, 3, 5)
+
+wide = Tunable("bn", 256, 64, 128, 192)
+deep = Tunable("bk", 64, 32, 128)
+turns = Tunable("stages", 4, 2, 3, 5, 6)
+blocks = Tunable("blocks", 132, 264, 65536)
 
 definition = Fused(
     name="gemm_row_sum",
@@ -57,6 +65,19 @@ strategy = (
     .load("A", RF, fragments)
     .load("B", RF, fragments)
     .step("product", product)
+    .done()
+)
+
+tiles = definition.partial("row", 4).tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
+
+hopper = (
+    tiles.load("A", SH, Move.done())
+    .load("B", SH, Move.done())
+    .tile(m=64)
+    .to(Warpgroup)
+    .step("product", by_warpgroups)
+    .step("row", Reduction.load(SRC, RF, Move.done()).done())
+    .step("store", by_engine)
     .done()
 )
 

@@ -13,10 +13,12 @@
 X and H have K columns each. `strategy` has the ReLU that Graphene measured (section 6, Figure 12), `tanh` the usual cell's function.
 `in_turn` is another definition of the same: the whole product of X first, then that of H, each by a loop of its own. Its warps hold
 fragments of two operands, not of four, so that their tiles may be 64 x 64.
+
+`hopper` and `hopper_tanh` are `strategy` and `tanh` by TMA and wgmma, with a producer, for tiles of 128 x 256.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import orders, product, staged
+from fireiron.strategies._fused import by_engine, by_warpgroups, orders, product, staged
 
 SIZES = (4096, 4096, 4096)
 
@@ -27,6 +29,10 @@ wm = Tunable("wm", 64, 32, 48, 96)
 wn = Tunable("wn", 32, 64, 48, 96)
 stages = Tunable("stages", 4, 3, 5)
 
+wide = Tunable("bn", 256, 64, 128, 192)
+deep = Tunable("bk", 64, 32, 128)
+turns = Tunable("stages", 2, 3, 4, 5, 6)
+blocks = Tunable("blocks", 132, 264, 65536)
 
 OPERANDS = {"X": "m k", "W": "k n", "H": "m k", "R": "k n", "bias": "n", "D": "m n"}
 
@@ -83,6 +89,26 @@ def of(definition):
 definition, with_tanh = cell("relu"), cell("tanh")
 
 strategy, tanh = of(definition), of(with_tanh)
+
+
+def by_engines(definition):
+    """The strategy for a cell on Hopper."""
+    tiles = definition.tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
+    return (
+        tiles.load("X", SH, Move.done())
+        .load("W", SH, Move.done())
+        .load("H", SH, Move.done())
+        .load("R", SH, Move.done())
+        .tile(m=64)
+        .to(Warpgroup)
+        .step("input", by_warpgroups)
+        .step("hidden", by_warpgroups)
+        .step("store", by_engine)
+        .done()
+    )
+
+
+hopper, hopper_tanh = by_engines(definition), by_engines(with_tanh)
 
 
 one_by_one = Fused(

@@ -15,10 +15,13 @@
 `registers` keeps the activations in registers: the accumulator of a layer, rounded, is the next layer's A as it lies, so warps wait for
 weights only. N = K is a constant, at most 128; M and L may be known at run time only (Graphene, section 6, Figure 11).
 `single` has one stage of weights, for the 64 KiB of a block on Turing.
+
+`hopper` is `registers` by TMA and wgmma, with a producer that loads weights and bias: a warpgroup keeps 64 rows, and no layer waits for
+another warpgroup.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import product
+from fireiron.strategies._fused import by_warpgroups, product
 
 SIZES = (8192, 128, 20)
 
@@ -26,6 +29,9 @@ bm = Tunable("bm", 128, 64, 32, 256)
 wm = Tunable("wm", 32, 16, 64)
 wn = Tunable("wn", 64, 32, 16, 128)
 stages = Tunable("stages", 2, 3, 4)
+
+rows = Tunable("bm", 128, 64, 192)
+turns = Tunable("stages", 4, 2, 3, 5, 6)
 
 definition = Fused(
     name="mlp",
@@ -80,6 +86,23 @@ registers = (
     .step("start", fragments)
     .step("product", MatMul.split(16).unroll().tile(wm, wn).unroll().load(B, RF, fragments).then(product))
     .load("bias", RF, fragments)
+    .done()
+)
+
+hopper = (
+    definition.tile(m=rows)
+    .to(Block)
+    .load("X", SH, Move.done())
+    .split(l=1)
+    .pipeline(turns)
+    .specialize(128)
+    .load("W", SH, Move.done())
+    .load("bias", SH, Move.done())
+    .tile(m=64)
+    .to(Warpgroup)
+    .step("start", Move.tile(64, 16).unroll().done())
+    .step("product", by_warpgroups)
+    .step("store", Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).done())
     .done()
 )
 

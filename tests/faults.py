@@ -43,6 +43,20 @@ def faults(kernel):
             yield name, changed
 
 
+def dropped(kernel):
+    """`(statement, kernel without it)` for each wait, barrier, commit, fence, acquire and release, those of roles too."""
+    kinds = (ir.Wait, ir.Barrier, ir.Commit, ir.Fence, ir.Acquire, ir.Release)
+    for number in range(sum(isinstance(one, kinds) for one in ir.statements(kernel.body))):
+        seen = []
+
+        def drop(statement, number=number, seen=seen):
+            seen += [statement] if isinstance(statement, kinds) else []
+            return () if isinstance(statement, kinds) and len(seen) - 1 == number else (statement,)
+
+        body = ir.rewritten(kernel.body, drop)
+        yield seen[number], attrs.evolve(kernel, body=body)
+
+
 def _at(kernel, body, position):
     """The list with a fault at a position."""
     one, before, behind = body[position], body[:position], body[position + 1 :]

@@ -793,7 +793,7 @@ AT_IMPORT = {
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.methods",
-    "language.numerals",
+    "language.numerals", "ir.awaited",
     "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "draw", "export", "matmul", "stacks", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""

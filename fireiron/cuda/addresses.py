@@ -13,7 +13,7 @@ import attrs
 from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.rotations import shown
-from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs
+from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs, statements
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment, Chain, Joined, Text
 from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
@@ -83,6 +83,10 @@ class Turns:
         """After how many turns shared addresses repeat."""
         return self.loop.period
 
+    def has_stage(self, value: Mod) -> bool:
+        """Whether a remainder is a stage of the loop: of its own ring, or of one that is filled once a turn, for products."""
+        return constant(value.right) == self.period or (self.together and value.left == self.var)
+
     def counts(self, number: Expr) -> bool:
         """Whether a number goes up by one from turn to turn, and is none below zero."""
         rest = number - self.var
@@ -118,6 +122,7 @@ class Addresses:
         self.rotations = Rotations(kernel)
         self.together = False
         """Whether a loop had stages under names that say that they are the same for all lanes."""
+        self.unrolled = frozenset(one.var for one in statements(kernel.body) if isinstance(one, For) and one.unroll)
         self.repeated = frozenset(self._repeated())
         self.updated = frozenset(self._updated())
 
@@ -216,14 +221,28 @@ class Addresses:
     def shared(self, access: Access, offset: tuple[int, ...], window: str) -> Text:
         """The address of an element in the window of shared memory, in bytes; `window` is the function that finds a buffer there."""
         buffer = self.kernel.buffer(access.buffer)
+        return self._shared(buffer, buffer.address(access, offset), access.write, window)
+
+    def shared_and_step(self, access: Access, offset: tuple[int, ...], window: str) -> tuple[Text, Expr]:
+        """The same address where unrolled loops begin, and the bytes that they add."""
+        buffer = self.kernel.buffer(access.buffer)
+        address = buffer.address(access, offset)
+        terms, _ = terms_of(address)
+        unrolled: Expr = ZERO
+        for term in terms:
+            if not frozenset().union(*(atom.variables() for atom in term[0])).isdisjoint(self.unrolled):
+                unrolled = unrolled + _product(term)
+        return self._shared(buffer, address - unrolled, access.write, window), scaled(unrolled, buffer.dtype.bytes)
+
+    def _shared(self, buffer: Buffer, address: Expr, write: bool, window: str) -> Text:
         size = buffer.dtype.bytes
-        base, rest = self.split(buffer.address(access, offset))
+        base, rest = self.split(address)
         if (buffer.name, base) not in self.repeated or _plain(base):
             # Used once, or as short as a name: it stays where it is used.
             base, rest = ZERO, base + rest
         key = (buffer.name, base, True)
         if key not in self.bases:
-            label = f"{buffer.name}_address" if base == ZERO else _label(buffer, access.write)
+            label = f"{buffer.name}_address" if base == ZERO else _label(buffer, write)
             name = self.bases[key] = self.names.fresh(label)
             start = f"{window}({buffer.name})"
             value = start if base == ZERO else self._added(start, scaled(base, size), buffer, size)
@@ -235,7 +254,7 @@ class Addresses:
         """The stage of a loop, by the name that it has in the loop's body; any other value itself."""
         if not isinstance(value, Mod):
             return value
-        turns = next((one for one in reversed(self.turns) if one.var in value.variables() and constant(value.right) == one.period), None)
+        turns = next((one for one in reversed(self.turns) if one.var in value.variables() and one.has_stage(value)), None)
         if turns is None:
             return value
         if value.variables() != {turns.var}:

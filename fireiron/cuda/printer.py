@@ -89,6 +89,10 @@ class KernelPrinter:
         """The address of an element in the window of shared memory, in bytes."""
         return self.addresses.shared(access, access.elements()[0] if offset is None else offset, self.function(SHARED_ADDRESS))
 
+    def shared_address_and_step(self, access: Access) -> tuple[Text, Expr]:
+        """The same of the first element where unrolled loops begin, and the bytes that they add."""
+        return self.addresses.shared_and_step(access, access.elements()[0], self.function(SHARED_ADDRESS))
+
     def element(self, statement: Exec, name: str) -> Text:
         """The only element of an operand as an lvalue."""
         return self.place(statement.operands[name])

@@ -43,6 +43,7 @@ from fireiron.ir import (
     substituted,
     unknown,
 )
+from fireiron.ir.awaited import awaited
 from fireiron.ir.text import Braces, Function, If, Item, Noted
 from fireiron.values.document import Assignment, Joined, Text
 from fireiron.values.document import Chain as Terms
@@ -347,14 +348,17 @@ class Statements:
         return "#pragma unroll 1" if rolled or self._together(loop) else ""
 
     def _together(self, loop: For) -> bool:
-        """Whether a loop over a ring's turns multiplies by warpgroups, and its extent is told at run time.
+        """Whether a loop over a ring's turns multiplies by warpgroups, and its extent is told at run time, or its products are waited for
+        in each turn.
 
-        Of a known extent the compiler finds by itself that stages are the same for all lanes, and keeps addresses of products once for a
-        warp. Of one told at run time it does not: each address of each product is brought there from the registers of a lane, in
-        front of the first product of a turn.
+        Of a known extent, where products follow each other, the compiler finds by itself that stages are the same for all lanes, and keeps
+        addresses of products once for a warp. Else it does not: each address of each product is brought there from the registers of a
+        lane, in front of the first product of a turn, or between them.
         """
-        turns = constant(loop.extent) is None and any(isinstance(one, Acquire) for one in loop.body)
-        return turns and any(one.completion is Completion.PRODUCT for one, _ in execs(loop.body))
+        if not any(isinstance(one, Acquire) for one in loop.body):
+            return False
+        products = [one for one, _ in execs(loop.body) if one.completion is Completion.PRODUCT]
+        return bool(products) and (constant(loop.extent) is None or any(id(one) in awaited(self.kernel) for one in products))
 
     def _unrolled(self, loop: For) -> list[Item]:
         return self._list(loop.body)

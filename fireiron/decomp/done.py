@@ -69,7 +69,7 @@ class Done(Decomposition):
         spec, found = self._performed(spec, context)
         if found is not None:
             return draft.expansion((), found.emit(spec, draft))
-        if not context.decides and unheld(spec, context):
+        if not context.decides and (unheld(spec, context) or self._unsettled(spec, context)):
             return Expansion((), (Hole("open"),), waits=True)
         following = Following.of(spec, context) or reduced_by(spec, context)
         across = None if following is None else self._across_threads(following, context)
@@ -84,6 +84,13 @@ class Done(Decomposition):
                 return self._by_all_threads(spec, context, draft)
             raise self._refused(spec, context)
         return draft.expansion((), following.statements(found, draft))
+
+    def _unsettled(self, spec: Spec, context: Context) -> bool:
+        """Whether an engine copies to a free buffer as soon as a reader says how it lies, which may wait itself."""
+        if not spec.copies or not spec.dst.tensor.free or spec.dst.tensor.name in context.whole.settled:
+            return False
+        engines = (one for one in self._asked(context) if one.fills_rings and one.may_perform(spec))
+        return any([found.field for found in one.fits(spec, context)] == ["dst storage"] for one in engines)
 
     def _is_shared_copy(self, spec: Spec) -> bool:
         """Whether a spec is a copy between global and shared memory by several threads, who can share it as they like."""

@@ -2,7 +2,8 @@
 
 PTX ISA, "Warp-level matrix store instruction: stmatrix". Each warp stores four 8x8 matrices of a tile of 64 x 16, of which it holds 16 rows
 as wgmma's accumulators lie (PTX ISA, "Register Fragments for wgmma", D); with `.trans` a tile of 16 x 64, of accumulators of a
-product whose 64 rows are columns. Two neighbours in registers are rounded by one instruction, which makes the register that is stored.
+product whose 64 rows are columns. Two neighbours in registers are rounded by one instruction, which makes the register that is stored;
+neighbours of 16 bits, as of a factor that wgmma reads from registers, are such a register as they lie.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PAIRS = {float16: "f16x2", bfloat16: "bf16x2"}
 
 @attrs.frozen
 class StMatrixWarpgroup(Executable):
-    """`Move(64*r, 16*c)(RF -> SH)(Warpgroup)`, float32 to 16 bits; with `swapped`, `Move(16*r, 64*c)`.
+    """`Move(64*r, 16*c)(RF -> SH)(Warpgroup)`, float32 to 16 bits, or 16 bits as they are; with `swapped`, `Move(16*r, 64*c)`.
 
     `along` is the dimension in which shared memory is contiguous; where that is not the one along which a thread holds two neighbours,
     the instruction transposes. With `clamps` negative elements are zero: rounded pairs take half as many instructions for that.
@@ -63,7 +64,9 @@ class StMatrixWarpgroup(Executable):
 
     def performs(self) -> str:
         shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
-        return f"Move({shape})(RF,SH)(Warpgroup), float32 held as wgmma holds accumulators, to 16 bits, {order}s side by side in SH"
+        return (
+            f"Move({shape})(RF,SH)(Warpgroup), float32 or 16-bit, held as wgmma holds accumulators, to 16 bits, {order}s side by side in SH"
+        )
 
     def may_perform(self, spec: Spec) -> bool:
         return spec.copies and spec.level == Warpgroup and spec.src.memory.private and spec.dst.memory.shared_by == "block"
@@ -74,8 +77,8 @@ class StMatrixWarpgroup(Executable):
         found = (
             *level_mismatch(spec, Warpgroup),
             *shape_mismatch(spec, dict(zip(spec.dims, tile_of_warpgroup(self.swapped), strict=True)), multiples=True),
-            *type_mismatch(spec, "src", (float32,)),
             *type_mismatch(spec, "dst", (float16, bfloat16)),
+            *type_mismatch(spec, "src", (float32, spec.dst.dtype)),
             *memory_mismatch(spec, "src", (RF,)),
             *memory_mismatch(spec, "dst", (SH,)),
             *target_mismatch(architecture, self.capability),
@@ -97,7 +100,8 @@ class StMatrixWarpgroup(Executable):
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         source = printer.registers(statement, 0)
-        store = printer.function(self._function(statement.spec.dst.dtype))
+        spec = statement.spec
+        store = printer.function(self._function(spec.dst.dtype) if spec.src.dtype == float32 else self._function_of_pairs(spec.dst.dtype))
         return with_registers([called(store, printer.shared_address(statement.accesses[1]), source.place)], source)
 
     def _function(self, dtype: DType) -> Function:
@@ -111,13 +115,38 @@ class StMatrixWarpgroup(Executable):
             "unsigned words[4];",
             "#pragma unroll",
             *((f"{loop} {{", f"  {pair}", f"  {clamp}", "}") if self.clamps else (loop, f"  {pair}")),
-            f'asm volatile("stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%0], {registers(1, 4)};"',
-            f'    :: "r"(target), {listed("r", "words", 4)} : "memory");',
+            *self._store(),
         )
         negative = ", negative ones as zero" if self.clamps else ""
         note = f"eight accumulators of each thread, rounded{negative}, to shared memory{', transposed' if trans else ''}"
         suffix = f"{'_trans' if trans else ''}{'_relu' if self.clamps else ''}"
         return Function(f"stmatrix_x4{suffix}_{name}", ("unsigned target", "const float* source"), body, note)
+
+    def _function_of_pairs(self, dtype: DType) -> Function:
+        """The store of elements that have 16 bits already."""
+        trans, name = ("_trans" if self.transposes else ""), "half" if dtype == float16 else "bf16"
+        words = "const unsigned* const words = static_cast<const unsigned*>(source);"
+        clamp = f'asm("max.{_PAIRS[dtype]} %0, %1, %2;" : "=r"(words[pair]) : "r"(pairs[pair]), "r"(0));'
+        clamped = (
+            "const unsigned* const pairs = static_cast<const unsigned*>(source);",
+            "unsigned words[4];",
+            "#pragma unroll",
+            "for (int pair = 0; pair < 4; ++pair)",
+            f"  {clamp}",
+        )
+        negative = ", negative ones as zero" if self.clamps else ""
+        note = f"eight elements of each thread{negative}, to shared memory{', transposed' if self.transposes else ''}"
+        body = (*(clamped if self.clamps else (words,)), *self._store())
+        return Function(
+            f"stmatrix_x4{trans}{'_relu' if self.clamps else ''}_pairs_{name}", ("unsigned target", "const void* source"), body, note
+        )
+
+    def _store(self) -> tuple[str, str]:
+        """The lines of the instruction, of registers called `words`."""
+        return (
+            f'asm volatile("stmatrix.sync.aligned.m8n8.x4{".trans" if self.transposes else ""}.shared.b16 [%0], {registers(1, 4)};"',
+            f'    :: "r"(target), {listed("r", "words", 4)} : "memory");',
+        )
 
 
 STMATRIX_WARPGROUP = StMatrixWarpgroup("STMATRIX_WARPGROUP")

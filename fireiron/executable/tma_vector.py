@@ -1,7 +1,7 @@
-"""TMA for vectors: neighbours of an array of one dimension, from global to shared memory, by one instruction of one thread (Hopper).
+"""TMA for vectors: neighbours in an array, from global to shared memory, by one instruction of one thread (Hopper).
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map tells of the array, so what lies behind its end
-arrives as zeros; the vector lies as it is, in boxes of at most 256 elements, and the full barrier of its ring counts the bytes.
+PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map tells of the array, so what lies behind the end of
+a row arrives as zeros; the vector lies as it is, in boxes of at most 256 elements, and the full barrier of its ring counts the bytes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import ClassVar
 import attrs
 
 from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
-from fireiron.executable.tma import MOST_ROWS, MULTIPLE, load_function
+from fireiron.executable.tma import MOST_ROWS, MULTIPLE, RANKS, load_function
 from fireiron.ir import Completion, Exec, Side, Stmt, TensorMap
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.values.document import called
-from fireiron.values.expr import Expr, constant
+from fireiron.values.expr import ZERO, Expr, as_expr, constant
 from fireiron.values.machine import GL, SH, Architecture, Block, float16
 from fireiron.values.tensor import View
 
@@ -58,7 +58,9 @@ class TmaVectorLoad(Executable):
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
         array = spec.src.tensor.name
-        tensor_map = TensorMap(f"{array}_map", array, (0,), (_box(constant(spec.dst.shape[0]) or 0),), MULTIPLE)
+        order = _order(spec.src)
+        box = (_box(constant(spec.dst.shape[0]) or 0), *(1 for _ in order[1:]))
+        tensor_map = TensorMap(f"{array}_map", array, order, box, MULTIPLE)
         made = Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, origin=draft.origin)
         return (attrs.evolve(made, tensor_map=tensor_map),)
 
@@ -67,13 +69,14 @@ class TmaVectorLoad(Executable):
         assert tensor_map is not None
         barrier = printer.barrier(statement.ring, Side.FULL, statement.turn)
         outside, inside = statement.accesses
-        length, (width,) = constant(statement.spec.dst.shape[0]) or 0, tensor_map.box
+        length, width = constant(statement.spec.dst.shape[0]) or 0, tensor_map.box[0]
+        along, *others = (outside.base[axis] for axis in tensor_map.order)
         return [
             called(
-                printer.function(load_function(1)),
+                printer.function(load_function(len(tensor_map.order))),
                 printer.shared_address(inside, (first,)),
                 f"&{tensor_map.name}",
-                printer.expression(outside.base[0] + first),
+                *map(printer.expression, (along + first, *others)),
                 barrier,
             )
             for first in range(0, length, width)
@@ -93,12 +96,24 @@ def _side_by_side(steps: Sequence[Expr | None]) -> bool:
     return len(steps) == 1 and steps[0] is not None and constant(steps[0]) == 1
 
 
+def _order(view: View) -> tuple[int, ...]:
+    """The array's dimensions as a map has them: that of the vector, then those of which it has one element."""
+    along = view.axis(0)
+    return (along, *(axis for axis in reversed(range(len(view.numerals))) if axis != along))
+
+
 def _source_mismatch(view: View) -> tuple[Mismatch, ...]:
     steps = view.tensor.storage().steps
-    if not _side_by_side(steps):
-        return (Mismatch("src array", "one dimension of neighbours", str(view.tensor.layout)),)
+    if len(steps) >= RANKS.stop:
+        return (Mismatch("src array", f"1 to {RANKS[-1]} dimensions", f"{len(steps)}"),)
+    along, *others = (steps[axis] for axis in _order(view))
+    if not _side_by_side((along,)):
+        return (Mismatch("src array", "a dimension of neighbours", str(view.tensor.layout)),)
     if view.tensor.align % MULTIPLE:
         return (Mismatch("src address", f"a multiple of {MULTIPLE} bytes", f"of {view.tensor.align}"),)
+    for step in others:
+        if step is None or as_expr(step).factor * view.dtype.bytes % MULTIPLE or step == ZERO:
+            return (Mismatch("src strides", f"multiples of {MULTIPLE} bytes", f"{step} elements of {view.dtype.bytes} bytes"),)
     if len(view.dims[0].modes) != 1 or constant(view.dims[0].modes[0].stride) != 1:
         return (Mismatch("src tile", "neighbours", "a strided tile"),)
     return ()

@@ -26,13 +26,14 @@ from fireiron.executable.by_lanes import (
 )
 from fireiron.executable.mma import wrapped
 from fireiron.ir import Commit, Completion, Exec, Fence, Stmt, Wait, edited
+from fireiron.ir.awaited import awaited
 from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.text import Function, Item, Noted, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.values.document import Call, called
-from fireiron.values.expr import FALSE, TRUE, Expr, constant
+from fireiron.values.document import Call, Chain, Text, called
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, constant
 from fireiron.values.machine import (
     RF,
     SH,
@@ -166,7 +167,7 @@ class Wgmma(Executable):
     # ------------------------------------------------------------------------------------------ statements
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        maps = {"C": accumulator_map(constant(spec.size("m" if self.swapped else "n")) or 0, self.swapped)}
+        maps = {"C": accumulator_map(_columns(spec, self.swapped), self.swapped)}
         if self.held:
             maps[self.left] = held_map(self.factors["AB".index(self.left)].bytes, self.swapped)
         for name in self.in_shared:
@@ -213,15 +214,9 @@ class Wgmma(Executable):
         c = printer.registers(statement, 2)
         chunks = {name: _chunks(printer, statement, name) for name in self.in_shared}
         transposed = tuple(name in chunks and chunks[name].along != _along_k(spec, name) for name in (self.left, self.right))
-        columns = constant(spec.size("m" if self.swapped else "n")) or 0
+        columns = _columns(spec, self.swapped)
         adds = _ADDS.get(statement.accumulate) or printer.expression(statement.accumulate)
-        factors = {
-            name: Call(
-                f"{printer.function(DESCRIPTOR)}<{one.chunk_stride}, {one.group_stride}, {MODES[one.span]}>",
-                (printer.shared_address(statement.at_first_lane(name)),),
-            )
-            for name, one in chunks.items()
-        }
+        factors = {name: _descriptor(printer, statement, name, one) for name, one in chunks.items()}
         if not self.held:
             places = (factors[self.left], factors[self.right])
             return with_registers([called(printer.function(self._function(columns, transposed)), c.place, *places, adds)], c)
@@ -283,8 +278,14 @@ def _filled(text: str, width: int = 100) -> list[str]:
 
 
 def _along_k(spec: Spec, name: str) -> int:
-    """Which dimension of a factor is k."""
-    return spec.uses[name].index("k")
+    """Which dimension of a factor is reduced, whatever it is called: A is rows x reduced, and B is reduced x columns."""
+    (reduced,) = (dim for dim in spec.uses["A"] if dim not in spec.uses["C"])
+    return spec.uses[name].index(reduced)
+
+
+def _columns(spec: Spec, swapped: bool) -> int:
+    """Elements of the dimension of the result that has not the 64 rows of the instruction."""
+    return constant(spec.C.shape[0 if swapped else 1]) or 0
 
 
 def _chunks(printer: Printer, statement: Exec, name: str) -> Chunks:
@@ -293,6 +294,19 @@ def _chunks(printer: Printer, statement: Exec, name: str) -> Chunks:
     found = chunks_of(printer.kernel.buffer(view.tensor.name).storage, view, view.dtype.bytes)
     assert isinstance(found, Chunks), found
     return found
+
+
+def _descriptor(printer: Printer, statement: Exec, name: str, chunks: Chunks) -> Text:
+    """Where a factor is. In a group that is waited for in each turn of its loop, the time between its products counts: there what unrolled
+    loops add is added to a descriptor, which is made once. It stays inside the 14 bits that address shared memory.
+    """
+    head = f"{printer.function(DESCRIPTOR)}<{chunks.chunk_stride}, {chunks.group_stride}, {MODES[chunks.span]}>"
+    first = statement.at_first_lane(name)
+    if id(statement) not in awaited(printer.kernel):
+        return Call(head, (printer.shared_address(first),))
+    address, step = printer.shared_address_and_step(first)
+    made = Call(head, (address,))
+    return made if step == ZERO else Chain((made, f"+ {printer.expression(step // PIECE)}"))
 
 
 # ---------------------------------------------------------------------------------------------- who holds, and who reads

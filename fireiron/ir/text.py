@@ -188,6 +188,10 @@ class Printer(Protocol):
         """The address of an element (the first one) in the window of shared memory, in bytes: what inline PTX takes."""
         ...
 
+    def shared_address_and_step(self, access: Access) -> tuple[Text, Expr]:
+        """The address of the first element where unrolled loops begin, and the bytes that they add to it."""
+        ...
+
     def barrier(self, ring: str, side: Side, number: Expr) -> str:
         """The address of a ring's barrier for a turn, in the window of shared memory."""
         ...

@@ -32,6 +32,7 @@ from fireiron.ir import (
     SyncPoint,
     edited,
     execs,
+    lets,
     statements,
     substituted,
 )
@@ -71,6 +72,7 @@ class _Pipeline:
         self.taken = taken_names(kernel)
         self.read = _read_from_memory(kernel)
         self.counts: dict[Var, Var] = {}
+        self.definitions = lets(kernel.body)
 
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
@@ -143,6 +145,7 @@ class _Pipeline:
                 at=loop.origin,
                 hint="Move.done() in the load, or leave specialize() out",
             )
+        self._require_equal_turns(loop)
         # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
         number = self._turn(loop)
         name = self._fresh(f"{loop.var.name}_ring")
@@ -153,6 +156,21 @@ class _Pipeline:
         self.rings.append(Ring(name, loop.stages, tuple(sorted(names))))
         inner = attrs.evolve(loop, body=tuple(body), stages=0, period=loop.stages)
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
+
+    def _require_equal_turns(self, loop: For) -> None:
+        """Refuse a ring whose loop runs more often in some iterations of the loops around it: its turns would have no number."""
+        used, variables = set(loop.extent.variables()), {one.var for one in self.around}
+        while names := used & set(self.definitions):
+            used = (used - names).union(*(self.definitions[name].variables() for name in names))
+        if used & variables:
+            raise DecompositionError(
+                f"specialize: the loop {loop.var} takes another number of turns in each tile of a block that stays, and the turns of a "
+                "ring are numbered through all of its tiles",
+                got=f"{loop.extent} turns",
+                legal="as many turns in each tile, or a block for each tile",
+                at=loop.origin,
+                hint="leave out .persistent(), or the .skip() of the split",
+            )
 
     def _fetched(self, body: Sequence[Stmt]) -> Sequence[Stmt]:
         """A list whose loads by an engine, outside of loops with a producer, have rings, one for all that the same statements use: of two

@@ -194,8 +194,8 @@ def _registers(workers: int, producers: int, kept: int) -> tuple[int, int]:
         return 0, 0
     groups = workers // GROUP_THREADS
     launched = min(REGISTERS // (workers + producers) // 8 * 8, 248)
-    given = (launched * (groups + 1) - kept) // groups // 8 * 8
-    return (kept, min(given, 248)) if given > launched else (0, 0)
+    given = min((launched * (groups + 1) - kept) // groups // 8 * 8, 248)
+    return (kept, given) if given > launched else (0, 0)
 
 
 # ---------------------------------------------------------------------------------------------- producer

@@ -246,7 +246,7 @@ class Tracer:
         function = self.numbers.get(value)
         if function is None:
             lengths = {extent: Var(name) for name, extent in zip(self.named, walk.lengths, strict=True)}
-            function = self.numbers[value] = compiled(replaced(self.scene.opened(value), lengths))
+            function = self.numbers[value] = compiled(_by_lengths(self.scene.opened(value), lengths))
         return int(function({**self.named, **walk.fixed}))
 
     def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
@@ -341,6 +341,16 @@ class Tracer:
         shift = self._number(site.stage, walk) * site.stride if site.stride else 0
         shift += rank * self.blocks.apart if site.space.shared else 0
         return site.space.footprint(pattern, shift)
+
+
+def _by_lengths(value: Expr, lengths: Mapping[Expr, Var]) -> Expr:
+    """A number of a turn, with assumed lengths for extents: those that it has as parts, or one that it is so many turns away from."""
+    found = replaced(value, lengths)
+    unknown_at = {var for extent in lengths for var in extent.variables()}
+    if found.variables() & unknown_at:
+        apart = ((constant(value - extent), length) for extent, length in lengths.items())
+        found = next((length + away for away, length in apart if away is not None), found)
+    return found
 
 
 def _key(statement: Exec, loops: Sequence[For]) -> tuple[int, ...]:

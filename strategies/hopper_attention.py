@@ -1,0 +1,84 @@
+"""Hopper: attention in one kernel, from the definition of `attention`: TMA, wgmma, rings, a producer (FlashAttention-3's structure).
+
+    attention(m,n,d)(GL,GL,GL,VAL,GL)(Kernel)
+      partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
+      tile(r=1, g=1, b=1).to(Block)           attention(m,n,d)(GL,...)(Kernel)               head after head
+      tile(m=bm).to(Block)                    attention(128,n,d)(GL,...)(Block)              its queries
+        .persistent(blocks)
+      load(Q, SH)                             attention(128,n,d)(SH,...)(Block)              TMA, once a tile
+      split(n=bn).pipeline(stages)            attention(128,128,d)(SH,...)(Block)            block of keys after block of keys
+        .specialize()                                                                        filled by a warpgroup of its own
+      load(K, SH), load(V, SH)                attention(128,128,d)(SH,SH,SH,...)             TMA, as the products want to read them
+      tile(m=64).to(Warpgroup)                attention(64,128,d)(SH,SH,SH,...)(Warpgroup)   whole rows, each with four lanes
+      step(s)                                 MatMul(64,128,d)(SH,SH,RF)(Warpgroup)          WGMMA
+      step(pv)                                MatMul(64,d,128)(RF,SH,RF)(Warpgroup)          WGMMA; probabilities stay in registers
+      step(store)                             Move(64,d)(RF,GL)(Warpgroup)                   stmatrix, TMA
+
+Scores and the sum so far are accumulators of a warpgroup; the scores' exponentials, rounded in pairs, are the next product's factor as
+they lie. V is read across its rows, so nothing is transposed. What lies behind the last query or key arrives as zeros, and the
+definition's mask hides it. Sizes of heads are multiples of 16, and of `chunk`, in which a tile is stored. Registers hold bn/2 + d/2 + bn/4
+data of a thread: of heads of 256 elements blocks of 64 keys.
+
+`strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile
+is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
+(`together` heads at a time; 0: all), which see the most keys.
+"""
+
+import math
+
+from fireiron import *
+from fireiron.strategies import attention
+from fireiron.strategies._fused import by_warpgroups
+from fireiron.values.expr import constant
+
+SIZES = (512, 512, 128)
+
+bm = Tunable("bm", 128, 192, 64, 256)
+bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
+stages = Tunable("stages", 2, 1, 3, 4)
+chunk = Tunable("chunk", 64, 32, 16)
+blocks = Tunable("blocks", 132, 264, 65536)
+together = Tunable("together", 0, 1, 2, 4, 8, 16)
+
+definition, spec = attention.definition, attention.spec
+
+copy = Move.done()
+staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
+
+
+def by_rows(made, blocks=blocks):
+    """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out."""
+    masks = {one.name for one in made.made.steps} & {"mask", "window"}
+    whole = made.partial("sums", 4)
+    if "mask" in masks:
+        queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).last_first("m", together)
+    else:
+        queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
+        queries = queries if masks else queries.persistent(blocks)
+    turns = queries.load("Q", SH, copy).split(n=bn).pipeline(stages)
+    turns = turns.skip() if masks else turns
+    return (
+        turns.specialize(128)
+        .load("K", SH, copy)
+        .load("V", SH, copy)
+        .tile(m=64)
+        .to(Warpgroup)
+        .step("s", by_warpgroups)
+        .step("pv", by_warpgroups)
+        .step("store", staged)
+        .done()
+    )
+
+
+strategy = by_rows(definition())
+causal = by_rows(definition(causal=True))
+
+
+def values(spec):
+    """The tunables for a problem, which is not measured."""
+    d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
+    wide = {"bn": 128, "stages": 2} if d <= 128 else {"bn": 64, "stages": 1}
+    return {"bm": 64 if m <= 64 else 128, "chunk": math.gcd(d, 64), **wide}
+
+
+causal_values = values

@@ -1,0 +1,187 @@
+"""Attention on Hopper: what the library's strategy computes, at edges, of several heads and batches; its text on a CPU, and by NVRTC.
+
+The reference is the plain softmax of `test_fused_attention`, which knows nothing of blocks of keys.
+"""
+
+import contextlib
+import random
+import re
+
+import numpy as np
+import printed_text
+import pytest
+from faults import dropped
+from ringed import errors
+from test_fused_attention import inputs, softmax
+
+from fireiron import *
+from fireiron.errors import SimulationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.ir import Completion, execs
+from fireiron.ir.awaited import awaited
+from fireiron.sim import simulate
+from fireiron.strategies import attention, hopper, hopper_attention
+
+TARGET = "sm_90a"
+SMALL = {"bm": 64, "bn": 32}
+
+
+def programs(m, n, d, values=None, options=None, **problem):
+    """The kernel for a problem, of a definition with options."""
+    made = attention.definition(**(options or {}))
+    strategy = hopper_attention.by_rows(made, blocks=3).with_(**{**SMALL, **(values or {})})
+    return strategy(attention.spec(m, n, d, made=made, **problem)).program(TARGET)
+
+
+def require_right(program, sizes=None, orders=(None, 1), ramp=False, **masks):
+    """The kernel has no findings, and equals the softmax in step and with its warps in random order."""
+    assert not errors(program.ir)
+    arrays = inputs(program.spec, sizes, ramp=ramp)
+    expected, sums = softmax(*arrays.values(), **masks)
+    for order in orders:
+        got = simulate(program.ir, arrays, sizes or {}, order=None if order is None else random.Random(order)).outputs
+        error = np.linalg.norm(got["O"].astype(np.float64) - expected) / np.linalg.norm(expected)
+        assert error < (6e-3 if program.spec.operands["Q"].dtype == bfloat16 else 8e-4), error
+        if "L" in got:
+            np.testing.assert_allclose(got["L"], sums, rtol=1e-4, atol=1e-3)
+
+
+def instructions_of(program):
+    """The instructions by name."""
+    return {statement.instruction.name for statement, _ in execs(program.ir.body)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "values", "options", "problem"),
+    [
+        ((64, 64, 64), {}, {}, {"heads": 2, "batch": 2}),  # four tiles for three blocks
+        ((64, 40, 64), {}, {"lse": True}, {"heads": 2, "shared": 2}),
+        ((70, 40, 128), {"bm": 128, "stages": 1}, {}, {}),
+        ((70, 70, 64), {}, {"causal": True, "lse": True}, {}),
+        ((100, 100, 64), {"bn": 16, "stages": 3}, {"window": 20}, {}),
+        ((64, 40, 80), {"bn": 16, "chunk": 16}, {}, {"dtype": bfloat16}),
+    ],
+)
+def test_simulated(sizes, values, options, problem):
+    program = programs(*sizes, values, options, **problem)
+    require_right(program, **{name: options[name] for name in ("causal", "window") if name in options})
+    kinds = [one.completion for one, _ in execs(program.ir.body)]
+    assert kinds.count(Completion.PRODUCT) == 2 and kinds.count(Completion.RING) == 3
+    assert {"WGMMA_F16_F32", "WGMMA_F16_F32_HELD"} <= instructions_of(program) or "dtype" in problem
+    assert "TMA_STORE" in instructions_of(program)
+
+
+def stored(order, **sizes):
+    """The strides of an array whose dimensions are stored in an order, the last side by side."""
+    strides, step = {}, 1
+    for dim in reversed(order):
+        strides[dim], step = step, step * sizes[dim]
+    return Strides(**strides)
+
+
+@pytest.mark.parametrize(
+    "orders", ({"Q": "bgrmd", "K": "bgnd", "V": "bgnd", "O": "bgrmd"}, {"Q": "bgrdm", "K": "bgdn", "V": "bgdn", "O": "bgrdm"})
+)
+def test_orders(orders):
+    """Heads as torch keeps them; and all matrices column by column: wgmma reads them as they lie, stmatrix transposes."""
+    sizes = {"b": 2, "m": 64, "n": 40, "g": 1, "r": 1, "d": 32}
+    program = programs(64, 40, 32, {"chunk": 32}, batch=2, **{name: stored(order, **sizes) for name, order in orders.items()})
+    require_right(program, orders=(5,))
+    columns = orders["Q"][-1] == "m"
+    assert ("STMATRIX_WARPGROUP_COL" if columns else "STMATRIX_WARPGROUP") in instructions_of(program)
+    for read in ("col_row", "held_col") if columns else ("row_col", "held_row"):
+        assert f"_{read}_f32_f16(" in program.cuda
+
+
+@pytest.mark.parametrize("options", ({}, {"causal": True}))
+def test_missing_synchronization_is_found(options):
+    """By the check; what it does not miss the simulator does, or the result is right without it: a wait that others make needless."""
+    program = programs(64, 48, 16, {"bn": 16, "chunk": 16}, options, heads=4)
+    arrays, planted = inputs(program.spec), list(dropped(program.ir))
+    expected, _ = softmax(*arrays.values(), **options)
+    found = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(found) > 10
+    for (_, faulty), fault in zip(planted, found, strict=True):
+        with contextlib.suppress(SimulationError):
+            if not fault:
+                got = simulate(faulty, arrays, order=random.Random(2)).outputs["O"]
+                np.testing.assert_allclose(got.astype(np.float32), expected, atol=3e-3)
+
+
+def test_growing_scores():
+    """The running maximum moves with every block of keys."""
+    require_right(programs(64, 80, 64, {"bn": 16}), orders=(2,), ramp=True)
+
+
+@pytest.mark.parametrize("options", ({}, {"causal": True}))
+def test_sizes_known_at_run_time(options):
+    program = programs(sym("m"), sym("n"), 64, {}, options, heads=2)
+    for m, n in ((70, 40), (33, 65)):
+        require_right(program, {"m": m, "n": n}, orders=(3,), **options)
+
+
+def test_persistent_blocks_take_as_many_turns_in_each_tile():
+    """The turns of a ring are numbered through all tiles of a block."""
+    made = attention.definition(causal=True)
+    blocks = (
+        made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(2).skip().specialize(128)
+    )
+    product = MatMul.split(16).unroll().done()
+    strategy = blocks.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup).step("s", product).step("pv", product)
+    with pytest.raises(DecompositionError, match="another number of turns in each tile") as caught:
+        strategy.done()(attention.spec(256, 256, 64, made=made)).program(TARGET).ir  # noqa: B018
+    assert caught.value.got == "tile * 2 + 2 turns" and "leave out .persistent()" in caught.value.hint
+
+
+def test_probabilities_are_held_as_the_next_product_wants_them():
+    """Scores in shared memory or of another type would not be; the instruction says what it takes."""
+    made = attention.definition()
+    product = MatMul.split(8).unroll().done()
+    strategy = made.tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, Move.done()).split(n=32).pipeline(2).specialize(128)
+    strategy = (
+        strategy.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup).step("s", MatMul.split(16).unroll().done())
+    )
+    with pytest.raises(MatchError) as caught:
+        strategy.step("pv", product).done()(attention.spec(64, 64, 64, made=made)).program(TARGET).ir  # noqa: B018
+    assert "WGMMA_F16_F32_HELD" in str(caught.value) and "64xnx16" in str(caught.value)
+
+
+def test_descriptors_are_made_once_a_turn():
+    """What unrolled loops add to an address is added to the descriptor, and stages are the same for all lanes; a plain product stays as it is."""
+    text = programs(64, 96, 64, {"bn": 32}).cuda
+    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ s_d \* 2,", text)
+    assert re.search(r"v_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ pv_n \* 128,", text)
+    assert re.search(r"#pragma unroll 1\n *for \(int n = 0; n < 3; \+\+n\) {", text)
+    plain = hopper.strategy(hopper.spec(512, 512, 512)).program(TARGET)
+    assert not awaited(plain.ir) and re.search(r"matrix_descriptor<0, 1024, 1>\(a_sh_address .* \* 32\),", plain.cuda)
+
+
+def test_printed_text(tmp_path):
+    """The text itself, run by threads in random order."""
+    if printed_text.COMPILER is None:
+        pytest.skip("no C++ compiler")
+    made = [programs(70, 40, 64, {"bn": 16}, options, heads=2) for options in ({}, {"causal": True, "lse": True})]
+    host = printed_text.HostProgram([printed_text.Printed.of(one) for one in made], tmp_path)
+    for number, one in enumerate(made):
+        arrays = inputs(one.spec)
+        expected, _ = softmax(*arrays.values(), causal=bool(number))
+        np.testing.assert_allclose(host.run(number, arrays, seed=4)["O"].astype(np.float32), expected, atol=3e-3)
+
+
+@pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
+@pytest.mark.parametrize(
+    ("d", "values", "options"),
+    [
+        (128, {}, {}),
+        (64, {"bm": 192}, {}),
+        (128, {"bm": 192, "bn": 80}, {"lse": True}),
+        (128, {}, {"causal": True}),
+        (64, {}, {"causal": True}),
+    ],
+)
+def test_no_spills(d, values, options):
+    """Two blocks of keys and more; a product that is serialised, or waits where nothing says so, would be a warning."""
+    made = attention.definition(**options)
+    program = hopper_attention.by_rows(made).with_(**values)(attention.spec(512, 512, d, heads=16, made=made)).program(TARGET)
+    found = compile_cuda(program.cuda, TARGET).resources[program.name]
+    assert not found.spill_stores and not found.spill_loads and not found.stack_frame

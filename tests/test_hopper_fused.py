@@ -1,0 +1,109 @@
+"""Fused products on Hopper: dual, row sums, LSTM, multilayer perceptrons, by TMA, wgmma and a producer.
+
+The formulas are those of `test_fused_products`.
+"""
+
+import contextlib
+import random
+
+import printed_text
+import pytest
+from faults import dropped
+from test_fused_products import arrays_of, bound, problems_of, require_right
+
+from fireiron import *
+from fireiron.check import safety
+from fireiron.errors import SimulationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.ir import Completion, execs
+from fireiron.sim import simulate
+
+TARGET = "sm_90a"
+FORMULA = {
+    "dual:hopper": "dual",
+    "gated:hopper": "gated",
+    "gemm_row_sum:hopper": "gemm_row_sum",
+    "lstm:hopper": "lstm",
+    "lstm:hopper_tanh": "lstm:tanh",
+    "mlp:hopper": "mlp",
+}
+"""By strategy, as which other one it computes."""
+
+PRODUCTS = tuple(name for name in FORMULA if not name.startswith("mlp"))
+SMALL = {"bm": 64, "bn": 64, "bk": 32, "stages": 2}
+CASES = [
+    *((name, (128, 128, 64), SMALL) for name in PRODUCTS),
+    *((name, (70, 72, 40), {**SMALL, "bm": 128}) for name in PRODUCTS),
+    *(("mlp:hopper", sizes, {"bm": 64, "stages": 2}) for sizes in ((128, 64, 1), (70, 64, 4))),
+]
+
+
+def made(name, sizes, values, **options):
+    """A strategy on a problem."""
+    return bound(name, sizes, values, **options, **({"form": "tanh"} if name.endswith("tanh") else {}))
+
+
+@pytest.mark.parametrize(("name", "sizes", "values"), CASES)
+def test_simulated(name, sizes, values):
+    """In step, and with warps in random order; no finding; all loads by TMA, and all products by wgmma."""
+    strategy = made(name, sizes, values)
+    kernel = strategy.program(TARGET).ir
+    assert not problems_of(kernel)
+    inside = [one for one, _ in execs(kernel.body)]
+    copied = [one for one in inside if one.spec.copies and one.spec.src.memory.of_grid and one.spec.dst.memory.of_block]
+    assert copied and all(one.completion is Completion.RING for one in copied)
+    assert all(one.completion is Completion.PRODUCT for one in inside if one.spec.contracts)
+    assert {"TMA_STORE", "STMATRIX_WARPGROUP"} <= {one.instruction.name for one in inside}
+    arrays = arrays_of(strategy.spec)
+    for order in (None, random.Random(7)):
+        require_right(FORMULA[name], strategy.spec, simulate(kernel, arrays, order=order).outputs, arrays)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "values"),
+    [("gemm_row_sum:hopper", (128, 64, 96), {**SMALL, "bm": 128}), ("mlp:hopper", (64, 64, 3), {"bm": 64, "stages": 2})],
+)
+def test_missing_synchronization_is_found(name, sizes, values):
+    """By the check; what it does not miss the simulator does, or the result is right without it: a wait that others make needless."""
+    strategy = made(name, sizes, values)
+    kernel = strategy.program(TARGET).ir
+    arrays, planted = arrays_of(strategy.spec), list(dropped(kernel))
+    found = [bool(safety(faulty)) for _, faulty in planted]
+    kinds = {type(one).__name__ for (one, _), fault in zip(planted, found, strict=True) if fault}
+    assert sum(found) > 8 and kinds >= {"Acquire", "Release", "Wait", "Commit", "Fence"}
+    for (_, faulty), fault in zip(planted, found, strict=True):
+        with contextlib.suppress(SimulationError):
+            if not fault:
+                require_right(FORMULA[name], strategy.spec, simulate(faulty, arrays, order=random.Random(2)).outputs, arrays)
+
+
+def test_sizes_known_at_run_time():
+    for name, sizes, symbols in (
+        ("dual:hopper", tuple(sym(one, multiple_of=8) for one in "MNK"), {"M": 72, "N": 80, "K": 40}),
+        ("mlp:hopper", (sym("M"), 64, sym("L", high=100)), {"M": 70, "L": 3}),
+    ):
+        strategy = made(name, sizes, SMALL if "mlp" not in name else {"bm": 64, "stages": 2})
+        kernel = strategy.program(TARGET).ir
+        assert not problems_of(kernel)
+        arrays = arrays_of(strategy.spec, symbols)
+        require_right(FORMULA[name], strategy.spec, simulate(kernel, arrays, symbols, order=random.Random(3)).outputs, arrays)
+
+
+@pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+def test_printed_text(tmp_path):
+    """The text itself on the CPU, threads in random order."""
+    chosen = [("gemm_row_sum:hopper", (70, 72, 40), SMALL), ("mlp:hopper", (70, 64, 3), {"bm": 64, "stages": 2})]
+    strategies = [made(*one) for one in chosen]
+    host = printed_text.HostProgram([printed_text.Printed.of(one.program(TARGET)) for one in strategies], tmp_path)
+    for number, (name, _, _) in enumerate(chosen):
+        arrays = arrays_of(strategies[number].spec)
+        require_right(FORMULA[name], strategies[number].spec, host.run(number, arrays, seed=5), arrays)
+
+
+@pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
+@pytest.mark.parametrize("name", FORMULA)
+def test_no_spills(name):
+    """With the tunables as they are; a product that is serialised, or waits where nothing says so, would be a warning."""
+    program = made(name, (1024, 128, 20) if "mlp" in name else (4096, 4096, 4096), {}).program(TARGET)
+    found = compile_cuda(program.cuda, TARGET).resources[program.name]
+    assert not found.spill_stores and not found.spill_loads and not found.stack_frame
