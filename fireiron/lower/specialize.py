@@ -157,9 +157,11 @@ def _fresh(kernel: Kernel, wanted: str) -> str:
 
 
 def _counted(kernel: Kernel, ring: Ring) -> Ring:
-    """The ring with the bytes that fill a stage, and the warps that empty it."""
-    loads = [one for one, _ in execs(kernel.body) if one.ring == ring.name]
-    size = sum(_brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes for one in loads)
+    """The ring with the bytes that fill a stage, and the warps that empty it; each turn is filled alike, whichever list fills it."""
+    sizes: dict[Expr, int] = {}
+    for one in (load for load, _ in execs(kernel.body) if load.ring == ring.name):
+        sizes[one.turn] = sizes.get(one.turn, 0) + _brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes
+    size = max(sizes.values(), default=0)
     blocks = len({rank for peers in _fillers(kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
     return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS) * blocks)
 
