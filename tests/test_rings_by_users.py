@@ -7,12 +7,13 @@ import attrs
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
-from ringed import TARGET, dropped, errors, is_load, of_kind, ring_faults, roles_of, with_changed
+from ringed import TARGET, dropped, errors, halves, is_load, of_kind, product, ring_faults, roles_of, with_changed
 from test_rings import is_harmless
 from touching import buffer, i, kernel, loop, on_registers, products, reads
 
 from fireiron import *
 from fireiron import ir
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.synchronization import synchronization, text
 from fireiron.lower.products import products as ordered
 from fireiron.sim import simulate
@@ -313,6 +314,22 @@ def test_printed_texts_on_a_cpu(tmp_path):
         for seed in (1, 2):
             made = host.run(number, arrays, {}, seed)
             assert all(np.allclose(made[name], value, rtol=1e-2) for name, value in wanted(program.spec, arrays).items())
+
+
+def test_texts_hold_what_a_wait_makes_known():
+    """Each accumulator behind the wait for it, that of the last turns too; a product alone is waited for as it was."""
+    text = pair("u v low").program(TARGET).cuda
+    inside, behind = text[text.index("wgmma_wait<1>();") :], text[text.rindex("wgmma_wait<0>();") :]
+    assert inside.splitlines()[1].strip() == "hold(u);" and behind.splitlines()[1].strip() == "hold(v);"
+    assert "hold(" not in product()(halves(128, 64, 192)).program(TARGET).cuda
+
+
+@pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
+@pytest.mark.parametrize("order", ["u low v", "u v low high"])
+def test_compiles_without_serialisation(order):
+    program = pair(order).program(TARGET)
+    resources = compile_cuda(program.cuda, TARGET).resources[program.name]
+    assert resources.spill_stores == resources.stack_frame == 0
 
 
 # ---------------------------------------------------------------------------------------------- planted faults

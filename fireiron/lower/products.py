@@ -36,6 +36,7 @@ from fireiron.ir import (
     Wait,
     execs,
     statements,
+    unknown,
 )
 from fireiron.lower.specialize import touches_stage
 from fireiron.values.expr import Expr, all_of, as_expr, less, mod
@@ -158,6 +159,7 @@ class _Follower:
             if isinstance(one, Acquire):
                 numbers.setdefault(one.ring, set()).add(one.number)
         self.several = {ring for ring, found in numbers.items() if len(found) > 1}
+        self.several_accumulators = bool(self.rings) and len(self._registers(self.products, write=True)) > 1
         self.groups: dict[int, _Group] = {}
 
     def all(self) -> tuple[Stmt, ...]:
@@ -276,13 +278,15 @@ class _Writer:
                 self.result.append(statement)
             case Release(side=Side.EMPTY) if statement.ring in self.follower.rings:
                 turn = _Turn(statement.ring, statement.number)
-                self.sky.turns[turn, 0] = attrs.evolve(self.sky.turns[turn, 0], over=True)
+                self.sky.turns[turn, 0] = attrs.evolve(self.sky.turns.get((turn, 0), _Held()), over=True)
                 self.result += self._given_back()
             case Wait(completion=Completion.PRODUCT, groups=groups):
                 self.result.append(statement)
                 self.sky.wait(groups)
             case For():
                 self._for(statement)
+            case _ if any(_matters(one) for child in statement.children for one in statements(child)):
+                raise unknown(statement, "products")
             case _:
                 self._wait_for_registers(statement, *self.follower.touched(statement))
                 self.result.append(statement)
@@ -335,10 +339,21 @@ class _Writer:
         if not met:
             return
         names = frozenset().union(*met.values())
-        found = ", ".join(sorted(names))
-        reason = f"{found} {'is' if len(names) == 1 else 'are'} there"
         orders = tuple(one for one in _met(self.follower.products, behind, first_writes=False) if one.buffer in names)
-        self._put(Wait(min(self.sky.groups[number] for number in met), reason, PRODUCT, orders=orders))
+        left = min(self.sky.groups[number] for number in met)
+        written = {name for number, found in met.items() for name in found & self.follower.groups[number].writes}
+        states = ((written, "is", "are", "there"), (names - written, "has", "have", "been read"))
+        parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
+        reason = "; ".join(parts)
+        holds = tuple(sorted(written.union(self._held(left)))) if self.follower.rings else ()
+        self._put(Wait(left, reason, PRODUCT, holds, orders=orders))
+
+    def _held(self, left: int) -> tuple[str, ...]:
+        """The registers that a wait for turns makes known: all of the groups that are done then, where there are several accumulators."""
+        if not self.follower.several_accumulators:
+            return ()
+        done = [self.follower.groups[number] for number, age in self.sky.groups.items() if age >= left]
+        return tuple(sorted(frozenset().union(*(group.writes for group in done))))
 
     def _put(self, wait: Wait) -> None:
         """A wait, and what may be given back then: in front of the notes about what comes behind, and of the turns acquired for that."""
@@ -379,7 +394,7 @@ class _Writer:
         lags = sorted({lag for _, lag in done})
         parts = (f"{self._names(turn for turn, lag in done if lag == one)} of {_when(one)}" for one in lags)
         orders = self._orders((turn for turn, _ in done), self.body, self.loop)
-        self._put(Wait(number, f"{' and '.join(parts)} have been read", PRODUCT, orders=orders))
+        self._put(Wait(number, f"{' and '.join(parts)} have been read", PRODUCT, self._held(number), orders=orders))
 
     def _after_loop(self) -> None:
         """Behind a loop the turns of its last iterations are given back, once the products that read them are done."""
@@ -389,7 +404,8 @@ class _Writer:
         turns = list(dict.fromkeys(turn for turn, _ in keys))
         number = min(self.sky.turns[key].age or 0 for key in keys)
         orders = self._orders(turns, loop.body, loop)
-        self.result.append(Wait(number, f"{self._names(turns)} of the last turn have been read", PRODUCT, orders=orders))
+        said = f"{self._names(turns)} of the last turn have been read"
+        self.result.append(Wait(number, said, PRODUCT, self._held(number), orders=orders))
         self.sky.wait(number)
         releases = _releases(self.follower.rings, loop.body)
         for turn, lag in sorted(keys, key=lambda key: -key[1]):
