@@ -9,13 +9,14 @@ import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from ringed import TARGET, dropped, errors, halves, is_load, of_kind, product, ring_faults, roles_of, with_changed
 from test_rings import is_harmless
-from touching import buffer, i, kernel, loop, on_registers, products, reads
+from touching import K, buffer, i, kernel, loop, on_registers, products, reads
 
 from fireiron import *
 from fireiron import ir
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.synchronization import synchronization, text
 from fireiron.lower.products import products as ordered
+from fireiron.lower.specialize import specialize
 from fireiron.sim import simulate
 from fireiron.strategies import gated, gemm_row_sum
 from fireiron.values.expr import as_expr, mod
@@ -242,6 +243,29 @@ def test_a_wait_counts_the_groups_behind_the_youngest_clash():
     groups = [word for name in "urq" for word in (f"product {name}", "commit")]
     for name, left in zip("urq", (2, 1, 0), strict=True):
         assert by_hand(*three, on_registers(name)) == [*groups, f"wait {left}", f"do {name}"]
+
+
+def test_a_loop_that_may_not_run():
+    """The wait behind it is for the way on which fewer groups were committed; of a loop that runs three times, three were."""
+    first, inside = products(0, name="a", registers="u"), (products(0, name="a", registers="r"), on_registers("q"))
+    assert by_hand(first, loop(K, *inside), on_registers("u"))[-2:] == ["wait 0", "do u"]
+    assert by_hand(first, loop(1, *inside), on_registers("u"))[-2:] == ["wait 1", "do u"]
+
+
+def test_a_first_turn_in_front_of_the_loop_is_given_back_there():
+    """A stage says which turn an access means: the loop behind uses others."""
+    before = pair("u low v").program(TARGET).stages["prune"]
+    (found,) = [one for one in before.body if isinstance(one, ir.For) and one.producers]
+    first = ir.substituted(found.body, {found.var: as_expr(0)})
+    rest = attrs.evolve(found, extent=found.extent - 1, body=ir.substituted(found.body, {found.var: found.var + 1}))
+    body = [part for one in before.body for part in ((*first, rest) if one is found else (one,))]
+    kernel = ordered(specialize(attrs.evolve(before, body=tuple(body))))
+    assert {ring.bytes for ring in kernel.rings} == {2 * 64 * 64 * 2}
+    words = short(roles_of(kernel)[0].body)
+    place = next(number for number, one in enumerate(words) if isinstance(one, list))
+    turns = [one for one in words[:place] if one.split()[0] in ("full", "empty", "wait")]
+    assert turns == ["full a 0", "wait 0", "empty a 0", "full c 0", "wait 0", "empty c 0"]
+    assert "empty a k + 1" in words[place] and "empty c k later" in words[place]
 
 
 def test_turns_of_one_ring_in_several_lists():
