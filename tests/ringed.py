@@ -243,12 +243,16 @@ def is_across(statement):
 
 def ring_faults(kernel):
     """`(name, faulty kernel)`: everything that orders producer and consumers, left out, moved or weakened, and stages mixed up."""
-    (ring,) = [one for one in kernel.rings if one.buffers]
-    stages = ring.stages
+    rings = [one for one in kernel.rings if one.buffers]
     yield from cluster_faults(kernel)
+    turns = {"dropped": dropped, "a turn later": later(1), "a round later": lambda one: later(kernel.ring(one.ring).stages)(one)}
+    if len(rings) > 1:
+        others = {one.name: rings[number - 1].name for number, one in enumerate(rings)}
+        turns |= {"of another ring": lambda one: (attrs.evolve(one, ring=others.get(one.ring, one.ring)),)}
+        yield from early_releases(kernel)
     for kind, changes in (
-        (ir.Acquire, {"dropped": dropped, "a turn later": later(1), "a round later": later(stages)}),
-        (ir.Release, {"dropped": dropped, "a turn later": later(1), "a round later": later(stages), "by all lanes": by_all_lanes}),
+        (ir.Acquire, turns),
+        (ir.Release, {**turns, "by all lanes": by_all_lanes}),
         (ir.Wait, {"dropped": dropped, "weaker": weaker}),
         (ir.Commit, {"dropped": dropped}),
         (ir.Barrier, {"dropped": dropped}),
@@ -259,12 +263,48 @@ def ring_faults(kernel):
             for name, change in changes.items():
                 if change(one) != (one,):
                     yield f"{name}: {kind.__name__} {number}, {one}", with_changed(kernel, which, number, change)
-    for name, changed in (
-        ("more bytes", {"bytes": ring.bytes + 16}),
-        ("fewer bytes", {"bytes": ring.bytes - 4096}),
-        ("a consumer less", {"consumers": ring.consumers - 1}),
-        ("a consumer more", {"consumers": ring.consumers + 1}),
-    ):
-        yield name, with_rings(kernel, lambda one, changed=changed: attrs.evolve(one, **changed))
-    yield "a load to another stage", with_changed(kernel, is_load, 0, stage_moved(1, stages))
-    yield "a product of another stage", with_changed(kernel, is_product, 0, stage_moved(0, stages))
+    for ring in rings:
+        for name, changed in (
+            ("more bytes", {"bytes": ring.bytes + 16}),
+            ("fewer bytes", {"bytes": ring.bytes - 4096}),
+            ("a consumer less", {"consumers": ring.consumers - 1}),
+            ("a consumer more", {"consumers": ring.consumers + 1}),
+        ):
+            changed = attrs.evolve(ring, **changed)
+            yield f"{name} of {ring.name}", with_rings(kernel, lambda one, ring=ring, changed=changed: changed if one is ring else one)
+        filling = with_changed(kernel, lambda one, ring=ring: is_load(one) and one.ring == ring.name, 0, stage_moved(1, ring.stages))
+        yield f"a load to another stage of {ring.name}", filling
+        for position in range(2):
+            using = [one for one in ir.statements(kernel.body) if is_product(one) and one.accesses[position].buffer in ring.buffers]
+            if using:
+                moved = with_changed(kernel, lambda one, using=using: one is using[0], 0, stage_moved(position, ring.stages))
+                yield f"a product of another stage of {ring.name}, {position}", moved
+
+
+def early_releases(kernel):
+    """`(name, faulty kernel)`: each stage given back in front of the wait, or the barrier, behind which it is."""
+    for number, one in enumerate(filter(of_kind(ir.Release, side=ir.Side.EMPTY), ir.statements(kernel.body))):
+        for body in lists_of(kernel.body):
+            place = next((at for at, other in enumerate(body) if other is one), None)
+            waits = [at for at, other in enumerate(body[:place]) if isinstance(other, (ir.Wait, ir.Barrier))] if place is not None else []
+            if waits:
+                moved = (*body[: waits[-1]], one, *body[waits[-1] : place], *body[place + 1 :])
+                yield f"early: Release {number}, {one}", with_list(kernel, body, moved)
+
+
+def lists_of(body):
+    """All lists of statements in one, itself included."""
+    yield body
+    for one in body:
+        for child in one.children:
+            yield from lists_of(child)
+
+
+def with_list(kernel, old, new):
+    """The kernel with another list in the place of one."""
+
+    def change(one):
+        children = tuple(new if child is old else child for child in one.children)
+        return (one.rebuilt(children),) if any(child is new for child in children) else (one,)
+
+    return attrs.evolve(kernel, body=ir.rewritten(kernel.body, change))

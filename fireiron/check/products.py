@@ -1,4 +1,5 @@
-"""Registers of products under way: nothing but products touches them before they are waited for, and a fence stands in front of products.
+"""Registers of products under way: before they are waited for nothing but products touches those that they write, and nothing writes
+those that they read; and a fence stands in front of products.
 
 A warpgroup's products run beside its threads (wgmma, PTX ISA 9.7.15.5). The program of one thread is followed; loops run often enough
 that every group that an iteration leaves behind is met by the next ones, as all iterations commit and wait alike.
@@ -7,6 +8,8 @@ that every group that an iteration leaves behind is met by the next ones, as all
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import attrs
 
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene
@@ -46,6 +49,19 @@ def check_products(scene: Scene) -> tuple[Finding, ...]:
     return tuple(run.findings.values())
 
 
+@attrs.define
+class _Registers:
+    """The registers of products: those that they write, and those that they only read."""
+
+    written: set[str] = attrs.field(factory=set)
+    read: set[str] = attrs.field(factory=set)
+
+    def add(self, written: set[str], read: set[str]) -> None:
+        """Those of a further product."""
+        self.written |= written
+        self.read |= read
+
+
 class _Run:
     """A thread on its way; `groups` are the registers of each group under way, oldest first, `open` those not committed yet."""
 
@@ -53,8 +69,8 @@ class _Run:
         self.private = {buffer.name for buffer in scene.kernel.buffers if buffer.memory.private}
         waits = [one.groups for one in statements(scene.kernel.body) if isinstance(one, Wait) and one.completion is PRODUCT]
         self.turns = max(waits, default=0) + 2
-        self.open: set[str] = set()
-        self.groups: list[set[str]] = []
+        self.open = _Registers()
+        self.groups: list[_Registers] = []
         self.touched: set[str] = set()
         self.findings: dict[tuple[int, str], Finding] = {}
 
@@ -67,23 +83,27 @@ class _Run:
                     for _ in range(self.turns if count is None else min(count, self.turns)):
                         self.follow(statement.body)
                 case Exec(completion=Completion.PRODUCT):
-                    used = self._registers(statement)
-                    self._refuse(statement, used & self.touched, "was touched since the last fence of registers")
-                    self.open |= used
+                    written, read = self._registers(statement)
+                    self._refuse(statement, (written | read) & self.touched, "was touched since the last fence of registers")
+                    for one in (self.open, *self.groups):
+                        # Products add to the same registers one behind the other; a factor is another matter.
+                        self._refuse(statement, one.written & read | one.read & written, "is used by a product under way")
+                    self.open.add(written, read)
                 case Exec():
-                    used = self._registers(statement)
-                    self._refuse(statement, used & self.open.union(*self.groups), "is used by a product under way")
-                    self.touched |= used
+                    written, read = self._registers(statement)
+                    for one in (self.open, *self.groups):
+                        self._refuse(statement, one.written & (written | read) | one.read & written, "is used by a product under way")
+                    self.touched |= written | read
                 case Fence(reach=Reach.REGISTERS):
                     self.touched.clear()
                 case Commit(completion=Completion.PRODUCT):
                     self.groups.append(self.open)
-                    self.open = set()
+                    self.open = _Registers()
                 case Wait(completion=Completion.PRODUCT, groups=groups):
                     del self.groups[: max(len(self.groups) - groups, 0)]
                 case Roles():
                     for child in statement.children:
-                        self.open, self.groups, self.touched = set(), [], set()
+                        self.open, self.groups, self.touched = _Registers(), [], set()
                         self.follow(child)
                 case Let() | Comment() | Barrier() | ClusterBarrier() | Fence() | Commit() | Wait() | Acquire() | Release() | Chain():
                     pass
@@ -92,11 +112,14 @@ class _Run:
 
     def end(self) -> None:
         """A product that no commit makes a group cannot be waited for."""
-        for name in self.open:
+        for name in sorted(self.open.written | self.open.read):
             self._add(name, None, f"{name}: a product is never committed, so nothing can wait for it")
 
-    def _registers(self, statement: Exec) -> set[str]:
-        return {access.buffer for access in statement.accesses if access.buffer in self.private}
+    def _registers(self, statement: Exec) -> tuple[set[str], set[str]]:
+        """The registers that a statement writes, and those that it only reads."""
+        mine = [access for access in statement.accesses if access.buffer in self.private]
+        written = {access.buffer for access in mine if access.write}
+        return written, {access.buffer for access in mine} - written
 
     def _refuse(self, statement: Exec, names: set[str], why: str) -> None:
         for name in sorted(names):

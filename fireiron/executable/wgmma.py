@@ -227,7 +227,8 @@ class Wgmma(Executable):
     def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
         if isinstance(statement, Wait):
             line = f"{printer.function(WAIT)}<{statement.groups}>();"
-            return [Noted(line, statement.reason) if statement.reason else line]
+            held = [f"{printer.function(hold(self.result))}({name});" for name in statement.holds]
+            return [Noted(line, statement.reason) if statement.reason else line, *held]
         return [f"{printer.function(COMMIT if isinstance(statement, Commit) else FENCE)}();"]
 
     def _function(self, columns: int, transposed: tuple[bool, ...]) -> Function:
@@ -378,6 +379,24 @@ WAIT = Function(
     "all but the last so many groups of products are done",
     "int groups",
 )
+
+
+@functools.cache
+def hold(kind: DType) -> Function:
+    """The function that takes registers of a type as they are at its place, so that no use of them moves in front of it."""
+    words, letter = ("values", "f") if kind == float32 else ("reinterpret_cast<unsigned*>(values)", "r")
+    last = "count" if kind.bytes == 4 else f"count / {4 // kind.bytes}"
+    return Function(
+        "hold",
+        (f"{kind.cuda} (&values)[count]",),
+        (
+            "#pragma unroll",
+            f"for (int word = 0; word < {last}; ++word)",
+            f'  asm volatile("" : "+{letter}"({words}[word]) :: "memory");',
+        ),
+        "registers that products wrote are used behind the wait for them",
+        "int count",
+    )
 
 
 def _family() -> tuple[Wgmma, ...]:

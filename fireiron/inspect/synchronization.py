@@ -214,18 +214,37 @@ def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
     loop = _turns(consumers.body, ring)
     if loop is None or not loop.period:
         return 0, _WHY_SINGLE
-    waits = [one for one in loop.body if isinstance(one, Wait) and one.completion is Completion.PRODUCT]
+    wait = _waited(loop.body, ring)
     groups = consumers.threads // 128
-    if not waits:
+    if wait is None:
         return 0, "nothing reads a stage when the statement that uses it is over"
-    depth = waits[-1].groups
+    depth = wait.groups
+    if all(one.behind is None or one.behind.ring != ring.name for one in wait.orders):
+        turn = "" if any(_of_this_turn(one, ring) for one in loop.body) else " a turn later"
+        return depth, f"a stage is given back{turn} where products are waited for anyway: {wait.reason}"
     if loop.in_flight is not None:
         return depth, f"asked for by in_flight({loop.in_flight})"
     if depth:
         return depth, "one warpgroup: its next products are issued while these run, and the stage is given back a turn later"
-    if ring.stages == 1 and groups <= 1:
-        return depth, "of one stage there is none to go on with"
+    if groups <= 1:
+        return depth, "of one stage there is none to go on with" if ring.stages == 1 else "all products of a turn are done at its end"
     return depth, f"{groups} warpgroups: while one waits for its products, those of the others run"
+
+
+def _waited(body: Sequence[Stmt], ring: Ring) -> Wait | None:
+    """The wait for products behind which a loop gives a stage of a ring back, if any stands in it."""
+    found: Wait | None = None
+    for one in body:
+        if isinstance(one, Wait) and one.completion is Completion.PRODUCT:
+            found = one
+        elif _is_of(one, ring) and isinstance(one, Release):
+            return found
+    return found
+
+
+def _of_this_turn(statement: Stmt, ring: Ring) -> bool:
+    """Whether a stage is given back in the iteration that uses it: no condition but for which lane speaks."""
+    return isinstance(statement, Release) and statement.ring == ring.name and len(conjuncts(statement.active)) <= 1
 
 
 def _turns(body: Sequence[Stmt], ring: Ring) -> For | None:
@@ -243,6 +262,9 @@ class _Reader:
     def __init__(self, kernel: Kernel, role: Role | None) -> None:
         self.kernel, self.role = kernel, role
         self.open: dict[Completion, list[Exec]] = {kind: [] for kind in Completion}
+        self.committed: list[str] = []
+        self.waited: Wait | None = None
+        self.several = len([ring for ring in kernel.rings if ring.buffers]) > 1
 
     def points(self, body: Iterable[Stmt], loops: tuple[str, ...]) -> Iterator[Point]:
         """The statements of a list that order others."""
@@ -263,7 +285,7 @@ class _Reader:
                 return Point(name, loops, f"barrier {one.scope}", _of_barrier(one), _grouped(one.orders), self._why_barrier(one))
             case Wait():
                 kind = f"wait {_UNDER_WAY[one.completion]} {one.groups}"
-                return Point(name, loops, kind, self._unit(one.completion), _grouped(one.orders), _why_wait(one))
+                return Point(name, loops, kind, self._unit(one.completion), _grouped(one.orders), self._why_wait(one))
             case Fence(reach=Reach.REGISTERS):
                 why = "wgmma takes registers as they were at this fence: without it what threads did to them may come later"
                 return Point(name, loops, "fence registers", "each warpgroup", _grouped(one.orders), why)
@@ -278,6 +300,15 @@ class _Reader:
                 return Point(name, loops, f"chain {link.value}", "each thread", (), _WHY_CHAINED[link])
             case Acquire() | Release():
                 return self._turn(one, name, loops)
+
+    def _why_wait(self, wait: Wait) -> str:
+        why = _why_wait(wait)
+        if wait.completion is Completion.PRODUCT:
+            self.waited = wait
+            left = list(dict.fromkeys(self.committed[-wait.groups :])) if wait.groups else []
+            if left and len(set(self.committed)) > 1:
+                why = f"{why}, products of {' and of '.join(left)}"
+        return why
 
     def _unit(self, completion: Completion) -> str:
         """Who waits for what is under way: whoever issued it."""
@@ -300,6 +331,8 @@ class _Reader:
         self.open[commit.completion] = []
         buffer = 0 if commit.completion is Completion.BULK else -1
         what = _joined((one.accesses[buffer].buffer for one in issued), (one.instruction.name for one in issued))
+        if commit.completion is Completion.PRODUCT:
+            self.committed.append(", ".join(dict.fromkeys(one.accesses[buffer].buffer for one in issued)))
         if not issued:
             return f"an empty group, so that groups are counted as turns are; {_INSTRUCTIONS[commit.completion]} completes by groups"
         return f"{what} become a group; {_INSTRUCTIONS[commit.completion]} is waited for by groups"
@@ -317,6 +350,8 @@ class _Reader:
             scope = "one thread" if self.role is not None and self.role.elected else "each thread"
         else:
             why = _why_release(one, ring, len(conjuncts(one.active)))
+            if not full and self.several and self.waited is not None and any(user.completion is Completion.PRODUCT for user in users):
+                why = f"{why}; the wait in front ({self.waited.reason}) leaves no group that reads it"
             scope = "one thread" if full else "one lane a warp"
         verb = "acquire" if isinstance(one, Acquire) else "release"
         return Point(role, loops, f"{verb} {one.side.value} {ring.name}", scope, _grouped(orders), why)

@@ -437,11 +437,15 @@ class Commit(Stmt):
 
 @attrs.frozen
 class Wait(Stmt):
-    """A thread goes on when at most `groups` of the groups that it committed last are still under way."""
+    """A thread goes on when at most `groups` of the groups that it committed last are still under way.
+
+    `holds` are registers, by buffer, whose values are those behind it: a compiler knows of no wait, and would use them before.
+    """
 
     groups: int
     reason: str = ""
     completion: Completion = Completion.GROUP
+    holds: tuple[str, ...] = ()
     orders: tuple[Dependence, ...] = _orders()
 
 

@@ -148,12 +148,20 @@ class _Pipeline:
         self._require_equal_turns(loop)
         # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
         number = self._turn(loop)
-        name = self._fresh(f"{loop.var.name}_ring")
-        names = self._staged(loads, loop)
         stage = mod(number, as_expr(loop.stages))
-        body = _staged([*loads, *rest], names, loop.stages, stage)
-        body = list(edited(body, lambda one: attrs.evolve(one, ring=name, turn=number) if one.completion is Completion.RING else one))
-        self.rings.append(Ring(name, loop.stages, tuple(sorted(names))))
+        names = self._staged(loads, loop)
+        users = _by_users(rest, [name for one in loads for name in sorted(_written(one) & names)])
+        shared = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
+        of_buffer: dict[str, str] = {}
+        for together in shared:
+            ring = Ring(self._fresh(f"{together[0] if len(shared) > 1 else loop.var.name}_ring"), loop.stages, tuple(sorted(together)))
+            self.rings.append(ring)
+            of_buffer |= dict.fromkeys(together, ring.name)
+
+        def edit(one: Exec) -> Exec:
+            return attrs.evolve(one, ring=of_buffer[one.accesses[1].buffer], turn=number) if one.completion is Completion.RING else one
+
+        body = edited(_staged([*_in_order(loads, shared), *rest], names, loop.stages, stage), edit)
         inner = attrs.evolve(loop, body=tuple(body), stages=0, period=loop.stages)
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
 
@@ -176,12 +184,10 @@ class _Pipeline:
         """A list whose loads by an engine, outside of loops with a producer, have rings, one for all that the same statements use: of two
         stages where the list is executed again and again, so that the next turn is on its way while this one is used.
         """
-        together: dict[tuple[int, ...], list[str]] = {}
-        for buffer in [one.accesses[1].buffer for one in body if _is_open(one)]:
-            users = (number for number, one in enumerate(body) if buffer in _read(one) and not _is_open(one))
-            together.setdefault(tuple(users), []).append(buffer)
+        uses = [one for one in body if not _is_open(one)]
+        shared = _by_users(uses, [one.accesses[1].buffer for one in body if _is_open(one)]).values()
         number, stages = self._turn(), 2 if self.around else 1
-        for buffers in together.values():
+        for buffers in shared:
             ring = Ring(self._fresh(f"{buffers[0]}_ring"), stages, tuple(buffers))
             self.rings.append(ring)
             self.single.add(ring.name)
@@ -446,6 +452,28 @@ def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
         loops.append(copy)
         copy = copy.body[0]
     return loops, copy
+
+
+def _by_users(body: Sequence[Stmt], buffers: Iterable[str]) -> dict[tuple[int, ...], list[str]]:
+    """Buffers that the same statements of a list read, by the positions of these."""
+    together: dict[tuple[int, ...], list[str]] = {}
+    read = [_read(one) for one in body]
+    for buffer in dict.fromkeys(buffers):
+        together.setdefault(tuple(number for number, names in enumerate(read) if buffer in names), []).append(buffer)
+    return together
+
+
+def _in_order(loads: Sequence[Stmt], shared: Sequence[Sequence[str]]) -> list[Stmt]:
+    """Loads in the order of the rings that they fill, each with the notes in front of it."""
+    place = {name: number for number, names in enumerate(shared) for name in names}
+    found: list[tuple[int, list[Stmt]]] = []
+    notes: list[Stmt] = []
+    for one in loads:
+        notes.append(one)
+        if not isinstance(one, Comment):
+            found.append((min((place[name] for name in _written(one) if name in place), default=len(place)), notes))
+            notes = []
+    return [one for _, items in sorted(found, key=lambda pair: pair[0]) for one in items] + notes
 
 
 def _has_engine(loop: For) -> bool:

@@ -1,46 +1,464 @@
-"""`products`: the groups of a warpgroup's products, and what orders them with the other uses of its registers.
+"""`products`: the groups of a warpgroup's products, what waits for them, and when the stages that they read are given back.
 
-Products that follow each other with nothing between are a batch: a fence of the registers stands in front of it, and behind it the commit
-that makes it a group. A thread that touches registers of products under way waits for all of them first. When the factors in shared
-memory are free again is for `wait` to say, which knows who writes there.
+Products that follow each other with nothing between are a group: a fence of the registers stands in front of it, and a commit behind.
+What flies is followed through the program, loops until nothing changes. A thread that touches registers which a group under way writes, or
+overwrites those that it reads, waits until as many groups are left as were committed behind the youngest of these. `specialize` gives a
+stage back behind its last use; here that moves to where no group under way reads it, be it an iteration later. What a loop over the turns
+of rings nowhere waits for is waited for at its end. When other factors in shared memory are free again is for `wait` to say, which knows
+who writes there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from fireiron.ir import Comment, Commit, Completion, Dependence, Exec, Fence, For, Kernel, Let, Reach, Roles, Stmt, Wait, execs
+from fireiron.ir import (
+    WARP_SCOPE,
+    Acquire,
+    Barrier,
+    Comment,
+    Commit,
+    Completion,
+    Dependence,
+    Exec,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    Reach,
+    Release,
+    Ring,
+    Roles,
+    Side,
+    Stmt,
+    Wait,
+    execs,
+    statements,
+    unknown,
+)
+from fireiron.lower.specialize import touches_stage
+from fireiron.values.expr import Expr, all_of, as_expr, less, mod
 
 PRODUCT = Completion.PRODUCT
 
+GROUP_THREADS = 128
+
+OLDEST = 32
+"""Groups committed behind another are counted up to this many: to wait for more than are needed is never wrong."""
+
 
 def products(kernel: Kernel) -> Kernel:
-    """The kernel with fences, commits, and waits for registers, around the products of its warpgroups."""
-    if not any(statement.completion is PRODUCT for statement, _ in execs(kernel.body)):
+    """The kernel with its products in groups, the waits for them, and each stage given back where nothing reads it any more."""
+    inside = list(statements(kernel.body))
+    if not any(isinstance(one, Release) or (isinstance(one, Exec) and one.completion is PRODUCT) for one in inside):
         return kernel
-    settled = _Settled(kernel)
-    body, _ = settled.run(_batched(kernel.body, settled.others), frozenset())
-    return attrs.evolve(kernel, body=body)
+    roles = [one for one in kernel.body if isinstance(one, Roles)]
+    if not roles:
+        return attrs.evolve(kernel, body=_Follower(kernel, kernel.body, kernel.workers).all())
+    found = {id(one): one.rebuilt(tuple(_Follower(kernel, role.body, role.threads).all() for role in one.roles)) for one in roles}
+    return attrs.evolve(kernel, body=tuple(found.get(id(one), one) for one in kernel.body))
 
 
-# ---------------------------------------------------------------------------------------------- batches
+# ---------------------------------------------------------------------------------------------- what flies
 
 
-def _batched(body: Iterable[Stmt], others: Sequence[Exec]) -> tuple[Stmt, ...]:
-    """A list with each run of products between a fence and a commit; `others` touch the same registers."""
-    result: list[Stmt] = []
-    run: list[Stmt] = []
-    for statement in body:
-        if _is_product(statement) or (run and isinstance(statement, Let)):
-            run.append(statement)
-            continue
-        result += _batch(run, others)
-        run = []
-        inner = tuple(_batched(child, others) for child in statement.children)
-        result.append(statement.rebuilt(inner) if inner else statement)
-    return (*result, *_batch(run, others))
+@attrs.frozen(eq=False)
+class _Group:
+    """Products that are waited for together: the registers that they write, and those that they only read."""
+
+    products: tuple[Exec, ...]
+    writes: frozenset[str]
+    reads: frozenset[str]
+
+    def meets(self, written: frozenset[str], read: frozenset[str]) -> frozenset[str]:
+        """The registers for which whoever writes and reads some has to wait for it."""
+        return self.writes & (written | read) | self.reads & written
+
+
+@attrs.frozen
+class _Turn:
+    """A turn of a ring, by the expression of its number."""
+
+    ring: str
+    number: Expr
+
+
+@attrs.frozen
+class _Held:
+    """A turn that is held: so many groups were committed behind the youngest that reads it (None: none under way does), and whether its
+    last use is over.
+    """
+
+    age: int | None = None
+    over: bool = False
+
+
+@attrs.define
+class _Sky:
+    """What may be under way at a place of the program.
+
+    `groups` are how many groups were committed behind the last one of each, `turns` who is held, by turn and by how many iterations ago it
+    was acquired.
+    """
+
+    groups: dict[int, int] = attrs.field(factory=dict)
+    turns: dict[tuple[_Turn, int], _Held] = attrs.field(factory=dict)
+
+    def copy(self) -> _Sky:
+        """The same, to be changed."""
+        return _Sky(dict(self.groups), dict(self.turns))
+
+    def commit(self, group: int, read: Iterable[_Turn]) -> None:
+        """A group takes off, which reads the stages of some turns."""
+        self.groups = {other: min(age + 1, OLDEST) for other, age in self.groups.items()} | {group: 0}
+        self.turns = {key: _Held(None if one.age is None else min(one.age + 1, OLDEST), one.over) for key, one in self.turns.items()}
+        for turn in read:
+            self.turns[turn, 0] = attrs.evolve(self.turns[turn, 0], age=0)
+
+    def wait(self, left: int) -> None:
+        """All but the last so many groups are done."""
+        self.groups = {group: age for group, age in self.groups.items() if age < left}
+        self.turns = {
+            key: attrs.evolve(one, age=None if one.age is None or one.age >= left else one.age) for key, one in self.turns.items()
+        }
+
+    def later(self, own: Iterable[_Turn]) -> _Sky:
+        """At the head of the next iteration of a loop whose body acquires the turns `own`."""
+        mine = set(own)
+        return _Sky(self.groups, {(turn, lag + (turn in mine)): held for (turn, lag), held in self.turns.items()})
+
+    def joined(self, other: _Sky) -> _Sky:
+        """What may be under way where two ways meet."""
+        groups = {key: min(one.groups[key] for one in (self, other) if key in one.groups) for key in (*self.groups, *other.groups)}
+        turns = {}
+        for key in (*self.turns, *other.turns):
+            held = [one.turns[key] for one in (self, other) if key in one.turns]
+            ages = [one.age for one in held if one.age is not None]
+            turns[key] = _Held(min(ages, default=None), all(one.over for one in held))
+        return _Sky(groups, turns)
+
+
+# ---------------------------------------------------------------------------------------------- one program
+
+
+class _Follower:
+    """Follows the program of a role, or of all threads."""
+
+    def __init__(self, kernel: Kernel, body: tuple[Stmt, ...], threads: int) -> None:
+        self.body, self.threads = body, threads
+        self.private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
+        self.rings: Mapping[str, Ring] = {ring.name: ring for ring in kernel.rings if ring.buffers}
+        self.loads = {one.accesses[1].buffer: one for one, _ in execs(kernel.body) if one.ring}
+        inside = [one for one, _ in execs(body)]
+        self.products = [one for one in inside if one.completion is PRODUCT]
+        self.others = [one for one in inside if one.completion is not PRODUCT and self._registers([one])]
+        numbers: dict[str, set[Expr]] = {}
+        for one in statements(body):
+            if isinstance(one, Acquire):
+                numbers.setdefault(one.ring, set()).add(one.number)
+        self.several = {ring for ring, found in numbers.items() if len(found) > 1}
+        self.several_accumulators = bool(self.rings) and len(self._registers(self.products, write=True)) > 1
+        self.groups: dict[int, _Group] = {}
+
+    def all(self) -> tuple[Stmt, ...]:
+        """The program with its groups, waits and releases."""
+        return _Writer(self, self.body, None, _Sky(), None).written()
+
+    def group(self, run: Sequence[Stmt]) -> int:
+        """The number of the group of some products."""
+        number = id(run[0])
+        if number not in self.groups:
+            inside = tuple(one for one, _ in execs(run))
+            written, read = self._registers(inside, write=True), self._registers(inside, write=False)
+            self.groups[number] = _Group(inside, written, read - written)
+        return number
+
+    def touched(self, statement: Stmt) -> tuple[frozenset[str], frozenset[str]]:
+        """The registers that a statement writes and reads otherwise than by products."""
+        others = [one for one, _ in execs((statement,)) if one.completion is not PRODUCT]
+        return self._registers(others, write=True), self._registers(others, write=False)
+
+    def used(self, statement: Stmt) -> frozenset[str]:
+        """The registers of the products in a statement."""
+        return self._registers(one for one, _ in execs((statement,)) if one.completion is PRODUCT)
+
+    def reads(self, statement: Stmt, turn: _Turn) -> bool:
+        """Whether a turn's stage is used in a statement."""
+        ring = self.rings[turn.ring]
+        return touches_stage(statement, ring, mod(turn.number, as_expr(ring.stages)) if turn.ring in self.several else None)
+
+    def _registers(self, inside: Iterable[Exec], write: bool | None = None) -> frozenset[str]:
+        found = (access for one in inside for access in one.accesses if access.buffer in self.private)
+        return frozenset(access.buffer for access in found if write in (None, access.write))
+
+    # ------------------------------------------------------------------------------------------ loops
+
+    def loop(self, loop: For, sky: _Sky) -> tuple[For, _Sky]:
+        """A loop, and what may be under way behind it, if `sky` was in front: its turns that are still held are there with it."""
+        own, late, head = set(_turns(self.rings, loop.body)), loop.in_flight, sky
+        if own and loop.period and late is None and self._outlasts(loop, own, sky):
+            late = self._in_flight(own)
+        while True:
+            writer = _Writer(self, loop.body, loop, head.copy(), late)
+            body = writer.written()
+            grown = head.joined(writer.sky.later(own))
+            if grown == head:
+                break
+            head = grown
+        return loop.rebuilt((body,)), writer.sky if loop.extent.low > 0 else sky.joined(writer.sky)
+
+    def _outlasts(self, loop: For, own: set[_Turn], sky: _Sky) -> bool:
+        """Whether a turn of a loop is read when the next iteration is over, too: no statement inside waits for its products."""
+        for _ in range(2):
+            writer = _Writer(self, loop.body, loop, sky.copy(), None, asking=True)
+            writer.written()
+            sky = sky.joined(writer.sky.later(own))
+        return any(lag for turn, lag in writer.sky.turns if turn in own)
+
+    def _in_flight(self, own: Iterable[_Turn]) -> int:
+        """How many groups run on at the end of an iteration, where nothing in it waits for them: with several warpgroups one fills the
+        gaps of the others; and a turn in flight keeps its stage, so of one stage there is none to go on with.
+        """
+        most = min(self.rings[turn.ring].stages for turn in own) - 1
+        return min(1 if self.threads <= GROUP_THREADS else 0, most)
+
+
+def _turns(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> list[_Turn]:
+    """The turns that a list acquires full."""
+    return [_Turn(one.ring, one.number) for one in body if isinstance(one, Acquire) and one.side is Side.FULL and one.ring in rings]
+
+
+def _releases(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> dict[_Turn, Release]:
+    """By turn, the releases of a list."""
+    return {_Turn(one.ring, one.number): one for one in body if isinstance(one, Release) and one.ring in rings}
+
+
+# ---------------------------------------------------------------------------------------------- one list
+
+
+class _Writer:
+    """Writes a list anew: the body of `loop`, or the whole program. At its end at most `late` groups that read its turns fly on.
+
+    One that is only `asking` what flies makes no room for turns.
+    """
+
+    def __init__(
+        self, follower: _Follower, body: tuple[Stmt, ...], loop: For | None, sky: _Sky, late: int | None, asking: bool = False
+    ) -> None:
+        self.follower, self.body, self.loop, self.sky, self.late, self.asking = follower, body, loop, sky, late, asking
+        self.own = _turns(follower.rings, body)
+        self.releases = _releases(follower.rings, body)
+        self.result: list[Stmt] = []
+        self.run: list[Stmt] = []
+        self.last: tuple[For, list[tuple[_Turn, int]]] | None = None
+
+    def written(self) -> tuple[Stmt, ...]:
+        """The list; `sky` is then what may be under way behind it."""
+        for statement in self.body:
+            if not (isinstance(statement, Release) and statement.ring not in self.follower.rings):
+                self._after_loop()
+            if _is_product(statement) or (self.run and isinstance(statement, Let)):
+                self.run.append(statement)
+                continue
+            self._group()
+            self._one(statement)
+        self._group()
+        self._after_loop()
+        self._end()
+        return tuple(self.result)
+
+    def _one(self, statement: Stmt) -> None:
+        match statement:
+            case Acquire(side=Side.FULL) if statement.ring in self.follower.rings:
+                if not self.asking:
+                    self._make_room(statement.ring)
+                self.sky.turns[_Turn(statement.ring, statement.number), 0] = _Held()
+                self.result.append(statement)
+            case Release(side=Side.EMPTY) if statement.ring in self.follower.rings:
+                turn = _Turn(statement.ring, statement.number)
+                self.sky.turns[turn, 0] = attrs.evolve(self.sky.turns.get((turn, 0), _Held()), over=True)
+                self.result += self._given_back()
+            case Wait(completion=Completion.PRODUCT, groups=groups):
+                self.result.append(statement)
+                self.sky.wait(groups)
+            case For():
+                self._for(statement)
+            case _ if any(_matters(one) for child in statement.children for one in statements(child)):
+                raise unknown(statement, "products")
+            case _:
+                self._wait_for_registers(statement, *self.follower.touched(statement))
+                self.result.append(statement)
+
+    def _group(self) -> None:
+        """The products met last become a group."""
+        run, self.run = self.run, []
+        if not run:
+            return
+        number = self.follower.group(run)
+        group = self.follower.groups[number]
+        # Among each other products are in order, but for registers that one writes and the other has as a factor.
+        clash = {one: self.follower.groups[one] for one in self.sky.groups}
+        met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
+        self._wait({one: names for one, names in met.items() if names}, group.products)
+        self.result += [Fence(Reach.REGISTERS, orders=_met(self.follower.others, group.products, first_writes=True)), *run, Commit(PRODUCT)]
+        held = [turn for turn, lag in self.sky.turns if not lag]
+        self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
+
+    def _for(self, loop: For) -> None:
+        written, read = self.follower.touched(loop)
+        met = self._clashes(written, read)
+        if met and not frozenset().union(*met.values()) <= self.follower.used(loop):
+            self._wait(met, self._others(loop))
+        rings = {one.ring for one in statements(loop.body) if isinstance(one, Acquire)}
+        early = [key for key, held in self.sky.turns.items() if key[0] in self.own and key[0].ring in rings and held.over]
+        if early:  # inside the loop they could not be given back, and it wants their stages
+            self._wait_for_turns(early)
+        if not any(_matters(one) for one in statements(loop.body)):
+            self.result.append(loop)
+            return
+        own = set(_turns(self.follower.rings, loop.body))
+        written_anew, self.sky = self.follower.loop(loop, self.sky)
+        self.result.append(written_anew)
+        left = [key for key in self.sky.turns if key[0] in own]
+        self.last = (loop, left) if left else None
+
+    # ------------------------------------------------------------------------------------------ waits
+
+    def _clashes(self, written: frozenset[str], read: frozenset[str]) -> dict[int, frozenset[str]]:
+        """The groups under way that whoever touches some registers has to wait for, and which of the registers are theirs."""
+        met = {number: self.follower.groups[number].meets(written, read) for number in self.sky.groups}
+        return {number: names for number, names in met.items() if names}
+
+    def _wait_for_registers(self, statement: Stmt, written: frozenset[str], read: frozenset[str]) -> None:
+        self._wait(self._clashes(written, read), self._others(statement))
+
+    def _wait(self, met: Mapping[int, frozenset[str]], behind: Sequence[Exec]) -> None:
+        """A wait for groups, if any are met, because of registers that the statements `behind` touch."""
+        if not met:
+            return
+        names = frozenset().union(*met.values())
+        orders = tuple(one for one in _met(self.follower.products, behind, first_writes=False) if one.buffer in names)
+        left = min(self.sky.groups[number] for number in met)
+        written = {name for number, found in met.items() for name in found & self.follower.groups[number].writes}
+        states = ((written, "is", "are", "there"), (names - written, "has", "have", "been read"))
+        parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
+        reason = "; ".join(parts)
+        holds = tuple(sorted(written.union(self._held(left)))) if self.follower.rings else ()
+        self._put(Wait(left, reason, PRODUCT, holds, orders=orders))
+
+    def _held(self, left: int) -> tuple[str, ...]:
+        """The registers that a wait for turns makes known: all of the groups that are done then, where there are several accumulators."""
+        if not self.follower.several_accumulators:
+            return ()
+        done = [self.follower.groups[number] for number, age in self.sky.groups.items() if age >= left]
+        return tuple(sorted(frozenset().union(*(group.writes for group in done))))
+
+    def _put(self, wait: Wait) -> None:
+        """A wait, and what may be given back then: in front of the notes about what comes behind, and of the turns acquired for that."""
+        position = len(self.result)
+        while position and (isinstance(self.result[position - 1], Comment) or _is_full(self.result[position - 1])):
+            position -= 1
+        self.sky.wait(wait.groups)
+        self.result[position:position] = [wait, *self._given_back()]
+
+    def _others(self, statement: Stmt) -> list[Exec]:
+        return [one for one, _ in execs((statement,)) if one.completion is not PRODUCT]
+
+    # ------------------------------------------------------------------------------------------ turns
+
+    def _make_room(self, ring: str) -> None:
+        """In front of a turn of a ring whose stages are all held: the oldest of those that are over are given back."""
+        while len(held := [key for key in self.sky.turns if key[0].ring == ring]) >= self.follower.rings[ring].stages:
+            over = [key for key in held if self.sky.turns[key].over and key[0] in self.own]
+            if not over:
+                return
+            self._wait_for_turns([max(over, key=lambda key: self.sky.turns[key].age or 0)])
+
+    def _end(self) -> None:
+        """At the end of a list the turns that it acquired are given back, but for those that may go on into the next iteration."""
+        over = [key for key, held in self.sky.turns.items() if key[0] in self.own and held.over and held.age is not None]
+        if self.late is not None:
+            over = [key for key in over if (self.sky.turns[key].age or 0) >= self.late]
+        elif self.loop is not None and self.loop.period:
+            return
+        if over:
+            self._wait_for_turns(over, self.late)
+
+    def _wait_for_turns(self, keys: Sequence[tuple[_Turn, int]], left: int | None = None) -> None:
+        ages = [self.sky.turns[key].age or 0 for key in keys]
+        number = min(ages) if left is None else left
+        flying = {key: held.age for key, held in self.sky.turns.items() if key[0] in self.own and held.over and held.age is not None}
+        done = [key for key, age in flying.items() if age >= number]
+        lags = sorted({lag for _, lag in done})
+        parts = (f"{self._names(turn for turn, lag in done if lag == one)} of {_when(one)}" for one in lags)
+        orders = self._orders((turn for turn, _ in done), self.body, self.loop)
+        self._put(Wait(number, f"{' and '.join(parts)} have been read", PRODUCT, self._held(number), orders=orders))
+
+    def _after_loop(self) -> None:
+        """Behind a loop the turns of its last iterations are given back, once the products that read them are done."""
+        if self.last is None:
+            return
+        (loop, keys), self.last = self.last, None
+        turns = list(dict.fromkeys(turn for turn, _ in keys))
+        number = min(self.sky.turns[key].age or 0 for key in keys)
+        orders = self._orders(turns, loop.body, loop)
+        said = f"{self._names(turns)} of the last turn have been read"
+        self.result.append(Wait(number, said, PRODUCT, self._held(number), orders=orders))
+        self.sky.wait(number)
+        releases = _releases(self.follower.rings, loop.body)
+        for turn, lag in sorted(keys, key=lambda key: -key[1]):
+            del self.sky.turns[turn, lag]
+            last = turn.number.substitute({loop.var: loop.extent - 1 - lag})
+            ran = less(as_expr(lag), loop.extent)
+            self.result.append(attrs.evolve(releases[turn], number=last, active=all_of((releases[turn].active, ran))))
+        self.result += self._given_back()
+
+    def _given_back(self) -> list[Stmt]:
+        """The releases of the list's turns that are over and that no group under way reads; behind a barrier of the warp, where its lanes
+        have read them by themselves.
+        """
+        done = [key for key, held in self.sky.turns.items() if key[0] in self.own and held.over and held.age is None]
+        done.sort(key=lambda key: -key[1])
+        found: list[Stmt] = []
+        lanes = [turn for turn, _ in done if self._read_by_lanes(turn)]
+        if lanes:
+            orders = self._orders(lanes, self.body, self.loop)
+            found.append(Barrier(WARP_SCOPE, f"all lanes have read {self._names(lanes)}", orders=orders))
+        for turn, lag in done:
+            del self.sky.turns[turn, lag]
+            release = self.releases[turn]
+            if lag:
+                assert self.loop is not None
+                began = less(as_expr(lag - 1), self.loop.var)
+                before = turn.number.substitute({self.loop.var: self.loop.var - lag})
+                release = attrs.evolve(release, number=before, active=all_of((release.active, began)))
+            found.append(release)
+        return found
+
+    def _read_by_lanes(self, turn: _Turn) -> bool:
+        """Whether lanes read a stage by themselves: one of them speaks for its warp, so all of them must be done."""
+        uses = [one for one, _ in execs(self.body) if self.follower.reads(one, turn)]
+        return not uses or any(one.completion is not PRODUCT for one in uses)
+
+    def _names(self, turns: Iterable[_Turn]) -> str:
+        return ", ".join(dict.fromkeys(name for turn in turns for name in self.follower.rings[turn.ring].buffers))
+
+    def _orders(self, turns: Iterable[_Turn], body: Iterable[Stmt], loop: For | None) -> tuple[Dependence, ...]:
+        """From each use of the stages to the load that fills them again, in a later iteration."""
+        names = {name for turn in turns for name in self.follower.rings[turn.ring].buffers}
+        return tuple(
+            Dependence(access.buffer, one, self.follower.loads[access.buffer], (False, True), "" if loop is None else loop.var.name)
+            for one, _ in execs(body)
+            for access in one.accesses
+            if access.buffer in names
+        )
+
+
+def _matters(statement: Stmt) -> bool:
+    """Whether what a statement does has to be followed."""
+    return isinstance(statement, (Acquire, Release, Wait)) or (isinstance(statement, Exec) and statement.completion is PRODUCT)
 
 
 def _is_product(statement: Stmt) -> bool:
@@ -51,11 +469,12 @@ def _is_product(statement: Stmt) -> bool:
     return bool(inner) and all(_is_product(one) for one in inner)
 
 
-def _batch(run: Sequence[Stmt], others: Sequence[Exec]) -> list[Stmt]:
-    if not run:
-        return []
-    products = [one for one, _ in execs(run)]
-    return [Fence(Reach.REGISTERS, orders=_met(others, products, first_writes=True)), *run, Commit(PRODUCT)]
+def _is_full(statement: Stmt) -> bool:
+    return isinstance(statement, Acquire) and statement.side is Side.FULL
+
+
+def _when(lag: int) -> str:
+    return ("this turn", "the turn before")[lag] if lag < 2 else f"{lag} turns before"
 
 
 def _met(before: Iterable[Exec], behind: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:
@@ -69,56 +488,3 @@ def _met(before: Iterable[Exec], behind: Sequence[Exec], first_writes: bool) -> 
         for y in other.accesses
         if x.buffer == y.buffer and (x.write or y.write)
     )
-
-
-# ---------------------------------------------------------------------------------------------- waits for registers
-
-
-class _Settled:
-    """Puts a wait in front of whatever else touches registers of products under way."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
-        inside = [one for one, _ in execs(kernel.body)]
-        self.products = [one for one in inside if one.completion is PRODUCT]
-        self.others = [one for one in inside if one.completion is not PRODUCT and self._registers([one])]
-
-    def run(self, body: Sequence[Stmt], flying: frozenset[str]) -> tuple[tuple[Stmt, ...], frozenset[str]]:
-        """A list with its waits, and the registers that are under way behind it, if those of `flying` were in front."""
-        result: list[Stmt] = []
-        for statement in body:
-            inside = () if isinstance(statement, Roles) else tuple(execs((statement,)))
-            others = self._registers(one for one, _ in inside if one.completion is not PRODUCT)
-            used = self._registers(one for one, _ in inside if one.completion is PRODUCT)
-            if flying & others and not (isinstance(statement, For) and flying & others <= used):
-                names = ", ".join(sorted(flying & others))
-                reason = f"{names} {'is' if len(flying & others) == 1 else 'are'} there"
-                later = [one for one, _ in inside if one.completion is not PRODUCT]
-                orders = tuple(one for one in _met(self.products, later, first_writes=False) if one.buffer in flying)
-                wait = Wait(0, reason, PRODUCT, orders=orders)
-                result.insert(_in_front_of_notes(result), wait)
-                flying = frozenset()
-            if isinstance(statement, Roles):
-                statement = statement.rebuilt(tuple(self.run(child, frozenset())[0] for child in statement.children))
-            elif isinstance(statement, Wait) and statement.completion is PRODUCT and not statement.groups:
-                flying = frozenset()
-            elif isinstance(statement, For):
-                # What one iteration leaves under way the next one finds.
-                _, behind = self.run(statement.body, flying)
-                inner, behind = self.run(statement.body, flying | behind)
-                statement, flying = statement.rebuilt((inner,)), flying | behind
-            else:
-                flying |= used
-            result.append(statement)
-        return tuple(result), flying
-
-    def _registers(self, inside: Iterable[Exec]) -> frozenset[str]:
-        return frozenset(access.buffer for one in inside for access in one.accesses if access.buffer in self.private)
-
-
-def _in_front_of_notes(body: Sequence[Stmt]) -> int:
-    """The position in front of the comments at the end of a list, which are about what comes behind them."""
-    position = len(body)
-    while position and isinstance(body[position - 1], Comment):
-        position -= 1
-    return position

@@ -1,8 +1,8 @@
 """`specialize`: a program with loads that TMA does becomes the programs of two roles, a producer of its own and the consumers.
 
 The passes before see one sequential program. Here the producer takes the loads, with the loops and names around them, and the consumers the
-rest; each turn of a ring is acquired before it is filled or used, and released behind. Products still read a stage when the next turn
-begins, so its release comes `in flight` turns later.
+rest. A turn is acquired, filled, used and released in the list of statements that binds its number: in front of its first load or use, and
+behind its last use. Products may still read a stage there; `products`, which knows what is under way, moves such releases further back.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import (
-    WARP_SCOPE,
     Acquire,
-    Barrier,
     Comment,
     Commit,
     Completion,
-    Dependence,
     Exec,
     For,
     Kernel,
@@ -33,14 +30,13 @@ from fireiron.ir import (
     Side,
     Stmt,
     SyncPoint,
-    Wait,
     execs,
     rewritten,
     statements,
     unknown,
 )
 from fireiron.lower.walk import taken_names
-from fireiron.values.expr import Expr, Var, all_of, as_expr, equal, less, mod, replaced
+from fireiron.values.expr import Expr, Var, all_of, as_expr, equal, mod, replaced
 from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
 
@@ -80,8 +76,9 @@ def specialize(kernel: Kernel) -> Kernel:
     names = tuple(one for one in kernel.body if isinstance(one, Let))
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
     lane = index_in(Warp, kernel.thread)
-    single = frozenset(one.ring for one, loops in execs(kernel.body) if one.ring and not any(loop.producers for loop in loops))
-    consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0), _fillers(kernel), single)
+    turns = {ring.name: {one.turn for one, _ in execs(kernel.body) if one.ring == ring.name} for ring in rings}
+    several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
+    consume = _Consumers({ring.name: ring for ring in rings}, equal(lane, 0), _fillers(kernel), several)
     kept = KEPT if kernel.cluster is None else KEPT_IN_CLUSTER
     if any(not ring.buffers for ring in rings):
         return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, kept)
@@ -89,7 +86,7 @@ def specialize(kernel: Kernel) -> Kernel:
     roles = Roles(
         (
             Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
-            Role("producer", kernel.workers, producers, _produced(program, single), elected=True, registers=kept),
+            Role("producer", kernel.workers, producers, _produced(program, None), elected=True, registers=kept),
         )
     )
     return attrs.evolve(kernel, body=(*names, roles), rings=rings, threads=kernel.workers + producers)
@@ -126,9 +123,7 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
 
         return Role(f"consumers, group {group}", group * each, each, rewritten(consume.list(program), edit), registers=given)
 
-    producer = Role(
-        "producer", workers, producers, rewritten(_produced(program, consume.single), _by_one_group), elected=True, registers=kept
-    )
+    producer = Role("producer", workers, producers, rewritten(_produced(program, None), _by_one_group), elected=True, registers=kept)
     roles = Roles((*(role(group) for group in range(groups)), producer))
     return attrs.evolve(whole, body=(number, *(one.substitute(own) for one in names), roles))
 
@@ -162,9 +157,11 @@ def _fresh(kernel: Kernel, wanted: str) -> str:
 
 
 def _counted(kernel: Kernel, ring: Ring) -> Ring:
-    """The ring with the bytes that fill a stage, and the warps that empty it."""
-    loads = [one for one, _ in execs(kernel.body) if one.ring == ring.name]
-    size = sum(_brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes for one in loads)
+    """The ring with the bytes that fill a stage, and the warps that empty it; each turn is filled alike, whichever list fills it."""
+    sizes: dict[Expr, int] = {}
+    for one in (load for load, _ in execs(kernel.body) if load.ring == ring.name):
+        sizes[one.turn] = sizes.get(one.turn, 0) + _brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes
+    size = max(sizes.values(), default=0)
     blocks = len({rank for peers in _fillers(kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
     return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS) * blocks)
 
@@ -183,11 +180,6 @@ def _fillers(kernel: Kernel) -> dict[str, tuple[Peers, ...]]:
     return {ring: tuple(peers) for ring, peers in found.items()}
 
 
-def _in_flight(kernel: Kernel) -> int:
-    """How many groups of products run on while the next turn begins: with several warpgroups one fills the gaps of the others."""
-    return 1 if kernel.workers <= GROUP_THREADS else 0
-
-
 def _registers(workers: int, producers: int, kept: int) -> tuple[int, int]:
     """The registers that each thread of the producer keeps, and that each consumer gets; 0 where they stay as launched."""
     if producers < GROUP_THREADS or workers % GROUP_THREADS:
@@ -198,33 +190,57 @@ def _registers(workers: int, producers: int, kept: int) -> tuple[int, int]:
     return (kept, given) if given > launched else (0, 0)
 
 
+# ---------------------------------------------------------------------------------------------- turns
+
+
+@attrs.frozen
+class _Fill:
+    """A turn of a ring."""
+
+    ring: str
+    turn: Expr
+
+    @staticmethod
+    def of(load: Exec) -> _Fill:
+        """The turn that a load fills."""
+        return _Fill(load.ring, load.turn)
+
+    def is_bound_in(self, statement: Stmt, var: Var | None) -> bool:
+        """Whether its number is the same in all of a statement, and belongs to the list around: that of the loop over `var`, or of the
+        whole program.
+        """
+        used = self.turn.variables()
+        inside = (one.var for one in statements((statement,)) if isinstance(one, For))
+        return (var is None or var in used) and used.isdisjoint(inside)
+
+
+def _filled(statement: Stmt, var: Var | None) -> list[_Fill]:
+    """The turns that loads in a statement fill and whose numbers its list binds, in order."""
+    found = dict.fromkeys(_Fill.of(one) for one, _ in execs((statement,)) if one.ring)
+    return [fill for fill in found if fill.is_bound_in(statement, var)]
+
+
 # ---------------------------------------------------------------------------------------------- producer
 
 
-def _produced(body: Iterable[Stmt], single: frozenset[str]) -> tuple[Stmt, ...]:
-    """The loads of a list, each turn of a ring acquired and announced; loads to `single` rings stand in no loop of their own."""
+def _produced(body: Iterable[Stmt], var: Var | None) -> tuple[Stmt, ...]:
+    """The loads of a list, the body of the loop over `var` or the whole program: each turn acquired and announced in front of them."""
     kept: list[Stmt] = []
-    announced: set[str] = set()
+    announced: set[_Fill] = set()
     for statement in body:
+        for fill in _filled(statement, var):
+            if fill not in announced:
+                announced.add(fill)
+                kept += (Acquire(fill.ring, Side.EMPTY, fill.turn), Release(fill.ring, Side.FULL, fill.turn))
         if isinstance(statement, Exec) and statement.ring:
-            if statement.ring in single and statement.ring not in announced:
-                announced.add(statement.ring)
-                kept += _announced(statement)
             kept.append(statement)
         elif isinstance(statement, For):
-            inner = _produced(statement.body, single)
+            inner = _produced(statement.body, statement.var)
             if any(True for _ in execs(inner)):
-                first = next(one for one, _ in execs(inner)) if statement.producers else None
-                kept.append(attrs.evolve(statement, body=(*_announced(first), *inner), producers=0))
+                kept.append(attrs.evolve(statement, body=inner, producers=0))
         elif isinstance(statement, Let):
             kept.append(statement)
     return tuple(kept)
-
-
-def _announced(load: Exec | None) -> tuple[Stmt, ...]:
-    if load is None:
-        return ()
-    return (Acquire(load.ring, Side.EMPTY, load.turn), Release(load.ring, Side.FULL, load.turn))
 
 
 # ---------------------------------------------------------------------------------------------- consumers
@@ -233,115 +249,72 @@ def _announced(load: Exec | None) -> tuple[Stmt, ...]:
 @attrs.frozen
 class _Consumers:
     """Makes the program of the consumers; `first` is the condition of the lane that speaks for its warp, `fillers` are to whom, if not to
-    its own block alone, `single` are rings of which a load outside of loops with a producer is a turn.
+    its own block alone. Of the rings `several` more than one list fills turns.
     """
 
     rings: dict[str, Ring]
-    in_flight: int
     first: Expr
     fillers: dict[str, tuple[Peers, ...]]
-    single: frozenset[str] = frozenset()
+    several: frozenset[str]
     tile: Var | None = None
-    around: Var | None = None
 
-    def list(self, body: Iterable[Stmt]) -> tuple[Stmt, ...]:
-        """A list without its loads, each turn acquired before it is used and released behind."""
+    def list(self, body: Iterable[Stmt], var: Var | None = None) -> tuple[Stmt, ...]:
+        """A list, the body of the loop over `var` or the whole program, without its loads: each turn acquired and released."""
         kept: list[Stmt] = []
-        fetched: dict[str, Exec] = {}
+        fills: dict[_Fill, None] = {}
         for statement in body:
-            if isinstance(statement, Exec) and statement.ring:
-                fetched |= {statement.ring: statement} if statement.ring in self.single else {}
+            fills |= dict.fromkeys(_filled(statement, var))
+            if any(True for _ in execs((statement,))) and all(one.ring for one, _ in execs((statement,))):
                 while kept and isinstance(kept[-1], Comment):  # it is about the load
                     kept.pop()
-            elif isinstance(statement, For) and statement.producers:
-                kept += self._ordered(self._turns(statement))
             elif isinstance(statement, For):
-                inside = attrs.evolve(self, tile=statement.var if statement.groups > 1 else self.tile, around=statement.var)
-                kept.append(statement.rebuilt((inside.list(statement.body),)))
+                inside = attrs.evolve(self, tile=statement.var) if statement.groups > 1 else self
+                loop = attrs.evolve(statement, body=inside.list(statement.body, statement.var), producers=0)
+                kept += self._ordered(loop) if statement.producers else (loop,)
             elif isinstance(statement, (Let, *FOR_CONSUMERS)):
                 kept.append(statement)
             else:
                 raise unknown(statement, "specialize")
-        for load in fetched.values():
-            kept = [*self._held(load, body, kept)]
-        return tuple(kept)
+        return self._held(kept, tuple(fills))
 
-    def _held(self, load: Exec, body: Iterable[Stmt], kept: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """What is kept of a list, in which the one turn that a load fills is acquired before its first use and released behind its last."""
-        ring = self.rings[load.ring]
-        uses = [number for number, one in enumerate(kept) if any(_touches(use, ring) for use, _ in execs((one,)))]
-        first, last = (uses[0], uses[-1] + 1) if uses else (len(kept), len(kept))
-        used = kept[first:last]
-        orders = _orders(tuple(body), ring, used, "" if self.around is None else self.around.name)
-        by_engine = any(one.completion is Completion.PRODUCT and _touches(one, ring) for one, _ in execs(tuple(used)))
-        done = self._all_read(ring, used, orders, 0 if by_engine else None)
-        release = Release(ring.name, Side.EMPTY, load.turn, self.first, self.fillers.get(ring.name, ()))
-        return (*kept[:first], Acquire(ring.name, Side.FULL, load.turn), *used, *done, release, *kept[last:])
+    def _held(self, body: Sequence[Stmt], fills: Sequence[_Fill]) -> tuple[Stmt, ...]:
+        """A list in which each of some turns is acquired in front of its first use, and released behind the last."""
+        before: dict[int, list[Stmt]] = {}
+        behind: dict[int, list[Stmt]] = {}
+        for fill in fills:
+            ring = self.rings[fill.ring]
+            stage = None if fill.ring not in self.several else mod(fill.turn, as_expr(ring.stages))
+            uses = [number for number, one in enumerate(body) if touches_stage(one, ring, stage)] or [len(body)]
+            release = Release(ring.name, Side.EMPTY, fill.turn, self.first, self.fillers.get(ring.name, ()))
+            before.setdefault(_in_front_of_notes(body[: uses[0]]), []).append(Acquire(ring.name, Side.FULL, fill.turn))
+            behind.setdefault(uses[-1], []).append(release)
+        found: list[Stmt] = []
+        for number in range(len(body) + 1):
+            found += [*before.get(number, ()), *body[number : number + 1], *behind.get(number, ())]
+        return tuple(found)
 
-    def _all_read(self, ring: Ring, uses: Sequence[Stmt], orders: tuple[Dependence, ...], late: int | None) -> Sequence[Stmt]:
-        """What a warp does before it says that a stage is empty: it waits for products, if any read it, of so many turns before; and for
-        its lanes.
-        """
-        names = ", ".join(ring.buffers)
-        done: list[Stmt] = []
-        if late is not None:
-            when = ("this turn", "the turn before")[late] if late < 2 else f"{late} turns before"
-            done.append(Wait(late, f"{names} of {when} have been read", Completion.PRODUCT, orders=orders))
-        if late is None or self._read_by_lanes(uses, ring.name):
-            done.append(Barrier(WARP_SCOPE, f"all lanes have read {names}", orders=orders))
-        return done
-
-    def _ordered(self, turns: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    def _ordered(self, loop: For) -> tuple[Stmt, ...]:
         """The loop over a ring's turns, in the order of tiles where groups take these in turns: one behind the other's last products."""
         order = next((ring for ring in self.rings.values() if not ring.buffers), None)
         if order is None or self.tile is None:
-            return turns
-        loop, *behind = turns
+            return (loop,)
         release = Release(order.name, Side.EMPTY, self.tile, self.first)
         # A barrier for each group, at which none but that group waits: the turn that it waits for is given on one tile before.
-        return (Acquire(order.name, Side.EMPTY, self.tile + (order.stages - 1)), loop, release, *behind)
-
-    def _turns(self, loop: For) -> tuple[Stmt, ...]:
-        load = next(one for one, _ in execs(loop.body) if one.ring)
-        uses = self.list(loop.body)
-        ring, turn = load.ring, load.turn
-        by_engine = any(one.completion is Completion.PRODUCT for one, _ in execs(uses))
-        # A turn in flight keeps its stage: of one stage there is none to go on with.
-        late = min(self.in_flight, self.rings[ring].stages - 1) if loop.in_flight is None else loop.in_flight
-        late = late if by_engine else 0
-        names = ", ".join(self.rings[ring].buffers)
-        orders = _orders(loop.body, self.rings[ring], uses, loop.var.name)
-        done = self._all_read(self.rings[ring], uses, orders, late if by_engine else None)
-        began = less(as_expr(late - 1), loop.var)
-        to = self.fillers.get(ring, ())
-        release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)), to)
-        inner = attrs.evolve(loop, body=(Acquire(ring, Side.FULL, turn), *uses, *done, release), producers=0)
-        if not late:
-            return (inner,)
-        last = [
-            Release(ring, Side.EMPTY, number, all_of((self.first, less(as_expr(step), loop.extent))), to)
-            for step in reversed(range(late))
-            for number in [turn.substitute({loop.var: loop.extent - 1 - step})]
-        ]
-        return (inner, Wait(0, f"{names} of the last turn have been read", Completion.PRODUCT, orders=orders), *last)
-
-    def _read_by_lanes(self, uses: Iterable[Stmt], ring: str) -> bool:
-        """Whether lanes read a stage by themselves: one of them speaks for its warp, so all of them must be done."""
-        buffers = set(self.rings[ring].buffers)
-        by_lanes = (one for one, _ in execs(tuple(uses)) if one.completion is not Completion.PRODUCT)
-        return any(access.buffer in buffers for one in by_lanes for access in one.accesses)
+        return (Acquire(order.name, Side.EMPTY, self.tile + (order.stages - 1)), loop, release)
 
 
-def _touches(statement: Exec, ring: Ring) -> bool:
-    return any(access.buffer in ring.buffers for access in statement.accesses)
+def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
+    """Whether a turn's stage of a ring is touched in a statement; None for any stage. What a list inside acquires is its own."""
+    if isinstance(statement, Exec):
+        return any(access.buffer in ring.buffers and stage in (None, access.copy) for access in statement.accesses)
+    inside = [one for child in statement.children for one in child]
+    own = any(isinstance(one, Acquire) and one.ring == ring.name and mod(one.number, as_expr(ring.stages)) == stage for one in inside)
+    return not own and any(touches_stage(one, ring, stage) for one in inside)
 
 
-def _orders(body: Sequence[Stmt], ring: Ring, uses: Iterable[Stmt], carried: str) -> tuple[Dependence, ...]:
-    """From each use of a stage to the load that fills it again, in a later turn of the loop `carried`."""
-    loads = {one.accesses[1].buffer: one for one, _ in execs(tuple(body)) if one.ring == ring.name}
-    return tuple(
-        Dependence(access.buffer, one, loads[access.buffer], (False, True), carried)
-        for one, _ in execs(tuple(uses))
-        for access in one.accesses
-        if access.buffer in loads
-    )
+def _in_front_of_notes(body: Sequence[Stmt]) -> int:
+    """The position in front of the comments at the end of a list, which are about what comes behind them."""
+    position = len(body)
+    while position and isinstance(body[position - 1], Comment):
+        position -= 1
+    return position

@@ -21,8 +21,8 @@ def _groups(value: Any) -> Any:
 class InFlight(Refinement):
     """A turn's products may still run while those of the next `groups` turns are issued; its stage is released that much later.
 
-    Legal on a split with `specialize`, from 0 to one less than its stages. Left out it is 1 for one consumer warpgroup, and 0 for
-    several, of which each fills the gaps of the others.
+    Legal on a split with `specialize`, from 0 to one less than its stages. Left out, products that other statements of the loop wait for
+    run until there; where there are none it is 1 for one consumer warpgroup, and 0 for several, of which each fills the gaps of the others.
     rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
     """
 

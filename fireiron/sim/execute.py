@@ -76,11 +76,14 @@ class Executor:
     def _use_registers(self, site: Site, env: Environment, group: Group) -> None:
         """Registers of products under way are not to be touched by anything but products, and these want a fence behind other touches."""
         used = site.registers & self.plan.product_registers
+        written = used & site.written_registers
+        product = site.statement.completion is Completion.PRODUCT
         for member in group.members or (group,):
-            if site.statement.completion is not Completion.PRODUCT:
-                busy = used.intersection(member.busy)
-                if busy:
-                    self._refuse_registers(site, busy, env, "while a product that uses it is under way", "a wait for its group before")
+            # Products add to the same registers one behind the other; a factor is another matter.
+            busy = {name for name, writes in member.busy if name in (used - written if product and writes else used if writes else written)}
+            if busy:
+                self._refuse_registers(site, busy, env, "while a product that uses it is under way", "a wait for its group before")
+            if not product:
                 member.touched |= used
             elif used & member.touched:
                 when = "behind ordinary statements, with no fence of registers"
@@ -92,11 +95,11 @@ class Executor:
 
     def _depart(self, site: Site, inputs: list[Any], env: Environment, group: Group, readers: Group) -> None:
         """A product, or a store, is under way: its inputs are being read until all threads that issued it have waited."""
-        used = site.registers & self.plan.product_registers
+        used = frozenset((name, name in site.written_registers) for name in site.registers & self.plan.product_registers)
         done = self.watch.reading(site, [(operand, place) for _, operand, place in inputs if operand.watched], env, readers)
         members = group.members or (group,)
         stages = frozenset(stage for _, operand, _ in inputs for stage in self.rings.stages_of(operand, env))
-        product = Product(len(members), frozenset(used), done, stages)
+        product = Product(len(members), used, done, stages)
         for member in members:
             member.flights[site.statement.completion].issued.append(product)
             member.busy += used
@@ -146,8 +149,8 @@ class Executor:
             return
         for product in arrived:
             product.waiting -= 1
-            for name in product.registers:
-                group.busy.remove(name)
+            for used in product.registers:
+                group.busy.remove(used)
             if not product.waiting:
                 product.done(group.clock)
 

@@ -152,6 +152,7 @@ class Site:
             self.scratch = Operand(plan, scratch_access(statement.scratch), (0,), active, True, scope)
         self.atomic = statement.atomic
         self.registers = frozenset(one.buffer for one in statement.accesses if plan.buffers[one.buffer].memory.private)
+        self.written_registers = self.registers.intersection(one.buffer for one in statement.accesses if one.write)
         self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)
         self.copy = not self.lane_maps and statement.spec.copies and all(self.operand_count(name) == 1 for name in ("src", "dst"))
