@@ -33,6 +33,7 @@ from fireiron.lower.footprint import require_small
 from fireiron.lower.guard import guard
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.products import products
+from fireiron.lower.rotate import rotate
 from fireiron.lower.specialize import specialize
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
@@ -49,6 +50,7 @@ Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
 
 SEQUENTIAL: Passes = (
     ("pipeline", pipeline),
+    ("rotate", rotate),
     ("allocate", allocate),  # before the passes that enumerate accesses: what does not fit is refused at once
     ("distribute", distribute),
     ("vectorize", vectorize),

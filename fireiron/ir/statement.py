@@ -138,6 +138,13 @@ class Comment(Stmt):
     text: str
 
 
+@attrs.frozen
+class Begin(Stmt):
+    """Here the statements of a definition's step begin; those of the one before end. Removed by `rotate`."""
+
+    step: str
+
+
 @attrs.frozen(cache_hash=True)
 class Let(Stmt):
     """A name for an expression, valid until the end of the list."""
@@ -165,6 +172,7 @@ class For(Stmt):
     With `producers` the stages are a ring, filled by so many threads of their own, and `in_flight` groups of products run on while the next
     turn begins (None: as many as is best). With `groups` above 1 its iterations are taken in turns by so many groups of consumers.
     A loop of one such group runs over `first`, `first + step` and so on, below the extent.
+    `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
     """
 
     var: Var
@@ -180,6 +188,7 @@ class For(Stmt):
     groups: int = 1
     first: int = 0
     step: int = 1
+    delay: tuple[str, ...] = ()
 
     def values(self, count: int) -> range:
         """The values of the variable, where the extent is `count`."""
