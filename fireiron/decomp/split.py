@@ -229,7 +229,7 @@ def _require_steps(spec: Spec, delay: tuple[str, ...]) -> None:
     if names.index(behind) >= names.index(step):
         raise DecompositionError(
             f"{said}: {behind} is not in front of {step}",
-            legal=f"behind= one of {', '.join(names[: names.index(step)]) or 'none'}",
+            legal=names[: names.index(step)] or "none: it is the first step",
             within=spec,
         )
 

@@ -9,8 +9,8 @@ such as loads, moves with those who read it. The program stays sequential: nothi
 means the same as before if no two statements that change places touch the same part of a buffer, which one of them writes: stages of a
 pipeline are different parts.
 
-Where the number of turns is known only at run time, and the stage of the last one with it, the loop keeps all its turns, and of the last one
-only D is done:
+Where the number of turns is known only when the kernel runs, so is the stage of the last one. Of a ring that does not matter; any other
+loop keeps all its turns, and does D alone in the last one:
 
     F(0) R(0); for i in all turns: { if i+1 is one: F(i+1) }  D(i)  { if i+1 is one: R(i+1) }
 """
@@ -41,14 +41,14 @@ from fireiron.ir import (
     substituted,
 )
 from fireiron.lower.walk import taken_names, without_marks
-from fireiron.values.expr import FALSE, ONE, ZERO, Expr, Less, Mod, Var, all_of, conjuncts, constant, less, minimum
+from fireiron.values.expr import FALSE, ONE, ZERO, Expr, Less, Mod, Var, all_of, conjuncts, constant, less, minimum, tables_of
 
 
 def rotate(kernel: Kernel) -> Kernel:
     """The kernel with its delayed steps behind those of the next turn; a `DecompositionError` for two that do not commute."""
     if not any(isinstance(one, For) and one.delay for one in statements(kernel.body)):
         return kernel
-    return attrs.evolve(kernel, body=without_marks(_Rotate(kernel).list(kernel.body)))
+    return attrs.evolve(kernel, body=without_marks(_Rotate(kernel).rotated(kernel.body)))
 
 
 class _Rotate:
@@ -56,15 +56,13 @@ class _Rotate:
 
     def __init__(self, kernel: Kernel) -> None:
         self.taken = taken_names(kernel)
-        self.shared = {one.name for one in kernel.buffers if one.memory.of_block}
-        self.ringed = {name for ring in kernel.rings for name in ring.buffers}
 
-    def list(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    def rotated(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is rotated brings its first and its last turn along."""
         found: list[Stmt] = []
         for statement in body:
             if statement.children:
-                statement = statement.rebuilt(tuple(self.list(child) for child in statement.children))
+                statement = statement.rebuilt(tuple(self.rotated(child) for child in statement.children))
             if isinstance(statement, For) and statement.delay:
                 found += self._loop(attrs.evolve(statement, delay=()), *statement.delay)
             else:
@@ -79,7 +77,7 @@ class _Rotate:
         pieces = _pieces(loop, step, behind)
         _require_commuting(loop, pieces, step, behind)
         first = [Comment(f"{loop.var}: the first turn up to {step}"), *_turn(_busy(pieces, {loop.var: ZERO}), early={loop.var: ZERO})]
-        if constant(turns) is None and self._is_staged(pieces, loop.var):
+        if constant(turns) is None and not (loop.producers and not tables_of(turns)):
             return [*_guarded(first, less(ZERO, turns)), self._guarded(pieces, loop, step)]
         inner = Var(loop.var.name, 0, max(turns.high - 2, 0))
         body = _turn(pieces, early={loop.var: inner + 1}, delayed={loop.var: inner})
@@ -89,15 +87,6 @@ class _Rotate:
             return list(every)
         # Without a turn there is neither a first one nor a last.
         return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(turns, ONE), every, origin=loop.origin)]
-
-    def _is_staged(self, pieces: Sequence[_Piece], var: Var) -> bool:
-        """Whether what is delayed has an address in shared memory that depends on the turn, and that no ring takes care of.
-
-        Of the last turn it would depend on a size known at run time, and who touches what could not be told.
-        """
-        inside = [access for piece in pieces if not piece.early for one, _ in execs((piece.statement,)) for access in one.accesses]
-        names = self.shared - self.ringed
-        return any(var in value.variables() for access in inside if access.buffer in names for value in (*access.base, access.copy))
 
     def _guarded(self, pieces: Sequence[_Piece], loop: For, step: str) -> For:
         """All turns but for the first part of the first one, without that part of a turn behind the last."""
