@@ -129,6 +129,8 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 scope = {**scope, var.name: var}
                 if not value.variables().isdisjoint(divergent):  # a name for what differs between threads differs too
                     divergent = divergent | {var}
+            case For(var=var, delay=(step, *_)) if final:
+                raise VerificationError(f"loop {var} delays {step}, and was not rotated")
             case For(var=var, extent=extent):
                 _bound(extent, scope, statement)
                 _fresh(var, scope)

@@ -76,7 +76,7 @@ class _Rotate:
             return [loop]
         pieces = _pieces(loop, step, behind)
         _require_commuting(loop, pieces, step, behind)
-        first = [Comment(f"{loop.var}: the first turn up to {step}"), *_turn(_busy(pieces, {loop.var: ZERO}), early={loop.var: ZERO})]
+        first = [Comment(f"{loop.var}: the first turn up to {step}"), *_turn(pieces, early={loop.var: ZERO})]
         if constant(turns) is None and not (loop.producers and not tables_of(turns)):
             return [*_guarded(first, less(ZERO, turns)), self._guarded(pieces, loop, step)]
         inner = Var(loop.var.name, 0, max(turns.high - 2, 0))
@@ -102,11 +102,10 @@ class _Rotate:
     def _last(self, pieces: Sequence[_Piece], loop: For, step: str) -> list[Stmt]:
         """What is delayed of the last turn."""
         note, number = Comment(f"{loop.var}: {step}, and what comes behind it, of the last turn"), loop.extent - 1
-        left = _busy(pieces, {loop.var: number})
         if constant(number) is not None:
-            return [note, *_turn(left, delayed={loop.var: number})]
+            return [note, *_turn(pieces, delayed={loop.var: number})]
         last = Var(self._fresh(f"{loop.var.name}_last"), 0, max(loop.extent.high - 1, 0))
-        return [note, Let(last, number), *_turn(left, delayed={loop.var: last})]
+        return [note, Let(last, number), *_turn(pieces, delayed={loop.var: last})]
 
     def _fresh(self, wanted: str) -> str:
         name, number = wanted, 1
@@ -156,10 +155,6 @@ class _Piece:
     title: str
     early: bool
     always: bool = False
-
-    def is_done(self, early: bool) -> bool:
-        """Whether it is done where only one of the two parts is."""
-        return self.always or self.early is early
 
 
 def _pieces(loop: For, step: str, behind: str) -> list[_Piece]:
@@ -252,28 +247,20 @@ def _touched(statement: Stmt, write: bool) -> set[str]:
 
 
 def _turn(pieces: Sequence[_Piece], early: Values | None = None, delayed: Values | None = None) -> tuple[Stmt, ...]:
-    """The two parts of a turn with the loop's number in each, or one of them."""
+    """The two parts of a turn with the loop's number in each, or one of them; without what has nothing to do there, such as loads ahead."""
     found: list[Stmt] = []
     for piece in pieces:
         values = early if piece.early else delayed
-        if values is not None:
-            found += substituted((piece.statement,), values)
-        elif piece.always:
-            found.append(piece.statement)
-    return _without_empty_commits(found) if early is None or delayed is None else tuple(found)
-
-
-def _busy(pieces: Sequence[_Piece], values: Values) -> list[_Piece]:
-    """The pieces without those that have something to do in other turns, and nothing in this one; nor the notes about them."""
-    found: list[_Piece] = []
-    for piece in pieces:
-        inside = [one.active.substitute(values) for one, _ in execs((piece.statement,))]
+        if values is None and not piece.always:
+            continue
+        statement = piece.statement if values is None else substituted((piece.statement,), values)[0]
+        inside = [one.active for one, _ in execs((statement,))]
         if inside and all(active == FALSE for active in inside):
-            while found and isinstance(found[-1].statement, Comment):
+            while found and isinstance(found[-1], Comment):
                 found.pop()
         else:
-            found.append(piece)
-    return found
+            found.append(statement)
+    return _without_empty_commits(found)
 
 
 def _without_empty_commits(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
@@ -360,7 +347,9 @@ def _apart(loop: For, one: Expr, other: Expr) -> bool:
         apart, stages = constant(one.left - other.left), constant(one.right)
         if apart is not None and stages is not None:
             return apart % stages != 0
-    number = constant(loop.extent)
     difference = one - other
-    values = [constant(difference.substitute({loop.var: turn})) for turn in range(loop.period or number or 1)]
-    return None not in values and 0 not in values
+    if constant(difference) is not None:
+        return difference != ZERO
+    turns = loop.period or constant(loop.extent) or 0
+    values = [constant(difference.substitute({loop.var: turn})) for turn in range(turns)]
+    return bool(values) and None not in values and 0 not in values
