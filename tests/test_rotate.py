@@ -133,8 +133,16 @@ def test_loops_that_may_have_no_turn(stages):
     chain = (chain.pipeline(stages) if stages else chain).skip().delay("pv", behind="s")
     chain = chain.load("K", SH, attention.copy).swizzle().load("V", SH, attention.copy).swizzle()
     spec = PACKED(m=32, n=70, d=32, b=4, types={"begin": int32, "end": int32}, end=Strides(b=1).aligned(4))
-    kernel = rows(chain)(spec).program("sm_80").ir
+    program = rows(chain)(spec).program("sm_80")
+    kernel = program.ir
     assert not errors(kernel)
+    first = [
+        one
+        for part in program.stages["rotate"].body
+        if not isinstance(part, ir.For) or part.var.name != "n"
+        for one, _ in ir.execs((part,))
+    ]
+    assert {str(one.active) == "1" for one in first if any(access.buffer == "s" for access in one.accesses)} == {False}
     draw, places = np.random.default_rng(2), np.array([0, 37, 37, 41, 70], np.int32)
     q, k, v = (draw.standard_normal(shape).astype(np.float16) for shape in ((4, 32, 32), (70, 32), (70, 32)))
     arrays = {"Q": q, "K": k, "V": v, "begin": places[:-1], "end": places[1:], "scale": np.float32(0.125)}

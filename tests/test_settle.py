@@ -142,6 +142,25 @@ def adding_inside(loop):
     return any(one.completion is ir.Completion.PRODUCT for one, _ in ir.execs(loop.body))
 
 
+def is_zeroing(statement):
+    return isinstance(statement, ir.For) and all(one.spec.fills for one, _ in ir.execs((statement,)))
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [
+        ("no turn", lambda one: attrs.evolve(one, extent=Var("some", 0, 4)) if one.var.name == "k" else one),
+        ("more than is added to", lambda one: attrs.evolve(one, extent=one.extent * 2) if is_zeroing(one) else one),
+    ],
+)
+def test_what_may_be_left_zero(what, changed):
+    """A loop that may have no turn, and elements that no product of the step has."""
+    kernel = kernel_of(HORNER).stages["rotate"]
+    body = ir.rewritten(kernel.body, lambda one: (changed(one) if isinstance(one, ir.For) else one,))
+    kernel = attrs.evolve(kernel, body=body)
+    assert settle(kernel) == kernel and settle(kernel_of(HORNER).stages["rotate"]) != kernel_of(HORNER).stages["rotate"], what
+
+
 def test_settled_once():
     kernel = kernel_of(HORNER).stages["settle"]
     assert settle(kernel) == kernel
