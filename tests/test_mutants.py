@@ -854,7 +854,6 @@ MUTANTS = [
         ("what both read", "pieces = first if _clash(loop, [*first, *steps]) is None else pieces", "pieces = first"),
         ("what commutes", "    if clash is None:\n        return\n", "    if True:\n        return\n"),
         ("stages that are apart", "return apart % stages != 0", "return True"),
-        ("guards that imply", "return (known.left - condition.left).low >= 0", "return True"),
         ("commits of nothing", "if one == Commit() and not issued:", "if False:"),
     ),
     *mutants(

@@ -207,6 +207,7 @@ def test_loads_move_with_their_readers():
     copies = [one for one, _ in ir.execs(loop.body) if one.completion is ir.Completion.GROUP]
     assert [(one.accesses[1].buffer, str(one.accesses[1].copy)) for one in copies] == [("k_sh", "n % 2"), ("v_sh", "(n + 1) % 2")]
     assert str(loop.extent) == "4" and sum(isinstance(one, ir.Commit) for one in loop.body) == 1
+    assert not any(isinstance(one, ir.Commit) for one in stage.body[stage.body.index(loop) :])  # the last turn copies nothing
 
 
 def test_one_block_is_left_as_it_is():
