@@ -53,9 +53,9 @@ def outcome(kernel, one, k=200, order=None, values=None):
     draw = np.random.default_rng(4)
     arrays = {"A": draw.integers(-2, 3, (64, k)).astype(np.float16), "B": draw.integers(-2, 3, (k, 64)).astype(np.float16)}
     expected, factor = np.zeros((64, 64)), 1
-    if one is HORNER:
-        arrays["X"] = draw.integers(1, 3, 64).astype(np.float32)
-        factor = arrays["X"][:, None]
+    if "X" in one.made.uses:
+        factors = draw.integers(1, 3, (64, 1)).astype(np.float32)
+        arrays["X"], factor = factors[:, 0] / (2 if one is LATER else 1), factors
     for begin in range(0, k, 64):
         expected = expected * factor + arrays["A"][:, begin : begin + 64].astype(float) @ arrays["B"][begin : begin + 64].astype(float)
     got = simulate(kernel, arrays, values or {}, order=None if order is None else random.Random(order)).outputs["C"]
@@ -100,6 +100,18 @@ def kernel_of_rotated(k):
         if name == "settle":
             return kernel
     raise AssertionError
+
+
+@pytest.mark.parametrize("k", [200, sym("k", multiple_of=8)], ids=["known", "run time"])
+def test_results_of_a_rotated_loop(k):
+    """By threads that all load: products of a turn are under way while the next one's factor is made."""
+    chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).delay("mm", behind="f")
+    chain = chain.load("A", SH, Move.coalesced(8).done()).load("B", SH, Move.coalesced(8).done()).tile(m=64).to(Warpgroup)
+    spec = LATER(m=64, n=64, k=k, types={"X": float32})
+    kernel = chain.step("mm", product).step("store", Move.done()).done()(spec).program(TARGET).ir
+    assert not errors(kernel) and not inits(kernel)
+    values = None if isinstance(k, int) else {"k": 200}
+    assert all(outcome(kernel, LATER, order=order, values=values) for order in (None, 3))
 
 
 STAY = {
