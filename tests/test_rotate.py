@@ -126,14 +126,17 @@ PACKED = Fused(
 )  # fmt: skip
 
 
+def packed(stages, copy=attention.copy, producer=False):
+    chain = PACKED.tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle().split(n=16)
+    chain = (chain.pipeline(stages) if stages else chain).skip().delay("pv", behind="s")
+    chain = (chain.specialize() if producer else chain).load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    return rows(chain)(PACKED(m=32, n=70, d=32, b=4, types={"begin": int32, "end": int32}, end=Strides(b=1).aligned(4)))
+
+
 @pytest.mark.parametrize("stages", [0, 2])
 def test_loops_that_may_have_no_turn(stages):
     """Sequences of one array, one without an element: what is done in front of the first turn is not done either."""
-    chain = PACKED.tile(m=32, b=1).to(Block).load("Q", SH, attention.copy).swizzle().split(n=16)
-    chain = (chain.pipeline(stages) if stages else chain).skip().delay("pv", behind="s")
-    chain = chain.load("K", SH, attention.copy).swizzle().load("V", SH, attention.copy).swizzle()
-    spec = PACKED(m=32, n=70, d=32, b=4, types={"begin": int32, "end": int32}, end=Strides(b=1).aligned(4))
-    program = rows(chain)(spec).program("sm_80")
+    program = packed(stages).program("sm_80")
     kernel = program.ir
     assert not errors(kernel)
     first = [
@@ -375,6 +378,11 @@ def test_refusals(name):
 def test_one_stage_for_both(stages):
     with pytest.raises(DecompositionError, match=r"k_sh.*do not commute(.|\n)*pipeline\(2\) or more"):
         tied(stages).cuda  # noqa: B018
+
+
+def test_a_producer_of_turns_that_data_choose():
+    with pytest.raises(DecompositionError, match="arrays in memory say how many turns the loop n has"):
+        packed(2, Move.done(), producer=True).program("sm_90a").sequential  # noqa: B018
 
 
 def test_a_product_has_no_steps():

@@ -74,10 +74,16 @@ class _Rotate:
         turns = loop.extent
         if turns.high <= 1:
             return [loop]
+        if loop.producers and tables_of(turns):
+            raise DecompositionError(
+                f"{_said(step, behind)}: arrays in memory say how many turns the loop {loop.var} has, and a producer fills a stage for each",
+                at=loop.origin,
+                hint="leave out specialize() or delay(...)",
+            )
         pieces = _pieces(loop, step, behind)
         _require_commuting(loop, pieces, step, behind)
         first = [Comment(f"{loop.var}: the first turn up to {step}"), *_turn(pieces, early={loop.var: ZERO})]
-        if constant(turns) is None and not (loop.producers and not tables_of(turns)):
+        if constant(turns) is None and not loop.producers:
             return [*_guarded(first, less(ZERO, turns)), self._guarded(pieces, loop, step)]
         inner = Var(loop.var.name, 0, max(turns.high - 2, 0))
         body = _turn(pieces, early={loop.var: inner + 1}, delayed={loop.var: inner})
