@@ -76,7 +76,7 @@ class _Rotate:
             return [loop]
         if loop.producers and tables_of(turns):
             raise DecompositionError(
-                f"{_said(step, behind)}: arrays in memory say how many turns the loop {loop.var} has, and a producer fills a stage for each",
+                f"{_said(step, behind)}: arrays in memory say how many turns the loop {loop.var} has, and a producer fills stages",
                 at=loop.origin,
                 hint="leave out specialize() or delay(...)",
             )
