@@ -166,6 +166,7 @@ from fireiron.refine.bands import Bands as Bands
 from fireiron.refine.chained import Chained as Chained
 from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.converted import Converted as Converted
+from fireiron.refine.delay import Delay as Delay
 from fireiron.refine.in_flight import InFlight as InFlight
 from fireiron.refine.last_first import LastFirst as LastFirst
 from fireiron.refine.layout import DealOrder as DealOrder

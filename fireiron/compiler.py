@@ -33,6 +33,8 @@ from fireiron.lower.footprint import require_small
 from fireiron.lower.guard import guard
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.products import products
+from fireiron.lower.rotate import rotate
+from fireiron.lower.settle import settle
 from fireiron.lower.specialize import specialize
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
@@ -49,6 +51,8 @@ Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
 
 SEQUENTIAL: Passes = (
     ("pipeline", pipeline),
+    ("rotate", rotate),
+    ("settle", settle),
     ("allocate", allocate),  # before the passes that enumerate accesses: what does not fit is refused at once
     ("distribute", distribute),
     ("vectorize", vectorize),

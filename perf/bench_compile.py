@@ -44,6 +44,8 @@ STAGES = (
     "tree",
     "walk",
     "pipeline",
+    "rotate",
+    "settle",
     "allocate",
     "distribute",
     "vectorize",

@@ -27,7 +27,8 @@ from fireiron.values.tensor import View
 class SplitPlan:
     """How the loop is carried out: unrolled, with a barrier required at the end of its body, its loads ahead by `stages`, and issued by
     so many `producers`, threads of their own; how many groups of products run on while the next turn begins; whether turns in which
-    a mask hides all elements are left out; and how many turns further on a block begins than the one before.
+    a mask hides all elements are left out; how many turns further on a block begins than the one before; and of the steps inside, from
+    which one on the rest of a turn is done behind which one of the next.
     """
 
     unroll: bool = False
@@ -38,6 +39,7 @@ class SplitPlan:
     in_flight: int | None = None
     skip: bool = False
     staggered: int = 0
+    delay: tuple[str, ...] = ()
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -170,6 +172,9 @@ class Split(Decomposition):
         if plan.stages:
             marks = {"stages": plan.stages, "spread": plan.spread, "producers": plan.producers, "in_flight": plan.in_flight}
             program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)
+        if plan.delay:
+            _require_steps(spec, plan.delay)
+            program = tuple(attrs.evolve(one, delay=plan.delay) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return draft.expansion((Child(name, child),), program)
@@ -209,6 +214,24 @@ class Split(Decomposition):
             total = constant(spec.size(dim))
             if dim not in spec.tile_dims and total is not None:
                 yield from (Split((), ((dim, size),)) for size in divisors(total) if fits(spec, dim, size))
+
+
+def _require_steps(spec: Spec, delay: tuple[str, ...]) -> None:
+    """Refuse steps that the loop has not, or not in this order."""
+    step, behind = delay
+    said, made = f"delay({step!r}, behind={behind!r})", fused(spec)
+    if made is None:
+        raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
+    names = [one.name for one in made.steps]
+    for name in delay:
+        if name not in names:
+            raise DecompositionError(f"{said}: the loop has no step {name}", legal=names, within=spec)
+    if names.index(behind) >= names.index(step):
+        raise DecompositionError(
+            f"{said}: {behind} is not in front of {step}",
+            legal=names[: names.index(step)] or "none: it is the first step",
+            within=spec,
+        )
 
 
 def _innermost(program: tuple[Stmt, ...], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

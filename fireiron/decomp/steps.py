@@ -14,7 +14,7 @@ from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.follow import LARGEST, by_thread
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.ir import Comment, Hole, Stmt
+from fireiron.ir import Begin, Comment, Hole, Stmt
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
@@ -206,7 +206,7 @@ class _Steps:
 
     def _step(self, step: Step) -> None:
         one = step.formula
-        self.program.append(Comment(str(step)))
+        self.program += [Begin(step.name), Comment(str(step))]
         step = self._masked(step)
         one = step.formula
         if one.contracts:

@@ -15,7 +15,7 @@ from fireiron.graphene.generic import GENERIC, generic_spec
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Written, require_changes
-from fireiron.ir import BlockCluster, Comment, Commit, Completion, For, Let, SyncPoint
+from fireiron.ir import Begin, BlockCluster, Comment, Commit, Completion, For, Let, SyncPoint
 from fireiron.language.execution import Execution, parse_execution
 from fireiron.language.statement import read_definition, read_statement
 from fireiron.language.strategy import Strategy
@@ -37,6 +37,7 @@ _WORD: Final = re.compile(r"(\w+)\s*(.*)", re.DOTALL)
 _MADE: Final = re.compile(r"([%#]\w+)\s*(?::\s*([^=<]*?))?\s*=\s*([%#]\w+)\s*(.*)", re.DOTALL)
 _DEFINED: Final = re.compile(r"[%#]\w+\s*:(?!.*(?:<-|←)).*", re.DOTALL)
 _SPEC: Final = re.compile(r"(.*?)\s*(?:<-|←)\s*Spec\s*<<<(.*?)>>>\s*\((.*)\)\s*", re.DOTALL)
+_STEP: Final = re.compile(r"Step\s+(\w+)", re.IGNORECASE)
 _LOOP_FLAGS: Final = ("unroll", "spread")
 _LOOP_NUMBERS: Final = ("stages", "period", "producers", "in_flight", "groups")
 _ITEMS: Final = (
@@ -327,6 +328,8 @@ class _Reader:
                 said[key] = True
             elif key in _LOOP_NUMBERS:
                 said[key] = _number(value, key)
+            elif key == "delay" and len(value.split(":")) == 2:
+                said[key] = tuple(value.split(":"))
             elif key == "range":
                 low, high, multiple = _range(value)
             else:
@@ -343,7 +346,7 @@ class _Reader:
                 raise LayoutError(f"{condition} is neither true nor false", legal="m < M, all_of((m < M, n < N))")
         items = self._body(scope.inner(line), line)
         for item in items:
-            if isinstance(item, (SyncPoint, Commit)):
+            if isinstance(item, (SyncPoint, Commit, Begin)):
                 line.refuse("a barrier is for all threads, and stands under no condition", hint="close the If in front of it")
         yield Under(condition, items)
 
@@ -400,6 +403,12 @@ class _Reader:
         if len(words) > 1 or words[0] not in known or line.opens:
             line.refuse("this commits nothing", legal=[f"Commit {one}" for one in known])
         yield Commit(known[words[0]])
+
+    def _read_step(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
+        found = _STEP.fullmatch(line.text)
+        if found is None or line.opens:
+            line.refuse("this is no step", legal="Step pv")
+        yield Begin(found[1])
 
     def _bind(self, var: Var, scope: _Scope, line: Line) -> None:
         if not is_cuda_name(var.name) or var.name in RESERVED or var.name.startswith("__"):
@@ -594,4 +603,5 @@ _WORDS: Final[Mapping[str, Callable[[_Reader, Line, _Scope, bool], Iterator[Item
     "let": _Reader._read_let,
     "barrier": _Reader._read_barrier,
     "commit": _Reader._read_commit,
+    "step": _Reader._read_step,
 }

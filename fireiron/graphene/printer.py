@@ -14,7 +14,7 @@ from fireiron.graphene.generic import GENERIC, GenericDefinition, generic_spec
 from fireiron.graphene.literals import literal_text
 from fireiron.graphene.parser import parse_kernel
 from fireiron.graphene.written import Written, changes_of
-from fireiron.ir import Buffer, Comment, Commit, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, lets, unknown
+from fireiron.ir import Begin, Buffer, Comment, Commit, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, lets, statements, unknown
 from fireiron.language.execution import Execution, execution_of
 from fireiron.language.statement import STARTERS, written_statement
 from fireiron.language.tree import Context, Draft, Executable, Named, Node, Whole
@@ -88,6 +88,7 @@ class _Writer:
         self.instructions: dict[str, Executable] = {}
         self.levels: dict[Level, None] = {}
         self.context = self._context()
+        self.delayed = any(isinstance(one, For) and one.delay for node in program.tree.nodes() for one in statements(node.program))
         self.taken = {var.name for var in (*lets(kernel.body), *kernel.symbols)} | {starter.kind.title for starter in STARTERS}
 
     def _tensors(self) -> Iterator[tuple[Buffer, Any]]:
@@ -188,6 +189,8 @@ class _Writer:
     def _program(self, program: tuple[Stmt, ...], children: Mapping[str, Node], bound: frozenset[str]) -> Iterator[Part]:
         for statement in program:
             match statement:
+                case Begin() if not self.delayed:
+                    continue
                 case Hole(child=name):
                     yield from self._child(children[name], bound)
                 case For(var=var, body=body):
@@ -233,6 +236,7 @@ class _Writer:
         options = [name for name in ("unroll", "spread") if getattr(loop, name)]
         options += [f"{name}={getattr(loop, name)}" for name in ("stages", "period", "producers") if getattr(loop, name)]
         options += [f"in_flight={loop.in_flight}"] if loop.in_flight is not None else []
+        options += [f"delay={':'.join(loop.delay)}"] if loop.delay else []
         options += [f"groups={loop.groups}"] if loop.groups != 1 else []
         options += _range_option(loop.var, Var(loop.var.name, 0, max(loop.extent.high - 1, 0)))
         name, extent = loop.var.name, expression_text(loop.extent)
@@ -302,6 +306,8 @@ def _plain(statement: Stmt) -> str:
         case SyncPoint(require=require, subject=subject):
             word = {True: "", False: " no", None: " maybe"}[require]
             return f"Barrier{word}{f' {subject}' if subject else ''}"
+        case Begin(step=step):
+            return f"Step {step}"
         case Commit(completion=completion):
             return f"Commit {completion.value}"
     raise unknown(statement, "graphene_text")

@@ -148,6 +148,13 @@ class Comment(Stmt):
     text: str
 
 
+@attrs.frozen
+class Begin(Stmt):
+    """Here the statements of a definition's step begin; those of the one before end. Removed by `rotate`."""
+
+    step: str
+
+
 @attrs.frozen(cache_hash=True)
 class Let(Stmt):
     """A name for an expression, valid until the end of the list."""
@@ -176,6 +183,7 @@ class For(Stmt):
     turn begins (None: as many as is best). With `groups` above 1 its iterations are taken in turns by so many groups of consumers.
     A loop of one such group runs over `first`, `first + step` and so on, below the extent.
     `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length.
+    `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
     """
 
     var: Var
@@ -192,6 +200,7 @@ class For(Stmt):
     first: int = 0
     step: int = 1
     taken: Var | None = None
+    delay: tuple[str, ...] = ()
 
     def values(self, count: int) -> range:
         """The values of the variable, where the extent is `count`."""

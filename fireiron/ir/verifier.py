@@ -11,6 +11,7 @@ from fireiron.ir.rewrite import execs, statements
 from fireiron.ir.statement import (
     Acquire,
     Barrier,
+    Begin,
     Chain,
     ClusterBarrier,
     Comment,
@@ -128,6 +129,8 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 scope = {**scope, var.name: var}
                 if not value.variables().isdisjoint(divergent):  # a name for what differs between threads differs too
                     divergent = divergent | {var}
+            case For(var=var, delay=(step, *_)) if final:
+                raise VerificationError(f"loop {var} delays {step}, and was not rotated")
             case For(var=var, extent=extent):
                 _bound(extent, scope, statement)
                 _fresh(var, scope)
@@ -155,13 +158,15 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 raise VerificationError(f"hole {child} was not filled")
             case SyncPoint(subject=subject) if final:
                 raise VerificationError(f"sync point of {subject} was not resolved")
+            case Begin(step=step) if final:
+                raise VerificationError(f"the mark of step {step} was not removed")
             # Beyond a warp a barrier counts to a full group; `__syncwarp` alone does without threads that do not exist.
             case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.workers % (group.threads or 1):
                 raise VerificationError(f"a barrier of a {group} in a block of {kernel.threads} threads")
             case Wait(groups=groups) if groups < 0:
                 raise VerificationError(f"a wait for {groups} groups")
             # Listed, not left to the default: what nobody thought of is refused.
-            case Comment() | Hole() | SyncPoint() | Commit() | Wait() | Fence() | Barrier() | ClusterBarrier() | Chain():
+            case Comment() | Hole() | Begin() | SyncPoint() | Commit() | Wait() | Fence() | Barrier() | ClusterBarrier() | Chain():
                 pass
             case _:
                 raise unknown(statement, "the verifier")

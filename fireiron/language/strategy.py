@@ -34,6 +34,7 @@ from fireiron.refine.align import Align
 from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS, WALKS, Bands
 from fireiron.refine.chained import Chained
 from fireiron.refine.converted import Converted
+from fireiron.refine.delay import Delay
 from fireiron.refine.in_flight import InFlight
 from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
@@ -532,6 +533,17 @@ class SplitStrategy(Strategy):
         rewrite: for n in all: S --> for n in those that the block's rows see: S
         """
         return self.refine(Skip())
+
+    @fitting
+    def delay(self, step: str, behind: str) -> Self:
+        """Do a step, and all behind it in a turn of the loop, in the next turn, behind the step `behind` of that one.
+
+        `delay("pv", behind="s")`: the scores of the next keys are on their way before the values of these are multiplied. Loads move with
+        the step that reads them. Legal on the split of a fused definition whose steps stand directly in the loop, where the two parts, of
+        one turn and the next, do not write what the other touches; stages of a pipeline, at least two, are apart.
+        rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
+        """
+        return self.refine(Delay(step, behind))
 
     @fitting
     def sync(self) -> Self:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
-from fireiron.ir import Buffer, Completion, Exec, For, Kernel, Let, Stmt, execs, filled, statements, variables, verify
+from fireiron.ir import Begin, Buffer, Completion, Exec, For, Kernel, Let, Stmt, execs, filled, rewritten, statements, variables, verify
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.spec import Spec, symbols_of
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
@@ -169,6 +169,8 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
     body = _program(grown.node)
+    if not any(isinstance(one, For) and one.delay for one in statements(body)):
+        body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
     kernel = Kernel(
         name,
@@ -212,6 +214,11 @@ def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
 
 def _program(node: Node) -> tuple[Stmt, ...]:
     return filled(node.program, {name: _program(child) for name, child in node.children})
+
+
+def without_marks(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    """The program without the marks of where steps begin."""
+    return rewritten(body, lambda statement: () if isinstance(statement, Begin) else (statement,))
 
 
 def taken_names(kernel: Kernel) -> set[str]:

@@ -1,0 +1,178 @@
+"""Accumulators that begin with their first product (`settle`): what is left of a zero, exact results in random order, what stays as it is."""
+
+import random
+
+import attrs
+import numpy as np
+import pytest
+from ringed import errors
+
+from fireiron import *
+from fireiron import ir
+from fireiron.compiler import PASSES
+from fireiron.ir import verify
+from fireiron.lower.settle import settle
+from fireiron.sim import simulate
+from fireiron.strategies import attention
+from fireiron.values.expr import FALSE, TRUE, ZERO
+
+TARGET = "sm_90a"
+copy, product = Move.done(), MatMul.split(16).unroll().done()
+ZERO_STEP, STORE = {"zero": "acc[m,n] = 0"}, {"store": "C[m,n] = acc[m,n]"}
+
+
+def made(each, first=ZERO_STEP, **operands):
+    every = {"A": "m k", "B": "k n", **operands, "C": "m n"}
+    return Fused(name="made", dims="m n k", over="k", operands=every, first=first, each=each, last=STORE)
+
+
+HORNER = made({"scale": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
+PARTS = made({"mm": "t[m,n] = sum(k, A[m,k] * B[k,n])", "add": "acc[m,n] = acc[m,n] + t[m,n]"})
+LATER = made({"f": "f[m] = X[m] * 2", "scale": "acc[m,n] = acc[m,n] * f[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
+
+
+def kernel_of(one, k=200, delay=None, m=64):
+    chain = one.tile(m=m, n=64).to(Block).split(k=64).pipeline(2).specialize()
+    chain = chain.delay(delay[0], behind=delay[1]) if delay else chain
+    chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product)
+    stored = Move.tile(64, 64).unroll().load(SRC, SH, copy).converted().done()
+    return chain.step("store", stored).done()(one(m=m, n=64, k=k, types={"X": float32} if "X" in one.made.uses else {})).program(TARGET)
+
+
+def inits(kernel):
+    return {access.buffer for one, _ in ir.execs(kernel.body) if one.spec.fills for access in one.accesses}
+
+
+def adding(kernel):
+    """For each product when it adds to what was there."""
+    return [str(one.accumulate) for one, _ in ir.execs(kernel.body) if one.completion is ir.Completion.PRODUCT]
+
+
+def outcome(kernel, one, k=200, order=None, values=None):
+    """Whether a kernel computes what the definition says, block of k after block of k; all of it in small integers."""
+    draw = np.random.default_rng(4)
+    arrays = {"A": draw.integers(-2, 3, (64, k)).astype(np.float16), "B": draw.integers(-2, 3, (k, 64)).astype(np.float16)}
+    expected, factor = np.zeros((64, 64)), 1
+    if "X" in one.made.uses:
+        factors = draw.integers(1, 3, (64, 1)).astype(np.float32)
+        arrays["X"], factor = factors[:, 0] / (2 if one is LATER else 1), factors
+    for begin in range(0, k, 64):
+        expected = expected * factor + arrays["A"][:, begin : begin + 64].astype(float) @ arrays["B"][begin : begin + 64].astype(float)
+    got = simulate(kernel, arrays, values or {}, order=None if order is None else random.Random(order)).outputs["C"]
+    return bool((got.astype(float) == expected).all())
+
+
+@pytest.mark.parametrize("k", [64, 200, sym("k", multiple_of=8)], ids=["one turn", "several", "run time"])
+@pytest.mark.parametrize("one", [HORNER, PARTS], ids=["factors", "in the loop"])
+def test_results(one, k):
+    kernel = kernel_of(one, k).ir
+    assert not errors(kernel)
+    assert inits(kernel) == (set() if one is HORNER else {"acc"})
+    sizes = (200, 40) if isinstance(k, Var) else (k,)
+    for size, order in ((size, order) for size in sizes for order in (None, 3)):
+        assert outcome(kernel, one, size, order, {"k": size} if isinstance(k, Var) else None), (size, order)
+
+
+def test_when_it_adds():
+    assert adding(kernel_of(HORNER).ir) == ["any_of((0 < k, 0 < mm_k,))"]
+    assert adding(kernel_of(PARTS).ir) == ["0 < mm_k"]
+    (scaled,) = (one for one, _ in ir.execs(kernel_of(HORNER).stages["settle"].body) if one.spec.pointwise)
+    assert str(scaled.active) == "0 < k"
+    text = kernel_of(HORNER).text
+    assert "acc begins with its first product" in text and "k > 0 || mm_k > 0);" in text
+
+
+def test_of_a_rotated_loop():
+    """The first product is that of the loop's first turn, and that of the last turn adds; in front of the loop nothing is multiplied."""
+    kernel = kernel_of_rotated(200)
+    assert adding(kernel) == ["any_of((0 < k, 0 < mm_k,))", "1"]
+    scales = [loops for one, loops in ir.execs(kernel.body) if one.spec.pointwise and any(part.buffer == "acc" for part in one.accesses)]
+    assert [loops[0].var.name for loops in scales] == ["k"] and not inits(kernel)
+
+
+def kernel_of_rotated(k):
+    chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).specialize().delay("mm", behind="f")
+    chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product).done()
+    program = chain(LATER(m=64, n=64, k=k, types={"X": float32})).program(TARGET)
+    kernel = program.walked
+    for name, function in PASSES:
+        kernel = verify(function(kernel))
+        if name == "settle":
+            return kernel
+    raise AssertionError
+
+
+@pytest.mark.parametrize("k", [200, sym("k", multiple_of=8)], ids=["known", "run time"])
+def test_results_of_a_rotated_loop(k):
+    """By threads that all load: products of a turn are under way while the next one's factor is made."""
+    chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).delay("mm", behind="f")
+    chain = chain.load("A", SH, Move.coalesced(8).done()).load("B", SH, Move.coalesced(8).done()).tile(m=64).to(Warpgroup)
+    spec = LATER(m=64, n=64, k=k, types={"X": float32})
+    kernel = chain.step("mm", product).step("store", Move.done()).done()(spec).program(TARGET).ir
+    assert not errors(kernel) and not inits(kernel)
+    values = None if isinstance(k, int) else {"k": 200}
+    assert all(outcome(kernel, LATER, order=order, values=values) for order in (None, 3))
+
+
+STAY = {
+    "something is added first": made({"more": "acc[m,n] = acc[m,n] + X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
+    "it is read first": made({"t": "t[m,n] = acc[m,n]", "s": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
+    "divided by": made({"s": "acc[m,n] = X[m] / acc[m,n]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
+    "not zero": made(
+        {"s": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, {"one": "acc[m,n] = 1"}, X="m"
+    ),
+    "cleared once": made({"mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_what_stays(name):
+    kernel = kernel_of(STAY[name]).stages["settle"]
+    assert inits(kernel) == {"acc"} and adding(kernel) == ["1"]
+
+
+def test_products_of_warps_are_left_alone():
+    program = attention.strategy(attention.spec(64, 128, 64)).program("sm_80")
+    assert program.stages["settle"] is program.stages["rotate"]
+
+
+@pytest.mark.parametrize("fault", ["never adds", "always adds", "adds from the second turn on"])
+def test_wrong_predicates_are_noticed(fault):
+    """By exact results; the simulator knows of registers that nobody wrote."""
+    kernel = kernel_of(HORNER).ir
+    (loop,) = (one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and one.var.name == "k" and adding_inside(one))
+    wrong = {"never adds": FALSE, "always adds": TRUE, "adds from the second turn on": loop.var > ZERO}[fault]
+    body = ir.edited(kernel.body, lambda one: attrs.evolve(one, accumulate=wrong) if one.completion is ir.Completion.PRODUCT else one)
+    try:
+        right = outcome(attrs.evolve(kernel, body=body), HORNER)
+    except FireironError:
+        right = False
+    assert not right
+
+
+def adding_inside(loop):
+    return any(one.completion is ir.Completion.PRODUCT for one, _ in ir.execs(loop.body))
+
+
+def is_zeroing(statement):
+    return isinstance(statement, ir.For) and all(one.spec.fills for one, _ in ir.execs((statement,)))
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [
+        ("no turn", lambda one: attrs.evolve(one, extent=Var("some", 0, 4)) if one.var.name == "k" else one),
+        ("more than is added to", lambda one: attrs.evolve(one, extent=one.extent * 2) if is_zeroing(one) else one),
+    ],
+)
+def test_what_may_be_left_zero(what, changed):
+    """A loop that may have no turn, and elements that no product of the step has."""
+    kernel = kernel_of(HORNER).stages["rotate"]
+    body = ir.rewritten(kernel.body, lambda one: (changed(one) if isinstance(one, ir.For) else one,))
+    kernel = attrs.evolve(kernel, body=body)
+    assert settle(kernel) == kernel and settle(kernel_of(HORNER).stages["rotate"]) != kernel_of(HORNER).stages["rotate"], what
+
+
+def test_settled_once():
+    kernel = kernel_of(HORNER).stages["settle"]
+    assert settle(kernel) == kernel
