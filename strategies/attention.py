@@ -61,10 +61,11 @@ def definition(causal=False, window=None, lse=False, slack=0):
             "top": "top[m] = max(n, s[m,n])",
             "new": f"new[m] = {new}",
             "alpha": "alpha[m] = exp2(mx[m] - new[m])",
+            **({"shrink": "l[m] = l[m] * alpha[m]"} if slack else {}),
             "keep": "mx[m] = new[m]",
             "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
             "sums": "sums[m] = sum(n, s[m,n])",
-            "update": "l[m] = l[m] * alpha[m] + sums[m]",
+            "update": "l[m] = l[m] + sums[m]" if slack else "l[m] = l[m] * alpha[m] + sums[m]",
             "p": "p[m,n] = s[m,n]",
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "pv": "acc[m,d] += sum(n, p[m,n] * V[b,n,g,d])",
@@ -98,19 +99,12 @@ def by_rows(made, held=False, apart=False, branch=True):
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)
     blocks = blocks.skip() if masks else blocks
-    return (
-        blocks.load("K", SH, copy)
-        .swizzle()
-        .load("V", SH, copy)
-        .swizzle()
-        .tile(m=wm)
-        .to(Warp)
-        .step("s", scores.then(tiles))
-        .step("rescale", Pointwise.done(UNLESS_ONE) if branch else Pointwise.done())
-        .step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles))
-        .step("store", staged)
-        .done()
-    )
+    rows = blocks.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=wm).to(Warp).step("s", scores.then(tiles))
+    if branch and any(one.name == "shrink" for one in made.made.steps):
+        rows = rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
+    else:
+        rows = rows.step("rescale", Pointwise.done(UNLESS_ONE) if branch else Pointwise.done())
+    return rows.step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).step("store", staged).done()
 
 
 strategy = by_rows(definition())
