@@ -14,10 +14,9 @@ import attrs
 from fireiron.decomp.exchange import held_otherwise
 from fireiron.decomp.unseen import Values
 from fireiron.errors import DecompositionError
-from fireiron.executable.follow import Following, same_elements, steps_of, unheld
-from fireiron.ir import Hole
+from fireiron.executable.follow import Following, same_elements, steps_of
 from fireiron.ir.holding import Digit
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Context
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Number, Operation
 from fireiron.specs.fused import FusedDefinition, Skipped, Step, shown
@@ -68,8 +67,9 @@ def left_out(made: FusedDefinition, skipped: Skipped) -> dict[str, Number | None
         is_number = isinstance(after, Number) and step.formula.output not in step.reads
         if step.formula.reduction is not None or not (after == before or is_number):
             raise DecompositionError(
-                f"skip: step {step.name} is not the same left out where {skipped.condition}", got=shown(step.formula),
-                legal=f"{step.formula.target} as it was, or a number", hint=f"under the condition it would be {after}",
+                f"skip: step {step.name} is not the same left out where {skipped.condition}",
+                got=f"{shown(step.formula)}, there {step.formula.target} = {after}",
+                legal=f"{step.formula.target} = {before}, as it was, or a number", hint="skip(...) without the step, or another condition",
             )  # fmt: skip
         found[step.name] = after if isinstance(after, Number) and after != before else None
     return found
@@ -92,48 +92,33 @@ def equalities(condition: Operation) -> Iterator[tuple[Element, Element | Number
     yield left, right
 
 
-@attrs.frozen
-class Alike(Decomposition):
-    """A step that warps may leave out, done by threads that have the elements by which they decide: `last` ends its chain.
+def knows(needed: Spec, context: Context) -> bool:
+    """Whether it is decided who holds what a spec finds out."""
+    return needed.operands[needed.outputs[0]].tensor.name in context.held
 
-    `needed` is the spec that finds out who needs the step. Of each dimension that both have a thread has the same elements: then no warp
-    leaves out what one of its elements needs.
+
+def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
+    """Refuse to leave out a step whose threads have other elements than those by which the spec `needed` decides.
+
+    Of each dimension that both have a thread has the same elements: then no warp leaves out what one of its elements needs.
     """
-
-    needed: Spec
-    last: Decomposition
-
-    def label(self) -> str:
-        return self.last.label()
-
-    def expand(self, spec: Spec, context: Context) -> Expansion:
-        if context.workers is None:
-            return Expansion((), ())
-        known = self.needed.operands[self.needed.outputs[0]].tensor.name in context.held
-        if not context.decides and (unheld(spec, context) or not known):
-            return Expansion((), (Hole("open"),), waits=True)
-        self._require(spec, context)
-        return Expansion((Child("threads", spec, (self.last,)),), (Hole("threads"),))
-
-    def _require(self, spec: Spec, context: Context) -> None:
-        """Refuse threads that have other elements of the step than of the condition."""
-        following = Following.of(spec, context)
-        if spec.level.threads == 1 or following is None or following.steps is None:
-            return
-        name = self.needed.outputs[0]
-        holding = context.held.get(self.needed.operands[name].tensor.name)
-        digits = None if holding is None else steps_of(self.needed, name, holding)
-        common = [dim for dim in self.needed.dims if dim in spec.dims]
-        alike = digits is not None and same_elements(
-            [_along(one, self.needed, spec) for one in following.steps if spec.dims[one.dim] in common],
-            [one for one in digits if self.needed.dims[one.dim] in common],
-            context,
-        )
-        if not alike or held_otherwise(following, context):
-            raise DecompositionError(
-                "skip: the threads that do the step have not the elements of the condition", got=f"{spec}, and {self.needed}",
-                within=spec, at=context.origin, hint="leave the step out of skip(...), or hold both alike",
-            )  # fmt: skip
+    following = Following.of(spec, context)
+    if spec.level.threads == 1 or following is None or following.steps is None:
+        return
+    name = needed.outputs[0]
+    holding = context.held.get(needed.operands[name].tensor.name)
+    digits = None if holding is None else steps_of(needed, name, holding)
+    common = [dim for dim in needed.dims if dim in spec.dims]
+    alike = digits is not None and same_elements(
+        [_along(one, needed, spec) for one in following.steps if spec.dims[one.dim] in common],
+        [one for one in digits if needed.dims[one.dim] in common],
+        context,
+    )
+    if not alike or held_otherwise(following, context):
+        raise DecompositionError(
+            "skip: the threads that do the step have not the elements of the condition", got=f"{spec}, and {needed}",
+            within=spec, at=context.origin, hint="leave the step out of skip(...), or hold both alike",
+        )  # fmt: skip
 
 
 def _along(digit: Digit, needed: Spec, spec: Spec) -> Digit:

@@ -6,11 +6,12 @@ What no strategy was chosen for follows whoever decides who holds its registers;
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
 
 import attrs
 
 from fireiron.decomp.masks import in_place, may_fail
-from fireiron.decomp.region import Alike, Run, runs_of
+from fireiron.decomp.region import Run, runs_of
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.follow import LARGEST, by_thread
@@ -130,6 +131,14 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
     return found
 
 
+class Last(Protocol):
+    """What ends the chains of steps that follow who holds their registers."""
+
+    def where_needed(self, needed: Spec) -> Decomposition:
+        """The same for a step that warps may leave out; the spec `needed` finds out which of them need it."""
+        ...
+
+
 @attrs.define
 class _Steps:
     """The steps of a spec, with the children that they become; `own` are those whose strategy the user chose.
@@ -241,6 +250,7 @@ class _Steps:
             one = Formula(target, "=", Operation("where", (skipped.condition, Number(0), Number(1))))
             self.program.append(Comment(f"{target.tensor}: {shown(one)}"))
             self._pointwise(target.tensor, one, None)
+            self.children[-1] = attrs.evolve(self.children[-1], alone=())  # it asks whoever holds the elements, and decides nothing
             self.asked[skipped] = self.children[-1].spec
         return self.asked[skipped]
 
@@ -471,7 +481,7 @@ class _Steps:
             self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=_prefix(name)))
             return
         if self.needed is not None:
-            self.children.append(Child(name, spec, (Alike(self.needed, self.last),), active, prefix=_prefix(name)))
+            self.children.append(Child(name, spec, (cast(Last, self.last).where_needed(self.needed),), active, prefix=_prefix(name)))
             return
         private = any(view.memory.private for view in spec.operands.values())
         steps = steps_at(default_copy(), spec)
