@@ -222,7 +222,7 @@ def test_it_compiles_without_spills(d):
 
 def test_other_readers():
     program = lazy()
-    assert "where needed" in "\n".join(show(program)) and "skip('rescale', where='alpha == 1')" in "\n".join(show(program))
+    assert "alpha_needed" in "\n".join(show(program)) and "skip('rescale', where='alpha == 1')" in "\n".join(show(program))
     read_back(program)
     strategy = attention.by_rows(LAZY)
     assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy

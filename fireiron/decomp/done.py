@@ -66,6 +66,10 @@ class Done(Decomposition):
             return self._alone(spec, context) if whole else in_order(spec, self, context)
         if context.workers is None or spec.allocates:
             return Expansion((), ())
+        if context.needed is not None:
+            if not context.decides and not knows(context.needed, context):
+                return Expansion((), (Hole("open"),), waits=True)
+            require_alike(spec, context.needed, context)
         draft = context.draft()
         spec, found = self._performed(spec, context)
         if found is not None:
@@ -85,10 +89,6 @@ class Done(Decomposition):
                 return self._by_all_threads(spec, context, draft)
             raise self._refused(spec, context)
         return draft.expansion((), following.statements(found, draft))
-
-    def where_needed(self, needed: Spec) -> Done:
-        """The end of a step's chain that warps may leave out; the spec `needed` finds out which of them need it."""
-        return DoneWhereNeeded(self.executable, needed, origin=self.origin)
 
     def _is_shared_copy(self, spec: Spec) -> bool:
         """Whether a spec is a copy between global and shared memory by several threads, who can share it as they like."""
@@ -179,23 +179,6 @@ class Done(Decomposition):
             rows=rows,
             hint="fireiron explain STRATEGY shows the steps that would close the gap",
         )
-
-
-@attrs.frozen
-class DoneWhereNeeded(Done):
-    """The end of the chain of a step that warps may leave out: done by threads that have the elements by which they decide."""
-
-    needed: Spec | None = None
-
-    def summary(self) -> str:
-        return f"{super().summary()}, where needed"
-
-    def expand(self, spec: Spec, context: Context) -> Expansion:
-        if context.workers is not None and self.needed is not None:
-            if not context.decides and not knows(self.needed, context):
-                return Expansion((), (Hole("open"),), waits=True)
-            require_alike(spec, self.needed, context)
-        return super().expand(spec, context)
 
 
 def _require_terms(following: Following, context: Context) -> None:

@@ -6,7 +6,6 @@ What no strategy was chosen for follows whoever decides who holds its registers;
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
 
 import attrs
 
@@ -129,14 +128,6 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
         )  # fmt: skip
         found[name] = whole_view(tensor, copy)
     return found
-
-
-class Last(Protocol):
-    """What ends the chains of steps that follow who holds their registers."""
-
-    def where_needed(self, needed: Spec) -> Decomposition:
-        """The same for a step that warps may leave out; the spec `needed` finds out which of them need it."""
-        ...
 
 
 @attrs.define
@@ -481,7 +472,7 @@ class _Steps:
             self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=_prefix(name)))
             return
         if self.needed is not None:
-            self.children.append(Child(name, spec, (cast(Last, self.last).where_needed(self.needed),), active, prefix=_prefix(name)))
+            self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))
             return
         private = any(view.memory.private for view in spec.operands.values())
         steps = steps_at(default_copy(), spec)
