@@ -199,6 +199,15 @@ def test_one_condition_for_steps_apart():
     assert np.array_equal(*(simulate(one.ir, arrays).outputs["O"] for one in (program, always)))
 
 
+def test_regions_side_by_side_are_one():
+    """Where no maximum moved on all factors are 1, so what is left out for the one reason may be left out for the other."""
+    program = built(chain().skip("alpha", where="new == mx").skip("shrink", where="alpha == 1").skip("keep", where="mx == new"))
+    assert len(regions(program)) == 1 and not errors(program.ir)
+    more = {"one": "x[m,n] = x[m,n] * f[m]", "two": "x[m,n] = x[m,n] * x[m,n]"}
+    apart = rows_of(definition(more).skip("one", where="f == 1").skip("two", where="x == 1"))
+    assert len(regions(apart)) == 2 and len({one.needed for one in regions(apart)}) == 2
+
+
 def test_who_asks_decides_nothing():
     """Where `l` is 0 its product is too: whoever holds `l` is asked, as without."""
     program = built(chain().skip("shrink", where="l == 0"))

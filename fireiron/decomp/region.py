@@ -7,6 +7,7 @@ hides.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import attrs
@@ -21,6 +22,8 @@ from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Number, Operation
 from fireiron.specs.fused import FusedDefinition, Skipped, Step, shown
 
+WARP = 32
+
 
 @attrs.frozen
 class Run:
@@ -33,8 +36,9 @@ class Run:
 
 def runs_of(made: FusedDefinition) -> Iterator[Run]:
     """The steps of a definition in their order; those that are left out under one condition together, as far as they stand side by side."""
-    found = {name: one for one in made.skipped for name in one.steps}
-    numbers = {name: value for one in made.skipped for name, value in left_out(made, one).items()}
+    known = joined(made)
+    found = {name: one for one in known for name in one.steps}
+    numbers = {name: value for one in known for name, value in left_out(made, one).items()}
     run = Run(())
     for step in made.steps:
         skipped, number = found.get(step.name), numbers.get(step.name)
@@ -46,6 +50,22 @@ def runs_of(made: FusedDefinition) -> Iterator[Run]:
         run = Run((*run.steps, step), skipped, (*run.numbers, *set_before))
     if run.steps:
         yield run
+
+
+def joined(made: FusedDefinition) -> tuple[Skipped, ...]:
+    """The regions of a definition, a later one with the one that it stands behind where the condition of that is enough for both."""
+    kept = list(made.skipped)
+    for before, behind in itertools.pairwise(made.steps):
+        first, second = (next((one for one in kept if step.name in one.steps), None) for step in (before, behind))
+        if first is None or second is None or first == second:
+            continue
+        both = Skipped((*first.steps, *second.steps), first.condition)
+        try:
+            left_out(made, both)
+        except DecompositionError:
+            continue
+        kept = [both if one == first else one for one in kept if one != second]
+    return tuple(kept)
 
 
 def left_out(made: FusedDefinition, skipped: Skipped) -> dict[str, Number | None]:
@@ -103,6 +123,11 @@ def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
     Of each dimension that both have a thread has the same elements: then no warp leaves out what one of its elements needs.
     """
     following = Following.of(spec, context)
+    if (context.workers or 0) % WARP:
+        raise DecompositionError(
+            f"skip: a block of {context.workers} threads has no whole warps, each of which decides", within=spec, at=context.origin,
+            legal=f"multiples of {WARP} threads",
+        )  # fmt: skip
     if spec.level.threads == 1 or following is None or following.steps is None:
         return
     name = needed.outputs[0]
