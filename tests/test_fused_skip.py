@@ -20,6 +20,7 @@ from fireiron.inspect.show import show
 from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, Role, Roles, execs, rewritten, statements, verify
 from fireiron.ir import Skip as Region
 from fireiron.sim import simulate
+from fireiron.sim.chunk import Chunk
 from fireiron.strategies import attention
 
 LAZY = attention.definition(slack=8)
@@ -305,6 +306,13 @@ def test_what_names_no_steps(steps):
         chain().skip(*steps, where="alpha == 1")
 
 
+def test_blocks_without_whole_warps():
+    made = definition({"scale": "x[m,n] = x[m,n] * f[m]"}).start
+    by_rows = made.tile(m=40).to(Block).tile(m=1).to(Thread).load("X", RF, Move.done()).skip("scale", where="f == 1").done()
+    with pytest.raises(DecompositionError, match="a block of 40 threads has no whole warps"):
+        _ = by_rows(made(m=40, n=4, dtype=float32)).cuda("sm_80")
+
+
 def test_threads_that_have_other_rows_than_the_condition():
     """A lane has a row of the factor, and one element of each row: the warp that asks is not the one that would scale."""
     made = Fused(
@@ -348,11 +356,14 @@ def test_one_thread_is_no_warp():
         verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(Roles(roles),)))
 
 
-def test_what_a_warp_left_out_it_has_not(monkeypatch):
-    """The simulator gives registers back: those of a warp that leaves a region out are as they were, written or not."""
-    x = np.where(np.arange(8)[:, None] % 2, 1, 2) * np.ones((8, 32), np.float32)
-    program = rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).skip("scale", where="f == 1"))
-    from fireiron.sim.chunk import Chunk
+def test_what_a_warp_leaves_out_it_has_as_before(monkeypatch):
+    """Warps that leave a region out have their registers as they were, though the simulator executes it for all threads at once."""
+    program, x = factors()
 
-    monkeypatch.setattr(Chunk, "left_out", lambda self, needed, group: np.ones((group.threads.size, self.width), bool))
-    assert np.array_equal(simulate(program.ir, {"X": x.astype(np.float32)}).outputs["Y"], x)
+    def every_other(self, needed, group):
+        return np.broadcast_to((group.threads // 32 % 2 == 0)[:, None], (group.threads.size, self.width))
+
+    monkeypatch.setattr(Chunk, "left_out", every_other)
+    x = x * np.float32(3)
+    expected = np.where(np.arange(8)[:, None] % 2, x * x.max(1, keepdims=True), x)
+    assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], expected)

@@ -792,6 +792,9 @@ MUTANTS = [
         ("steps between", "        values.perform(step)\n        if step.name not in", "        if step.name not in"),
         ("what is read before it is set", "(number is not None and step.formula.output in touched)", "False"),
         ("numbers", "set_before = () if number is None else ((step, number),)", "set_before = ()"),
+        ("regions that are not one", "            continue\n        kept = [both", "            pass\n        kept = [both"),
+        ("regions that are one", "        kept = [both if one == first else one for one in kept if one != second]\n", ""),
+        ("whole warps", "if (context.workers or 0) % WARP:", "if False:"),
         ("who has the elements", "if not alike or held_otherwise(following, context):", "if False:"),
     ),
     *mutants(
