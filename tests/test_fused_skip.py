@@ -15,6 +15,7 @@ from fireiron import *
 from fireiron.cost.work import Work
 from fireiron.decomp.skip import SkipSteps
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, VerificationError
+from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.show import show
 from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, Role, Roles, execs, rewritten, statements, verify
@@ -130,21 +131,23 @@ def test_a_negated_condition_is_noticed():
 
 
 def test_the_printed_text(tmp_path):
-    """On a CPU, with some warps that need it; a vote under the condition of a lane, or turned round, is noticed."""
+    """On a CPU, with some warps that need it; a condition turned round, a vote of some lanes, and lanes that decide alone are noticed."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
     rows, x = factors()
     small = printed_text.Printed.of(rows)
     turned = small.changed(r"\? 0 : 1", "? 1 : 0")
     by_lane = small.changed(r"if \(__any_sync", "if (threadIdx.x % 32 < 16 && __any_sync")
+    alone = small.changed(r"__any_sync\(0xffffffff, (.*)\)\) \{", r"\1 != 0 && threadIdx.x % 32 != 5) {")
     program = built(chain().skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1"))
     arrays = some_warps(program.spec, warps=(1,))
-    host = printed_text.HostProgram([small, turned, by_lane, printed_text.Printed.of(program)], tmp_path)
+    host = printed_text.HostProgram([small, turned, by_lane, printed_text.Printed.of(program), alone], tmp_path)
     expected = simulate(rows.ir, {"X": x}).outputs["Y"]
     assert np.array_equal(host.run(0, {"X": x}, seed=3)["Y"], expected)
     assert not np.array_equal(host.run(1, {"X": x})["Y"], expected)
-    with pytest.raises(printed_text.Refused):
-        host.run(2, {"X": x})
+    for number in (2, 4):
+        with pytest.raises(printed_text.Refused):
+            host.run(number, {"X": x})
     expected = simulate(program.ir, arrays).outputs["O"].astype(np.float32)
     np.testing.assert_allclose(host.run(3, arrays, seed=3)["O"].astype(np.float32), expected, atol=2e-3)
 
@@ -233,12 +236,17 @@ def test_a_number_is_set_behind_whoever_reads_the_old_one():
 
 @pytest.mark.parametrize("d", (64, 128))
 def test_it_compiles_without_spills(d):
+    """And to branches: of two rows of a thread the compiler would issue the factors under predicates, and in all turns."""
     if not toolchains():
         pytest.skip("no compiler")
     spec = attention.spec(128, 128, d, made=LAZY)
     text = attention.by_rows(LAZY).with_(bm=128, bn=64, wm=32 if d == 128 else 16, stages=2, bd=64)(spec).cuda("sm_80")
-    resources = compile_cuda(text, "sm_80").resources["attention"]
+    compiled = compile_cuda(text, "sm_80")
+    resources = compiled.resources["attention"]
     assert not resources.spill_stores and not resources.spill_loads
+    if disassemblers():
+        found = re.findall(r"VOTE\.ANY.*?(BRA|MUFU|HMMA)", sass(compiled.cubin), re.DOTALL)
+        assert found[0] == "BRA"
 
 
 def test_other_readers():

@@ -808,6 +808,7 @@ MUTANTS = [
     *mutants(
         "cuda/statements.py",
         "test_fused_skip",
+        ("predicates in the place of a branch", '[Noted("__syncwarp();", "a branch"), *self._list(statement.body)]', "self._list(statement.body)"),
         ("one lane for all", 'f"__any_sync(0xffffffff, {', 'f"__all_sync(0xffffffff, {'),
     ),
     *mutants(

@@ -251,7 +251,9 @@ class Statements:
             case Commit(completion=completion) | Wait(completion=completion):
                 return self._asynchronous(completion).completion_text(self.printer, statement)
             case Skip(needed=needed):
-                return [guarded((self._any_of_warp(needed),), self._list(statement.body))]
+                # With a barrier of the warp inside, which costs nothing, the compiler branches: it would issue few instructions anyway, and
+                # what they read would be wanted, and waited for, earlier.
+                return [guarded((self._any_of_warp(needed),), [Noted("__syncwarp();", "a branch"), *self._list(statement.body)])]
             case For() | Exec() if not self.moved and (factors := self._factors(statement)):
                 self.moved = True
                 inner = self._statement(statement)
