@@ -88,7 +88,8 @@ def by_rows(made, held=False, apart=False, branch=True):
     """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out.
 
     With `apart` each of the four lanes that hold a row adds up its own part of the row's sum, and they meet behind the loop. Without
-    `branch` the sum so far is rescaled in every turn, whether or not a maximum moved.
+    `branch` the sum so far is rescaled in every turn, whether or not a maximum moved; with it, and a definition with slack, where a row of
+    the warp needs it.
     """
     scores = MatMul.split(bd).split(16).unroll()
     scores = scores.load(B, RF, fragments) if held else scores.load(A, RF, fragments).load(B, RF, fragments)
