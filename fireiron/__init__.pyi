@@ -13,6 +13,7 @@ from fireiron.decomp.mma_tile import MmaTile as MmaTile
 from fireiron.decomp.partial import Partial as Partial
 from fireiron.decomp.place import Place as Place
 from fireiron.decomp.repack import Repack as Repack
+from fireiron.decomp.skip import SkipSteps as SkipSteps
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
 from fireiron.decomp.step import StepOf as StepOf

@@ -62,10 +62,11 @@ def definition(causal=False, window=None, lse=False, slack=0):
             "top": "top[m] = max(n, s[m,n])",
             "new": f"new[m] = {new}",
             "alpha": "alpha[m] = exp2(mx[m] - new[m])",
+            **({"shrink": "l[m] = l[m] * alpha[m]"} if slack else {}),
             "keep": "mx[m] = new[m]",
             "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
             "sums": "sums[m] = sum(n, s[m,n])",
-            "update": "l[m] = l[m] * alpha[m] + sums[m]",
+            "update": "l[m] = l[m] + sums[m]" if slack else "l[m] = l[m] * alpha[m] + sums[m]",
             "p": "p[m,n] = s[m,n]",
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "pv": "acc[m,d] += sum(n, p[m,n] * V[b,n,g,d])",
@@ -93,7 +94,8 @@ def by_rows(made, held=False, apart=False, branch=True):
     """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out.
 
     With `apart` each of the four lanes that hold a row adds up its own part of the row's sum, and they meet behind the loop. Without
-    `branch` the sum so far is rescaled in every turn, whether or not a maximum moved.
+    `branch` the sum so far is rescaled in every turn, whether or not a maximum moved; with it, and a definition with slack, where a row of
+    the warp needs it.
     """
     scores = MatMul.split(bd).split(16).unroll()
     scores = scores if held else scores.load(A, RF, fragments)
@@ -105,19 +107,12 @@ def by_rows(made, held=False, apart=False, branch=True):
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)
     blocks = blocks.skip() if seen else blocks
-    return (
-        blocks.load("K", SH, copy)
-        .swizzle()
-        .load("V", SH, copy)
-        .swizzle()
-        .tile(m=wm)
-        .to(Warp)
-        .step("s", scores.then(tiles))
-        .step("rescale", Pointwise.done(UNLESS_ONE) if branch else Pointwise.done())
-        .step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles))
-        .step("store", staged)
-        .done()
-    )
+    rows = blocks.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=wm).to(Warp).step("s", scores.then(tiles))
+    if branch and any(one.name == "shrink" for one in made.made.steps):
+        rows = rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
+    else:
+        rows = rows.step("rescale", Pointwise.done(UNLESS_ONE) if branch else Pointwise.done())
+    return rows.step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).step("store", staged).done()
 
 
 strategy = by_rows(definition())

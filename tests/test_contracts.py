@@ -632,6 +632,7 @@ SHARED = {
     "decomp.across": "reductions across threads, whose parts are leaves again",
     "decomp.masks": "where a mask holds for all of a tile, and which turns of a loop see nothing",
     "decomp.unseen": "what a turn does whose elements a mask hides, by which a loop is allowed to leave it out",
+    "decomp.region": "steps that warps may leave out: why that changes nothing, and who may ask",
     "decomp.hidden": "turns that a mask on integers in memory hides from a tile",
     "decomp.stagger": "loops that each block begins at another turn",
     "decomp.steps": "the steps of a fused definition, which several verbs make",

@@ -28,6 +28,7 @@ from fireiron.ir import (
     Reach,
     Release,
     Roles,
+    Skip,
     Stmt,
     Wait,
     statements,
@@ -105,6 +106,8 @@ class _Run:
                     for child in statement.children:
                         self.open, self.groups, self.touched = _Registers(), [], set()
                         self.follow(child)
+                case Skip():
+                    self.follow(statement.body)
                 case Let() | Comment() | Barrier() | ClusterBarrier() | Fence() | Commit() | Wait() | Acquire() | Release() | Chain():
                     pass
                 case _:

@@ -30,6 +30,7 @@ from fireiron.ir import (
     Release,
     Roles,
     Side,
+    Skip,
     Stmt,
     Wait,
     unknown,
@@ -116,6 +117,8 @@ class Clock:
                 case ClusterBarrier():
                     self._wait(self.stored, "copies")
                     self.now += self.latencies.barrier
+                case Skip():
+                    self.walk(statement.body)
                 case Roles():
                     self.walk(statement.roles[0].body)
                 case Acquire(ring=ring, side=Side.FULL):

@@ -40,6 +40,7 @@ from fireiron.ir import (
     Release,
     Roles,
     Rotations,
+    Skip,
     Stmt,
     Wait,
     execs,
@@ -134,6 +135,9 @@ class Work:
                 case Barrier(scope=scope):
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
+                case Skip(needed=needed):  # as if every warp needed it: how often that is, only data say
+                    asked = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
+                    total = total + self._sum(statement.body, loops) + Amounts(instructions=asked * self.warps * self._times(loops))
                 case ClusterBarrier():
                     total = total + Amounts(instructions=2.0 * self.warps, barriers=1.0)
                 case Roles():

@@ -36,6 +36,7 @@ from fireiron.ir import (
     Release,
     Roles,
     Scope,
+    Skip,
     Stmt,
     Wait,
     execs,
@@ -251,6 +252,10 @@ class Statements:
                 return [f"{self.printer.function(_LINKS[link])}();"]
             case Commit(completion=completion) | Wait(completion=completion):
                 return self._asynchronous(completion).completion_text(self.printer, statement)
+            case Skip(needed=needed):
+                # With a barrier of the warp inside, which costs nothing, the compiler branches: it would issue few instructions anyway, and
+                # what they read would be wanted, and waited for, earlier.
+                return [guarded((self._any_of_warp(needed),), [Noted("__syncwarp();", "a branch"), *self._list(statement.body)])]
             case For() | Exec() if not self.moved and (factors := self._factors(statement)):
                 self.moved = True
                 inner = self._statement(statement)
@@ -266,6 +271,11 @@ class Statements:
                     raise VerificationError(f"{statement.instruction.name} {statement.spec}: nothing says which of its elements are stored")
                 return list(statement.instruction.cuda(self.printer, statement))
         raise unknown(statement, "the printer")
+
+    def _any_of_warp(self, needed: str) -> Text:
+        """Whether one of a warp's threads has a number other than 0 in some registers: all lanes ask, so it stands under no condition."""
+        own = [f"{needed}[{number}]" for number in range(constant(self.kernel.buffer(needed).elements) or 0)]
+        return f"__any_sync(0xffffffff, {' | '.join(own)})"
 
     def _factors(self, statement: Stmt) -> list[Text]:
         """That a factor is not 1, for each that a thread has in a statement that does nothing where all are; none where it may do more."""

@@ -9,6 +9,7 @@ import attrs
 from fireiron.decomp.across import reduced_by, reduction, require_apart
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.exchange import exchange, held_otherwise
+from fireiron.decomp.region import knows, require_alike
 from fireiron.decomp.steps import implied, in_order, workers_of
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.follow import Following, element_of, unheld
@@ -65,6 +66,10 @@ class Done(Decomposition):
             return self._alone(spec, context) if whole else in_order(spec, self, context)
         if context.workers is None or spec.allocates:
             return Expansion((), ())
+        if context.needed is not None:
+            if not context.decides and not knows(context.needed, context):
+                return Expansion((), (Hole("open"),), waits=True)
+            require_alike(spec, context.needed, context)
         draft = context.draft()
         spec, found = self._performed(spec, context)
         if found is not None:

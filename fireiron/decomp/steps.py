@@ -10,25 +10,26 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from fireiron.decomp.masks import in_place, may_fail
+from fireiron.decomp.region import Run, runs_of
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.follow import LARGEST, by_thread
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.ir import Begin, Comment, Hole, Stmt
+from fireiron.ir import Begin, Comment, Hole, Skip, Stmt
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Placed, Step, fused, shown, with_definition
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Placed, Skipped, Step, fused, shown, with_definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import neutral
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, all_of, constant, less
-from fireiron.values.machine import RF, SH, DType, Memory
+from fireiron.values.machine import RF, SH, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
@@ -134,6 +135,7 @@ class _Steps:
     """The steps of a spec, with the children that they become; `own` are those whose strategy the user chose.
 
     `outer` are the chains of an accumulator's init and of copies to memory, where the rest of the chain is that of the product.
+    `asked` are the specs that find out which warps need steps, `needed` that of the steps which are being made.
     """
 
     spec: Spec
@@ -146,6 +148,8 @@ class _Steps:
     zeroed: list[str] = attrs.field(factory=list, init=False)
     own: set[str] = attrs.field(factory=set, init=False)
     views: dict[str, View] = attrs.field(factory=dict, init=False)
+    asked: dict[Skipped, Spec] = attrs.field(factory=dict, init=False)
+    needed: Spec | None = attrs.field(default=None, init=False)
 
     @property
     def made(self) -> FusedDefinition:
@@ -163,8 +167,8 @@ class _Steps:
                 single = (*self.made.batch, *self.made.scan)
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
         self.views |= allocated(self.spec, self.made.temporaries, self.draft)
-        for step in self.made.steps:
-            self._step(step)
+        for run in runs_of(self.made):
+            self._run(run)
         return self.draft.expansion(tuple(self.children), tuple(self.program), zeroed=tuple(self.zeroed))
 
     def _require_no_loop(self) -> None:
@@ -201,6 +205,64 @@ class _Steps:
                     got=f"{counted.shape[0]} of {counted.tensor.shape[0]} along {dim}", legal=f"all of {own} and of {other} in a tile",
                     within=self.spec, at=self.draft.origin, hint=hint,
                 )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ steps that warps may leave out
+
+    def _run(self, run: Run) -> None:
+        """Steps in their order; those that warps may leave out as one region, behind what says who needs it."""
+        if run.skipped is None:
+            for step in run.steps:
+                self._step(step)
+            return
+        for step in run.steps:
+            self._require_private(step)
+        self.needed = self._needed_for(run.skipped)
+        for step, number in run.numbers:
+            view = self._view(step.formula.target)
+            cleared = Init.on(self.spec.level, view, value=_nearest(number.value, view.dtype), names=self._dims(step.formula.target))
+            self.program.append(Comment(f"{step.formula.target} = {number.value:g}, where {step.name} is left out"))
+            self._child(f"{step.name}_left_out", cleared, None)
+        outer, self.program = self.program, []
+        for step in run.steps:
+            self._step(step)
+        outer.append(Comment(f"left out where {run.skipped.condition}: {', '.join(step.name for step in run.steps)}"))
+        outer.append(Skip(self.needed.operands[self.needed.outputs[0]].tensor.name, tuple(self.program)))
+        self.program, self.needed = outer, None
+
+    def _needed_for(self, skipped: Skipped) -> Spec:
+        """The spec that finds out where a condition does not hold, before the first of the steps."""
+        if skipped not in self.asked:
+            elements = elements_of(skipped.condition)
+            target = Element(
+                f"{skipped.steps[0]}_needed", tuple(map(Index, dict.fromkeys(dim for one in elements for dim in self._dims(one))))
+            )
+            known = attrs.evolve(self.spec, kind=self.spec.kind.of(types=(*self.made.types, (target.tensor, int32))))  # type: ignore[attr-defined]
+            self.views |= allocated(known, {target.tensor: target.dims}, self.draft)
+            one = Formula(target, "=", Operation("where", (skipped.condition, Number(0), Number(1))))
+            self.program.append(Comment(f"{target.tensor}: {shown(one)}"))
+            self._pointwise(target.tensor, one, None)
+            self.children[-1] = attrs.evolve(self.children[-1], alone=())  # it asks whoever holds the elements, and decides nothing
+            self.asked[skipped] = self.children[-1].spec
+        return self.asked[skipped]
+
+    def _require_private(self, step: Step) -> None:
+        """Refuse to leave out what touches memory that others see, or has a strategy of its own."""
+        names = (*step.reads, step.formula.output)
+        wrong = next((name for name in names if not self._is_private(name)), None)
+        if wrong is not None:
+            raise DecompositionError(
+                f"skip: step {step.name} touches {wrong}, which other threads see", got=shown(step.formula),
+                legal="steps on registers", within=self.spec, at=self.draft.origin, hint=f"load({wrong!r}, RF, ...)",
+            )  # fmt: skip
+        if self.made.strategy_of(step.name) is not None:
+            raise DecompositionError(
+                f"skip: step {step.name} has a strategy of its own", within=self.spec, at=self.draft.origin,
+                legal="steps that follow who holds their registers",
+            )  # fmt: skip
+
+    def _is_private(self, name: str) -> bool:
+        memory = RF if name.startswith(EXTENTS) else self.views[name].memory
+        return memory.private or memory.counts or memory.by_value
 
     # ------------------------------------------------------------------------------------------ one step
 
@@ -408,6 +470,9 @@ class _Steps:
         if chosen is not None:
             self.own.add(name)
             self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=_prefix(name)))
+            return
+        if self.needed is not None:
+            self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))
             return
         private = any(view.memory.private for view in spec.operands.values())
         steps = steps_at(default_copy(), spec)

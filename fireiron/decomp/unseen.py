@@ -37,7 +37,7 @@ class Changed:
 
 def changed_by(made: FusedDefinition, mask: Step, hidden: Number) -> Changed | None:
     """The first of what is carried that a turn changes, or may change, in which a mask puts `hidden` everywhere; None where none is."""
-    values = _Hidden(made)
+    values = Values(made)
     last: dict[str, Step] = {}
     for step in made.steps:
         values.perform(step, hidden if step == mask else None)
@@ -61,20 +61,20 @@ class Unknown(Operation):
 
 
 @attrs.define
-class _Hidden:
+class Values:
     """What each tensor is that was written so far, in terms of what it and others were before."""
 
     made: FusedDefinition
     known: dict[str, Value] = attrs.field(factory=dict, init=False)
     targets: dict[str, Element] = attrs.field(factory=dict, init=False)
 
-    def perform(self, step: Step, hidden: Number | None) -> None:
+    def perform(self, step: Step, hidden: Number | None = None) -> None:
         """What a step makes its output; `hidden` where it is the mask."""
         one = step.formula
         value: Value = hidden if hidden is not None else self._reduced(one, self._simple(one.value))
         if one.joins:
             sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[one.joins_by]
-            value = self._operation(sign, (self._element(one.target), value))
+            value = self._operation(sign, (self.element(one.target), value))
         self.known[one.output], self.targets[one.output] = value, one.target
 
     def _reduced(self, one: Formula, value: Value) -> Value:
@@ -87,7 +87,7 @@ class _Hidden:
     def _simple(self, value: Value | None) -> Value:
         """A value, with what is known of its elements."""
         if isinstance(value, Element):
-            return self._element(value)
+            return self.element(value)
         if isinstance(value, Operation):
             if value.name == "where":
                 shown, other = (self._simple(one) for one in value.arguments[1:])
@@ -110,7 +110,12 @@ class _Hidden:
             return True
         return False if (right == LEAST and self._finite(left)) or (left == INFINITY and self._finite(right)) else None
 
-    def _element(self, one: Element) -> Value:
+    def assume(self, one: Element, value: Value) -> None:
+        """Let an element be a value, wherever the others in its place are."""
+        self.known[one.tensor], self.targets[one.tensor] = self._simple(value), one
+
+    def element(self, one: Element) -> Value:
+        """What an element is; itself where nothing wrote it."""
         known = self.known.get(one.tensor)
         if known is None:
             return one

@@ -32,6 +32,7 @@ from fireiron.ir import (
     Role,
     Roles,
     Side,
+    Skip,
     Stmt,
     Wait,
     execs,
@@ -125,7 +126,9 @@ class _Walk:
                 case For() | Exec() if self._writes(statement):
                     self.stores.append((self.now, self.now + STORE))
                     self.now += STORE
-                case For() | Exec() | Let() | Comment() | Acquire() | Release() | Barrier() | Commit() | Wait() | Fence() | Chain():
+                case (
+                    For() | Exec() | Skip() | Let() | Comment() | Acquire() | Release() | Barrier() | Commit() | Wait() | Fence() | Chain()
+                ):
                     pass
                 case _:
                     raise unknown(statement, "the picture of a ring")

@@ -23,6 +23,7 @@
               | "Let" name "=" expression [options]     a value with a name; `Let m, n = #4.indices()`: where a unit is in its group
               | "For" "(" name "=" number ";" name "<" expression ";" name "+=" number ")" [options] body
               | "If" "(" condition ")" body             threads for which it holds
+              | "Skip" "unless" name body               a warp leaves it out, unless one of its threads has other numbers than 0 there
               | "Barrier" [scope]                       a barrier, here; `Barrier no name`: none here; `Barrier maybe name`: here, if needed
               | "Commit" [completion]                   what was issued asynchronously becomes a group
               | "Allocate" statements, as specs         a temporary tensor

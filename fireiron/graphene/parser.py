@@ -14,7 +14,7 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.graphene.generic import GENERIC, generic_spec
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
-from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Written, require_changes
+from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
 from fireiron.ir import Begin, BlockCluster, Comment, Commit, Completion, For, Let, SyncPoint
 from fireiron.language.execution import Execution, parse_execution
 from fireiron.language.statement import read_definition, read_statement
@@ -31,6 +31,7 @@ from fireiron.values.units import BLOCK, THREAD
 
 _FOR: Final = re.compile(r"For\s*\(\s*(\w+)\s*=\s*(\d+)\s*;\s*(\w+)\s*<\s*(.+?)\s*;\s*(\w+)\s*\+=\s*(\d+)\s*\)", re.IGNORECASE | re.DOTALL)
 _IF: Final = re.compile(r"If\s*\((.*)\)", re.IGNORECASE | re.DOTALL)
+_SKIP: Final = re.compile(r"Skip\s+unless\s+%(\w+)", re.IGNORECASE)
 _LET: Final = re.compile(r"Let\s+(.*?)\s*=(?!=)\s*(.*)", re.IGNORECASE | re.DOTALL)
 _INDICES: Final = re.compile(r"(#\w+)\s*\.\s*indices\(\s*\)")
 _WORD: Final = re.compile(r"(\w+)\s*(.*)", re.DOTALL)
@@ -350,6 +351,12 @@ class _Reader:
                 line.refuse("a barrier is for all threads, and stands under no condition", hint="close the If in front of it")
         yield Under(condition, items)
 
+    def _read_skip(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
+        found = _SKIP.fullmatch(line.text)
+        if found is None or not line.opens:
+            line.refuse("this leaves nothing out", legal="Skip unless %needed {")
+        yield Unless(found[1], self._body(scope.inner(line), line))
+
     def _read_let(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         text, options = options_behind(line.text)
         found = _LET.fullmatch(text)
@@ -600,6 +607,7 @@ _HEADERS: Final[Mapping[str, Callable[[_Reader, str, _Scope], None]]] = {
 _WORDS: Final[Mapping[str, Callable[[_Reader, Line, _Scope, bool], Iterator[Item]]]] = {
     "for": _Reader._read_for,
     "if": _Reader._read_if,
+    "skip": _Reader._read_skip,
     "let": _Reader._read_let,
     "barrier": _Reader._read_barrier,
     "commit": _Reader._read_commit,

@@ -14,7 +14,7 @@ from fireiron.graphene.generic import GENERIC, GenericDefinition, generic_spec
 from fireiron.graphene.literals import literal_text
 from fireiron.graphene.parser import parse_kernel
 from fireiron.graphene.written import Written, changes_of
-from fireiron.ir import Begin, Buffer, Comment, Commit, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, lets, statements, unknown
+from fireiron.ir import Begin, Buffer, Comment, Commit, Exec, For, Hole, Kernel, Let, Skip, Stmt, SyncPoint, lets, statements, unknown
 from fireiron.language.execution import Execution, execution_of
 from fireiron.language.statement import STARTERS, written_statement
 from fireiron.language.tree import Context, Draft, Executable, Named, Node, Whole
@@ -195,6 +195,8 @@ class _Writer:
                     yield from self._child(children[name], bound)
                 case For(var=var, body=body):
                     yield self._braces(self._for(statement), list(self._program(body, children, bound | {var.name})), {var})
+                case Skip(needed=needed, body=body):
+                    yield self._braces(f"Skip unless %{needed}", list(self._program(body, children, bound)), set())
                 case Exec():
                     yield Part(statement.active, (self._leaf(statement),))
                 case Let(var=var):

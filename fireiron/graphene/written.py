@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.decomp.done import Done
 from fireiron.errors import DecompositionError, FireironError, LayoutError, MatchError
-from fireiron.ir import Access, BlockCluster, Exec, For, Hole, Let, Stmt, statements
+from fireiron.ir import Access, BlockCluster, Exec, For, Hole, Let, Skip, Stmt, statements
 from fireiron.language.execution import Execution
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, access_of
 from fireiron.spec import Spec
@@ -41,6 +41,14 @@ class Under:
 
 
 @attrs.frozen
+class Unless:
+    """Items that a warp leaves out unless one of its threads has a number other than 0 in the registers `needed`."""
+
+    needed: str
+    items: tuple[Item, ...]
+
+
+@attrs.frozen
 class Leaf:
     """An atomic spec: by the named instruction, which does it in its own way but for the `changes`, or by one that is to be found.
 
@@ -62,7 +70,7 @@ class Inner:
     where: str = attrs.field(default="", eq=False)
 
 
-Item = Stmt | Loop | Under | Leaf | Inner
+Item = Stmt | Loop | Under | Unless | Leaf | Inner
 
 
 @attrs.frozen
@@ -149,6 +157,8 @@ def _program(items: tuple[Item, ...], condition: Expr, draft: Draft, children: l
                 found.append(attrs.evolve(loop, body=_program(inner, condition, draft, children)))
             case Under(condition=more, items=inner):
                 found += _program(inner, all_of((condition, more)), draft, children)
+            case Unless(needed=needed, items=inner):
+                found.append(Skip(needed, _program(inner, condition, draft, children)))
             case Leaf(instruction=Executable()):
                 found += performed(item, attrs.evolve(draft, active=all_of((draft.active, condition)), origin=item.where or draft.origin))
             case Leaf(spec=spec, where=where):

@@ -35,6 +35,7 @@ from fireiron.ir import (
     Role,
     Roles,
     Side,
+    Skip,
     Stmt,
     Wait,
     execs,
@@ -275,7 +276,7 @@ class _Reader:
                 self.open[statement.completion].append(statement)
             elif isinstance(statement, For):
                 yield from self.points(statement.body, (*loops, statement.var.name))
-            elif not isinstance(statement, (Let, Comment, Roles)):
+            elif not isinstance(statement, (Let, Comment, Roles, Skip)):
                 raise unknown(statement, "the account of synchronisation")
 
     def _point(self, one: Synchronising, loops: tuple[str, ...]) -> Point:

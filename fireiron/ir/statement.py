@@ -606,6 +606,28 @@ class Roles(Stmt):
 
 
 @attrs.frozen
+class Skip(Stmt):
+    """A warp performs the body if one of its threads has a number other than 0 in the registers `needed`; else it leaves it out.
+
+    The body does nothing but work of single threads on registers of their own: no barrier, no wait, no statement of several lanes. What
+    threads that take no part have in `needed` may be anything: they do nothing in the body.
+    """
+
+    needed: str
+    body: tuple[Stmt, ...]
+
+    @property
+    def children(self) -> tuple[tuple[Stmt, ...], ...]:
+        """Its body."""
+        return (self.body,)
+
+    def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Skip:
+        """The same condition around another body."""
+        (body,) = children
+        return attrs.evolve(self, body=body)
+
+
+@attrs.frozen
 class SyncPoint(Stmt):
     """A wish for this position: `require` a block barrier here, or forbid one; None: the best place, if one is needed.
 

@@ -24,6 +24,7 @@ from fireiron.ir.statement import (
     Link,
     Release,
     Roles,
+    Skip,
     Stmt,
     SyncPoint,
     Wait,
@@ -145,6 +146,9 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     _fresh(statement.taken, inner)
                     inner[statement.taken.name] = statement.taken
                 _verify_list(kernel, statement.body, inner, divergent, final)
+            case Skip():
+                _verify_skip(kernel, statement)
+                _verify_list(kernel, statement.body, scope, divergent, final)
             case Roles():
                 _verify_roles(kernel, statement, scope, divergent, final)
             case Acquire() | Release():
@@ -172,6 +176,27 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 raise unknown(statement, "the verifier")
 
 
+def _verify_skip(kernel: Kernel, skip: Skip) -> None:
+    """What says whether a warp needs a body lies in registers, and nothing inside concerns other threads: else they would wait for it,
+    or read what a warp left out.
+    """
+    buffers = buffer_table(kernel)
+    needed = buffers.get(skip.needed)
+    if needed is None or not needed.memory.private or needed.dtype != int32 or constant(needed.total) != constant(needed.elements):
+        raise VerificationError(f"skip: {skip.needed} is no array of int32 in registers, in one copy")
+    for one in statements(skip.body):
+        if not isinstance(one, (Exec, For, Let, Comment, Hole)):
+            raise VerificationError(f"skip: a {type(one).__name__.lower()} in what a warp may leave out")
+        if isinstance(one, For) and (one.stages or one.producers):
+            raise VerificationError(f"skip: loads ahead of loop {one.var} in what a warp may leave out")
+        if isinstance(one, Exec) and one.spec.level.threads != 1:
+            raise VerificationError(f"skip: {_described(one)} is performed by several threads, of which some may leave it out")
+        for access in one.accesses if isinstance(one, Exec) else ():
+            memory = buffers[access.buffer].memory if access.buffer in buffers else None
+            if memory is not None and not (memory.private or ((memory.by_value or memory.counts) and not access.write)):
+                raise VerificationError(f"skip: {access.buffer} in {memory} is touched in what a warp may leave out")
+
+
 def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
     """The roles are all threads of the block, each thread in one; no barrier inside holds threads of several."""
     reached = 0
@@ -181,6 +206,8 @@ def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], diverg
         reached += role.threads
         if any(isinstance(one, Barrier) and one.scope.threads is None for one in statements(role.body)):
             raise VerificationError(f"a barrier of the block in role {role.name}, which the others never reach")
+        if role.elected and any(isinstance(one, Skip) for one in statements(role.body)):
+            raise VerificationError(f"skip: role {role.name} is one thread, and no warp decides")
         _verify_list(kernel, role.body, scope, divergent, final)
     if reached != kernel.threads:
         raise VerificationError(f"the roles are {reached} threads, the block has {kernel.threads}")

@@ -13,7 +13,7 @@ import ast
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import attrs
 
@@ -523,16 +523,23 @@ class SplitStrategy(Strategy):
         count(threads, "specialize")
         return self.refine(Specialize(threads))
 
+    @overload  # type: ignore[override]
+    def skip(self) -> Self: ...
+
+    @overload
+    def skip(self, *steps: str, where: str) -> Strategy: ...
+
     @fitting
-    def skip(self) -> Self:
+    def skip(self, *steps: str, where: str = "") -> Strategy:
         """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
 
         Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
         elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
         says, by `positive`.
+        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
         rewrite: for n in all: S --> for n in those that the block's rows see: S
         """
-        return self.refine(Skip())
+        return super().skip(*steps, where=where) if steps or where else self.refine(Skip())
 
     @fitting
     def delay(self, step: str, behind: str) -> Self:

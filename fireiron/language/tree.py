@@ -100,7 +100,8 @@ class Child:
     """A sub-problem: its role, its spec on views, and the condition under which a thread takes part.
 
     `steps` is the strategy for it; None for the one that the rest of the chain decomposes. `prefix` starts the names of
-    its variables. If `steps` follow who holds registers, and nobody says who does, `alone` are taken in their place.
+    its variables. If `steps` follow who holds registers, and nobody says who does, `alone` are taken in their place. A child that warps
+    may leave out has the spec that finds out where it is `needed`.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Child:
     active: Expr = TRUE
     prefix: str = ""
     alone: tuple[Decomposition, ...] = ()
+    needed: Spec | None = None
 
 
 @attrs.frozen
@@ -507,7 +509,7 @@ class Context:
     the condition under which a thread takes part. `held` says who holds what of tensors in registers, by tensor name, as far
     as it is decided; with `decides`, nobody else will say it, and who touches a tensor that is not there may decide by itself.
     `whole` is what the steps before have made for the whole kernel, `behind` the steps that follow in the chain; `left_out`
-    are instructions that could take a part of what a producer loads, and not all of it.
+    are instructions that could take a part of what a producer loads, and not all of it. `needed` is that of the child.
     """
 
     architecture: Architecture
@@ -524,6 +526,7 @@ class Context:
     whole: Whole = attrs.field(factory=Whole)
     behind: tuple[Decomposition, ...] = ()
     left_out: tuple[Executable, ...] = ()
+    needed: Spec | None = None
 
     def draft(self) -> Draft:
         """The context, to make names in: for one expansion."""
@@ -556,7 +559,8 @@ class Context:
     def enter(self, child: Child) -> Context:
         """The context of a child."""
         prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
-        return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=all_of((self.active, child.active)))
+        active = all_of((self.active, child.active))
+        return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=active, needed=child.needed)
 
 
 _OF_CONTEXT: Final = operator.attrgetter(*(field.name for field in attrs.fields(Context)))

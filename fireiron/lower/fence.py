@@ -27,6 +27,7 @@ from fireiron.ir import (
     Reach,
     Release,
     Roles,
+    Skip,
     Stmt,
     Wait,
     execs,
@@ -99,7 +100,7 @@ class _Places:
                     for child in statement.children:
                         self.written, self.under_way = {}, {}
                         self.follow(child)
-                case Let() | Comment() | Commit() | Fence() | Acquire() | Release():
+                case Let() | Comment() | Commit() | Fence() | Acquire() | Release() | Skip():
                     pass
                 case _:
                     raise unknown(statement, "fence")

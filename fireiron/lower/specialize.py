@@ -28,6 +28,7 @@ from fireiron.ir import (
     Role,
     Roles,
     Side,
+    Skip,
     Stmt,
     SyncPoint,
     execs,
@@ -48,7 +49,7 @@ KEPT = 40
 KEPT_IN_CLUSTER = 56
 """The same where it sends to other blocks: of those with 40 some spill; consumers of two warpgroups get as many as with 48."""
 
-FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit)
+FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit, Skip)
 """Statements of which a producer has none, but for its loads."""
 
 REGISTERS = 65536

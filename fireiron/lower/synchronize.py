@@ -34,6 +34,7 @@ from fireiron.ir import (
     Release,
     Roles,
     Scope,
+    Skip,
     Stmt,
     SyncPoint,
     Wait,
@@ -182,7 +183,7 @@ class _Solver:
                 case Roles():
                     statement = statement.rebuilt(tuple(self.solve(child, loops)[0] for child in statement.children))
                     summary = self._everywhere(())
-                case Acquire() | Release():
+                case Acquire() | Release() | Skip():
                     summary = self._everywhere(())
                 case Commit(completion=completion):
                     found.commits.append((len(found.items), completion))

@@ -34,6 +34,7 @@ from fireiron.ir import (
     Release,
     Roles,
     Scope,
+    Skip,
     Stmt,
     Wait,
     execs,
@@ -205,7 +206,7 @@ class _Replay:
                     for child in statement.children:
                         self.begin(self.counts)
                         self.run(child, loops, fixed)
-                case Let() | Comment() | Fence() | Acquire() | Release():
+                case Let() | Comment() | Fence() | Acquire() | Release() | Skip():
                     pass
                 case _:
                     raise unknown(statement, "wait")

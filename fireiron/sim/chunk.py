@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from fireiron.sim.places import Counted, Flat, Group, NotDistinct, Place, Rows, 
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
 from fireiron.values.expr import table
 from fireiron.values.machine import int32
+
+WARP = 32
 
 
 class Chunk:
@@ -36,6 +38,35 @@ class Chunk:
             elif buffer.memory.counts:
                 self.memories[buffer.name] = nowhere(buffer)
         self.read_bytes = self.written_bytes = 0
+
+    def left_out(self, needed: str, group: Group) -> Array:
+        """For each thread of a group and each block, whether its warp has zeros only in some registers."""
+        (number, _), *_ = self.registers_of((needed,), group).values()
+        _, warps = np.unique(group.threads // WARP, return_inverse=True)
+        asked = np.zeros((warps.max() + 1, self.width), dtype=bool)
+        np.logical_or.at(asked, warps, (number != 0).any(axis=0))
+        return ~asked[warps]
+
+    def registers_of(self, names: Iterable[str], group: Group) -> dict[str, tuple[Array, Array | None]]:
+        """Copies of what threads have in registers, `(registers, threads, blocks)`, and which of that was written, where it is watched."""
+        found = {}
+        for name in names:
+            memory, rows = self._rows_of(name, group)
+            found[name] = (memory.data[rows], None if memory.defined is None else memory.defined[rows])
+        return found
+
+    def give_back(self, kept: Mapping[str, tuple[Array, Array | None]], where: Array, group: Group) -> None:
+        """Put back what threads had in registers, those of them for which `where` holds."""
+        for name, (values, defined) in kept.items():
+            memory, rows = self._rows_of(name, group)
+            memory.data[rows] = np.where(where, values, memory.data[rows])
+            if memory.defined is not None:
+                memory.defined[rows] = np.where(where, defined, memory.defined[rows])
+                memory.complete = memory.complete and bool(memory.defined[rows].all())
+
+    def _rows_of(self, name: str, group: Group) -> tuple[Memory, Array]:
+        memory, threads = self.memories[name], self.plan.kernel.threads
+        return memory, np.arange(memory.rows // threads)[:, None] * threads + group.threads
 
     def place(self, site: Site, operand: Operand, env: Environment, group: Group) -> Place:
         """The place of an access, from the group's cache where some loop around does not move it."""

@@ -34,6 +34,7 @@ from fireiron.ir import (
     Release,
     Role,
     Roles,
+    Skip,
     Stmt,
     Wait,
     execs,
@@ -206,6 +207,17 @@ class RolesPlan:
 
 
 @attrs.define(eq=False)
+class SkipPlan:
+    """What a warp leaves out unless one of its threads has a number other than 0 in the registers `needed`; `written` are those that the
+    body writes.
+    """
+
+    needed: str
+    body: list[Any]
+    written: frozenset[str]
+
+
+@attrs.define(eq=False)
 class Name:
     """A name for a value."""
 
@@ -278,6 +290,9 @@ class Plan:
                     nodes.append(self._for(statement, scope))
                 case Exec():
                     nodes.append(self._site(statement, (), (), scope))
+                case Skip():
+                    written = {access.buffer for one, _ in execs(statement.body) for access in one.accesses if access.write}
+                    nodes.append(SkipPlan(statement.needed, self._list(statement.body, scope), frozenset(written)))
                 case Roles():
                     nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
                 case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release():

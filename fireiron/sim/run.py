@@ -18,7 +18,7 @@ from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
 from fireiron.sim.places import Group, NotDistinct
-from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site
+from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site, SkipPlan
 from fireiron.sim.rings import Rings
 from fireiron.sim.shadow import History
 from fireiron.sim.watch import Watch
@@ -108,6 +108,8 @@ class Run:
                         env[node.taken] = env.get(node.taken, -1) + 1
                     yield from self.body(node.body, env, group)
                 env.pop(node.name, None)
+            elif isinstance(node, SkipPlan):
+                yield from self._needed(node, env, group)
             elif isinstance(node, Name):
                 env[node.name] = node.value(env)
             elif isinstance(node, Commit):
@@ -120,6 +122,14 @@ class Run:
                 self.rings.release(node, env, group, self.chunk.where(env))
             else:
                 yield node, env
+
+    def _needed(self, skip: SkipPlan, env: Environment, group: Group) -> Generator[Event, None, None]:
+        """Execute the body for all threads, and give those of warps that leave it out what they had: it writes nothing but registers."""
+        left = self.chunk.left_out(skip.needed, group)
+        if not left.all():
+            kept = self.chunk.registers_of(skip.written, group)
+            yield from self.body(skip.body, env, group)
+            self.chunk.give_back(kept, left, group)
 
     def _fence(self, fence: Fence, group: Group) -> None:
         if fence.reach is Reach.PROXY:

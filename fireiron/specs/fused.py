@@ -99,13 +99,24 @@ class Placed:
 
 
 @attrs.frozen
+class Skipped:
+    """Steps, by name, that a warp leaves out where a condition holds for all elements that its threads have.
+
+    The condition is one of elements, `new[m] == mx[m]`, or several with `and`.
+    """
+
+    steps: tuple[str, ...]
+    condition: Operation
+
+
+@attrs.frozen
 class FusedDefinition(Definition):
     """The steps of a definition, or of a part of it, on `given` operands, each with its dimensions.
 
     `order` are all dimensions, `reduced` those that a step of the whole definition reduces; `stored` are temporaries of which nothing is
     made but results without further dimensions, so that one of their replicas is enough. `names` are all of its steps and `known` all
     of its operands, also those that this part has not; `positive` are the numbers by value that are above 0. `chosen` are
-    strategies by step, `placed` the temporaries whose memory is said.
+    strategies by step, `placed` the temporaries whose memory is said, `skipped` the steps that warps may leave out.
     """
 
     steps: tuple[Step, ...] = ()
@@ -123,6 +134,7 @@ class FusedDefinition(Definition):
     positive: tuple[str, ...] = ()
     chosen: tuple[tuple[str, Any], ...] = ()
     placed: tuple[Placed, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.steps))

@@ -236,6 +236,23 @@ class Verbs(FoundSteps, Refusing):
         return appended(self, StepOf(name, strategy, origin=call_site()))
 
     @fitting
+    def skip(self, *steps: str, where: str = "") -> Strategy:
+        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+
+        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
+        Steps side by side are one region, under one branch.
+        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
+        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+        rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+        """
+        from fireiron.decomp.skip import SkipSteps
+        from fireiron.language.strategy import appended
+
+        if not steps and not where:
+            require_no_refinement(self, "skip")
+        return appended(self, SkipSteps(steps, where, origin=call_site()))
+
+    @fitting
     def coalesced(self, elements: Size) -> Strategy:
         """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
 

@@ -795,6 +795,26 @@ void shfl(Shuffle mode, Operand d, Operand a, unsigned members, int number, int 
   });
 }
 
+// PTX ISA, "Parallel Synchronization and Communication Instructions: vote.sync", of all 32 lanes.
+int vote_any(unsigned members, bool predicate, int line)
+{
+  struct Given {
+    int* target;
+    bool predicate;
+  };
+  if (members != 0xffffffff)
+    fail("vote.sync: not all lanes are members");
+  int found = 0;
+  together("vote", line, Given{&found, predicate}, [](const Given* const* lanes) {
+    bool any = false;
+    for (int lane = 0; lane < lanes_of_warp; ++lane)
+      any = any || lanes[lane]->predicate;
+    for (int lane = 0; lane < lanes_of_warp; ++lane)
+      *lanes[lane]->target = any;
+  });
+  return found;
+}
+
 // PTX ISA, "Non-bulk copy: cp.async": until the group of a copy is waited for, nobody knows whether it has happened. Most of them
 // land when they are waited for, some at once, which shows places that are written while others still read them.
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size)

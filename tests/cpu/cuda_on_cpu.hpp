@@ -282,6 +282,7 @@ void stmatrix(bool transposed, Operand address, Operands values, int line = __bu
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
 enum class Shuffle { bfly, idx, up, down };
 void shfl(Shuffle mode, Operand d, Operand a, unsigned members, int number, int width, int line);
+int vote_any(unsigned members, bool predicate, int line);
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
 void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
 void cp_async_commit_group();
@@ -331,6 +332,12 @@ Value shuffled(Shuffle mode, unsigned members, Value value, int number, int widt
 }
 
 }  // namespace ptx
+
+// Whether one of the lanes says so.
+inline int __any_sync(unsigned members, int predicate, int line = __builtin_LINE())
+{
+  return ptx::vote_any(members, predicate != 0, line);
+}
 
 template <class Value>
 Value __shfl_xor_sync(unsigned members, Value value, int number, int width = 32, int line = __builtin_LINE())

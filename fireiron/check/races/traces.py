@@ -36,6 +36,7 @@ from fireiron.ir import (
     Ring,
     Roles,
     Side,
+    Skip,
     Stmt,
     Wait,
     statements,
@@ -372,5 +373,6 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Release: Tracer._turn,
     Roles: Tracer._nothing,
     Chain: Tracer._nothing,
+    Skip: Tracer._nothing,  # of one thread's registers
 }
 """What a statement adds to a trace."""

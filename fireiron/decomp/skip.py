@@ -1,0 +1,89 @@
+"""`skip`: steps of a fused definition that a warp leaves out where they would change nothing."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.decomp.region import equalities, left_out
+from fireiron.decomp.steps import passed
+from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.ir import Hole
+from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.spec import Spec
+from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
+from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
+
+
+def _names(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@attrs.frozen
+class SkipSteps(Decomposition):
+    """Steps that a warp leaves out where a condition holds for all that its threads have; see the verb `skip`.
+
+    rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+    """
+
+    verb: ClassVar[str] = "skip"
+    steps: tuple[str, ...] = attrs.field(converter=_names)
+    where: str
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.steps, tuple) or not self.steps or not all(isinstance(one, str) for one in self.steps):
+            raise ArgumentError("skip: the names of steps", got=self.steps, legal='skip("scale", where="alpha == 1")', at=call_site())
+        if len(set(self.steps)) != len(self.steps):
+            raise ArgumentError("skip: a step is named twice", got=self.steps, at=call_site())
+        _condition(self.where)
+
+    def label(self) -> str:
+        return f"skip({', '.join(map(repr, self.steps))}, where={self.where!r})"
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        made = fused(spec)
+        if made is None or not isinstance(spec.kind, FusedKind):
+            raise DecompositionError(f"{self.label()}: {spec.title} is one step", legal="a Fused definition of several steps")
+        for name in self.steps:
+            if name not in made.names:
+                raise DecompositionError(f"{self.label()}: {spec.title} has no step {name}", legal=made.names)
+            if any(name in one.steps for one in made.skipped):
+                raise DecompositionError(f"{self.label()}: step {name} is left out under another condition")
+        here = tuple(one.name for one in made.steps if one.name in self.steps)
+        if not here:
+            return passed(spec)
+        skipped = Skipped(here, _of_elements(_condition(self.where), made))
+        left_out(made, skipped)
+        child = attrs.evolve(spec, kind=spec.kind.of(skipped=(*made.skipped, skipped)))
+        return Expansion((Child("body", child),), (Hole("body"),))
+
+
+def _condition(text: Any) -> Operation:
+    """The condition of a text; an ArgumentError where it is none."""
+    if not isinstance(text, str):
+        raise ArgumentError("skip: where= is a condition", got=text, legal='where="alpha == 1"', at=call_site())
+    value = formula_of(f"needed[i] = where({text}, 0, 1)").value
+    assert isinstance(value, Operation)
+    condition = value.arguments[0]
+    assert isinstance(condition, Operation)
+    tuple(equalities(condition))
+    return condition
+
+
+def _of_elements(value: Value, made: FusedDefinition) -> Any:
+    """A condition in which each tensor has its dimensions, without those of which steps take one element."""
+    if isinstance(value, Operation):
+        return Operation(value.name, tuple(_of_elements(one, made) for one in value.arguments))
+    if not isinstance(value, Element):
+        return value
+    dims = {**made.uses, **made.temporaries}.get(value.tensor)
+    if dims is None or (value.index and value.dims != dims):
+        raise DecompositionError(f"skip: {value} in the condition", legal=[*made.temporaries, *made.arrays])
+    return Element(value.tensor, tuple(map(Index, dims)))
+
+
+EXAMPLES = (SkipSteps(("scale",), "alpha == 1"),)
+"""Any of the kind, which cannot be made without arguments."""
+
+__all__ = ["SkipSteps"]

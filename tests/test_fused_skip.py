@@ -1,0 +1,377 @@
+"""Steps that a warp leaves out where they change nothing: `skip(steps, where=condition)`, and the statement `Skip`."""
+
+import random
+import re
+
+import attrs
+import numpy as np
+import printed_text
+import pytest
+from ringed import errors
+from test_fused_attention import SMALL, inputs, require_right
+from test_graphene_text import read_back
+
+from fireiron import *
+from fireiron.cost.work import Work
+from fireiron.decomp.skip import SkipSteps
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, VerificationError
+from fireiron.gpu.disassembly import disassemblers, sass
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.inspect.show import show
+from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, Role, Roles, execs, rewritten, statements, verify
+from fireiron.ir import Skip as Region
+from fireiron.sim import simulate
+from fireiron.sim.chunk import Chunk
+from fireiron.strategies import attention
+
+LAZY = attention.definition(slack=8)
+SPEC = attention.spec(64, 96, 64, made=LAZY)
+
+
+def lazy(made=LAZY, spec=SPEC, **values):
+    """The kernel that rescales seldom."""
+    return attention.by_rows(made).with_(**{**SMALL, **values})(spec).program("sm_80")
+
+
+def regions(program):
+    return [one for one in statements(program.ir.body) if isinstance(one, Region)]
+
+
+def some_warps(spec=SPEC, warps=(1, 2)):
+    """Scores of which the maximum moves on in the second block of keys, for rows of some warps of sixteen; others have scores that fall."""
+    arrays = inputs(spec)
+    arrays["Q"] = np.abs(arrays["Q"]) + np.float16(0.5)
+    sign = np.where(np.isin(np.arange(arrays["Q"].shape[1]) // 16, warps), 1, -1)
+    arrays["Q"] = (arrays["Q"] * sign[None, :, None, None, None]).astype(np.float16)
+    keys = np.linspace(0.2, 3, arrays["K"].shape[1])
+    arrays["K"] = (np.abs(arrays["K"]) * keys[None, :, None, None]).astype(np.float16)
+    return arrays
+
+
+def definition(more):
+    """Rows with a factor `f`, and further steps."""
+    each = {"x": "x[m,n] = X[m,n]", "f": "f[m] = max(n, x[m,n])", **more}
+    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, each={**each, "Y": more.get("Y", "Y[m,n] = x[m,n]")})
+    return made.tile(m=8).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 1).to(Lane).done())
+
+
+def rows_of(strategy):
+    program = strategy.done()(strategy.start(m=8, n=32, dtype=float32)).program("sm_80")
+    assert program.ir
+    return program
+
+
+def factors():
+    """Rows scaled by their maximum, which is 1 in every other one: where it is, a warp leaves the product out."""
+    program = rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).skip("scale", where="1 == f[m]"))
+    x = np.minimum(np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32), 1)
+    x[::2, 3], x[1::2, 3] = 1, 2
+    return program, x
+
+
+# ---------------------------------------------------------------------------------------------- what they compute
+
+
+@pytest.mark.parametrize("masks", ({}, {"causal": True}), ids=str)
+def test_softmax(masks):
+    made = attention.definition(slack=8, **masks)
+    require_right(made, attention.spec(100, 77, 64, made=made), ramp=not masks, **masks)
+
+
+def test_rows_that_see_nothing():
+    """All scores of a row are -inf: its maximum stays where it began, and it needs nothing."""
+    made = attention.definition(window=20, lse=True, slack=8)
+    program = require_right(made, attention.spec(100, 40, 64, made=made), window=20)
+    assert not simulate(program.ir, inputs(program.spec)).outputs["O"][:, 60:].any()
+
+
+def test_some_warps_need_it():
+    """The same bits as without, in step and in random order: a step that is left out would have changed nothing, in no warp."""
+    always = attention.by_rows(LAZY, branch=False).with_(**SMALL)(SPEC).program("sm_80")
+    program, arrays = lazy(), some_warps()
+    expected = simulate(always.ir, arrays).outputs["O"]
+    assert np.isfinite(expected.astype(np.float32)).all()
+    for order in (None, random.Random(1)):
+        assert np.array_equal(simulate(program.ir, arrays, order=order).outputs["O"], expected)
+
+
+def without(program, number):
+    """The kernel in which no warp performs a region."""
+    one = regions(program)[number]
+    return attrs.evolve(program.ir, body=rewritten(program.ir.body, lambda other: () if other == one else (other,)))
+
+
+def test_some_warps_do_need_it():
+    """The inputs of the test above tell: without a region rows of those warps are wrong, and of the others right."""
+    program, arrays = lazy(), some_warps()
+    right = simulate(program.ir, arrays).outputs["O"].astype(np.float32)
+    for number in range(2):
+        wrong = simulate(without(program, number), arrays).outputs["O"].astype(np.float32)
+        differs = ~np.isclose(wrong, right, atol=1e-2, equal_nan=False).all(axis=(0, 2, 3, 4))
+        assert differs[16:32].any() and differs[32:48].any()
+        assert not (number and (differs[:16].any() or differs[48:].any()))
+
+
+def negated(program):
+    """The kernel whose warps perform what they do not need, and leave out what they need."""
+
+    def edit(one):
+        if isinstance(one, Exec) and one.spec.title.endswith("_needed"):
+            kind = attrs.evolve(one.spec.kind, text=one.spec.kind.text.replace(", 0, 1)", ", 1, 0)"))
+            return (attrs.evolve(one, spec=attrs.evolve(one.spec, kind=kind)),)
+        return (one,)
+
+    return attrs.evolve(program.ir, body=rewritten(program.ir.body, edit))
+
+
+def test_a_negated_condition_is_noticed():
+    program, arrays = lazy(), some_warps()
+    right, wrong = (simulate(one, arrays).outputs["O"].astype(np.float32) for one in (program.ir, negated(program)))
+    assert not np.allclose(wrong, right, atol=1e-2)
+
+
+def test_the_printed_text(tmp_path):
+    """On a CPU, with some warps that need it; a condition turned round, a vote of some lanes, and lanes that decide alone are noticed."""
+    if printed_text.COMPILER is None:
+        pytest.skip("no C++ compiler")
+    rows, x = factors()
+    small = printed_text.Printed.of(rows)
+    turned = small.changed(r"\? 0 : 1", "? 1 : 0")
+    by_lane = small.changed(r"if \(__any_sync", "if (threadIdx.x % 32 < 16 && __any_sync")
+    alone = small.changed(r"__any_sync\(0xffffffff, (.*)\)\) \{", r"\1 != 0 && threadIdx.x % 32 != 5) {")
+    program = built(chain().skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1"))
+    arrays = some_warps(program.spec, warps=(1,))
+    host = printed_text.HostProgram([small, turned, by_lane, printed_text.Printed.of(program), alone], tmp_path)
+    expected = simulate(rows.ir, {"X": x}).outputs["Y"]
+    assert np.array_equal(host.run(0, {"X": x}, seed=3)["Y"], expected)
+    assert not np.array_equal(host.run(1, {"X": x})["Y"], expected)
+    for number in (2, 4):
+        with pytest.raises(printed_text.Refused):
+            host.run(number, {"X": x})
+    expected = simulate(program.ir, arrays).outputs["O"].astype(np.float32)
+    np.testing.assert_allclose(host.run(3, arrays, seed=3)["O"].astype(np.float32), expected, atol=2e-3)
+
+
+def test_parts_of_a_sum_are_shrunk():
+    program = attention.by_rows(LAZY, apart=True).with_(**SMALL)(SPEC).program("sm_80")
+    always = attention.by_rows(LAZY, apart=True, branch=False).with_(**SMALL)(SPEC).program("sm_80")
+    assert not errors(program.ir)
+    assert np.array_equal(*(simulate(one.ir, some_warps()).outputs["O"] for one in (program, always)))
+
+
+# ---------------------------------------------------------------------------------------------- what is printed
+
+
+def test_two_regions():
+    text = lazy().cuda
+    assert text.count("__any_sync") == 2
+    inside = re.search(
+        r"\n    alpha\[0\] = 1\.0f;.*?\n    if \(__any_sync\(0xffffffff, alpha_needed\[0\] \| alpha_needed\[1\]\)\) \{(.*?)\n    \}",
+        text,
+        re.S,
+    )
+    steps = re.findall(r"// (\w+):", inside[1])
+    assert steps == ["alpha", "shrink", "keep"] and "exp2" in inside[1]
+    assert text.index("// p: ") < text.index("if (__any_sync(0xffffffff, rescale_needed[0]") < text.index("// pv: ")
+
+
+def chain(made=LAZY):
+    """Rows of warps, up to where steps are left out."""
+    copy, fragments = attention.copy, attention.fragments
+    rows = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle().split(n=32).pipeline(2)
+    rows = rows.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=16).to(Warp)
+    product = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
+    second = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
+    return rows.step("s", product).step("pv", second)
+
+
+def built(strategy, made=LAZY):
+    spec = attention.spec(32, 64, 64, made=made)
+    program = strategy.done()(spec).program("sm_80")
+    assert program.ir
+    return program
+
+
+def test_one_condition_for_steps_apart():
+    """One question for both regions, as `rescale` stands behind the exponentials."""
+    program = built(chain().skip("alpha", "shrink", "keep", "rescale", where="new == mx"))
+    assert len(regions(program)) == 2 and {one.needed for one in regions(program)} == {"alpha_needed"}
+    assert not errors(program.ir)
+    spec = program.spec
+    arrays = some_warps(spec, warps=(1,))
+    always = built(chain())
+    assert np.array_equal(*(simulate(one.ir, arrays).outputs["O"] for one in (program, always)))
+
+
+def test_regions_side_by_side_are_one():
+    """Where no maximum moved on all factors are 1, so what is left out for the one reason may be left out for the other."""
+    program = built(chain().skip("alpha", where="new == mx").skip("shrink", where="alpha == 1").skip("keep", where="mx == new"))
+    assert len(regions(program)) == 1 and not errors(program.ir)
+    more = {"one": "x[m,n] = x[m,n] * f[m]", "two": "x[m,n] = x[m,n] * x[m,n]"}
+    apart = rows_of(definition(more).skip("one", where="f == 1").skip("two", where="x == 1"))
+    assert len(regions(apart)) == 2 and len({one.needed for one in regions(apart)}) == 2
+
+
+def test_who_asks_decides_nothing():
+    """Where `l` is 0 its product is too: whoever holds `l` is asked, as without."""
+    program = built(chain().skip("shrink", where="l == 0"))
+    assert len(regions(program)) == 1 and not errors(program.ir)
+
+
+def test_a_number_is_set_behind_whoever_reads_the_old_one():
+    """`double` reads the `z` that was there before: a region of its own, before `z` is set to 1."""
+    more = {
+        "z": "z[m] = f[m] * 2",
+        "double": "x[m,n] = x[m,n] + z[m] * (f[m] - 1)",
+        "one": "z[m] = exp2(f[m] - 1)",
+        "Y": "Y[m,n] = x[m,n] + z[m]",
+    }
+    program = rows_of(definition(more).skip("double", "one", where="f == 1"))
+    assert len(regions(program)) == 2 and len({one.needed for one in regions(program)}) == 1
+    x = np.minimum(np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32), 1)
+    x[::2, 3], x[1::2, 3] = 1, 2
+    expected = np.where(x.max(1, keepdims=True) == 1, x + 1, x + 4 + 2)
+    assert np.allclose(simulate(program.ir, {"X": x}).outputs["Y"], expected)
+
+
+@pytest.mark.parametrize("d", (64, 128))
+def test_it_compiles_without_spills(d):
+    """And to branches: of two rows of a thread the compiler would issue the factors under predicates, and in all turns."""
+    if not toolchains():
+        pytest.skip("no compiler")
+    spec = attention.spec(128, 128, d, made=LAZY)
+    text = attention.by_rows(LAZY).with_(bm=128, bn=64, wm=32 if d == 128 else 16, stages=2, bd=64)(spec).cuda("sm_80")
+    compiled = compile_cuda(text, "sm_80")
+    resources = compiled.resources["attention"]
+    assert not resources.spill_stores and not resources.spill_loads
+    if disassemblers():
+        found = re.findall(r"VOTE\.ANY.*?(BRA|MUFU|HMMA)", sass(compiled.cubin), re.DOTALL)
+        assert found[0] == "BRA"
+
+
+def test_other_readers():
+    program = built(chain().skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1"))
+    assert "alpha_needed" in "\n".join(show(program)) and "skip('rescale', where='alpha == 1')" in "\n".join(show(program))
+    read_back(program)
+    strategy = attention.by_rows(LAZY)
+    assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
+    assert strategy != attention.by_rows(LAZY, branch=False)
+    times = [Work(one).amounts.instructions for one in (program.ir, without(program, 1))]
+    assert times[0] > times[1]
+    assert SkipSteps(("scale",), "alpha == 1").label() == "skip('scale', where='alpha == 1')"
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+def test_rows_of_lanes():
+    """All lanes have the row's factor, and an element each."""
+    program, x = factors()
+    assert len(regions(program)) == 1 and not errors(program.ir)
+    assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], x * x.max(1, keepdims=True))
+
+
+REFUSED = {
+    "what is not neutral": (lambda: built(chain().skip("alpha", "update", where="new == mx")), "step update is not the same.*there l\\[m\\] = l\\[m\\] \\+ sum.*legal   l\\[m\\] = l\\[m\\], as it was"),
+    "a factor that may be any": (lambda: built(chain().skip("rescale", where="new == mx")), "step rescale is not the same left out"),
+    "what changed since": (lambda: built(chain().skip("top", "keep", where="new == mx")), "step top"),
+    "a product": (lambda: built(chain().skip("pv", where="alpha == 1")), "step pv"),
+    "no such step": (lambda: built(chain().skip("scale", where="alpha == 1")), "no step scale"),
+    "no such tensor": (lambda: built(chain().skip("rescale", where="beta == 1")), "beta in the condition"),
+    "two conditions": (
+        lambda: built(chain().skip("rescale", where="alpha == 1").skip("rescale", where="alpha == 1")),
+        "left out under another condition",
+    ),
+    "a strategy of its own": (
+        lambda: built(chain().step("rescale", Pointwise.done(UNLESS_ONE)).skip("rescale", where="alpha == 1")),
+        "rescale has a strategy of its own",
+    ),
+    "what others see": (
+        lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).place("x", SH).skip("scale", where="f == 1")),
+        "touches x, which other threads see",
+    ),
+    "an operand": (lambda: rows_of(definition({}).skip("Y", where="f == 1")), "step Y is not the same"),
+    "a product of matrices": (lambda: MatMul.tile(16, 16).to(Block).skip("mm", where="a == 1").done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80"), "is one step"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case):
+    action, said = REFUSED[case]
+    with pytest.raises(DecompositionError, match=re.compile(said, re.S)):
+        action()
+
+
+@pytest.mark.parametrize("where", ("alpha", "alpha > 1", "alpha == 1 or l == 0", "alpha * 2 == 2", "alpha ==", 3, ""))
+def test_what_is_no_condition(where):
+    with pytest.raises(FireironError, match="skip|formula"):
+        chain().skip("rescale", where=where)
+
+
+@pytest.mark.parametrize("steps", ((), ("rescale", "rescale"), (3,)))
+def test_what_names_no_steps(steps):
+    with pytest.raises(ArgumentError, match="skip"):
+        chain().skip(*steps, where="alpha == 1")
+
+
+def test_blocks_without_whole_warps():
+    made = definition({"scale": "x[m,n] = x[m,n] * f[m]"}).start
+    by_rows = made.tile(m=40).to(Block).tile(m=1).to(Thread).load("X", RF, Move.done()).skip("scale", where="f == 1").done()
+    with pytest.raises(DecompositionError, match="a block of 40 threads has no whole warps"):
+        _ = by_rows(made(m=40, n=4, dtype=float32)).cuda("sm_80")
+
+
+def test_threads_that_have_other_rows_than_the_condition():
+    """A lane has a row of the factor, and one element of each row: the warp that asks is not the one that would scale."""
+    made = Fused(
+        name="apart", dims="m n", operands={"F": "m", "X": "m n", "Y": "m n", "G": "m"},
+        each={"f": "f[m] = F[m] * 2", "x": "x[m,n] = X[m,n]", "scale": "x[m,n] = x[m,n] * f[m]", "Y": "Y[m,n] = x[m,n]", "G": "G[m] = f[m]"},
+    )  # fmt: skip
+    by_columns = made.tile(m=64).to(Block).load("F", RF, Move.tile(1).to(Thread).done()).load("X", RF, Move.tile(64, 1).to(Thread).done())
+    spec = made(m=64, n=64, dtype=float32)
+    assert "scale_sh" in by_columns.done()(spec).cuda("sm_80")
+    with pytest.raises(DecompositionError, match="have not the elements of the condition"):
+        _ = by_columns.skip("scale", where="f == 1").done()(spec).cuda("sm_80")
+
+
+# ---------------------------------------------------------------------------------------------- the statement
+
+
+def edited(program, edit):
+    """The kernel with another first region."""
+    first = regions(program)[0]
+    return attrs.evolve(program.ir, body=rewritten(program.ir.body, lambda one: (edit(one),) if one is first else (one,)))
+
+
+def test_what_no_region_may_hold():
+    program = lazy()
+    shared = next(one for one, _ in execs(program.ir.body) if any(access.buffer == "q_sh" for access in one.accesses))
+    others = next(one for one, _ in execs(program.ir.body) if one.spec.level.threads == 32)
+    for inside, said in ((Barrier(BLOCK_SCOPE), "a barrier"), (shared, "in GL is touched"), (others, "several threads")):
+        with pytest.raises(VerificationError, match=said):
+            verify(edited(program, lambda one, inside=inside: one.rebuilt(((inside, *one.body),))))
+    for needed in ("alpha", "q_sh", "nothing"):
+        with pytest.raises(VerificationError, match="no array of int32 in registers"):
+            verify(edited(program, lambda one, needed=needed: attrs.evolve(one, needed=needed)))
+    verify(program.ir)
+
+
+def test_one_thread_is_no_warp():
+    program = lazy()
+    kernel = program.ir
+    roles = (Role("all", 0, kernel.threads, ()), Role("one", kernel.threads, 32, (Region("alpha_needed", ()),), elected=True))
+    with pytest.raises(VerificationError, match="is one thread, and no warp decides"):
+        verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(Roles(roles),)))
+
+
+def test_what_a_warp_leaves_out_it_has_as_before(monkeypatch):
+    """Warps that leave a region out have their registers as they were, though the simulator executes it for all threads at once."""
+    program, x = factors()
+
+    def every_other(self, needed, group):
+        return np.broadcast_to((group.threads // 32 % 2 == 0)[:, None], (group.threads.size, self.width))
+
+    monkeypatch.setattr(Chunk, "left_out", every_other)
+    x = x * np.float32(3)
+    expected = np.where(np.arange(8)[:, None] % 2, x * x.max(1, keepdims=True), x)
+    assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], expected)
