@@ -216,6 +216,7 @@ class _Steps:
             return
         for step in run.steps:
             self._require_private(step)
+        self.program.append(Begin(run.steps[0].name))
         self.needed = self._needed_for(run.skipped)
         for step, number in run.numbers:
             view = self._view(step.formula.target)
@@ -226,7 +227,8 @@ class _Steps:
         for step in run.steps:
             self._step(step)
         outer.append(Comment(f"left out where {run.skipped.condition}: {', '.join(step.name for step in run.steps)}"))
-        outer.append(Skip(self.needed.operands[self.needed.outputs[0]].tensor.name, tuple(self.program)))
+        inside = tuple(one for one in self.program if not isinstance(one, Begin))
+        outer.append(Skip(self.needed.operands[self.needed.outputs[0]].tensor.name, inside))
         self.program, self.needed = outer, None
 
     def _needed_for(self, skipped: Skipped) -> Spec:

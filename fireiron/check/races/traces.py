@@ -42,7 +42,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.values.expr import ZERO, Expr, Var, compiled, conjuncts, constant, replaced
+from fireiron.values.expr import ZERO, Expr, Mod, Var, as_expr, compiled, conjuncts, constant, mod, replaced
 
 
 class Kind(enum.IntEnum):
@@ -345,13 +345,21 @@ class Tracer:
 
 
 def _by_lengths(value: Expr, lengths: Mapping[Expr, Var]) -> Expr:
-    """A number of a turn, with assumed lengths for extents: those that it has as parts, or one that it is so many turns away from."""
+    """The number of a turn, or a stage, with assumed lengths for extents: of those it is made, or it is so many turns away from one."""
     found = replaced(value, lengths)
     unknown_at = {var for extent in lengths for var in extent.variables()}
     if found.variables() & unknown_at:
-        apart = ((constant(value - extent), length) for extent, length in lengths.items())
-        found = next((length + away for away, length in apart if away is not None), found)
+        return next((one for extent, length in lengths.items() if (one := _at_length(value, extent, length)) is not None), found)
     return found
+
+
+def _at_length(value: Expr, extent: Expr, length: Var) -> Expr | None:
+    """A value that is so many turns away from an extent, or the stage of such a turn, at an assumed length; None if it is neither."""
+    away = constant(value - extent)
+    if away is not None:
+        return length + away
+    stages = constant(value.right) if isinstance(value, Mod) else None
+    return next((mod(length + away, as_expr(stages)) for away in range(stages or 0) if mod(extent + away, as_expr(stages)) == value), None)
 
 
 def _key(statement: Exec, loops: Sequence[For]) -> tuple[int, ...]:
