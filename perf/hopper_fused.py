@@ -20,10 +20,10 @@ from fireiron.errors import FireironError
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper_attention, lstm, mlp
 
 VALUES = {
-    64: ({"bm": 128}, {"bm": 192}, {"bm": 256, "bn": 64}),
-    128: ({"bm": 128}, {"bm": 192, "bn": 80}, {"bm": 128, "blocks": 65536}),
+    64: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"delayed": False}),
+    128: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 80}, {"delayed": False}),
 }
-"""Tunables that are tried, by the size of a head."""
+"""What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables."""
 
 PRODUCTS = {
     "dual": (dual, "hopper", ({}, {"bk": 32, "stages": 4})),
@@ -40,11 +40,12 @@ SIZE, LAYERS = 4096, (8192, 128, 20)
 def kernel_of(length, d, causal, tokens, values):
     """A compiled kernel for attention; None where it is refused."""
     given = dict(values)
+    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in ("delayed", "held") if name in given}
     if causal:
         given.pop("blocks", None)
     try:
-        strategy = hopper_attention.by_rows(attention.definition(causal=causal)).with_(**given)
-        return strategy(peers.spec_of(length, d, causal, tokens)).compile("sm_90a")
+        strategy = hopper_attention.by_rows(attention.definition(causal=causal, slack=slack), **forms).with_(**given)
+        return strategy(peers.spec_of(length, d, causal, tokens, slack)).compile("sm_90a")
     except FireironError as error:
         print(f"left out: {length} {d} {causal} {given}: {error}", flush=True)
         return None

@@ -43,31 +43,34 @@ together = Tunable("together", 0, 1, 2, 4, 8, 16)
 definition, spec = attention.definition, attention.spec
 
 copy = Move.done()
+fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
 staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
 
 
-def by_rows(made, blocks=blocks):
-    """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out."""
-    masks = {one.name for one in made.made.steps} & {"mask", "window"}
+def by_rows(made, delayed=True, held=False, blocks=blocks):
+    """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out.
+
+    `delayed`: values are multiplied while exponentials of the next block of keys are made. With `held` queries stay in registers, only where
+    `delayed`. Of a definition with slack a warp rescales nothing where no maximum of its rows moves.
+    """
+    names = {one.name for one in made.made.steps}
+    masks = names & {"mask", "window"}
     whole = made.partial("sums", 4)
     if "mask" in masks:
         queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).last_first("m", together)
     else:
         queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
         queries = queries if masks else queries.persistent(blocks)
-    turns = queries.load("Q", SH, copy).split(n=bn).pipeline(stages)
+    queries = queries.load("Q", SH, copy)
+    queries = queries.load("Q", RF, fragments) if held else queries
+    turns = queries.split(n=bn).pipeline(stages)
     turns = turns.skip() if masks else turns
-    return (
-        turns.specialize(128)
-        .load("K", SH, copy)
-        .load("V", SH, copy)
-        .tile(m=64)
-        .to(Warpgroup)
-        .step("s", by_warpgroups)
-        .step("pv", by_warpgroups)
-        .step("store", staged)
-        .done()
-    )
+    turns = turns.specialize(128)
+    turns = turns.delay("pv", behind="s") if delayed else turns
+    rows = turns.load("K", SH, copy).load("V", SH, copy).tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups)
+    if "shrink" in names:
+        rows = rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
+    return rows.step("store", staged).done()
 
 
 strategy = by_rows(definition())
