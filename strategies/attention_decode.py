@@ -22,9 +22,11 @@ import functools
 
 from fireiron import *
 from fireiron.errors import ArgumentError
+from fireiron.gpu.kernel import architecture_here
 from fireiron.strategies import attention_combine
 from fireiron.strategies.attention import LOG2_E, copy, fragments, tiles
 from fireiron.values.expr import constant
+from fireiron.values.machine import as_architecture
 
 SIZES = (4, 4096, 128)
 
@@ -101,42 +103,56 @@ def values(spec):
 BLOCKS = 528
 """Blocks that are there at a time: four on each multiprocessor of an H200."""
 
+FEWEST = 128
+"""Keys of a part, below which putting parts together costs more than it saves."""
+
 
 def size_for(keys, heads):
-    """The keys of a part, for so many heads of all sequences: a power of two, the largest of which all multiprocessors have four parts."""
-    size = 64
-    while size * BLOCKS < keys * heads and size < keys:
-        size *= 2
-    return size
+    """The keys of a part, for so many heads of all sequences: the least, a multiple of 64, of which all parts are there at a time."""
+    parts = max(1, BLOCKS // heads)
+    return max(FEWEST, -(-keys // (64 * parts)) * 64)
 
 
 @functools.lru_cache(maxsize=256)
-def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, architecture=None, **strides):
-    """The two kernels for a problem, compiled: that of the parts, and the one that puts them together."""
+def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, architecture=None, tunables=(), **strides):
+    """The two kernels for a problem, compiled: that of the parts, and the one that puts them together.
+
+    `tunables` are items for the first, instead of `values`; `strides` are those of Q, K and V, and of O.
+    """
+    target = as_architecture(architecture or architecture_here() or "sm_80")
+    chained, out = target.capability >= 90, {"O": strides.pop("O")} if "O" in strides else {}
     made = definition(size, lengths)
     parts = spec(rows, keys, d, heads, batch, size, made, dtype=dtype, **strides)
-    whole = attention_combine.spec(rows, -(-keys // size), d, heads, batch, dtype=dtype)
-    return tuple(
-        one.with_(**tunables)(problem).compile(architecture)
-        for one, tunables, problem in (
-            (by_parts(made), values(parts), parts),
-            (attention_combine.strategy, attention_combine.values(whole), whole),
-        )
-    )
+    whole = attention_combine.spec(rows, -(-keys // size), d, heads, batch, dtype=dtype, **out)
+    together = attention_combine.by_columns(chained).with_(**attention_combine.values(whole))
+    first = by_parts(made, chained).with_(**{**values(parts), **dict(tunables)})
+    return first(parts).compile(target), together(whole).compile(target)
 
 
 def decode(q, k, v, scale=None, length=None, size=None, out=None):
-    """Attention of the queries q[b,g,m,d] to the keys k[b,n,g,d] and values v[b,n,g,d], row by row, in two launches: O[b,g,m,d].
+    """Attention of queries q[b,g,m,d] to keys k[b,n,g,d] and values v[b,n,g,d], views of any strides, in two launches: O[b,g,m,d].
 
-    `scale` is 1 over the root of d unless said otherwise; `length[b]`, int32, are the keys that each sequence has, all n without it.
-    Arrays are NumPy's (in the simulator), or those of a GPU. An ArgumentError where shapes do not fit.
+    `scale` is 1 over the root of d unless said otherwise; `length[b]`, int32, are the keys that each sequence has, all n without it;
+    `size` are the keys of a part. Arrays are NumPy's (in the simulator), or those of a GPU. An ArgumentError where shapes do not fit.
     """
     batch, heads, rows, d = q.shape
     if tuple(k.shape) != tuple(v.shape) or (k.shape[0], *k.shape[2:]) != (batch, heads, d):
-        raise ArgumentError("decode: q[b,g,m,d], k[b,n,g,d], v[b,n,g,d]", got=f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
+        raise ArgumentError(
+            "decode: shapes that do not fit",
+            got=f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}",
+            legal="q[b,g,m,d], k[b,n,g,d], v[b,n,g,d]",
+        )
     keys = k.shape[1]
     size = size_for(keys, batch * heads) if size is None else size
+    strides = {"Q": _strides(q, "bgmd"), "K": _strides(k, "bngd"), "V": _strides(v, "bngd")}
+    strides |= {} if out is None else {"O": _strides(out, "bgmd")}
     dtype = bfloat16 if "bfloat16" in str(q.dtype) else float16
-    first, second = kernels(rows, keys, d, heads, batch, size, length is not None, dtype)
+    first, second = kernels(rows, keys, d, heads, batch, size, length is not None, dtype, **strides)
     given = (q, k, v, d**-0.5 if scale is None else scale, *(() if length is None else (length,)))
-    return second(*first(*given), **({} if out is None else {"out": out}))
+    return second(*first(*given), out=out)
+
+
+def _strides(array, dims):
+    """The strides of an array, in elements."""
+    steps = array.stride() if callable(getattr(array, "stride", None)) else (step // array.itemsize for step in array.strides)
+    return Strides(**dict(zip(dims, steps, strict=True)))
