@@ -53,12 +53,13 @@ def kernels_of(keys, values):
 
 def by_kernels(pair, arrays):
     """A launch of both kernels."""
+    import numpy
     import torch
 
     q, k, v, o = arrays
     first, second = pair
     parts = [torch.empty([int(str(one)) for one in first.program.spec.operands[name].shape], device="cuda") for name in "PTS"]
-    made = first.prepare(q, k.transpose(1, 2), v.transpose(1, 2), D**-0.5, out=tuple(parts))
+    made = first.prepare(q, k.transpose(1, 2), v.transpose(1, 2), numpy.float32(D**-0.5), out=tuple(parts))
     whole = second.prepare(*parts, out=o)
 
     def call():

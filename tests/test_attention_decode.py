@@ -119,3 +119,16 @@ def test_compiled_without_spills(target):
         found = compile_cuda(kernel.program.cuda, target).resources[kernel.program.name]
         assert not found.spill_stores and not found.spill_loads and not found.stack_frame
         assert ("wait_for_kernel_before();" in kernel.program.cuda) == (target == "sm_90a")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    """One call behind the other, whose parts lie in memory that the one before has used."""
+    cupy = pytest.importorskip("cupy")
+    for sizes, length in (((4, 4096, 128, 2, 2), None), ((4, 1000, 64, 2, 3), [1000, 130, 0]), ((17, 777, 64, 1, 1), None)):
+        made = [inputs(*sizes) for _ in range(2)]
+        made[1][0] = made[1][0] * -2
+        counts = None if length is None else cupy.array(length, dtype=np.int32)
+        got = [attention_decode.decode(*map(cupy.asarray, made[turn % 2]), length=counts) for turn in range(10)]
+        for turn, one in enumerate(got):
+            near(one.get(), softmax(*made[turn % 2], length))
