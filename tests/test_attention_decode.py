@@ -14,6 +14,7 @@ from ringed import errors
 
 from fireiron import *
 from fireiron.errors import DecompositionError, SimulationError
+from fireiron.gpu import launch
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
 from fireiron.strategies import attention_combine, attention_decode
@@ -62,13 +63,14 @@ def test_decode():
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler")
 def test_printed_text(tmp_path):
     """Rows that fill one tile and a part of another; the text itself, run by threads in random order."""
-    program = parts_of(17, 70, 16, 48, heads=2, bm=32, bn=32, stages=2).program("sm_80")
-    whole = attention_combine.strategy(attention_combine.spec(17, 2, 16, heads=2)).program("sm_80")
-    assert not errors(program.ir) and not errors(whole.ir)
-    q, k, v = inputs(17, 70, 16, 2, 1)
-    host = printed_text.HostProgram([printed_text.Printed.of(one) for one in (program, whole)], tmp_path)
+    program = parts_of(17, 40, 16, 24, bn=16, stages=2).program("sm_80")
+    assert not errors(program.ir)
+    q, k, v = inputs(17, 40, 16, 1, 1)
+    host = printed_text.HostProgram([printed_text.Printed.of(program)], tmp_path)
     parts = host.run(0, {"Q": q, "K": k, "V": v, "scale": np.float32(0.25)}, seed=4)
-    near(host.run(1, {name: parts[name] for name in "PTS"}, seed=4)["O"], softmax(q, k, v))
+    whole = attention_combine.strategy(attention_combine.spec(17, 2, 16)).program("sm_80").ir
+    assert not errors(whole)
+    near(simulate(whole, {name: parts[name] for name in "PTS"}).outputs["O"], softmax(q, k, v))
 
 
 def test_missing_synchronization_is_found():
@@ -122,6 +124,7 @@ def test_compiled_without_spills(target):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy")
 def test_on_a_gpu():
     """One call behind the other, whose parts lie in memory that the one before has used."""
     cupy = pytest.importorskip("cupy")
