@@ -507,7 +507,7 @@ class SplitStrategy(Strategy):
 
     @fitting
     def in_flight(self, groups: int | Any) -> Self:
-        """Let the products of `groups` turns run on while those of the next turn are issued; 1 is best for one warpgroup, 0 for several.
+        """Let so many groups of products run on while the next ones are issued; of one a turn 1 is best for one warpgroup, 0 for several.
 
         Legal on a split with `specialize`, from 0 to one less than its stages, for a number or a tunable.
         rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
