@@ -10,8 +10,8 @@ dual(M,N,K)(GL,GL,GL,GL)(Kernel)
   step(left), step(right)          MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, both into one accumulator
   step(store)                      Move(128,128)(RF,GL)(Block)                 through shared memory, in pieces of 16 bytes
 
-`hopper` is the same by TMA and wgmma, with a producer, for tiles of 128 x 256: rings of `depth` tiles of A, of `stages` of each B. While one
-product runs the next one is issued; then the stages of the first one are given back (`fly`).
+`hopper` is the same by TMA and wgmma, with a producer, for tiles of 128 x 256: rings of `depth` tiles of A, of `stages` of each B.
+While one product runs the next one is issued; then the stages of the first one are given back (`fly`).
 """
 
 from fireiron import *
