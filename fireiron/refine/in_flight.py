@@ -22,7 +22,8 @@ class InFlight(Refinement):
     """So many groups of products may still run while the next ones are issued, and their stages are released that much later.
 
     Products that nothing separates are one group, so a turn has one or several. Legal on a split with `specialize`, from 0 to one less than
-    its stages. Left out, products that other statements of the loop wait for run until there; where there are none it is 1 for one consumer warpgroup, and 0 for several, of which each fills the gaps of the others.
+    its stages. Left out, products that other statements of the loop wait for run until there; where there are none it is 1 for one
+    consumer warpgroup, and 0 for several, of which each fills the gaps of the others.
     rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
     """
 
