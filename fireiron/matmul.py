@@ -318,7 +318,7 @@ class _MatMul:
             self._finished.clear()
 
     def _found(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found:
-        key = (_key(a), _key(b), out if out is None else _key(out), dtypes, arch, pinned)
+        key = (key_of(a), key_of(b), out if out is None else key_of(out), dtypes, arch, pinned)
         found = self._kernels.get(key)
         if found is not None:
             with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
@@ -326,7 +326,7 @@ class _MatMul:
             return found
         with self._lock:
             found = self._kernels.get(key) or self._chosen(a, b, out, dtypes, arch, pinned)
-            _keep(self._kernels, key, found)
+            keep(self._kernels, key, found)
         return found
 
     def _chosen(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found:
@@ -339,10 +339,10 @@ class _MatMul:
     ) -> _Finished:
         """What answers a call with an epilogue."""
         outs = out if out is None else tuple(out.items()) if isinstance(out, Mapping) else out if isinstance(out, tuple | list) else (out,)
-        keys = None if outs is None else tuple((one[0], _key(one[1])) if isinstance(one, tuple) else _key(one) for one in outs)
-        further = tuple((name, _key(one) if getattr(one, "shape", ()) else None) for name, one in given.items())
+        keys = None if outs is None else tuple((one[0], key_of(one[1])) if isinstance(one, tuple) else key_of(one) for one in outs)
+        further = tuple((name, key_of(one) if getattr(one, "shape", ()) else None) for name, one in given.items())
         said = None if types is None else tuple(types.items())
-        key = (_key(a), _key(b), keys, dtypes, arch, pinned, text, said, further)
+        key = (key_of(a), key_of(b), keys, dtypes, arch, pinned, text, said, further)
         found = self._finished.get(key)
         if found is not None:
             with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
@@ -350,13 +350,13 @@ class _MatMul:
             return found
         with self._lock:
             found = self._finished.get(key) or _finished(a, b, out, dtypes, arch, pinned, text, types or {}, given)
-            _keep(self._finished, key, found)
+            keep(self._finished, key, found)
         return found
 
     def _of_problem(self, asked: _Asked) -> _Made:
         """The kernel of a problem: the one that it has already, else one that is chosen now."""
         found = self._problems.get(asked) or _made(asked)
-        _keep(self._problems, asked, found)
+        keep(self._problems, asked, found)
         return found
 
 
@@ -367,17 +367,18 @@ matmul: Final = _MatMul()
 # ---------------------------------------------------------------------------------------------- arrays
 
 
-def _key(array: Any) -> Any:
+def key_of(array: Any) -> Any:
     """What tells arrays of one library apart, as that library has it, so that a call costs little."""
     kind = type(array).__module__.partition(".")[0]
     if kind == "torch":
         return array.shape, array.stride(), array.dtype, _alignment(array.data_ptr()), array.get_device()
     if kind == "cupy":
         return array.shape, array.strides, array.dtype, _alignment(array.data.ptr), array.data.device_id
-    return _operand(array, "the array")
+    return operand_of(array, "the array")
 
 
-def _operand(array: Any, name: str) -> Operand:
+def operand_of(array: Any, name: str) -> Operand:
+    """What of an array decides; an ArgumentError for what is no array on a GPU or of NumPy."""
     kind = type(array).__module__.partition(".")[0]
     if kind == "numpy" and hasattr(array, "strides"):
         align = min(_alignment(array.__array_interface__["data"][0]), ALIGNMENT)  # more would be chance
@@ -465,7 +466,7 @@ def _storage(operand: Operand, name: str, dims: str) -> StorageOrder:
 # ---------------------------------------------------------------------------------------------- from arrays to a kernel
 
 
-def _keep(kernels: OrderedDict[Any, Any], key: Any, made: Any) -> None:
+def keep(kernels: OrderedDict[Any, Any], key: Any, made: Any) -> None:
     """Keep a kernel, and forget those that were not used for longest where there are too many."""
     kernels[key] = made
     kernels.move_to_end(key)
@@ -477,14 +478,14 @@ def _asked(a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | N
     from fireiron.tune.records import is_pinned
 
     arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-    given = {name: _operand(array, name) for name, array in arrays.items()}
+    given = {name: operand_of(array, name) for name, array in arrays.items()}
     _check(given)
     out_places = given["out"].places if "out" in given else None
     stacked = seen(given["a"].places, given["b"].places, out_places, folds)
     given = {name: _seen(one, way) for (name, one), way in zip(given.items(), (stacked.a, stacked.b, stacked.c), strict=False)}
     problems = _problems(given, dtypes, _have_views(arrays.values()), stacked)
     device = given["a"].device
-    architecture = as_architecture(_device_architecture(device) if arch is None else arch)
+    architecture = as_architecture(target_of(device) if arch is None else arch)
     return _Asked(tuple(problems), tuple(problems[0].aligned.values()), architecture, is_pinned(pinned), device), stacked
 
 
@@ -499,18 +500,18 @@ def _made(asked: _Asked) -> _Made:
 
     choice, problem = _chosen(asked)
     kernel = CompiledKernel(choice.program)
-    refused = None if asked.device is None else _refused_by_compiler(kernel)
+    refused = None if asked.device is None else refused_by_compiler(kernel)
     if refused is None or asked.pinned:
         return _Made(kernel, choice, problem)
     # A compiler of another version may serialize products that the one of the measurements does not: another tile then.
     other = default_choice(
-        problem.spec, asked.architecture, lambda one: problem.served(one) and _refused_by_compiler(CompiledKernel(one)) is None
+        problem.spec, asked.architecture, lambda one: problem.served(one) and refused_by_compiler(CompiledKernel(one)) is None
     )
     other = attrs.evolve(other, why=f"{other.why}; {choice.why} was first, but {refused.headline}")
     return _Made(CompiledKernel(other.program), other, problem)
 
 
-def _refused_by_compiler(kernel: Any) -> LaunchError | None:
+def refused_by_compiler(kernel: Any) -> LaunchError | None:
     """Why the compiler refuses a kernel with a producer; None where it does not, where there is none, and for all other kernels."""
     if not kernel.ir.rings or kernel.compiler is None:
         return None
@@ -612,7 +613,7 @@ def _result(kind: DType, out: Operand | None, c_dtype: Any) -> DType:
     return wanted or _TYPES[out.dtype]
 
 
-def _device_architecture(device: int | None) -> str:
+def target_of(device: int | None) -> str:
     """The best target of a GPU; the default one for the simulator."""
     if device is None:
         return DEFAULT_ARCHITECTURE
@@ -630,7 +631,7 @@ def _chosen(asked: _Asked) -> tuple[Choice, Problem]:
     from fireiron.tune.records.default import default_choice
 
     problems, architecture = asked.problems, asked.architecture
-    records, gpu = available(asked.pinned), _gpu_name(asked.device)
+    records, gpu = available(asked.pinned), gpu_name(asked.device)
     exact = [(records.find(one.spec, architecture, neighbours=False, gpu=gpu, accept=one.served), one) for one in problems]
     found = [(choice, problem) for choice, problem in exact if choice is not None and choice.record is not None]
     if found:
@@ -656,7 +657,7 @@ def _faster(records: Records, choice: Choice, problem: Problem, asked: _Asked) -
     if record is None or record.architecture == asked.architecture.name:
         return None
     accept = functools.partial(_answers_for, problem)
-    tile = records.by_tiles(problem.spec, asked.architecture, gpu=_gpu_name(asked.device), accept=accept, below=record.us)
+    tile = records.by_tiles(problem.spec, asked.architecture, gpu=gpu_name(asked.device), accept=accept, below=record.us)
     return None if tile is None else (tile, problem)
 
 
@@ -665,7 +666,8 @@ def _answers_for(problem: Problem, program: Program) -> bool:
     return problem.served(program) and (program.strategy.target != WARPGROUP_ARCHITECTURE or bool(program.ir.rings))
 
 
-def _gpu_name(device: int | None) -> str | None:
+def gpu_name(device: int | None) -> str | None:
+    """What a GPU calls itself; None for the host."""
     if device is None:
         return None
     from fireiron.gpu import launch
@@ -682,7 +684,7 @@ def _finished(
 ) -> _Finished:
     """The kernel for a product with an epilogue: by a record of just this, by the strategy for the plain product, else by a default."""
     shaped = {name: array for name, array in given.items() if getattr(array, "shape", ())}
-    further = {name: _operand(array, name) for name, array in shaped.items()}
+    further = {name: operand_of(array, name) for name, array in shaped.items()}
     stacked_in = max(len(getattr(a, "shape", ())), len(getattr(b, "shape", ()))) == 3
     folds = stacked_in and not several(out) and folds_rows(text)
     several_outs = _each(out, outputs_of(text, stacked_in)) if out is not None else ()
@@ -691,7 +693,7 @@ def _finished(
     one_matrix = stacked_in and not stacked.signature
     inner = without_stacks(text) if one_matrix else text
     folded = frozenset(name for name in (*further, *outputs_of(text, stacked_in)) if one_matrix and _of_stack(text, name))
-    further |= {name: _operand(array, name) for name, array in outs.items() if name != RESULT}
+    further |= {name: operand_of(array, name) for name, array in outs.items() if name != RESULT}
     seen_so = {name: _seen_as(one, stacked, name in folded) for name, one in further.items()}
     specs = {one: _with_operands(one, transposed(inner) if one.transposed else inner, seen_so, types, given) for one in asked.problems}
     choice, problem = _recorded(specs, seen_so, asked) or _by_product(specs, seen_so, asked, text)
@@ -710,9 +712,9 @@ def _recorded(specs: Specs, further: Given, asked: _Asked) -> tuple[Choice, Prob
     """The record that was measured for just this product with this epilogue."""
     from fireiron.tune.records import available
 
-    records, gpu = available(asked.pinned), _gpu_name(asked.device)
+    records, gpu = available(asked.pinned), gpu_name(asked.device)
     for problem, (spec, _) in specs.items():
-        accept = functools.partial(_fits, _aligned(problem, further))
+        accept = functools.partial(fits, _aligned(problem, further))
         choice = records.find(spec, asked.architecture, neighbours=False, gpu=gpu, accept=accept)
         if choice is not None:
             return choice, problem
@@ -837,7 +839,7 @@ def _bound(
         except FireironError as error:
             refusals.append(f"{name}: {error.headline}")
             continue
-        if _fits(aligned, program):
+        if fits(aligned, program):
             return program
         refusals.append(f"{name}: the arrays are aligned to {aligned} bytes, it needs {_needed(program)}")
     return None
@@ -855,6 +857,6 @@ def _needed(program: Program) -> dict[str, int]:
     return needed | {launch.name: launch.program.sequential.buffer("src").tensor.align for launch in program.launches}
 
 
-def _fits(aligned: Mapping[str, int], program: Program) -> bool:
+def fits(aligned: Mapping[str, int], program: Program) -> bool:
     """Whether arrays are aligned as a program needs them; a new result always is."""
     return all(aligned.get(name, _MOST_ALIGNED) >= align for name, align in _needed(program).items())

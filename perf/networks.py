@@ -100,10 +100,10 @@ def launch(q, k, v, out, heads):
 
 @functools.cache
 def operator():
-    """Our kernel as an operator of PyTorch, `torch.ops.fireiron.attention(q, k, v, heads)`."""
+    """Our kernel as an operator of PyTorch, `torch.ops.networks.attention(q, k, v, heads)`."""
     import torch
 
-    @torch.library.custom_op("fireiron::attention", mutates_args=(), device_types="cuda")
+    @torch.library.custom_op("networks::attention", mutates_args=(), device_types="cuda")
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         launch(q, k, v, out, heads)
@@ -113,7 +113,7 @@ def operator():
     def _(q, k, v, heads):
         return torch.empty(q.shape, dtype=q.dtype, device=q.device)
 
-    return torch.ops.fireiron.attention.default
+    return torch.ops.networks.attention.default
 
 
 def by_heads(x, heads):

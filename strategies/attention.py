@@ -20,6 +20,8 @@ a window the last queries of a causal kernel begin first (`together` heads at a 
 255 registers with fragments. So do `parts`: fragments of K are loaded for that part of a block's keys at a time.
 """
 
+import re
+
 from fireiron import *
 from fireiron.values.expr import constant
 
@@ -35,18 +37,24 @@ together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 
+SCORE = r"\bs\b"
+"""A score, in a formula of what becomes of it."""
 
-def definition(causal=False, window=None, lse=False, slack=0):
+
+def definition(causal=False, window=None, lse=False, slack=0, score=None):
     """Attention as formulas.
 
     `causal`: of two equally long sequences, query m sees keys 0 to m. `window`: it sees the last so many of these, itself included.
     `lse`: the logarithm of the sum of exponentials of a row's scores is written too, to L[b,m,g,r]. `slack`: the maximum that a row's
     exponentials are taken less stays until a score is above it by a factor of two to the power of it, so that the row is seldom rescaled.
+    `score`: what becomes of a score `s`, which is scaled then, of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.5 * abs(m - n)"`.
     """
-    scaled = f"top[m] * (scale * {LOG2_E})"
+    bits = str(LOG2_E) if score else f"(scale * {LOG2_E})"
+    scaled = f"top[m] * {bits}"
     new = f"where({scaled} > mx[m] + {slack}, {scaled}, mx[m])" if slack else f"max(mx[m], {scaled})"
     seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
     mask = {"mask" if window is None else "window": f"s[m,n] = where({' and '.join(seen)}, s[m,n], -inf)"} if seen else {}
+    changed = {"score": f"s[m,n] = {re.sub(SCORE, '(s[m,n] * scale)', score)}"} if score else {}
     operands = {"Q": "b m g r d", "K": "b n g d", "V": "b n g d", "scale": "", "O": "b m g r d"}
     return Fused(
         name="attention",
@@ -58,13 +66,14 @@ def definition(causal=False, window=None, lse=False, slack=0):
         first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
         each={
             "s": "s[m,n] = sum(d, Q[b,m,g,r,d] * K[b,n,g,d])",
+            **changed,
             **mask,
             "top": "top[m] = max(n, s[m,n])",
             "new": f"new[m] = {new}",
             "alpha": "alpha[m] = exp2(mx[m] - new[m])",
             **({"shrink": "l[m] = l[m] * alpha[m]"} if slack else {}),
             "keep": "mx[m] = new[m]",
-            "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
+            "exp": f"s[m,n] = exp2(s[m,n] * {bits} - mx[m])",
             "sums": "sums[m] = sum(n, s[m,n])",
             "update": "l[m] = l[m] + sums[m]" if slack else "l[m] = l[m] * alpha[m] + sums[m]",
             "p": "p[m,n] = s[m,n]",

@@ -577,6 +577,7 @@ ROOMS = (
     ("measure", "inspect"),
     ("tune",),
     ("draw", "export", "matmul"),
+    ("attention",),
     ("cli",),
     ("__init__", "__main__"),
 )
@@ -795,7 +796,7 @@ AT_IMPORT = {
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.methods",
     "language.numerals", "ir.awaited",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "draw", "export", "matmul", "stacks", "tune",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "draw", "export", "matmul", "stacks", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 
@@ -847,8 +848,8 @@ def test_names_that_are_loaded_when_used():
 def test_names_that_are_modules_too():
     """`fireiron.matmul` is the function, also after something in the module of that name was imported."""
     program = (
-        "import fireiron\nimport fireiron.draw.gallery, fireiron.export.unit, fireiron.tune.run\nfrom fireiron.matmul import matmul\n"
-        "assert fireiron.matmul is matmul and callable(matmul.choice)\n"
+        "import fireiron\nimport fireiron.draw.gallery, fireiron.export.unit, fireiron.tune.run\nfrom fireiron.matmul import matmul\nfrom fireiron.attention import attention\n"
+        "assert fireiron.matmul is matmul and fireiron.attention is attention and callable(matmul.choice)\n"
         "print(all(map(callable, (fireiron.draw, fireiron.export, fireiron.tune, fireiron.matmul))))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=PACKAGE.parent)

@@ -368,7 +368,7 @@ def test_a_call_with_out_takes_the_kernel_of_the_call_without(gpu, monkeypatch, 
 def test_another_tile_where_the_compiler_refuses_one(gpu, monkeypatch):
     """ptxas of one version serializes products that another does not: the kernel is refused, and the next tile taken."""
     asked, error = [], LaunchError("NVRTC refuses the source for sm_90a: 1 warning")
-    monkeypatch.setattr(module, "_refused_by_compiler", lambda kernel: asked.append(kernel) or (error if len(asked) < 3 else None))
+    monkeypatch.setattr(module, "refused_by_compiler", lambda kernel: asked.append(kernel) or (error if len(asked) < 3 else None))
     a, b = pretended("cupy", (2048, 64), "float16"), pretended("cupy", (64, 2048), "float16", address=0x400000)
     kernel = matmul.kernel(a, b, arch="sm_90a")
     assert len(asked) == 3 and kernel.program is asked[2].program is not asked[0].program

@@ -1,0 +1,562 @@
+"""`fireiron.attention`: softmax(Q K^T) V of arrays, in one kernel, by a record or by the library's strategy for the GPU.
+
+>>> import fireiron, numpy
+>>> q, k, v = (numpy.ones((2, length, 16), "float16") for length in (4, 8, 8))
+>>> fireiron.attention(q, k, v)[0, 0, :3]
+array([1., 1., 1.], dtype=float16)
+>>> print(fireiron.attention.choice(q, k, v).why)
+no record answers; the default for float16 on sm_90: attention:steady bm=64 stages=2 bn=64 wm=32 parts=1
+
+In PyTorch a call that `torch.compile` traces, or one with fake tensors, is one of the operators `fireiron::attention` and
+`fireiron::attention_lse`, which are registered when the first such call is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import math
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.matmul import (
+    ALIGNMENT,
+    Operand,
+    fits,
+    gpu_name,
+    keep,
+    key_of,
+    operand_of,
+    refused_by_compiler,
+    target_of,
+)
+from fireiron.spec import Spec
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE, Architecture, as_architecture, as_dtype
+from fireiron.values.strides import Strides
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.language.strategy import Strategy
+    from fireiron.tune.records import Choice
+
+TYPES: Final = ("float16", "bfloat16")
+"""Element types of queries, keys and values."""
+
+BY_TMA: Final = "hopper_attention"
+"""The strategy that is only taken where a producer fills its buffers by TMA."""
+
+LIBRARIES: Final = ("numpy", "cupy", "torch")
+"""Where arrays come from."""
+
+MOST_DIMENSIONS: Final = 4
+
+ELEMENTS: Final = 16
+"""The elements of a head are multiples of so many."""
+
+DIMS: Final[Mapping[str, str]] = {"Q": "bmgrd", "K": "bngd", "V": "bngd", "O": "bmgrd", "L": "bmgr"}
+"""The dimensions of the kernel's arrays: `r` heads of queries for each of `g` heads of keys."""
+
+Shape = tuple[int, ...]
+Places = tuple[Shape, Shape]
+"""Shape and steps in elements."""
+
+
+@attrs.frozen
+class Options:
+    """What is asked for beside the arrays: which keys a query sees, what becomes of scores, and whether the log-sum-exp is wanted."""
+
+    causal: bool = False
+    window: int | None = None
+    lse: bool = False
+    score: str | None = None
+
+
+@attrs.frozen
+class Sizes:
+    """What the shapes say: `batch` matrices of each head, `heads` of queries, `groups` of keys, their lengths, elements of a head."""
+
+    batch: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    elements: int
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """By dimension of the definition."""
+        sizes = {"b": self.batch, "g": self.groups, "r": self.heads // self.groups}
+        return {**sizes, "m": self.queries, "n": self.keys, "d": self.elements}
+
+
+@attrs.frozen
+class _Found:
+    """What answers a call: a kernel, how it sees the arrays, and how the caller sees its results."""
+
+    kernel: CompiledKernel
+    choice: Choice
+    inputs: tuple[Places, ...]
+    outputs: tuple[Places, ...]
+    results: tuple[Places, ...]
+
+    def __call__(self, arrays: Sequence[Any], scale: float, out: Any, stream: Any) -> Any:
+        """The result, or a pair with the log-sum-exp."""
+        seen = [_viewed(array, places) for array, places in zip(arrays, self.inputs, strict=True)]
+        if out is None:
+            made = self.kernel(*seen, scale, stream=stream)
+            several = made if len(self.results) > 1 else (made,)
+            given = tuple(_viewed(array, places) for array, places in zip(several, self.results, strict=True))
+            return given if len(given) > 1 else given[0]
+        outs = tuple(_viewed(array, places) for array, places in zip(_each(out), self.outputs, strict=True))
+        self.kernel(*seen, scale, out=outs if len(outs) > 1 else outs[0], stream=stream)
+        return out
+
+
+class _Attention:
+    """`fireiron.attention`: see `__call__`. Kernels are kept in memory, by the arrays' shapes, types, strides and alignment."""
+
+    def __init__(self) -> None:
+        self._kernels: OrderedDict[Any, _Found] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        causal: bool = False,
+        window: int | None = None,
+        scale: float | None = None,
+        lse: bool = False,
+        score: str | None = None,
+        out: Any = None,
+        arch: Any = None,
+        stream: Any = None,
+        pinned: bool | None = None,
+    ) -> Any:
+        """`softmax(scale * q @ k.T) @ v` for each head, as PyTorch's `scaled_dot_product_attention`: an array of q's shape and library.
+
+        `q` is (batch, heads, m, d), `k` and `v` are (batch, groups, n, d), all float16 or bfloat16; fewer dimensions are one of those in
+        front. `groups` divides `heads`: so many heads of queries, one after the other, read each head of keys. The elements of a head
+        lie side by side; other strides are any. CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call
+        for shapes and strides compiles a kernel; later ones launch only. Nothing has a gradient.
+
+        Args:
+            causal: query m sees keys 0 to m.
+            window: it sees the last so many of these, itself included.
+            scale: what scores are multiplied by, above 0; `d ** -0.5` if None.
+            lse: give the logarithm of the sum of the exponentials of each query's scores too, float32, (batch, heads, m).
+            score: what becomes of a scaled score `s` of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.1 * (m - n)"`.
+            out: where to store the result; of `lse` a pair. By default new arrays; the result's dimensions lie in the order of `q`'s.
+            arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
+            stream: as for a compiled kernel.
+            pinned: only a record of exactly this problem may answer; as `FIREIRON_PINNED` says if None.
+
+        A query that sees no key gives zeros, and a log-sum-exp of about -7e29.
+
+        Raises: ArgumentError for arrays that do not fit each other, of other types or libraries, and for options that are not legal;
+            StoreError where records are pinned and none answers.
+        """
+        if _traced(q):
+            _refuse_traced(out, arch, stream, pinned)
+            return _through_torch(q, k, v, bool(causal), window, scale, score, bool(lse))
+        options = _options(causal, window, lse, score)
+        factor = _factor(scale, q)
+        return self._found((q, k, v), out, options, arch, pinned)((q, k, v), factor, out, stream)
+
+    def choice(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        causal: bool = False,
+        window: int | None = None,
+        lse: bool = False,
+        score: str | None = None,
+        out: Any = None,
+        arch: Any = None,
+        pinned: bool | None = None,
+    ) -> Choice:
+        """What `attention` takes for these arrays: the record, if one answers, else the strategy, and why; nothing is launched."""
+        return self._found((q, k, v), out, _options(causal, window, lse, score), arch, pinned).choice
+
+    def kernel(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        causal: bool = False,
+        window: int | None = None,
+        lse: bool = False,
+        score: str | None = None,
+        out: Any = None,
+        arch: Any = None,
+        pinned: bool | None = None,
+    ) -> CompiledKernel:
+        """The kernel that `attention` calls for these arrays, with views `Q[b,m,g,r,d]`, `K[b,n,g,d]` and `V[b,n,g,d]` of them."""
+        return self._found((q, k, v), out, _options(causal, window, lse, score), arch, pinned).kernel
+
+    def clear(self) -> None:
+        """Forget all kernels, so that records and environment variables are read anew."""
+        with self._lock:
+            self._kernels.clear()
+
+    def _found(self, arrays: tuple[Any, ...], out: Any, options: Options, arch: Any, pinned: bool | None) -> _Found:
+        outs = None if out is None else tuple(map(key_of, _each(out)))
+        key = (*map(key_of, arrays), outs, options, arch, pinned)
+        found = self._kernels.get(key)
+        if found is not None:
+            with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
+                self._kernels.move_to_end(key)
+            return found
+        with self._lock:
+            found = self._kernels.get(key) or _made(arrays, out, options, arch, pinned)
+            keep(self._kernels, key, found)
+        return found
+
+
+attention: Final = _Attention()
+"""Attention of arrays; see its `__call__`."""
+
+
+# ---------------------------------------------------------------------------------------------- what is asked for
+
+
+def _options(causal: bool, window: int | None, lse: bool, score: str | None) -> Options:
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+        raise ArgumentError("attention: window is the number of keys that a query sees", got=window, legal="1, 2, ..., or None")
+    if score is not None and not isinstance(score, str):
+        raise ArgumentError("attention: score is a formula of s, m and n", got=score, legal='"30 * tanh(s / 30)"')
+    return Options(bool(causal) or window is not None, window, bool(lse), score)
+
+
+def _factor(scale: float | None, q: Any) -> float:
+    """What scores are multiplied by."""
+    shape = getattr(q, "shape", ())
+    return (shape[-1] if shape and shape[-1] else 1) ** -0.5 if scale is None else scale
+
+
+def _each(out: Any) -> tuple[Any, ...]:
+    return tuple(out) if isinstance(out, tuple | list) else (out,)
+
+
+def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
+    """What shapes say.
+
+    Raises: ArgumentError where they do not fit each other.
+    """
+    rank = len(q)
+    shapes = {"q": tuple(q), "k": tuple(k), "v": tuple(v)}
+    if not 2 <= rank <= MOST_DIMENSIONS or not len(k) == len(v) == rank:
+        legal = "of each 2, 3 or 4 dimensions: (m, d), (heads, m, d), (batch, heads, m, d)"
+        raise ArgumentError("attention: numbers of dimensions", got=shapes, legal=legal)
+    if any(size == 0 for shape in shapes.values() for size in shape):
+        raise ArgumentError("attention: an array is empty", got=shapes, legal="sizes of at least 1")
+    (batch, heads, queries, elements), (others, groups, keys, width) = ((*(1,) * (MOST_DIMENSIONS - rank), *one) for one in (q, k))
+    if tuple(k) != tuple(v):
+        raise ArgumentError("attention: v has not the shape of k", got=shapes, legal="as many keys, heads and elements")
+    if batch != others or width != elements:
+        raise ArgumentError("attention: q and k differ in the batch, or in the elements of a head", got=shapes)
+    if elements % ELEMENTS:
+        legal = f"multiples of {ELEMENTS}, the depth of a tensor core's product"
+        raise ArgumentError(
+            f"attention: heads of {elements} elements", got=shapes, legal=legal, hint="pad q, k and v with zeros, give scale="
+        )
+    if heads % groups:
+        raise ArgumentError(
+            f"attention: {heads} heads of queries for {groups} heads of keys", got=shapes, legal="a number that divides them"
+        )
+    return Sizes(batch, heads, groups, queries, keys, elements)
+
+
+def _check(given: Mapping[str, Operand], sizes: Sizes, options: Options) -> None:
+    """Refuse arrays of types and places for which there are no kernels, and outputs that are not those of the inputs."""
+    q = given["q"]
+    if q.dtype not in TYPES:
+        raise ArgumentError("attention: no kernels for the element type of q", got=q.dtype, legal=TYPES, hint="convert q, k and v")
+    wanted = {"q": q.shape, "k": given["k"].shape, "v": given["v"].shape, "out": q.shape, "lse": q.shape[:-1]}
+    kinds = {name: "float32" if name == "lse" else q.dtype for name in wanted}
+    for name, one in given.items():
+        if one.shape != wanted[name]:
+            raise ArgumentError(f"attention: {name} has the shape {one.shape}", legal=f"{wanted[name]}")
+        if one.dtype != kinds[name]:
+            raise ArgumentError(f"attention: {name} has elements of {one.dtype}", legal=kinds[name], hint="convert one of the arrays")
+        if name != "lse" and one.steps[-1] != 1 and sizes.elements > 1:
+            hint = f"pass a copy: {name}.copy(), {name}.contiguous()"
+            raise ArgumentError(
+                f"attention: elements of a head of {name} do not lie side by side", got=one.steps, legal="(..., 1)", hint=hint
+            )
+    if len({one.device for one in given.values()}) > 1:
+        places = {name: "host" if one.device is None else f"GPU {one.device}" for name, one in given.items()}
+        raise ArgumentError("attention: the arrays are in different places", got=places, hint="all on one GPU, or all NumPy")
+
+
+def _operands(arrays: Sequence[Any], out: Any, options: Options) -> dict[str, Operand]:
+    """The arrays by name, as they lie."""
+    names = ["q", "k", "v"]
+    if out is not None:
+        outs = _each(out)
+        wanted = ["out", "lse"] if options.lse else ["out"]
+        if len(outs) != len(wanted):
+            raise ArgumentError(f"attention: out: {len(outs)} arrays", legal="a pair, with lse=True" if options.lse else "one array")
+        arrays, names = (*arrays, *outs), [*names, *wanted]
+    kinds = {name: type(array).__module__.partition(".")[0] for name, array in zip(names, arrays, strict=True)}
+    for name, kind in kinds.items():
+        if kind not in LIBRARIES or kind != kinds["q"]:
+            legal = "NumPy arrays, CuPy arrays or PyTorch tensors, all of one library"
+            raise ArgumentError(f"attention: {name} is no such array as q has to be", got=kinds, legal=legal)
+    return {name: operand_of(array, name) for name, array in zip(names, arrays, strict=True)}
+
+
+# ---------------------------------------------------------------------------------------------- how arrays lie
+
+
+def result_steps(shape: Sequence[int], steps: Sequence[int]) -> Shape:
+    """Steps of a new result: its dimensions without holes in the order in which q's lie, the elements of a head side by side."""
+    outer = sorted(range(len(shape) - 1), key=lambda dim: -steps[dim])
+    found, step = [1] * len(shape), shape[-1]
+    for dim in reversed(outer):
+        found[dim] = step
+        step = step * shape[dim]
+    return tuple(found)
+
+
+def _rows(shape: Sequence[int]) -> Shape:
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def _as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
+    """An array as the kernel has it: a dimension of one element has a step that does not matter, so one that suits."""
+    missing = MOST_DIMENSIONS - len(shape) - (name == "L")
+    beyond = max(size * step for size, step in zip(shape, steps, strict=True))
+    padded = [beyond if size == 1 else step for size, step in zip((*(1,) * missing, *shape), (*(0,) * missing, *steps), strict=True)]
+    batch, heads, along, *_ = padded
+    extents = sizes.extents
+    shared = extents["r"] if name in "QOL" else 1
+    by_dim = {"b": batch, "m": along, "n": along, "g": heads * shared, "r": heads, "d": 1}
+    extent = tuple(extents[dim] for dim in DIMS[name])
+    found = tuple(beyond if extents[dim] == 1 and dim != "d" else by_dim[dim] for dim in DIMS[name])
+    packed = _rows(extent)
+    by_rows = all(size == 1 or step == row for size, step, row in zip(extent, found, packed, strict=True))
+    return extent, packed if by_rows else found
+
+
+def _viewed(array: Any, places: Places) -> Any:
+    """The same memory in another shape, with these steps in elements."""
+    shape, steps = places
+    kind = type(array).__module__.partition(".")[0]
+    if kind == "torch":
+        return array.as_strided(shape, steps)
+    size = array.dtype.itemsize
+    return sys.modules[kind].lib.stride_tricks.as_strided(array, shape, tuple(step * size for step in steps))
+
+
+def _storage(name: str, places: Places, align: int) -> dict[str, Strides]:
+    """The storage order of an operand of the spec; none is said of one that lies row by row and is aligned."""
+    shape, steps = places
+    if align >= ALIGNMENT and steps == _rows(shape):
+        return {}
+    return {name: Strides(**dict(zip(DIMS[name], steps, strict=True))).aligned(min(align, ALIGNMENT))}
+
+
+# ---------------------------------------------------------------------------------------------- from arrays to a kernel
+
+
+def _made(arrays: Sequence[Any], out: Any, options: Options, arch: Any, pinned: bool | None) -> _Found:
+    """What answers a call that was not made before."""
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.tune.records import is_pinned
+
+    given = _operands(arrays, out, options)
+    sizes = sizes_of(*(given[name].shape for name in "qkv"))
+    _check(given, sizes, options)
+    q, device = given["q"], given["q"].device
+    results = (q.shape, result_steps(q.shape, q.steps)), (q.shape[:-1], _rows(q.shape[:-1]))
+    made = {"out": results[0], "lse": results[1]} if options.lse else {"out": results[0]}
+    lie = {**made, **{name: one.places for name, one in given.items()}}
+    operands = dict(zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True))
+    views = {letter: _as_kernel(letter, *lie[name], sizes) for letter, name in operands.items() if name in lie}
+    aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
+    spec = _spec(sizes, options, q.dtype, views, aligned)
+    architecture = as_architecture(target_of(device) if arch is None else arch)
+    choice = _chosen(spec, options, architecture, is_pinned(pinned), device, aligned)
+    seen = tuple(views.values())
+    return _Found(CompiledKernel(choice.program), choice, seen[:3], seen[3:], tuple(made.values()))
+
+
+def _file(name: str) -> Any:
+    """A file of the strategy library."""
+    from fireiron.language.library import LIBRARY
+
+    return importlib.import_module(f"{LIBRARY}.{name}")
+
+
+@functools.cache
+def _definition(options: Options) -> Any:
+    """The definition of the library, with options."""
+    return _file("attention").definition(**attrs.asdict(options))
+
+
+def _spec(sizes: Sizes, options: Options, dtype: str, views: Mapping[str, Places], aligned: Mapping[str, int]) -> Spec:
+    orders: dict[str, Strides] = {}
+    for letter, places in views.items():
+        orders |= _storage(letter, places, aligned.get(letter, ALIGNMENT))
+    lengths = (sizes.queries, sizes.keys, sizes.elements)
+    heads = {"heads": sizes.heads, "batch": sizes.batch, "shared": sizes.heads // sizes.groups}
+    spec: Spec = _file("attention").spec(*lengths, **heads, made=_definition(options), dtype=as_dtype(dtype), **orders)
+    return spec
+
+
+def _chosen(
+    spec: Spec, options: Options, architecture: Architecture, pinned: bool, device: int | None, aligned: Mapping[str, int]
+) -> Choice:
+    """The record of just this problem, if there is one; else, if records are not pinned, the first of the library's that serves it."""
+    from fireiron.tune.records import Choice, available
+
+    accept = functools.partial(fits, aligned)
+    records, gpu = available(pinned), gpu_name(device)
+    if pinned:
+        return records.best(spec, architecture, neighbours=False, gpu=gpu, accept=accept)
+    recorded = records.find(spec, architecture, neighbours=False, gpu=gpu, accept=accept)
+    if recorded is not None:
+        return recorded
+    refusals: list[str] = []
+    for name, values, strategy in _candidates(spec, options, architecture):
+        program = _served(name, strategy, spec, architecture, device, aligned, refusals)
+        if program is not None:
+            said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
+            behind = f"; {'; '.join(refusals)}" if refusals else ""
+            why = f"no record answers; the default for {spec.operands['Q'].dtype} on {architecture}: {said}{behind}"
+            return Choice(None, False, why, program)
+    raise ArgumentError(f"attention: no strategy of the library computes {spec} on {architecture}", got="; ".join(refusals))
+
+
+def _candidates(spec: Spec, options: Options, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
+    """The library's strategies on the definition with values of tunables, the likelier fastest first; on sm_90a Hopper's in front."""
+    from fireiron.language.library import defaults, find
+
+    known = [(name, values, find(name).strategy) for name, values in defaults(spec, architecture)]
+    by_tma = (BY_TMA,) if architecture.name == WARPGROUP_ARCHITECTURE else ()
+    for name in by_tma if known else (*by_tma, "attention"):
+        file = _file(name)
+        strategy = file.by_rows(_definition(options))
+        tunables = strategy.tunables()
+        values = {tunable: value for tunable, value in file.values(spec).items() if tunable in tunables}
+        yield name, values, strategy.with_(**values)
+    yield from ((name, values, strategy.with_(**values)) for name, values, strategy in known)
+
+
+def _served(
+    name: str,
+    strategy: Strategy,
+    spec: Spec,
+    architecture: Architecture,
+    device: int | None,
+    aligned: Mapping[str, int],
+    refusals: list[str],
+) -> Program | None:
+    """The strategy on the spec; None, and why, where it is not legal, wants other alignments, or the compiler here refuses it."""
+    from fireiron.gpu.kernel import CompiledKernel
+
+    try:
+        program = strategy(spec).program(architecture)
+        _ = program.ir
+    except FireironError as error:
+        refusals.append(f"{name}: {error.headline}")
+        return None
+    if name == BY_TMA and not program.ir.rings:
+        refusals.append(f"{name}: TMA copies no arrays that lie so")
+        return None
+    refused = None if device is None else refused_by_compiler(CompiledKernel(program))
+    if refused is not None or not fits(aligned, program):
+        refusals.append(f"{name}: {'the arrays are not aligned as it needs them' if refused is None else refused.headline}")
+        return None
+    return program
+
+
+# ---------------------------------------------------------------------------------------------- PyTorch's operators
+
+
+# What stands between here and the operators is traced by torch.compile itself: no classes of attrs, no caches, no locks.
+
+
+def _traced(q: Any) -> bool:
+    """Whether a call is to be an operator of PyTorch: one that `torch.compile` traces, or with a tensor that has no memory of its own."""
+    if not hasattr(q, "is_cuda"):
+        return False
+    import torch
+
+    return bool(torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter))
+
+
+def _refuse_traced(out: Any, arch: Any, stream: Any, pinned: Any) -> None:
+    """Refuse what an operator does not take."""
+    for name, value in (("out", out), ("arch", arch), ("stream", stream), ("pinned", pinned)):
+        if value is not None:
+            raise ArgumentError(f"attention: {name}= in a call that PyTorch traces", hint="leave it away: the operator makes its result")
+
+
+def _through_torch(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, lse: bool) -> Any:
+    """The call as an operator."""
+    import torch
+
+    _operators()
+    if lse:
+        return torch.ops.fireiron.attention_lse(q, k, v, causal, window, scale, score)
+    return torch.ops.fireiron.attention(q, k, v, causal, window, scale, score)
+
+
+def _operators() -> bool:
+    """Register the operators, if nobody did; torch.compile calls this while it traces, and takes its answer as a constant."""
+    with attention._lock:
+        _registered()
+    return True
+
+
+_operators._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _attend(q: Any, k: Any, v: Any, scale: float | None, options: Options) -> Any:
+    """The call of an operator, with tensors on a GPU."""
+    return attention._found((q, k, v), None, options, None, None)((q, k, v), _factor(scale, q), None, None)
+
+
+_SCHEMA: Final = "(Tensor q, Tensor k, Tensor v, bool causal, int? window, float? scale, str? score) -> "
+
+
+@functools.cache
+def _registered() -> tuple[Any, Any]:
+    """The operators, registered: the result alone, and with the log-sum-exp."""
+    import torch
+
+    def attend(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Any:
+        return _attend(q, k, v, scale, _options(causal, window, False, score))
+
+    def attend_both(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Any:
+        return _attend(q, k, v, scale, _options(causal, window, True, score))
+
+    def shaped(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Any:
+        _options(causal, window, False, score)
+        sizes_of(q.shape, k.shape, v.shape)
+        return q.new_empty_strided(q.shape, result_steps(q.shape, q.stride()))
+
+    def shaped_both(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Any:
+        return shaped(q, k, v, causal, window, scale, score), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+    custom = functools.partial(torch.library.custom_op, mutates_args=(), device_types="cuda")
+    alone = custom("fireiron::attention", attend, schema=f"{_SCHEMA}Tensor")
+    both = custom("fireiron::attention_lse", attend_both, schema=f"{_SCHEMA}(Tensor, Tensor)")
+    alone.register_fake(shaped)
+    both.register_fake(shaped_both)
+    return alone, both

@@ -1,0 +1,233 @@
+"""`fireiron.attention`: what it computes of NumPy arrays in the simulator, what it chooses, refuses and keeps; and as an operator of PyTorch.
+
+PyTorch is pretended here: what `torch.library` is told is looked at. On a GPU see `test_attention_gpu.py`.
+"""
+
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron import attention as attend
+from fireiron.gpu.kernel import CompiledKernel
+
+attention_module = sys.modules["fireiron.attention"]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    attend.clear()
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float16)
+
+
+def softmax(q, k, v, scale, causal=False, window=None, changed=lambda s, m, n: s):
+    """The result and the log-sum-exp, in float64, of arrays of four dimensions."""
+    q, k, v = (one.astype(np.float64) for one in (q, k, v))
+    k, v = (np.repeat(one, q.shape[1] // k.shape[1], 1) for one in (k, v))
+    m, n = np.ogrid[: q.shape[2], : k.shape[2]]
+    scores = changed(np.einsum("bhmd,bhnd->bhmn", q, k) * scale, m, n)
+    scores = np.where((n <= m) | (not causal), scores, -np.inf)
+    scores = np.where((m < n + window) & (n <= m), scores, -np.inf) if window else scores
+    sums = np.log(np.exp(scores).sum(-1))
+    return np.einsum("bhmn,bhnd->bhmd", np.exp(scores - sums[..., None]), v), sums
+
+
+def test_heads_share_keys_and_scores_are_changed():
+    """Projections as models have them, (batch, m, heads, d): views of them, and the result lies as `q` does."""
+    q, k, v = (random(2, length, heads, 16, seed=heads).swapaxes(1, 2) for length, heads in ((20, 4), (24, 2), (24, 2)))
+    got, sums = attend(q, k, v, lse=True, score="3 * tanh(s / 3)", scale=0.3, arch="sm_90a")
+    expected, logarithms = softmax(q, k, v, 0.3, changed=lambda s, m, n: 3 * np.tanh(s / 3))
+    np.testing.assert_allclose(got.astype(np.float64), expected, atol=2e-3)
+    np.testing.assert_allclose(sums, logarithms, atol=1e-4)
+    assert got.strides == q.strides and got.shape == q.shape and sums.shape == (2, 4, 20) and sums.dtype == np.float32
+    assert attend.kernel(q, k, v, lse=True, score="3 * tanh(s / 3)", arch="sm_90a").program.name.startswith("attention")
+
+
+def test_fewer_dimensions_with_outputs_given():
+    q, k, v = random(20, 16), random(24, 16, seed=1), random(24, 48)[:, 16:32]
+    out, sums = np.zeros_like(q), np.zeros(20, np.float32)
+    got = attend(q, k, v, window=5, lse=True, out=(out, sums))
+    assert got[0] is out and got[1] is sums
+    expected, logarithms = softmax(*(one[None, None] for one in (q, k, v)), 0.25, window=5)
+    np.testing.assert_allclose(out, expected[0, 0], atol=2e-3)
+    np.testing.assert_allclose(sums, logarithms[0, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arch", "shape", "options", "named"),
+    [
+        ("sm_90a", (1, 2, 64, 64), {}, "hopper_attention bm=64"),
+        ("sm_90", (1, 2, 64, 64), {}, "attention:steady bm=64"),
+        ("sm_80", (1, 2, 64, 128), {"causal": True}, "attention:causal bm=64"),
+    ],
+)
+def test_choice(arch, shape, options, named):
+    """The best strategy for the target that serves the definition; what it is called, and with which values."""
+    q = random(*shape)
+    found = attend.choice(q, q, q, arch=arch, **options)
+    assert found.record is None and f"on {arch}: {named}" in found.why
+    assert attend.choice(q, q, q, arch=arch, **options) is found
+
+
+def test_what_tma_cannot_copy_is_no_work_for_hopper():
+    apart = random(16, 33)[:, 1:17]
+    assert "TMA copies no arrays that lie so" in attend.choice(apart, apart, apart, arch="sm_90a").why
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "said"),
+    [
+        (((4, 16), (4, 16), (5, 16)), {}, "v has not the shape of k"),
+        (((4, 16), (1, 4, 16), (1, 4, 16)), {}, "numbers of dimensions"),
+        (((2, 4, 16), (3, 4, 16), (3, 4, 16)), {}, "2 heads of queries for 3 heads of keys"),
+        (((4, 16), (4, 32), (4, 32)), {}, "differ in the batch, or in the elements"),
+        (((4, 24), (4, 24), (4, 24)), {}, "heads of 24 elements"),
+        (((4, 0), (4, 0), (4, 0)), {}, "is empty"),
+        (((4, 16),) * 3, {"window": 0}, "window"),
+        (((4, 16),) * 3, {"score": 3}, "score is a formula"),
+        (((4, 16),) * 3, {"score": "s + bias"}, "bias is no operand"),
+        (((4, 16),) * 3, {"scale": -1}, "numbers above 0"),
+        (((4, 16),) * 3, {"lse": True, "out": np.zeros((4, 16), np.float16)}, "out: 1 arrays"),
+        (((4, 16),) * 3, {"out": np.zeros((4, 8), np.float16)}, "out has the shape"),
+        (((4, 16),) * 3, {"out": np.zeros((4, 16), np.float32)}, "out has elements of float32"),
+    ],
+)
+def test_refusals(shapes, options, said):
+    with pytest.raises(ArgumentError, match=said):
+        attend(*(random(*shape) for shape in shapes), **options)
+
+
+def test_refused_arrays():
+    q = random(16, 16)
+    for arrays, said in (
+        ((q.astype("f4"),) * 3, "no kernels for the element type"),
+        ((q, q.astype("f4"), q), "k has elements of float32"),
+        ((q, q.T, q), "of k do not lie side by side"),
+        ((q[::-1], q, q), "negative"),
+        (([1], q, q), "no array"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            attend(*arrays)
+    with pytest.raises(StoreError):
+        attend(q, q, q, pinned=True)
+
+
+def test_threads_make_a_kernel_once(monkeypatch):
+    made, calls, choose = [], [], attention_module._chosen
+    monkeypatch.setattr(attention_module, "_chosen", lambda *asked: made.append(asked) or choose(*asked))
+    q = random(16, 16)
+    threads = [threading.Thread(target=lambda: calls.append(attend.kernel(q, q, q))) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(made) == 1 and len({id(one) for one in calls}) == 1
+
+
+# ---------------------------------------------------------------------------------------------- PyTorch, pretended
+
+
+class Tensor:
+    """What is read of a tensor on a GPU, or of a fake one, with the views that are made of it."""
+
+    __module__ = "torch"
+    is_cuda = True
+
+    def __init__(self, shape, steps=None, dtype="float16"):
+        self.shape, self.steps, self.dtype = tuple(shape), tuple(steps or np.zeros(shape, "i1").strides), f"torch.{dtype}"
+
+    stride = lambda self: self.steps
+    data_ptr = lambda self: 0x1000
+    get_device = lambda self: 0
+    as_strided = lambda self, shape, steps: Tensor(shape, steps, self.dtype.removeprefix("torch."))
+    new_empty_strided = lambda self, shape, steps: Tensor(shape, steps)
+    new_empty = lambda self, shape, dtype: Tensor(shape, dtype=dtype)
+
+    @property
+    def lies(self):
+        """Shape and steps."""
+        return self.shape, self.steps
+
+
+class FakeTensor(Tensor):
+    """One without memory."""
+
+    __module__ = "torch._subclasses.fake_tensor"
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """As much of PyTorch as an operator needs: `registered` are its functions by name, `compiling` says that a call is traced."""
+    found = types.ModuleType("torch")
+    found.registered, found.compiling = {}, False
+    found.Tensor, found.float32, found.nn = Tensor, "float32", types.SimpleNamespace(Parameter=Tensor)
+    found.compiler = types.SimpleNamespace(is_compiling=lambda: found.compiling)
+    found.ops = types.SimpleNamespace(fireiron=types.SimpleNamespace())
+
+    def custom_op(name, function, *, mutates_args, device_types, schema):
+        made = types.SimpleNamespace(name=name, run=function, schema=schema, fake=None, kinds=(mutates_args, device_types))
+        made.register_fake = lambda fake: setattr(made, "fake", fake)
+        assert name not in found.registered
+        found.registered[name] = made
+        operator = lambda *given: (made.fake if found.compiling or type(given[0]) is FakeTensor else made.run)(*given)
+        setattr(found.ops.fireiron, name.removeprefix("fireiron::"), operator)
+        return made
+
+    found.library = types.SimpleNamespace(custom_op=custom_op)
+    monkeypatch.setitem(sys.modules, "torch", found)
+    attention_module._registered.cache_clear()
+    yield found
+    attention_module._registered.cache_clear()
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Arrays and keywords of launches, each with a result; of GPUs only the target is asked."""
+    calls = []
+
+    def launch(self, *arrays, **named):
+        calls.append((arrays, named))
+        made = [Tensor([8], dtype=view.dtype.name) for view in (self.program.spec.operands[one] for one in self.program.spec.outputs)]
+        return tuple(made) if len(made) > 1 else made[0]
+
+    monkeypatch.setattr(CompiledKernel, "__call__", launch)
+    monkeypatch.setattr(attention_module, "target_of", lambda device: "sm_80")
+    monkeypatch.setattr(attention_module, "gpu_name", lambda device: "NVIDIA H200")
+    return calls
+
+
+def test_tensors_are_viewed_as_the_kernel_has_them(torch, launched):
+    """Nothing is copied; nothing is registered where nothing is traced."""
+    q, k = Tensor((2, 4, 64, 16), (4096, 16, 64, 1)), Tensor((2, 2, 24, 16), (768, 16, 32, 1))
+    out = attend(q, k, k, stream=7)
+    ((seen, named),) = launched
+    assert [one.lies for one in seen[:2]] == [((2, 64, 2, 2, 16), (4096, 64, 32, 16, 1)), ((2, 24, 2, 16), (768, 32, 16, 1))]
+    assert seen[3] == 0.25 and named == {"stream": 7} and out.lies == (q.shape, q.steps) and not torch.registered
+
+
+@pytest.mark.parametrize("kind", ("compiled", "fake"))
+def test_operator(torch, launched, kind):
+    """What is traced says shapes and steps without a launch; the operator launches."""
+    torch.compiling = kind == "compiled"
+    q = (Tensor if torch.compiling else FakeTensor)((2, 64, 4, 16), (4096, 16, 1024, 1))
+    assert attend(q, q, q).lies == (q.shape, q.steps)
+    out, sums = attend(q, q, q, lse=True, window=3)
+    assert out.lies == (q.shape, q.steps) and sums.lies == ((2, 64, 4), (256, 4, 1)) and sums.dtype == "torch.float32"
+    assert not launched and set(torch.registered) == {"fireiron::attention", "fireiron::attention_lse"}
+    with pytest.raises(ArgumentError, match="out= in a call that PyTorch traces"):
+        attend(q, q, q, out=q)
+    with pytest.raises(ArgumentError, match="heads of keys"):
+        attend(q, FakeTensor((2, 3, 4, 16)), FakeTensor((2, 3, 4, 16)))
+    one = torch.registered["fireiron::attention_lse"]
+    assert one.kinds == ((), "cuda") and one.schema.endswith("-> (Tensor, Tensor)")
+    real = Tensor(q.shape, q.steps)
+    out, sums = one.run(real, real, real, True, 3, None, None)
+    assert out.lies == (q.shape, q.steps) and sums.shape == (2, 64, 4) and len(launched) == 1

@@ -1,0 +1,146 @@
+"""`fireiron.attention` on a GPU: PyTorch's tensors against its own attention, compiled, in CUDA graphs; CuPy's arrays."""
+
+import pytest
+
+from fireiron import *
+from fireiron import attention as attend
+from fireiron.gpu import launch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+]
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    attend.clear()
+    found = pytest.importorskip("torch", reason="needs PyTorch")
+    if not found.cuda.is_available():
+        pytest.skip("needs PyTorch for CUDA")
+    found.manual_seed(0)
+    with found.no_grad():
+        yield found
+
+
+def heads(torch, batch, count, length, d, dtype="float16", layout="bhmd"):
+    """Random (batch, heads, length, d), stored in an order."""
+    if layout == "bmhd":
+        return heads(torch, batch, length, count, d, dtype).transpose(1, 2)
+    return torch.randn((batch, count, length, d), device="cuda").to(getattr(torch, dtype))
+
+
+def softmax(torch, q, k, v, causal=False, window=None, changed=lambda s, m, n: s):
+    """The result and the log-sum-exp, in float64."""
+    q, k, v = (one.double() for one in (q, k, v))
+    k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
+    m, n = torch.arange(q.shape[2], device="cuda")[:, None], torch.arange(k.shape[2], device="cuda")
+    scores = changed(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, m, n)
+    if causal or window:
+        scores = scores.masked_fill(n > m, -float("inf"))
+    if window:
+        scores = scores.masked_fill(m >= n + window, -float("inf"))
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def close(torch, got, expected, dtype="float16"):
+    """Within roundings of the probabilities and of the result."""
+    assert bool(torch.isfinite(got).all())
+    assert float((got.double() - expected.double()).norm() / expected.double().norm()) < (8e-3 if dtype == "bfloat16" else 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "d", "shared", "dtype", "layout", "causal"),
+    [
+        (256, 256, 64, 1, "float16", "bhmd", False),
+        (300, 300, 128, 1, "float16", "bmhd", True),
+        (128, 333, 128, 4, "bfloat16", "bmhd", False),
+        (200, 200, 64, 2, "bfloat16", "bhmd", True),
+        (1, 100, 96, 1, "float16", "bmhd", False),
+        (64, 128, 256, 1, "float16", "bhmd", False),
+    ],
+)
+def test_against_torch(torch, queries, keys, d, shared, dtype, layout, causal):
+    q = heads(torch, 2, 4, queries, d, dtype, layout)
+    k, v = (heads(torch, 2, 4 // shared, keys, d, dtype, layout) for _ in range(2))
+    got = attend(q, k, v, causal=causal)
+    wide = (one.repeat_interleave(shared, 1) for one in (k, v))
+    close(torch, got, torch.nn.functional.scaled_dot_product_attention(q, *wide, is_causal=causal), dtype)
+    close(torch, got, softmax(torch, q, k, v, causal)[0], dtype)
+    assert got.shape == q.shape and got.dtype == q.dtype and got.stride() == q.stride()
+
+
+def test_options(torch):
+    """Windows, log-sum-exps, formulas of scores, outputs that are given, another stream, tensors that TMA does not copy."""
+    q, k, v = (heads(torch, 2, 2, 200, 64, layout="bmhd") for _ in range(3))
+    out, sums = torch.empty_like(q), torch.empty(2, 2, 200, device="cuda")
+    expected, logarithms = softmax(torch, q, k, v, window=50, changed=lambda s, m, n: 5 * torch.tanh(s / 5) - 0.01 * (m - n))
+    options = {"window": 50, "lse": True, "score": "5 * tanh(s / 5) - 0.01 * (m - n)"}
+    given = attend(q, k, v, out=(out, sums), **options)
+    assert given[0] is out and given[1] is sums
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    made = attend(q, k, v, stream=stream, **options)
+    torch.cuda.synchronize()
+    for one, logarithm in (given, made):
+        close(torch, one, expected)
+        torch.testing.assert_close(logarithm.double(), logarithms, rtol=1e-4, atol=1e-3)
+    odd = torch.randn((2, 2, 200, 67), device="cuda", dtype=torch.half)[..., 1:65]
+    close(torch, attend(odd, odd, odd), softmax(torch, odd, odd, odd)[0])
+    with pytest.raises(LaunchError, match="requires a gradient"), torch.enable_grad():
+        attend(q.clone().requires_grad_(), k, v)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled(torch, dynamic):
+    """One graph, in which the kernel is an operator between others; nothing is registered before."""
+
+    def layer(x, weight):
+        q, k, v = (x @ weight).unflatten(-1, (3, 4, 64)).permute(2, 0, 3, 1, 4)
+        out, sums = attend(q, k, v, causal=True, lse=True)
+        return (attend(q, k, v, score="s - 0.01 * abs(m - n)") + out).transpose(1, 2).flatten(2), sums
+
+    weight = torch.randn((256, 768), device="cuda", dtype=torch.half) / 16
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic)
+    for length in (128, 72):
+        x = torch.randn((2, length, 256), device="cuda", dtype=torch.half)
+        for got, expected in zip(compiled(x, weight), layer(x, weight), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_what_pytorch_checks_of_operators(torch):
+    q, k = heads(torch, 2, 4, 64, 64, layout="bmhd"), heads(torch, 2, 2, 72, 64)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.empty((2, 4, 64, 64), device="cuda", dtype=torch.half)
+        assert attend(fake, fake, fake).shape == fake.shape
+    for operator in (torch.ops.fireiron.attention, torch.ops.fireiron.attention_lse):
+        arguments = (q, k, k, True, None, None, None)
+        torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_captured(torch):
+    """A CUDA graph replays the launch on what is in memory then."""
+    q, k, v = (heads(torch, 1, 2, 128, 64) for _ in range(3))
+    attend(q, k, v)  # compiled and loaded
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attend(q, k, v)
+    for one in (q, k, v):
+        one.normal_()
+    graph.replay()
+    torch.cuda.synchronize()
+    close(torch, out, softmax(torch, q, k, v)[0])
+
+
+def test_cupy():
+    cupy = pytest.importorskip("cupy")
+    q = cupy.random.standard_normal((2, 100, 64), dtype="float32").astype("float16")
+    wide = q.astype("float64")
+    scores = cupy.exp(wide @ wide.transpose(0, 2, 1) / 8)
+    got = attend(q, q, q)
+    assert type(got) is type(q) and got.flags.c_contiguous
+    cupy.testing.assert_allclose(got.astype("float64"), scores / scores.sum(-1, keepdims=True) @ wide, atol=5e-3)
