@@ -36,12 +36,12 @@ def _of_loop(kernel: Kernel, loop: For) -> Iterator[Finding]:
     for kept, product in factors.items():
         if kept in written:
             continue
-        for other, next_product in factors.items():
+        for other in factors:
             if other in written and _bytes(kernel, other) == _bytes(kernel, kept) and _made_behind(inside, kept, other):
                 text = (
-                    f"{kept} stays in registers through the loop over {loop.var}, and {other}, of as many registers, is computed behind its "
-                    f"product {product.spec} for {next_product.spec}: NVRTC before 13.5 puts both into the same registers; "
-                    "let the next iteration multiply it, .delay(step, behind=) with the second product and the first, or leave out the load to RF"
+                    f"{kept} stays in registers through the loop over {loop.var}, and {other}, of as many registers, is computed behind "
+                    f"its product {product.spec}: NVRTC before 13.5 puts both into the same ones; multiply {other} in the next iteration, "
+                    f".delay(step, behind=) with its product and that of {kept}, or leave out the load to RF"
                 )
                 yield Finding("resources", "error", kept, text, product.origin)
 

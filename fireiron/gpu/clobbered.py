@@ -96,7 +96,9 @@ def factors_kept(cubin: bytes) -> str:
 
 def _kernels(text: str) -> Iterator[tuple[str, list[_Instruction], dict[str, int]]]:
     """Each kernel's name, its instructions, and the positions of its labels."""
-    name, code, labels = "", [], {}
+    name = ""
+    code: list[_Instruction] = []
+    labels: dict[str, int] = {}
     for line in text.splitlines():
         if match := _FUNCTION.match(line):
             if code:
