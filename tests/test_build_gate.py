@@ -11,7 +11,7 @@ from problems import ALL_NAMES, library
 
 from fireiron import *
 from fireiron.check import Scene, check_kept
-from fireiron.check.kept import multiplies_registers
+from fireiron.check.kept import keeps_factors
 from fireiron.cuda import emit
 from fireiron.errors import FireironError
 from fireiron.gpu import clobbered, toolchain
@@ -99,7 +99,7 @@ def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
 def test_queries_in_registers_stay():
     """As the library prints them; the refused order is overwritten by NVRTC 12, where that is installed, and is found."""
     program = attended(held=True)
-    assert multiplies_registers(program.ir)
+    assert keeps_factors(program.ir)
     assert CompiledKernel(program).report().endswith("each is read as it was written")
     if serving := toolchain.serving(HOPPER, (13, 4)):
         text = emit(attended(delayed=False, held=True).lowered)
@@ -147,5 +147,5 @@ def test_nothing_spills(name, form, target):
     report = made.resources[program.name]
     if name not in SPILL:
         assert report.spill_stores == report.spill_loads == report.stack_frame == 0
-    if disassemblers() and multiplies_registers(program.ir):
+    if disassemblers() and keeps_factors(program.ir):
         assert clobbered.clobbered(sass(made.cubin)) == ()

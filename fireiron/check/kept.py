@@ -18,26 +18,35 @@ from fireiron.values.expr import constant
 
 def check_kept(scene: Scene) -> tuple[Finding, ...]:
     """An error for each loop with a factor that some compilers overwrite."""
-    loops = [one for one in statements(scene.kernel.body) if isinstance(one, For) and constant(one.extent) != 1]
-    return tuple(finding for loop in loops for finding in _of_loop(scene.kernel, loop))
+    return tuple(finding for loop in _loops(scene.kernel) for finding in _of_loop(scene.kernel, loop))
 
 
-def multiplies_registers(kernel: Kernel) -> bool:
-    """Whether a warpgroup's product reads a factor in registers."""
-    private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
-    return any(one.completion is Completion.PRODUCT and _factors(one) & private for one, _ in execs(kernel.body))
+def keeps_factors(kernel: Kernel) -> bool:
+    """Whether in some loop one factor of a warpgroup's products stays in registers and another, in registers too, is computed."""
+    return any(all(_kept(kernel, loop)) for loop in _loops(kernel))
 
 
-def _of_loop(kernel: Kernel, loop: For) -> Iterator[Finding]:
+def _loops(kernel: Kernel) -> list[For]:
+    """The loops of several iterations."""
+    return [one for one in statements(kernel.body) if isinstance(one, For) and constant(one.extent) != 1]
+
+
+def _kept(kernel: Kernel, loop: For) -> tuple[dict[str, Exec], dict[str, Exec]]:
+    """The factors in registers of the products in a loop, each with a product of it: those that nothing in it writes, and the others."""
     private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
     inside = [one for one, _ in execs(loop.body)]
     written = {access.buffer for one in inside for access in one.accesses if access.write}
     factors = {name: one for one in inside if one.completion is Completion.PRODUCT for name in _factors(one) if name in private}
-    for kept, product in factors.items():
-        if kept in written:
-            continue
-        for other in factors:
-            if other in written and _bytes(kernel, other) == _bytes(kernel, kept) and _made_behind(inside, kept, other):
+    kept = {name: one for name, one in factors.items() if name not in written}
+    return kept, {name: one for name, one in factors.items() if name in written}
+
+
+def _of_loop(kernel: Kernel, loop: For) -> Iterator[Finding]:
+    inside = [one for one, _ in execs(loop.body)]
+    stay, change = _kept(kernel, loop)
+    for kept, product in stay.items():
+        for other in change:
+            if _bytes(kernel, other) == _bytes(kernel, kept) and _made_behind(inside, kept, other):
                 text = (
                     f"{kept} stays in registers through the loop over {loop.var}, and {other}, of as many registers, is computed behind "
                     f"its product {product.spec}: NVRTC before 13.5 puts both into the same ones; multiply {other} in the next iteration, "

@@ -71,6 +71,8 @@ def _width(name: str) -> int:
 def clobbered(text: str) -> tuple[str, ...]:
     """A line for each register of a product's factor that LDSM loads on one way to the product, and something else writes on another.
 
+    Legal for kernels whose program does not do so itself, with a factor that is loaded in front of a loop and computed in it.
+
     Args:
         text: SASS of one cubin, with any number of kernels.
     """
