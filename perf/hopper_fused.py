@@ -4,11 +4,12 @@
 
 Attention: halves, arrays (b, h, m, d), 2048 elements in all heads of a token, causal and not, beside cuDNN (torch's
 scaled_dot_product_attention). Dual products, row sums and LSTM of M = N = K = 4096 beside one product of their size by torch, and perceptrons of
-20 layers, M 8192. About 20 seconds to compile and 4 a row. Writes `hopper_fused.md`.
+20 layers, M 8192. About 20 seconds to compile and 4 a row. Writes `hopper_fused.md` and `hopper_fused.json`.
 """
 
 import argparse
 import functools
+import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,6 +129,12 @@ def reference(name, arrays):
     return [(x @ w + h @ r + bias).relu()]
 
 
+def kept(rows):
+    """The rows of the table by name."""
+    names = ("what", "peer TFLOP/s", "ours TFLOP/s", "us", "ratio", "values", "all")
+    return (dict(zip(names, one, strict=True)) for one in rows)
+
+
 def row(what, times, work, of_peer=None):
     """A row: TFLOP/s of the peer and of ours, microseconds of the best, and its ratio."""
     speed = {name: (work if name != "peer" or of_peer is None else of_peer) / one.us / 1e6 for name, one in times.items()}
@@ -135,7 +142,7 @@ def row(what, times, work, of_peer=None):
     best = max(ours, key=ours.get)
     found = [what, speed.get("peer"), ours[best], times[best].us, ours[best] / speed["peer"] if "peer" in speed else None, best]
     print(found, {name: round(one) for name, one in ours.items()}, flush=True)
-    return found
+    return [*found, ours]
 
 
 def main():
@@ -148,13 +155,18 @@ def main():
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--only", default=",".join(("attention", *PRODUCTS)))
     given = parser.parse_args()
+    from fireiron.measure.timing import environment
+
     sizes, dims = ([int(one) for one in text.split(",")] for text in (given.sizes, given.dims))
     names = given.only.split(",")
     rows = list(attention_rows(sizes, dims, given.tokens, given.rounds)) if "attention" in names else []
     rows += product_rows([one for one in names if one in PRODUCTS], given.rounds)
-    table = tabulate(rows, ("what", "peer TFLOP/s", "ours TFLOP/s", "us", "ratio", "values"), floatfmt=".4g", tablefmt="github")
+    table = tabulate(
+        [one[:-1] for one in rows], ("what", "peer TFLOP/s", "ours TFLOP/s", "us", "ratio", "values"), floatfmt=".4g", tablefmt="github"
+    )
     given.folder.mkdir(parents=True, exist_ok=True)
     (given.folder / "hopper_fused.md").write_text(table + "\n")
+    (given.folder / "hopper_fused.json").write_text(json.dumps({"environment": environment(), "measured": [*kept(rows)]}, indent=1) + "\n")
     print(table)
 
 
