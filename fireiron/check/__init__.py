@@ -11,6 +11,7 @@ from fireiron.check.bounds import check_bounds
 from fireiron.check.coalescing import check_coalescing
 from fireiron.check.finding import Finding, ordered, table
 from fireiron.check.ineffective import check_ineffective
+from fireiron.check.kept import check_kept
 from fireiron.check.products import check_products
 from fireiron.check.races import check_races
 from fireiron.check.resources import check_resources
@@ -18,7 +19,8 @@ from fireiron.check.scene import Scene
 from fireiron.ir import Kernel
 
 CHECKS = (
-    check_races, check_products, check_bounds, check_alignment, check_banks, check_coalescing, check_resources, check_ineffective,
+    check_races, check_products, check_kept, check_bounds, check_alignment, check_banks, check_coalescing, check_resources,
+    check_ineffective,
 )  # fmt: skip
 """All checks, each from a `Scene` to findings."""
 
@@ -30,9 +32,9 @@ def check(kernel: Kernel) -> tuple[Finding, ...]:
 
 
 def safety(kernel: Kernel) -> tuple[Finding, ...]:
-    """Races, bounds and alignment alone: what decides whether a kernel is right."""
+    """Races, bounds, alignment and factors that compilers overwrite alone: what decides whether a kernel is right."""
     scene = Scene(kernel)
-    return ordered((*check_races(scene), *check_products(scene), *check_bounds(scene), *check_alignment(scene)))
+    return ordered((*check_races(scene), *check_products(scene), *check_kept(scene), *check_bounds(scene), *check_alignment(scene)))
 
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "check_bounds",
     "check_coalescing",
     "check_ineffective",
+    "check_kept",
     "check_products",
     "check_races",
     "check_resources",

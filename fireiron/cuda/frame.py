@@ -14,7 +14,7 @@ from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
-from fireiron.ir import Buffer, Completion, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
+from fireiron.ir import Buffer, Completion, Exec, For, Kernel, Let, Reciprocal, Roles, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment, Joined
@@ -137,7 +137,10 @@ def _includes(kernel: Kernel) -> Iterable[str]:
 
 def _signature(kernel: Kernel) -> Iterable[str]:
     parameters = [_parameter(one, kernel.chained) for one in kernel.parameters]
-    bounds = f"{kernel.threads}, {kernel.resident}" if kernel.resident else str(kernel.threads)
+    # Threads that exchange registers have to know how many they begin with: without a number of blocks ptxas gives what is used (C7508).
+    exchanged = any(role.registers for one in kernel.body if isinstance(one, Roles) for role in one.roles)
+    blocks = kernel.resident or int(exchanged)
+    bounds = f"{kernel.threads}, {blocks}" if blocks else str(kernel.threads)
     cluster = "" if kernel.cluster is None else f" __cluster_dims__({kernel.cluster.blocks}, 1, 1)"
     yield f'extern "C" __global__ void{cluster} __launch_bounds__({bounds})'
     one_line = f"{kernel.name}({', '.join(parameters)})"

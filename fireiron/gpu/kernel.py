@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from fireiron.check.kept import keeps_factors
 from fireiron.check.resources import Measured, Occupancy, occupancy, report
 from fireiron.compiler import Program
 from fireiron.cuda import dynamic_shared_bytes
@@ -131,9 +132,16 @@ class CompiledKernel:
         return dict(self.program.seconds)
 
     def report(self) -> str:
-        """Registers and shared memory by buffer, with the lines that made them, spills, and occupancy with what limits it."""
+        """Registers and shared memory by buffer, with the lines that made them, spills, and occupancy with what limits it; of
+        products with a factor that stays in registers through a loop, whether the compiler left it alone, if a disassembler is installed.
+
+        Raises: a LaunchError where it did not.
+        """
+        from fireiron.gpu.clobbered import factors_kept
+
         found = self.resources
-        return report(self.ir, Measured(found.registers, found.spill_stores, found.spill_loads, found.stack_frame))
+        text = report(self.ir, Measured(found.registers, found.spill_stores, found.spill_loads, found.stack_frame))
+        return f"{text}\n{factors_kept(self.asm['cubin'])}" if keeps_factors(self.ir) else text
 
     def __repr__(self) -> str:
         chosen = "".join(f", {name}={value}" for name, value in self.program.chosen.items())

@@ -53,7 +53,7 @@ FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit, Skip)
 """Statements of which a producer has none, but for its loads."""
 
 REGISTERS = 65536
-"""Registers of a block at most."""
+"""Registers of a multiprocessor, and so of a block at most."""
 
 MOST_THREADS = 1024
 """Threads of a block at most."""
@@ -83,7 +83,7 @@ def specialize(kernel: Kernel) -> Kernel:
     kept = KEPT if kernel.cluster is None else KEPT_IN_CLUSTER
     if any(not ring.buffers for ring in rings):
         return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, kept)
-    kept, given = _registers(kernel.workers, producers, kept)
+    kept, given = _registers(kernel.workers, producers, kept, kernel.resident)
     roles = Roles(
         (
             Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
@@ -104,7 +104,7 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
     whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
     number = Let(Var(_fresh(kernel, "group_thread"), 0, each - 1), mod(whole.thread, as_expr(each)))
     own = {kernel.thread: number.var}
-    kept, given = _registers(workers, producers, kept)
+    kept, given = _registers(workers, producers, kept, kernel.resident)
     in_rings = {name for ring in kernel.rings for name in ring.buffers}
 
     def role(group: int) -> Role:
@@ -181,14 +181,17 @@ def _fillers(kernel: Kernel) -> dict[str, tuple[Peers, ...]]:
     return {ring: tuple(peers) for ring, peers in found.items()}
 
 
-def _registers(workers: int, producers: int, kept: int) -> tuple[int, int]:
-    """The registers that each thread of the producer keeps, and that each consumer gets; 0 where they stay as launched."""
+def _registers(workers: int, producers: int, kept: int, resident: int) -> tuple[int, int]:
+    """The registers that each thread of the producer keeps, and that each consumer gets; 0 where they stay as launched.
+
+    Blocks that share a multiprocessor (`resident`) share its registers.
+    """
     if producers < GROUP_THREADS or workers % GROUP_THREADS:
         return 0, 0
     groups = workers // GROUP_THREADS
-    launched = min(REGISTERS // (workers + producers) // 8 * 8, 248)
+    launched = min(REGISTERS // ((workers + producers) * max(resident, 1)) // 8 * 8, 248)
     given = min((launched * (groups + 1) - kept) // groups // 8 * 8, 248)
-    return (kept, given) if given > launched else (0, 0)
+    return (kept, given) if given > launched > kept else (0, 0)
 
 
 # ---------------------------------------------------------------------------------------------- turns

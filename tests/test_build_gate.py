@@ -1,0 +1,151 @@
+"""What fails a build of the library: spills, products that are serialised (C75xx), and factors in registers that a compiler overwrites.
+
+The long tier compiles every strategy of the library with the library's values for sm_80, sm_90 and sm_90a; the default tier a few.
+"""
+
+import inspect
+import os
+
+import pytest
+from problems import ALL_NAMES, library
+
+from fireiron import *
+from fireiron.check import Scene, check_kept
+from fireiron.check.kept import keeps_factors
+from fireiron.cuda import emit
+from fireiron.errors import FireironError
+from fireiron.gpu import clobbered, toolchain
+from fireiron.gpu.disassembly import disassemblers, sass
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.strategy import Strategy
+from fireiron.strategies import attention, hopper_attention
+
+HOPPER = "sm_90a"
+TARGETS = ("sm_80", "sm_90", HOPPER)
+
+SPILL = {"naive", "listing_1", "hmma_turing", "hmma_volta"}
+"""Strategies of the papers for smaller problems or other targets: all of K in a thread's arrays, say."""
+
+SOME = {("gemm_row_sum:hopper", HOPPER), ("softmax:strategy", "sm_80")}
+
+serves = {target: any(one.serves(target) for one in toolchain.toolchains()) for target in TARGETS}
+needs_sass = pytest.mark.skipif(not serves[HOPPER] or not disassemblers(), reason="no NVRTC for sm_90a, or no nvdisasm")
+long_tier = (pytest.mark.night, pytest.mark.skipif("FIREIRON_FUZZ" not in os.environ, reason="part of the long tier: set FIREIRON_FUZZ"))
+
+
+def attended(d=64, keys=64, **form):
+    """Attention of heads of `d` elements, as many registers of queries as of probabilities where `keys` equals `d`."""
+    made = attention.definition()
+    strategy = hopper_attention.by_rows(made, **form).with_(bm=128, bn=keys)
+    return strategy(attention.spec(256, 4 * keys, d, heads=2, made=made)).program(HOPPER)
+
+
+# ---------------------------------------------------------------------------------------------- factors that stay in registers
+
+
+def test_queries_in_registers_are_refused_where_some_compilers_overwrite_them():
+    with pytest.raises(
+        DecompositionError, match=r"q_rf stays in registers through the loop over n, and p, .*NVRTC before 13\.5.*\.delay\("
+    ):
+        attended(delayed=False, held=True).ir  # noqa: B018
+    for program in (attended(delayed=False, held=True, keys=32), attended(held=True), attended(delayed=False)):
+        assert not check_kept(Scene(program.ir))
+
+
+SASS = """
+.text.k:
+        /*0000*/                   LDSM.16.M88.4 R152, [R4] ;
+.L_x_1:
+        /*0010*/                   HGMMA.64x64x16.F32 R24, R152, gdesc[UR4], RZ, !UPT, gsb0 ;
+        /*0020*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0030*/                   F2FP.F16.F32.PACK_AB R{written}, R25, R24 ;
+        /*0040*/                   HGMMA.64x64x16.F32 R88, R{factor}, gdesc[UR8].tnspB, R88, UP0, gsb0 ;
+        /*0050*/              {guard} BRA {label} ;
+        /*0060*/                   F2FP.F16.F32.PACK_AB R152, R25, R24 ;
+        /*0070*/                   EXIT ;
+"""
+
+
+def read(written, factor, guard="@P0", label="`(.L_x_1)"):
+    head = '\t.section\t.text.k,"ax",@progbits\n' if label.startswith("`") else "\t\tFunction : k\n"
+    return clobbered.clobbered(head + SASS.format(written=written, factor=factor, guard=guard, label=label))
+
+
+@pytest.mark.parametrize("label", ("`(.L_x_1)", "0x10"))
+def test_overwritten_factors_are_found_in_machine_code(label):
+    """On the way round the loop; behind it, or in registers of its own, the other factor does no harm."""
+    assert read(156, 156, label=label) == ()
+    for register in (152, 155):
+        (line,) = read(register, 152, label=label)
+        assert line.startswith(f"k: HGMMA.64x64x16.F32 at 0x10 reads R{register}, which LDSM loads and F2FP.F16.F32.PACK_AB at 0x30")
+    assert read(151, 156, label=label) == ()
+
+
+def test_without_a_disassembler_it_says_so(monkeypatch):
+    monkeypatch.setattr(clobbered, "disassemblers", lambda: ())
+    assert "not checked, for want of nvdisasm" in clobbered.factors_kept(b"")
+
+
+def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
+    text = '\t.section\t.text.k,"ax",@progbits\n' + SASS.format(written=152, factor=152, guard="@P0", label="`(.L_x_1)")
+    monkeypatch.setattr(clobbered, "disassemblers", lambda: ("nvdisasm",))
+    monkeypatch.setattr(clobbered, "sass", lambda cubin: text)
+    with pytest.raises(LaunchError, match="while they are in use\nk: HGMMA") as caught:
+        clobbered.factors_kept(b"")
+    assert "13.5" in caught.value.hint
+
+
+@needs_sass
+def test_queries_in_registers_stay():
+    """As the library prints them; the refused order is overwritten by NVRTC 12, where that is installed, and is found."""
+    program = attended(held=True)
+    assert keeps_factors(program.ir)
+    assert CompiledKernel(program).report().endswith("each is read as it was written")
+    if serving := toolchain.serving(HOPPER, (13, 4)):
+        text = emit(attended(delayed=False, held=True).lowered)
+        made = toolchain.compile_cuda(text, HOPPER, werror=False, newest=serving.version)
+        assert len(clobbered.clobbered(sass(made.cubin))) == 16
+
+
+# ---------------------------------------------------------------------------------------------- nothing spills, nothing is serialised
+
+
+def forms(module):
+    """The complete strategies of a module of the library, by name; those of their parts, copies say, are for other specs."""
+    kind = type(module.strategy.start)
+    whole = {name: value for name, value in vars(module).items() if isinstance(value, Strategy) and isinstance(value.start, kind)}
+    return [name for name, value in whole.items() if value.finished]
+
+
+def cases():
+    """Each strategy of the library for each target."""
+    for name in ALL_NAMES:
+        for form in forms(library(name)):
+            for target in TARGETS:
+                some = (f"{name}:{form}", target) in SOME
+                yield pytest.param(name, form, target, marks=() if some else long_tier, id=f"{name}:{form}-{target}")
+
+
+@pytest.mark.parametrize(("name", "form", "target"), list(cases()))
+def test_nothing_spills(name, form, target):
+    """With the values that the library states; a remark of ptxas that something does not run as it is written is an error."""
+    if not serves[target]:
+        pytest.skip(f"no NVRTC for {target}")
+    module = library(name)
+    strategy = getattr(module, form)
+    own = {"made": strategy.start} if "made" in inspect.signature(module.spec).parameters else {}
+    try:
+        spec = module.spec(*module.SIZES, **own)
+        stated = getattr(module, f"{form}_values", module.values)(spec) if hasattr(module, "values") else {}
+        program = strategy.with_(**{key: value for key, value in stated.items() if key in strategy.tunables()})(spec).program(target)
+        text = program.cuda
+    except FireironError as error:
+        whole = form in ("strategy", "hopper", "causal")
+        assert not whole or target != HOPPER == strategy.target, error  # the others may be for another spec of their module
+        pytest.skip(f"not for {target}, or for another spec")
+    made = toolchain.compile_cuda(text, target)
+    report = made.resources[program.name]
+    if name not in SPILL:
+        assert report.spill_stores == report.spill_loads == report.stack_frame == 0
+    if disassemblers() and keeps_factors(program.ir):
+        assert clobbered.clobbered(sass(made.cubin)) == ()
