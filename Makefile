@@ -13,9 +13,9 @@ demo: .venv/core
 	$(BIN)/python -m fireiron run maxwell
 
 test: .venv/test
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 -q -m "not night"
 
-# The long tier: the same tests with many more draws.
+# The long tier: the same tests with many more draws, and those that are marked `night`.
 fuzz: .venv/test
 	FIREIRON_FUZZ=40 $(BIN)/python -m pytest -n 2 -q
 

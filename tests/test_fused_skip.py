@@ -249,6 +249,7 @@ def test_it_compiles_without_spills(d):
         assert found[0] == "BRA"
 
 
+@pytest.mark.night
 def test_other_readers():
     program = built(chain().skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1"))
     assert "alpha_needed" in "\n".join(show(program)) and "skip('rescale', where='alpha == 1')" in "\n".join(show(program))
