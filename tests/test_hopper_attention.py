@@ -122,13 +122,11 @@ def test_sizes_known_at_run_time(options):
         require_right(program, {"m": m, "n": n}, orders=(3,), **options)
 
 
-def staying(blocks=2, delayed=True, **values):
+def staying(m=136, d=16, lse=False, **values):
     """Blocks that stay, of tiles whose loops over keys differ in length, the longest first."""
-    made = attention.definition(causal=True)
-    strategy = hopper_attention.by_rows(made, delayed=delayed, blocks=blocks, stays=True).with_(
-        **{**SMALL, "chunk": 16, "together": 0, **values}
-    )
-    return strategy(attention.spec(136, 136, 16, made=made, heads=2)).program(TARGET)
+    made = attention.definition(causal=True, lse=lse)
+    strategy = hopper_attention.by_rows(made, blocks=2, stays=True).with_(**{**SMALL, "chunk": 16, "together": 0, **values})
+    return strategy(attention.spec(m, m, d, made=made, heads=2)).program(TARGET)
 
 
 def test_persistent_blocks_whose_tiles_differ_in_length():
@@ -198,7 +196,7 @@ def test_printed_text(tmp_path):
     """The text itself, run by threads in random order."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
-    made = [programs(70, 40, 64, {"bn": 16}, options, heads=2) for options in ({}, {"causal": True, "lse": True})]
+    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, bn=16, chunk=64)]
     host = printed_text.HostProgram([printed_text.Printed.of(one) for one in made], tmp_path)
     for number, one in enumerate(made):
         arrays = inputs(one.spec)
