@@ -48,17 +48,19 @@ fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
 staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
 
 
-def by_rows(made, delayed=True, held=False, blocks=blocks):
+def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False):
     """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out.
 
     `delayed`: values are multiplied while exponentials of the next block of keys are made. With `held` queries stay in registers, only
-    where `delayed`. Of a definition with slack a warp rescales nothing where no maximum of its rows moves.
+    where `delayed`. With `stays` blocks take tile after tile under a mask, too. Of a definition with slack a warp rescales nothing where no
+    maximum of its rows moves.
     """
     names = {one.name for one in made.made.steps}
     masks = names & {"mask", "window"}
     whole = made.partial("sums", 4)
     if "mask" in masks:
         queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).last_first("m", together)
+        queries = queries.persistent(blocks) if stays else queries
     else:
         queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
         queries = queries if masks else queries.persistent(blocks)

@@ -4,9 +4,11 @@ The reference is the plain softmax of `test_fused_attention`, which knows nothin
 """
 
 import contextlib
+import itertools
 import random
 import re
 
+import attrs
 import numpy as np
 import printed_text
 import pytest
@@ -17,7 +19,7 @@ from test_fused_attention import inputs, softmax
 from fireiron import *
 from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import Completion, execs
+from fireiron.ir import Completion, For, Roles, execs, rewritten
 from fireiron.ir.awaited import awaited
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hopper, hopper_attention
@@ -138,17 +140,51 @@ def test_sizes_known_at_run_time(options):
         require_right(program, {"m": m, "n": n}, orders=(3,), **options)
 
 
-def test_persistent_blocks_take_as_many_turns_in_each_tile():
-    """The turns of a ring are numbered through all tiles of a block."""
+def staying(m=136, d=16, lse=False, **values):
+    """Blocks that stay, of tiles whose loops over keys differ in length, the longest first."""
+    made = attention.definition(causal=True, lse=lse)
+    strategy = hopper_attention.by_rows(made, blocks=2, stays=True).with_(**{**SMALL, "chunk": 16, "together": 0, **values})
+    return strategy(attention.spec(m, m, d, made=made, heads=2)).program(TARGET)
+
+
+def test_persistent_blocks_whose_tiles_differ_in_length():
+    """The turns of a ring are counted from tile to tile, by each role for itself."""
+    program = staying()
+    require_right(program, orders=(4,), causal=True)
+    assert program.cuda.count("n_before += min(5, block_m * 2 + 2);") == 2
+
+
+def test_turns_that_are_counted_wrongly_are_found():
+    """By one role or by both: a turn is left out, or counted twice."""
+    program = staying()
+    roles = next(one for one in program.ir.body if isinstance(one, Roles))
+    for more, which in itertools.product((-1, 1, 2), ({0}, {1}, {0, 1})):
+        counted = [
+            attrs.evolve(one, body=rewritten(one.body, growing(more))) if place in which else one for place, one in enumerate(roles.roles)
+        ]
+        faulty = attrs.evolve(roles, roles=tuple(counted))
+        assert errors(attrs.evolve(program.ir, body=tuple(faulty if one is roles else one for one in program.ir.body))), (more, which)
+
+
+def growing(more):
+    """An edit: a loop that counts turns counts so many more."""
+
+    def edit(statement):
+        counts = isinstance(statement, For) and statement.taken is not None
+        return (attrs.evolve(statement, growth=statement.growth + more) if counts else statement,)
+
+    return edit
+
+
+def test_groups_that_take_turns_have_tiles_of_one_length():
     made = attention.definition(causal=True)
-    blocks = (
-        made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(2).skip().specialize(128)
-    )
+    blocks = made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).turns(2).load("Q", SH, Move.done()).split(n=32).pipeline(2).skip()
     product = MatMul.split(16).unroll().done()
-    strategy = blocks.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup).step("s", product).step("pv", product)
-    with pytest.raises(DecompositionError, match="another number of turns in each tile") as caught:
+    strategy = blocks.specialize(128).load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
+    strategy = strategy.step("s", product).step("pv", product)
+    with pytest.raises(DecompositionError, match="another number of turns in each iteration") as caught:
         strategy.done()(attention.spec(256, 256, 64, made=made)).program(TARGET).ir  # noqa: B018
-    assert caught.value.got == "tile * 2 + 2 turns" and "leave out .persistent()" in caught.value.hint
+    assert "leave out .turns()" in caught.value.hint
 
 
 def test_probabilities_are_held_as_the_next_product_wants_them():
@@ -178,7 +214,7 @@ def test_printed_text(tmp_path):
     """The text itself, run by threads in random order."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
-    made = [programs(70, 40, 64, {"bn": 16}, options, heads=2) for options in ({}, {"causal": True, "lse": True})]
+    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, bn=16, chunk=64)]
     host = printed_text.HostProgram([printed_text.Printed.of(one) for one in made], tmp_path)
     for number, one in enumerate(made):
         arrays = inputs(one.spec)

@@ -17,7 +17,7 @@ from fireiron.cuda.rotations import shown
 from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs, statements
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment, Chain, Joined, Text
-from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
+from fireiron.values.expr import FALSE, ONE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
 from fireiron.values.expr.normal import terms_of
 
 SHARED_ADDRESS = Function(
@@ -285,6 +285,8 @@ class Addresses:
         owner = next((one for one in reversed(self.turns) if not base.variables().isdisjoint((one.var, one.loop.taken))), None)
         if owner is None or (owner is self.turns[-1] and isinstance(base, Var)):
             return number
+        if any(isinstance(one, Let) and one.var in base.variables() for one in owner.loop.body):
+            return number  # at the top of the loop it is not known yet
         inmost = self.turns[-1]
         if inmost.around is not None and owner is inmost.around:  # counted on from the first turn of the loop around
             return owner.begun(base) % rounds + rest
@@ -451,11 +453,11 @@ class Addresses:
         """
         return "int" if value.variables().isdisjoint(self.sizes) else "unsigned"
 
-    def count(self, turns: Var) -> Text:
-        """The line that counts a turn, of a count that is in use from here to the start of the program."""
+    def count(self, turns: Var, growth: Expr) -> Text:
+        """The line that counts a turn, or so many, of a count that is in use from here to the start of the program."""
         self.declared.append(f"int {turns} = 0;")
         self.used.discard(turns)
-        return f"++{turns};"
+        return f"++{turns};" if growth == ONE else f"{turns} += {self.expression(growth)};"
 
     def taken(self) -> list[Text]:
         """The lines for what was named since the last call."""

@@ -333,7 +333,7 @@ class Statements:
     def _counting(self, loop: For, body: list[Item]) -> list[Item]:
         """A loop's body, which counts its turns if anything asks for them."""
         addresses = self.printer.addresses
-        return [*body, addresses.count(loop.taken)] if loop.taken is not None and loop.taken in addresses.used else body
+        return [*body, addresses.count(loop.taken, loop.growth)] if loop.taken is not None and loop.taken in addresses.used else body
 
     def _loop(self, statement: For) -> list[Item]:
         if (turns := chosen_turns(statement)) is not None:

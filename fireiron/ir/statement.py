@@ -17,7 +17,7 @@ from fireiron.ir.cluster import Peers
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of
 from fireiron.values.machine import Architecture, DType
 from fireiron.values.tensor import Tensor
 
@@ -182,7 +182,8 @@ class For(Stmt):
     With `producers` the stages are a ring, filled by so many threads of their own, and `in_flight` groups of products run on while the next
     turn begins (None: as many as is best). With `groups` above 1 its iterations are taken in turns by so many groups of consumers.
     A loop of one such group runs over `first`, `first + step` and so on, below the extent.
-    `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length.
+    `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length;
+    with a `growth` other than 1, in which names of its body may be, it grows by so many at the end of each: the turns of a loop inside.
     `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
     """
 
@@ -200,6 +201,7 @@ class For(Stmt):
     first: int = 0
     step: int = 1
     taken: Var | None = None
+    growth: Expr = ONE
     delay: tuple[str, ...] = ()
 
     def values(self, count: int) -> range:
@@ -223,7 +225,7 @@ class For(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> For:
         """The loop over the extent with variables replaced."""
-        return attrs.evolve(self, extent=self.extent.substitute(values))
+        return attrs.evolve(self, extent=self.extent.substitute(values), growth=self.growth.substitute(values))
 
 
 class Completion(enum.Enum):

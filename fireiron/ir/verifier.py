@@ -145,6 +145,9 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 if statement.taken is not None:
                     _fresh(statement.taken, inner)
                     inner[statement.taken.name] = statement.taken
+                    _bound(
+                        statement.growth, {**inner, **{one.var.name: one.var for one in statement.body if isinstance(one, Let)}}, statement
+                    )
                 _verify_list(kernel, statement.body, inner, divergent, final)
             case Skip():
                 _verify_skip(kernel, statement)

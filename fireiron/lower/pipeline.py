@@ -37,7 +37,7 @@ from fireiron.ir import (
     substituted,
 )
 from fireiron.lower.walk import taken_names
-from fireiron.values.expr import FALSE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
+from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
 
 MOST_UNROLLED = 64
 """Steps of a loop whose loads go to registers."""
@@ -74,6 +74,7 @@ class _Pipeline:
         self.taken = taken_names(kernel)
         self.read = _read_from_memory(kernel)
         self.counts: dict[Var, Var] = {}
+        self.grown: dict[Var, Expr] = {}
         self.definitions = lets(kernel.body)
 
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
@@ -101,7 +102,7 @@ class _Pipeline:
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
         if statement.var in self.counts:
-            found = attrs.evolve(found, taken=self.counts[statement.var])
+            found = attrs.evolve(found, taken=self.counts[statement.var], growth=self.grown.get(statement.var, ONE))
         if statement.groups == 1:
             return found
         return self._in_turns(found, self.rings[rings:])
@@ -127,8 +128,13 @@ class _Pipeline:
     # ------------------------------------------------------------------------------------------ rings
 
     def _turn(self, *loops: For) -> Expr:
-        """The number of an iteration, counted through all loops around; of turns that data choose those that were taken count."""
+        """The number of an iteration, counted through all loops around; of turns that data choose those that were taken count.
+
+        Where a loop is longer in some iterations of those around it than in others, their innermost counts its turns.
+        """
         around = (*self.around, *loops)
+        if loops and self._differs(loops[0]):
+            return _turn(loops[1:], self._counted_around(loops[0]) + loops[0].var)
         chosen = max((number for number, one in enumerate(self.around) if one.extent in self.read and one.extent.high <= 1), default=-1)
         if chosen < 0:
             return _turn(around)
@@ -147,7 +153,6 @@ class _Pipeline:
                 at=loop.origin,
                 hint="Move.done() in the load, or leave specialize() out",
             )
-        self._require_equal_turns(loop)
         # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
         number = self._turn(loop)
         names = _filled(loads)
@@ -173,20 +178,30 @@ class _Pipeline:
         inner = attrs.evolve(loop, body=tuple(edited(body, edit)), stages=0, period=math.lcm(*depth.values()))
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
 
-    def _require_equal_turns(self, loop: For) -> None:
-        """Refuse a ring whose loop runs more often in some iterations of the loops around it: its turns would have no number."""
+    def _differs(self, loop: For) -> bool:
+        """Whether a loop is longer in some iterations of the loops around it than in others."""
         used, variables = set(loop.extent.variables()), {one.var for one in self.around}
         while names := used & set(self.definitions):
             used = (used - names).union(*(self.definitions[name].variables() for name in names))
-        if used & variables:
+        return not used.isdisjoint(variables)
+
+    def _counted_around(self, loop: For) -> Var:
+        """The number of turns that a loop has had in all iterations of the one around it: a block that stays adds those of each tile."""
+        around = self.around[-1]
+        if around.var not in self.counts:
+            most = max(_turn(self.around).high + 1, 1) * max(loop.extent.high, 1)
+            self.counts[around.var] = Var(self._fresh(f"{loop.var.name}_before"), 0, most)
+            self.grown[around.var] = loop.extent
+        if self.grown.get(around.var) != loop.extent or around.groups > 1:
             raise DecompositionError(
-                f"specialize: the loop {loop.var} takes another number of turns in each tile of a block that stays, and the turns of a "
-                "ring are numbered through all of its tiles",
+                f"specialize: the loop {loop.var} takes another number of turns in each iteration of the loop {around.var}, and "
+                + ("groups take those in turns" if around.groups > 1 else "so does another loop in it, whose turns are others"),
                 got=f"{loop.extent} turns",
-                legal="as many turns in each tile, or a block for each tile",
+                legal="one number of turns that differs, for one group of consumers",
                 at=loop.origin,
-                hint="leave out .persistent(), or the .skip() of the split",
+                hint="leave out .turns()" if around.groups > 1 else "leave out .persistent(), or the .skip() of the split",
             )
+        return self.counts[around.var]
 
     def _fetched(self, body: Sequence[Stmt]) -> Sequence[Stmt]:
         """A list whose loads by an engine, outside of loops with a producer, have rings, one for all that the same statements use: of two

@@ -209,37 +209,40 @@ class _Fill:
         """The turn that a load fills."""
         return _Fill(load.ring, load.turn)
 
-    def is_bound_in(self, statement: Stmt, var: Var | None) -> bool:
-        """Whether its number is the same in all of a statement, and belongs to the list around: that of the loop over `var`, or of the
-        whole program.
-        """
+    def is_bound_in(self, statement: Stmt, loop: For | None) -> bool:
+        """Whether its number is the same in all of a statement, and belongs to the list around: that of a loop, or of the whole program."""
         used = self.turn.variables()
-        inside = (one.var for one in statements((statement,)) if isinstance(one, For))
-        return (var is None or var in used) and used.isdisjoint(inside)
+        inside = (var for one in statements((statement,)) if isinstance(one, For) for var in _numbers(one))
+        return (loop is None or not used.isdisjoint(_numbers(loop))) and used.isdisjoint(inside)
 
 
-def _filled(statement: Stmt, var: Var | None) -> list[_Fill]:
+def _numbers(loop: For) -> tuple[Var, ...]:
+    """The variables that a loop moves."""
+    return (loop.var,) if loop.taken is None else (loop.var, loop.taken)
+
+
+def _filled(statement: Stmt, loop: For | None) -> list[_Fill]:
     """The turns that loads in a statement fill and whose numbers its list binds, in order."""
     found = dict.fromkeys(_Fill.of(one) for one, _ in execs((statement,)) if one.ring)
-    return [fill for fill in found if fill.is_bound_in(statement, var)]
+    return [fill for fill in found if fill.is_bound_in(statement, loop)]
 
 
 # ---------------------------------------------------------------------------------------------- producer
 
 
-def _produced(body: Iterable[Stmt], var: Var | None) -> tuple[Stmt, ...]:
-    """The loads of a list, the body of the loop over `var` or the whole program: each turn acquired and announced in front of them."""
+def _produced(body: Iterable[Stmt], loop: For | None) -> tuple[Stmt, ...]:
+    """The loads of a list, the body of a loop or the whole program: each turn acquired and announced in front of them."""
     kept: list[Stmt] = []
     announced: set[_Fill] = set()
     for statement in body:
-        for fill in _filled(statement, var):
+        for fill in _filled(statement, loop):
             if fill not in announced:
                 announced.add(fill)
                 kept += (Acquire(fill.ring, Side.EMPTY, fill.turn), Release(fill.ring, Side.FULL, fill.turn))
         if isinstance(statement, Exec) and statement.ring:
             kept.append(statement)
         elif isinstance(statement, For):
-            inner = _produced(statement.body, statement.var)
+            inner = _produced(statement.body, statement)
             if any(True for _ in execs(inner)):
                 kept.append(attrs.evolve(statement, body=inner, producers=0))
         elif isinstance(statement, Let):
@@ -262,18 +265,18 @@ class _Consumers:
     several: frozenset[str]
     tile: Var | None = None
 
-    def list(self, body: Iterable[Stmt], var: Var | None = None) -> tuple[Stmt, ...]:
-        """A list, the body of the loop over `var` or the whole program, without its loads: each turn acquired and released."""
+    def list(self, body: Iterable[Stmt], around: For | None = None) -> tuple[Stmt, ...]:
+        """A list, the body of the loop around or the whole program, without its loads: each turn acquired and released."""
         kept: list[Stmt] = []
         fills: dict[_Fill, None] = {}
         for statement in body:
-            fills |= dict.fromkeys(_filled(statement, var))
+            fills |= dict.fromkeys(_filled(statement, around))
             if any(True for _ in execs((statement,))) and all(one.ring for one, _ in execs((statement,))):
                 while kept and isinstance(kept[-1], Comment):  # it is about the load
                     kept.pop()
             elif isinstance(statement, For):
                 inside = attrs.evolve(self, tile=statement.var) if statement.groups > 1 else self
-                loop = attrs.evolve(statement, body=inside.list(statement.body, statement.var), producers=0)
+                loop = attrs.evolve(statement, body=inside.list(statement.body, statement), producers=0)
                 kept += self._ordered(loop) if statement.producers else (loop,)
             elif isinstance(statement, (Let, *FOR_CONSUMERS)):
                 kept.append(statement)

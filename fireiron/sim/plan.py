@@ -188,6 +188,7 @@ class Loop:
     first: int = 0
     step: int = 1
     taken: str | None = None
+    growth: Value | None = None
 
 
 @attrs.define(eq=False)
@@ -312,7 +313,7 @@ class Plan:
         plain_scope = scope.inside(loop.var.name)
         if loop.taken is not None:
             body = self._list(loop.body, plain_scope.inside(loop.taken.name))
-            return Loop(loop.var.name, compiled(loop.extent), body, loop.first, loop.step, loop.taken.name)
+            return Loop(loop.var.name, compiled(loop.extent), body, loop.first, loop.step, loop.taken.name, compiled(loop.growth))
         nest = _perfect_nest(loop) if loop.step == 1 else None
         plain = self._list(loop.body, plain_scope)
         if nest is not None:

@@ -105,8 +105,10 @@ class Run:
                 for value in range(node.first, self._extent(node, env), node.step):
                     env[node.name] = value
                     if node.taken is not None:
-                        env[node.taken] = env.get(node.taken, -1) + 1
+                        env.setdefault(node.taken, 0)
                     yield from self.body(node.body, env, group)
+                    if node.taken is not None and node.growth is not None:
+                        env[node.taken] = env[node.taken] + np.asarray(node.growth(env)).flat[0]
                 env.pop(node.name, None)
             elif isinstance(node, SkipPlan):
                 yield from self._needed(node, env, group)

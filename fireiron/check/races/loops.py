@@ -17,6 +17,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.races.places import Places, element_tests
+from fireiron.check.races.tiles import PIECE, differing, opened
 from fireiron.check.scene import MANY, Array, Scene, Use, distinct, linear, reach_of
 from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
@@ -62,11 +63,17 @@ class Loops:
         self.inside = {id(one): [use for use in uses if any(loop is one for loop in use.loops)] for one, *_ in self.all.values()}
         self.ordered = {id(one) for one, *_ in self.all.values() if self._is_ordered(one)}
         self.in_turns = any(one.step > 1 for one, *_ in self.all.values())
+        self.differing = differing(scene)
+        self.tiles = frozenset(one.tile.name for one in self.differing.values())
         self.course = functools.lru_cache(maxsize=None)(self._common_course)
 
     def in_order(self, loops: Iterable[For]) -> frozenset[str]:
         """The names of those loops that are followed one iteration after the other."""
         return frozenset(loop.var.name for loop in loops if id(loop) in self.ordered)
+
+    def opened(self, value: Expr) -> Expr:
+        """An expression over loops, numbers of tiles that are chosen, and what is known at run time only."""
+        return opened(self.scene, value, self.tiles) if self.tiles else self.scene.opened(value)
 
     # -------------------------------------------------------------------------------------- as a whole, or in order
 
@@ -168,7 +175,11 @@ class Loops:
         """Numbers of iterations, by extent, for the loops whose length is known only at run time."""
         found: dict[Expr, set[int]] = {}
         for loop, *outer in self.all.values():
-            extent = self.scene.opened(loop.extent)
+            extent = self.opened(loop.extent)
+            if id(loop) in self.differing:
+                found[PIECE] = set(range(self.differing[id(loop)].pieces))
+            if id(loop) in self.differing or any(var.name in self.tiles for var in extent.variables()):
+                continue
             if not self.matters(loop) or constant(extent) is not None or self.scene.roots(extent) <= self.in_order(outer):
                 continue
             if not self.scene.roots(extent).isdisjoint(one.var.name for one in outer):
@@ -230,7 +241,9 @@ class Loops:
         return [one for one in found if one >= loop.first and (one - loop.first) % loop.step == 0]
 
     def _iterations(self, loop: For, fixed: Mapping[str, int], lengths: Lengths) -> Sequence[int]:
-        extent = self.scene.opened(loop.extent)
+        if id(loop) in self.differing:
+            return range(len(self.differing[id(loop)].piece(lengths[PIECE])))
+        extent = self.opened(loop.extent)
         if extent in lengths:
             return range(lengths[extent])
         number = constant(extent)

@@ -19,6 +19,7 @@ from fireiron.check.persistence import persistence
 from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, element_tests, stages
+from fireiron.check.races.tiles import PIECE
 from fireiron.check.scene import Scene, Use
 from fireiron.ir import (
     Acquire,
@@ -247,7 +248,7 @@ class Tracer:
         function = self.numbers.get(value)
         if function is None:
             lengths = {extent: Var(name) for name, extent in zip(self.named, walk.lengths, strict=True)}
-            function = self.numbers[value] = compiled(_by_lengths(self.scene.opened(value), lengths))
+            function = self.numbers[value] = compiled(_by_lengths(self.loops.opened(value), lengths))
         return int(function({**self.named, **walk.fixed}))
 
     def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
@@ -270,8 +271,20 @@ class Tracer:
         if id(statement) not in self.loops.ordered:
             self._list(statement.body, walk.into(statement))
             return
+        before = 0
         for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
-            self._list(statement.body, walk.into(statement, value))
+            inside = walk.into(statement, value)
+            if statement.taken is not None:
+                inside = attrs.evolve(inside, fixed=self._counted(statement, inside, before))
+                before += self._number(statement.growth, inside)
+            self._list(statement.body, inside)
+
+    def _counted(self, loop: For, walk: Walk, before: int) -> Mapping[str, int]:
+        """The numbers that loops say, and how often the loops inside were taken before; and which tile it is, where these differ."""
+        assert loop.taken is not None
+        found = {**walk.fixed, loop.taken.name: before}
+        one = self.loops.differing.get(id(loop))
+        return found if one is None else found | {one.tile.name: one.piece(walk.lengths[PIECE])[walk.fixed[loop.var.name]]}
 
     def _exec(self, statement: Exec, walk: Walk) -> None:
         for site in self.sites.get(_key(statement, walk.loops), ()):
