@@ -55,6 +55,7 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"each": {"s": "t[m] = sum(n, X[m,n]) * 2", "y": "y[m] = t[m]"}}, ("step s: ",)),
         ({"each": {"y": "y[m] = fancy(y[m])"}}, ("step y: formula: unknown function 'fancy'", "legal   abs")),
         ({"each": {"y": "y[m] = X[m,0]"}}, ("step y: ",)),
+        ({"types": {"u": float16}}, ("types name u, which is neither", "legal   X y t")),
         ({"each": {"s": 3}}, ("the formula of s is a text",)),
         ({"each": "y[m] = 0"}, ("formulas by the name of their step",)),
         ({"each": {"a step": "y[m] = 0"}}, ("each names a step 'a step'", "legal   different identifiers")),
