@@ -856,7 +856,7 @@ def _check_steps(made: FusedDefinition) -> None:
     written: set[str] = set(made.uses) - set(made.outputs)
     for step in made.steps:
         one = step.formula
-        for element in (*one.elements, one.target):
+        for element in (one.target, *one.elements):
             _check_element(step, element, known, made)
         for name in step.reads:
             if name not in written and name not in made.temporaries and not name.startswith((INDICES, EXTENTS)):
@@ -920,7 +920,7 @@ def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, 
     dims = known.get(element.tensor)
     unknown = [dim for dim in element.dims if dim not in made.order]
     if unknown or (dims is not None and len(dims) != len(element.dims)):
-        what = f"step {step.name}: {element} has other dimensions than the tensor" if not unknown else f"step {step.name}: {unknown[0]}"
+        what = f"step {step.name}: {element} has other dimensions than the tensor" if not unknown else f"step {step.name}: {unknown[0]} is no dimension"
         raise ArgumentError(what, got=shown(step.formula), legal=made.order if unknown else f"{element.tensor}[{','.join(dims or ())}]")
     free = {*step.formula.target.dims, *step.formula.over, *made.scan, *made.batch}
     loose = [dim for dim in element.dims if dim not in free]
