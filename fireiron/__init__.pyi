@@ -180,6 +180,7 @@ from fireiron.refine.resident import Resident as Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
 from fireiron.refine.skip import Skip as Skip
 from fireiron.refine.specialize import Specialize as Specialize
+from fireiron.refine.stages import OwnStages as OwnStages
 from fireiron.refine.staggered import Staggered as Staggered
 from fireiron.refine.storage_layout import StorageLayout as StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage as SwizzleStorage

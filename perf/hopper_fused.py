@@ -27,7 +27,11 @@ VALUES = {
 """What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables."""
 
 PRODUCTS = {
-    "dual": (dual, "hopper", ({}, {"bk": 32, "stages": 4})),
+    "dual": (
+        dual,
+        "hopper",
+        ({}, {"fly": 0}, {"depth": 3}, {"depth": 4}, {"bk": 32, "stages": 4, "depth": 4}, {"bk": 32, "stages": 5, "depth": 4}),
+    ),
     "gemm_row_sum": (gemm_row_sum, "hopper", ({}, {"stages": 3})),
     "lstm": (lstm, "hopper", ({}, {"bk": 32, "stages": 4})),
     "mlp": (mlp, "hopper", ({"bm": 64, "stages": 6}, {"bm": 128, "stages": 4})),

@@ -10,7 +10,8 @@ dual(M,N,K)(GL,GL,GL,GL)(Kernel)
   step(left), step(right)          MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, both into one accumulator
   step(store)                      Move(128,128)(RF,GL)(Block)                 through shared memory, in pieces of 16 bytes
 
-`hopper` is the same by TMA and wgmma, with a producer, for tiles of 128 x 256: a stage holds a tile of A and one of each B.
+`hopper` is the same by TMA and wgmma, with a producer, for tiles of 128 x 256: rings of `depth` tiles of A, of `stages` of each B.
+While one product runs the next one is issued; then the stages of the first one are given back (`fly`).
 """
 
 from fireiron import *
@@ -28,6 +29,8 @@ stages = Tunable("stages", 4, 3, 5)
 wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
 turns = Tunable("stages", 2, 3, 4, 5, 6)
+depth = Tunable("depth", 2, 3, 4, 5, 6)
+fly = Tunable("fly", 1, 0)
 blocks = Tunable("blocks", 132, 264, 65536)
 
 definition = Fused(
@@ -68,10 +71,11 @@ strategy = (
     .done()
 )
 
-tiles = definition.tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
+tiles = definition.tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128).in_flight(fly)
 
 hopper = (
     tiles.load("A", SH, Move.done())
+    .stages(depth)
     .load("B1", SH, Move.done())
     .load("B2", SH, Move.done())
     .tile(m=64)

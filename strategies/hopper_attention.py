@@ -21,7 +21,8 @@ data of a thread: of heads of 256 elements blocks of 64 keys.
 
 `strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile
 is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
-(`together` heads at a time; 0: all), which see the most keys.
+(`together` heads at a time; 0: all), which see the most keys. `delayed` and `delayed_causal` multiply values while the exponentials of the
+next block of keys are made; they want two stages or more.
 """
 
 import math
@@ -50,8 +51,8 @@ staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
 def by_rows(made, delayed=True, held=False, blocks=blocks):
     """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out.
 
-    `delayed`: values are multiplied while exponentials of the next block of keys are made. With `held` queries stay in registers, only where
-    `delayed`. Of a definition with slack a warp rescales nothing where no maximum of its rows moves.
+    `delayed`: values are multiplied while exponentials of the next block of keys are made. With `held` queries stay in registers, only
+    where `delayed`. Of a definition with slack a warp rescales nothing where no maximum of its rows moves.
     """
     names = {one.name for one in made.made.steps}
     masks = names & {"mask", "window"}
@@ -73,8 +74,10 @@ def by_rows(made, delayed=True, held=False, blocks=blocks):
     return rows.step("store", staged).done()
 
 
-strategy = by_rows(definition())
-causal = by_rows(definition(causal=True))
+strategy = by_rows(definition(), delayed=False)
+causal = by_rows(definition(causal=True), delayed=False)
+delayed = by_rows(definition())
+delayed_causal = by_rows(definition(causal=True))
 
 
 def values(spec):
@@ -84,4 +87,13 @@ def values(spec):
     return {"bm": 64 if m <= 64 else 128, "chunk": math.gcd(d, 64), **wide}
 
 
-causal_values = values
+causal_values = delayed_values = delayed_causal_values = values
+
+
+def fastest(spec):
+    """The name of the fastest strategy for a problem on an H200; heads of more than 128 elements have one stage, and nothing is delayed."""
+    name = "causal" if spec.starter == causal.start else "strategy"
+    d = constant(spec.size("d"))
+    if d is None or d > 128:
+        return name
+    return {"causal": "delayed_causal", "strategy": "delayed"}[name]

@@ -26,10 +26,10 @@ TARGET = "sm_90a"
 SMALL = {"bm": 64, "bn": 32}
 
 
-def programs(m, n, d, values=None, options=None, **problem):
+def programs(m, n, d, values=None, options=None, delayed=False, **problem):
     """The kernel for a problem, of a definition with options."""
     made = attention.definition(**(options or {}))
-    strategy = hopper_attention.by_rows(made, blocks=3).with_(**{**SMALL, **(values or {})})
+    strategy = hopper_attention.by_rows(made, delayed, blocks=3).with_(**{**SMALL, **(values or {})})
     return strategy(attention.spec(m, n, d, made=made, **problem)).program(TARGET)
 
 
@@ -69,6 +69,21 @@ def test_simulated(sizes, values, options, problem):
     assert kinds.count(Completion.PRODUCT) == 2 and kinds.count(Completion.RING) == 3
     assert {"WGMMA_F16_F32", "WGMMA_F16_F32_HELD"} <= instructions_of(program) or "dtype" in problem
     assert "TMA_STORE" in instructions_of(program)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "problem"),
+    [
+        ((64, 64, 64), {}, {"heads": 4}),  # two blocks of keys, four tiles for three blocks
+        ((70, 90, 32), {"slack": 8}, {}),
+        ((100, 100, 32), {"causal": True, "slack": 8, "lse": True}, {"heads": 2}),
+    ],
+)
+def test_delayed(sizes, options, problem):
+    """Values are multiplied a turn later, and what changes nothing is left out."""
+    program = programs(*sizes, {"chunk": 32}, options, True, **problem)
+    require_right(program, orders=(None, 2), ramp="slack" in options, **{name: options[name] for name in ("causal",) if name in options})
+    assert "wgmma_wait<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("slack" in options)
 
 
 def stored(order, **sizes):
@@ -173,15 +188,17 @@ def test_printed_text(tmp_path):
     ("d", "values", "options"),
     [
         (128, {}, {}),
-        (64, {"bm": 192}, {}),
+        (64, {"bm": 192, "bn": 96}, {}),
         (128, {"bm": 192, "bn": 80}, {"lse": True}),
-        (128, {}, {"causal": True}),
+        (128, {}, {"causal": True, "slack": 8}),
         (64, {}, {"causal": True}),
     ],
 )
 def test_no_spills(d, values, options):
     """Two blocks of keys and more; a product that is serialised, or waits where nothing says so, would be a warning."""
     made = attention.definition(**options)
-    program = hopper_attention.by_rows(made).with_(**values)(attention.spec(512, 512, d, heads=16, made=made)).program(TARGET)
+    program = (
+        hopper_attention.by_rows(made, "bm" not in values).with_(**values)(attention.spec(512, 512, d, heads=16, made=made)).program(TARGET)
+    )
     found = compile_cuda(program.cuda, TARGET).resources[program.name]
     assert not found.spill_stores and not found.spill_loads and not found.stack_frame

@@ -229,7 +229,7 @@ MUTANTS = [
     *mutants(
         "lower/pipeline.py",
         "test_specialize",
-        ("the number of a turn", "number = _turn((*self.around, loop))", "number = _turn((loop,))"),
+        ("the number of a turn", "around = (*self.around, *loops)", "around = loops"),
         ("others than TMA", "if one.completion is not Completion.RING]\n        if others:", "if one.completion is not Completion.RING]\n        if False:"),
     ),
     *mutants(
@@ -390,7 +390,7 @@ MUTANTS = [
         ("bytes across k", "if view.dtype.bytes != 2:", "if False:"),
         ("which factor is transposed", "for name in (self.left, self.right))\n        columns", "for name in (self.right, self.left))\n        columns"),
         ("the mode of a swizzle", "MODES = {128: 1, 64: 2, 32: 3, 16: 0}", "MODES = {128: 1, 64: 3, 32: 2, 16: 0}"),
-        ("whose strides", "{one.chunk_stride}, {one.group_stride}", "{one.group_stride}, {one.chunk_stride}"),
+        ("whose strides", "{chunks.chunk_stride}, {chunks.group_stride}", "{chunks.group_stride}, {chunks.chunk_stride}"),
         ("across k for bytes", "along = fastest if element == 2 else along_k", "along = fastest"),
         ("the span of a tile", "whole[along] if along == along_k else tile[along]), element)", "whole[along]), element)"),
     ),
@@ -618,7 +618,7 @@ MUTANTS = [
         ("names that differ between threads", "divergent = divergent | {var}", "divergent = divergent"),
         ("the end of a range", "var.high < extent.high - 1:", "var.high < extent.high - 2:"),
         ("loops of unknown length", "if constant(extent) is not None and var.high", "if var.high"),
-        ("names in a loop", "_verify_list(kernel, statement.body, {**scope, var.name: var}, divergent, final)", "_verify_list(kernel, statement.body, {**scope, var.name: var}, frozenset(), final)"),
+        ("names in a loop", "_verify_list(kernel, statement.body, inner, divergent, final)", "_verify_list(kernel, statement.body, inner, frozenset(), final)"),
         ("groups of a part of the block", "(group.threads or 0) > 32 and kernel.workers %", "(group.threads or 0) > 128 and kernel.workers %"),
         ("no group", "if groups < 0:", "if groups < -1:"),
         ("a name bound twice", "if var.name in scope:", "if False:"),

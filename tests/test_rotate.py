@@ -226,15 +226,16 @@ def test_nothing_is_marked_where_nothing_is_delayed():
 
 
 def test_ring():
-    """The program of a ring means the same, too: here all threads load, one turn after the other."""
+    """The program of a ring means the same, too: here all threads load, keys one turn further ahead than values."""
     spec = attention.spec(32, 80, 32)
     program = delayed(copy=Move.done(), producer=True)(spec).program("sm_90a")
     kernel = program._passed({"walk": program.walked}, SEQUENTIAL[:3])["settle"]
     (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and one.producers)
-    loads = [one for one, _ in ir.execs(loop.body) if one.ring == "n_ring"]
-    assert {str(one.turn) for one in loads} == {"n + 1"} and str(loop.extent) == "4"
-    first = [one for part in kernel.body for one, _ in ir.execs((part,)) if part is not loop and one.ring == "n_ring"]
-    assert {str(one.turn) for one in first} == {"0"}
+    loads = {one.ring: str(one.turn) for one, _ in ir.execs(loop.body) if one.ring}
+    assert loads == {"k_sh_ring": "n + 1", "v_sh_ring": "n"} and str(loop.extent) == "4"
+    place = kernel.body.index(loop)
+    first, last = ([one for one, _ in ir.execs(part) if one.ring in loads] for part in (kernel.body[:place], kernel.body[place + 1 :]))
+    assert [(one.ring, str(one.turn)) for one in first] == [("k_sh_ring", "0")] and [one.ring for one in last] == ["v_sh_ring"]
 
 
 # ---------------------------------------------------------------------------------------------- texts

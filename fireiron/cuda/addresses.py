@@ -6,6 +6,7 @@ An address is the sum of a base, which the block and the thread decide, and a re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -60,7 +61,8 @@ class Turns:
     a turn. Where the count goes on through the turns of the loop around (`around`), the stages of its first turn begin it, and `before`
     are the lines for that in front of the loop around. `together` says that all lanes of a warp take each turn together, for products of
     which the compiler would not see that their addresses are the same for all lanes: `of_warp` are the stages under names that say so.
-    `rotated` are the steps of a loop that goes round from a turn of the block's own.
+    `rotated` are the steps of a loop that goes round from a turn of the block's own. `stages` are those of each of its rings, of which
+    `period` is a multiple.
     """
 
     loop: For
@@ -72,6 +74,7 @@ class Turns:
     parities: dict[Expr, tuple[Var, Expr]] = attrs.field(factory=dict)
     rotated: dict[Expr, Var] = attrs.field(factory=dict)
     before: list[Text] = attrs.field(factory=list)
+    stages: frozenset[int] = frozenset()
 
     @property
     def var(self) -> Var:
@@ -85,7 +88,7 @@ class Turns:
 
     def has_stage(self, value: Mod) -> bool:
         """Whether a remainder is a stage of the loop: of its own ring, or of one that is filled once a turn, for products."""
-        return constant(value.right) == self.period or (self.together and value.left == self.var)
+        return constant(value.right) in (self.period, *self.stages) or (self.together and value.left == self.var)
 
     def counts(self, number: Expr) -> bool:
         """Whether a number goes up by one from turn to turn, and is none below zero."""
@@ -272,6 +275,8 @@ class Addresses:
         What the loops around the innermost add is named in the loop that changes it.
         """
         inner = self.turns[-1].var if self.turns else None
+        if self.turns and self.turns[-1].period:  # one name for all rings of the loop
+            rounds = math.lcm(rounds, 2 * self.turns[-1].period)
         terms, start = terms_of(number)
         rest: Expr = sum((_product(term) for term in terms if term[0] == (inner,)), as_expr(start))
         base = number - rest
@@ -393,7 +398,7 @@ class Addresses:
         """The parity of the round of a ring in which a turn is, `ahead` rounds on, by its name where the loop counts."""
         value, stage = (number // stages + ahead) % 2, number % stages
         turns = self.turns[-1] if self.turns else None
-        if turns is None or turns.period != stages or not isinstance(stage, Mod) or not turns.counts(stage.left):
+        if turns is None or stages not in (turns.period, *turns.stages) or not isinstance(stage, Mod) or not turns.counts(stage.left):
             return value
         if stage not in turns.parities:
             self._stage(stage, turns)  # which says when the next round begins
@@ -404,7 +409,8 @@ class Addresses:
         """A loop that runs at run time begins; `together` says that the stages of its products are to be named for whole warps."""
         first = self._counted(loop)
         around = self.turns[-1] if first is not None and self.turns and goes_on(loop, first.number, self.turns[-1].loop) else None
-        self.turns.append(Turns(loop, first is not None, around, together))
+        stages = frozenset(self.kernel.ring(one.ring).stages for one in loop.body if isinstance(one, Acquire) and loop.period)
+        self.turns.append(Turns(loop, first is not None, around, together, stages=stages))
         return self.turns[-1]
 
     def _counted(self, loop: For) -> Acquire | None:
@@ -414,7 +420,7 @@ class Addresses:
         """
         waits = (one for one in loop.body if isinstance(one, Acquire) and loop.step == 1)
         rings = ((one, self.kernel.ring(one.ring)) for one in waits)
-        return next((one for one, ring in rings if ring.stages == loop.period <= loop.var.high and ring.stages & (ring.stages - 1)), None)
+        return next((one for one, ring in rings if loop.period and ring.stages <= loop.var.high and ring.stages & (ring.stages - 1)), None)
 
     def leave(self) -> Lines:
         """The loop ends: the lines for what it named."""
@@ -469,7 +475,7 @@ def _counted_on(value: Mod, name: Var, turns: Turns) -> Item:
     lines = [f"{name} = 0;"]
     if value in turns.parities:
         lines.append(f"{turns.parities[value][0]} ^= 1;")
-    return guarded((f"++{name} == {turns.period}",), lines)
+    return guarded((f"++{name} == {value.right}",), lines)
 
 
 def _product(term: tuple[tuple[Expr, ...], int]) -> Expr:

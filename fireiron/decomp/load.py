@@ -36,6 +36,7 @@ class LoadPlan:
     reuse: bool = False
     no_sync: str | None = None
     converted: bool = False
+    stages: int = 0
 
 
 @attrs.frozen
@@ -90,7 +91,8 @@ class Load(Decomposition):
         copies, copy = copies_of(self.memory, spec, draft)
         tensor = Tensor(
             name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
-            free=self.memory.of_block and plan.layout is None and plan.swizzle is None and not plan.pad, origin=context.origin,
+            free=self.memory.of_block and plan.layout is None and plan.swizzle is None and not plan.pad, stages=plan.stages,
+            origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
         move = Move.on(spec.level, view, fresh, names=_labels(spec, self.operand))
@@ -112,7 +114,8 @@ class Load(Decomposition):
 
     def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
         """Refuse what means nothing for an array that each thread has of its own."""
-        asked = [name for name, is_asked in (("no_sync", plan.no_sync is not None), ("reuse_buffer", plan.reuse)) if is_asked]
+        wanted = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages}
+        asked = [name for name, is_asked in wanted.items() if is_asked]
         if self.memory.private and asked:
             raise DecompositionError(
                 f"load({self.operand}, {self.memory}): {' and '.join(asked)} would change nothing for registers, which no thread shares",

@@ -69,8 +69,8 @@ def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
 
 
 def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[str] = ()) -> bool:
-    """Whether a value is a sum of coordinates, extents, operands that are `numbers`, and integers; they are counted into a table,
-    integers under ``."""
+    """Whether a value is a sum of coordinates, extents, operands that are `numbers`, each times an integer, and integers; they are
+    counted into a table, integers under ``."""
     if isinstance(value, Number):
         into[""] = into.get("", 0) + sign * int(value.value)
         return float(value.value).is_integer()
@@ -82,6 +82,9 @@ def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[s
     if value.name in ("+", "-") and len(value.arguments) == 2:
         left, right = value.arguments
         return _linear(left, sign, into, numbers) and _linear(right, sign if value.name == "+" else -sign, into, numbers)
+    if value.name == "*" and len(value.arguments) == 2:
+        count, rest = value.arguments if isinstance(value.arguments[0], Number) else value.arguments[::-1]
+        return isinstance(count, Number) and float(count.value).is_integer() and _linear(rest, sign * int(count.value), into, numbers)
     return False
 
 

@@ -454,9 +454,9 @@ class _Steps:
         if element.tensor.startswith(EXTENTS):
             return _extent(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
         view = self.views[element.tensor]
-        if view.memory.counts:
-            return view
         dims = self._dims(element)
+        if view.memory.counts:
+            return view if dims else view.only(())
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order and tuple(order) != dims else view
 
     def _child(self, name: str, spec: Spec, step: Step | None, needed: Expr = TRUE) -> None:

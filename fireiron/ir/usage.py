@@ -26,7 +26,7 @@ class Usage:
 
 @attrs.frozen
 class Stages:
-    """The shared buffers of a pipeline: all `stages` take `bytes`, so one takes `bytes // stages`."""
+    """The shared buffers of a pipeline that have so many stages: all `stages` take `bytes`, so one takes `bytes // stages`."""
 
     stages: int
     bytes: int
@@ -60,14 +60,18 @@ def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
     """The pipelines of a kernel, outermost first: which shared buffers they multiply."""
     found = []
     counted: set[str] = set()
+    rings = {name: ring.stages for ring in kernel.rings for name in ring.buffers}
     for loop in statements(kernel.body):
         if isinstance(loop, For) and loop.period > 1:
             names = dict.fromkeys(_staged(loop, loop.body))
             buffers = [kernel.buffer(name) for name in names if name not in counted]
-            staged = [one for one in buffers if one.memory.of_block and one.tensor.copies % loop.period == 0]
-            counted |= {one.name for one in staged}
-            if staged:
-                found.append(Stages(loop.period, sum(one.bytes for one in staged), tuple(one.name for one in staged), loop.origin))
+            depth = {one.name: rings.get(one.name, loop.period) for one in buffers}
+            for stages in dict.fromkeys(depth.values()):
+                alike = (one for one in buffers if depth[one.name] == stages)
+                staged = [one for one in alike if one.memory.of_block and one.tensor.copies % stages == 0]
+                counted |= {one.name for one in staged}
+                if staged:
+                    found.append(Stages(stages, sum(one.bytes for one in staged), tuple(one.name for one in staged), loop.origin))
     return tuple(found)
 
 

@@ -47,6 +47,7 @@ from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
 from fireiron.refine.skip import Skip
 from fireiron.refine.specialize import Specialize
+from fireiron.refine.stages import OwnStages
 from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
 from fireiron.refine.sync import Sync
@@ -506,7 +507,7 @@ class SplitStrategy(Strategy):
 
     @fitting
     def in_flight(self, groups: int | Any) -> Self:
-        """Let the products of `groups` turns run on while those of the next turn are issued; 1 is best for one warpgroup, 0 for several.
+        """Let so many groups of products run on while the next ones are issued; of one a turn 1 is best for one warpgroup, 0 for several.
 
         Legal on a split with `specialize`, from 0 to one less than its stages, for a number or a tunable.
         rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
@@ -651,6 +652,16 @@ class LoadStrategy(Strategy):
         rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
         """
         return self.refine(Converted())
+
+    @fitting
+    def stages(self, stages: int | Any) -> Self:
+        """The ring that the load fills has `stages` of its own, not as many as `pipeline` says.
+
+        Legal on a load to SH directly under a split with `specialize`, from 1 to 16, for a number or a tunable. Each ring is waited for
+        by itself. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+        """
+        count(stages, "stages")
+        return self.refine(OwnStages(stages))
 
     @fitting
     def swizzle(self, swizzle: Swizzle | None = None) -> Self:

@@ -250,7 +250,8 @@ def _fewer(kernel: Kernel, stages: Stages) -> str:
     for number in range(stages.stages - 1, 0, -1):
         needed = _with_stages(kernel, stages, number).shared_bytes
         if needed <= _bound(kernel):
-            return f"pipeline({number}), which takes {needed} ({each})"
+            verb = "stages" if kernel.buffer(stages.buffers[0]).tensor.stages else "pipeline"
+            return f"{verb}({number}), which takes {needed} ({each})"
     return ""
 
 

@@ -47,6 +47,7 @@ def pipeline(kernel: Kernel) -> Kernel:
     """The kernel with its marked loops pipelined, outer ones first, and copies that a step commits in groups."""
     if any(isinstance(one, Commit) for one in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=_committed(kernel.body))
+    _require_rings(kernel)
     if not any(isinstance(one, For) and one.stages for one in statements(kernel.body)):
         return kernel
     pass_ = _Pipeline(kernel)
@@ -68,6 +69,7 @@ class _Pipeline:
         self.produced = any(isinstance(one, For) and one.producers and _has_engine(one) for one in statements(kernel.body))
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
+        self.asked = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
         self.stages: dict[str, int] = {}
         self.taken = taken_names(kernel)
         self.read = _read_from_memory(kernel)
@@ -148,21 +150,27 @@ class _Pipeline:
         self._require_equal_turns(loop)
         # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
         number = self._turn(loop)
-        stage = mod(number, as_expr(loop.stages))
-        names = self._staged(loads, loop)
+        names = _filled(loads)
+        depth = {name: self.asked.get(name, loop.stages) for name in sorted(names)}
+        self._give_stages(depth)
         users = _by_users(rest, [name for one in loads for name in sorted(_written(one) & names)])
-        shared = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
+        ordered = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
+        shared = [alike for buffers in ordered for alike in _by_depth(buffers, depth)]
         of_buffer: dict[str, str] = {}
         for together in shared:
-            ring = Ring(self._fresh(f"{together[0] if len(shared) > 1 else loop.var.name}_ring"), loop.stages, tuple(sorted(together)))
+            name = self._fresh(f"{together[0] if len(shared) > 1 else loop.var.name}_ring")
+            ring = Ring(name, depth[together[0]], tuple(sorted(together)))
             self.rings.append(ring)
             of_buffer |= dict.fromkeys(together, ring.name)
 
         def edit(one: Exec) -> Exec:
             return attrs.evolve(one, ring=of_buffer[one.accesses[1].buffer], turn=number) if one.completion is Completion.RING else one
 
-        body = edited(_staged([*_in_order(loads, shared), *rest], names, loop.stages, stage), edit)
-        inner = attrs.evolve(loop, body=tuple(body), stages=0, period=loop.stages)
+        body: Sequence[Stmt] = [*_in_order(loads, shared), *rest]
+        for together in shared:
+            stages = depth[together[0]]
+            body = _staged(body, together, stages, mod(number, as_expr(stages)))
+        inner = attrs.evolve(loop, body=tuple(edited(body, edit)), stages=0, period=math.lcm(*depth.values()))
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
 
     def _require_equal_turns(self, loop: For) -> None:
@@ -281,13 +289,14 @@ class _Pipeline:
 
     def _staged(self, loads: Sequence[Stmt], loop: For) -> set[str]:
         """The buffers that the loads fill for others, noted with their stages."""
-        filled = set().union(*(_written(one) for one in loads))
-        local = {name for one in loads for name in _read(one) if name in _written(one)}
-        # What loads only pass on to each other, such as a register on the way to shared memory, is used up before the next stage.
-        names = filled - local
-        for name in names:
-            self.stages[name] = self.stages.get(name, 1) * loop.stages
+        names = _filled(loads)
+        self._give_stages(dict.fromkeys(names, loop.stages))
         return names
+
+    def _give_stages(self, stages: Mapping[str, int]) -> None:
+        """Note so many more copies of buffers."""
+        for name, number in stages.items():
+            self.stages[name] = self.stages.get(name, 1) * number
 
     def _fresh(self, wanted: str) -> str:
         name, number = wanted, 1
@@ -463,6 +472,14 @@ def _by_users(body: Sequence[Stmt], buffers: Iterable[str]) -> dict[tuple[int, .
     return together
 
 
+def _by_depth(buffers: Iterable[str], depth: Mapping[str, int]) -> list[list[str]]:
+    """Buffers with as many stages together."""
+    together: dict[int, list[str]] = {}
+    for buffer in buffers:
+        together.setdefault(depth[buffer], []).append(buffer)
+    return list(together.values())
+
+
 def _in_order(loads: Sequence[Stmt], shared: Sequence[Sequence[str]]) -> list[Stmt]:
     """Loads in the order of the rings that they fill, each with the notes in front of it."""
     place = {name: number for number, names in enumerate(shared) for name in names}
@@ -531,6 +548,28 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
 
 def _at_stage(access: Access, stages: int, stage: Expr) -> Access:
     return attrs.evolve(access, copy=access.copy * stages + stage)
+
+
+def _require_rings(kernel: Kernel) -> None:
+    """Refuse `stages` of a load that fills no ring of a producer."""
+    loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
+    filled = {name for loop in loops for one in loop.body for name in _written(one)}
+    for buffer in kernel.buffers:
+        if buffer.tensor.stages and buffer.name not in filled:
+            raise DecompositionError(
+                f"stages({buffer.tensor.stages}) of {buffer.name}: no producer fills it in turns, so it has no ring of its own. Threads "
+                "that copy for themselves wait for all copies of an iteration at once, so all of its loads are as far ahead",
+                legal="a load directly under a split with pipeline() and specialize()",
+                at=buffer.tensor.origin,
+                hint=".split(64).pipeline(4).specialize(), or pipeline(stages) for all loads",
+            )
+
+
+def _filled(loads: Iterable[Stmt]) -> set[str]:
+    """The buffers that loads fill for others."""
+    filled = set().union(*(_written(one) for one in loads))
+    # What loads only pass on to each other, such as a register on the way to shared memory, is used up before the next stage.
+    return filled - {name for one in loads for name in _read(one) if name in _written(one)}
 
 
 def _written(item: Stmt) -> set[str]:

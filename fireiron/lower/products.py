@@ -305,6 +305,8 @@ class _Writer:
         self.result += [Fence(Reach.REGISTERS, orders=_met(self.follower.others, group.products, first_writes=True)), *run, Commit(PRODUCT)]
         held = [turn for turn, lag in self.sky.turns if not lag]
         self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
+        if self.loop is not None and self.loop.in_flight is not None:
+            self._end()  # so many groups run on, of whichever turn: what the others read is given back before the next ones are issued
 
     def _for(self, loop: For) -> None:
         written, read = self.follower.touched(loop)

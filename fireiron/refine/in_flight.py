@@ -1,4 +1,4 @@
-"""How many groups of products run on while the next turn of a ring begins: `in_flight` on a specialized split."""
+"""How many groups of products run on while the next ones are issued: `in_flight` on a specialized split."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def _groups(value: Any) -> Any:
 
 @attrs.frozen
 class InFlight(Refinement):
-    """A turn's products may still run while those of the next `groups` turns are issued; its stage is released that much later.
+    """So many groups of products may still run while the next ones are issued, and their stages are released that much later.
 
-    Legal on a split with `specialize`, from 0 to one less than its stages. Left out, products that other statements of the loop wait for
-    run until there; where there are none it is 1 for one consumer warpgroup, and 0 for several, of which each fills the gaps of the others.
+    Products that nothing separates are one group, so a turn has one or several. Legal on a split with `specialize`, from 0 to one less than
+    its stages. Left out, products that other statements of the loop wait for run until there; where there are none it is 1 for one
+    consumer warpgroup, and 0 for several, of which each fills the gaps of the others.
     rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
     """
 

@@ -120,7 +120,8 @@ class Tensor:
     `pad` counts extra elements in the leading dimension, `align` is a byte alignment, `copies` counts the units that own
     one copy each, `reuse` lets it share storage with an earlier buffer that is dead. `owner` says which accesses decide who
     holds an element of a distributed tensor: those that read it (`"reads"`), or those that add to it (`"accumulates"`).
-    `free` says that nobody asked for the layout: an instruction that wants another may settle it.
+    `free` says that nobody asked for the layout: an instruction that wants another may settle it. `stages` are those that were asked for
+    its ring (0: as many as the loop around its load has).
     """
 
     name: str
@@ -136,6 +137,7 @@ class Tensor:
     must_reuse: bool = True
     owner: str = "reads"
     free: bool = False
+    stages: int = 0
     origin: str | None = attrs.field(default=None, eq=False, repr=False)
 
     def storage(self) -> Storage:

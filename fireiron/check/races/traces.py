@@ -346,7 +346,8 @@ class Tracer:
 
 def _by_lengths(value: Expr, lengths: Mapping[Expr, Var]) -> Expr:
     """The number of a turn, or a stage, with assumed lengths for extents: of those it is made, or it is so many turns away from one."""
-    found = replaced(value, lengths)
+    # A rotated loop has a turn less than what it was made of, whose turns are counted.
+    found = replaced(value, {extent + away: length + away for extent, length in lengths.items() for away in (0, 1)})
     unknown_at = {var for extent in lengths for var in extent.variables()}
     if found.variables() & unknown_at:
         return next((one for extent, length in lengths.items() if (one := _at_length(value, extent, length)) is not None), found)

@@ -28,8 +28,8 @@ from fireiron.values.notation.shapes import (
 from fireiron.values.notation.words import SHORT, Symbols, dtype_text, expression_text, named, pieces, read_expression
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
-_COUNTS: Final = ("pad", "align", "copies")
-_OPTIONS: Final = "pad=8 align=16 copies=4 reuse may_reuse free owner=reads layout=row"
+_COUNTS: Final = ("pad", "align", "copies", "stages")
+_OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 reuse may_reuse free owner=reads layout=row"
 _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
 """What a word alone in braces says: `free` that whoever reads a buffer may still choose how it is stored."""
 

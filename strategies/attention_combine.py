@@ -1,0 +1,65 @@
+"""Parts of attention put together: the second kernel of `attention_decode`.
+
+    attention_combine(m,d,p)(GL,GL,GL,GL)(Kernel)
+      tile(m=1, b=1, g=1).to(Block)    attention_combine(1,d,p)(GL,...)(Block)    one row
+      split(p=bp)                      attention_combine(1,d,16)(GL,...)(Block)   so many parts at once
+      tile(d=1).to(Thread)             attention_combine(1,1,16)(GL,...)(Thread)  a column; neighbours read neighbours
+
+P[b,g,p,m,d] are sums of values by the weights of part `p` of the keys, less which maximum T[b,g,p,m] the powers of two were taken, and
+S[b,g,p,m] the sums of these weights, all float32; O[b,g,m,d] is attention over all parts. A row of which no part sees a key is 0.
+
+`hopper` begins while the kernel in front of it ends.
+"""
+
+from fireiron import *
+from fireiron.values.expr import constant
+
+SIZES = (4, 8, 128)
+
+bp = Tunable("bp", 16, 8, 32)
+
+definition = Fused(
+    name="attention_combine",
+    dims="m d p b g",
+    over="p",
+    batch="b g",
+    operands={"P": "b g p m d", "T": "b g p m", "S": "b g p m", "O": "b g m d"},
+    first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+    each={
+        "top": "top[m] = max(p, T[b,g,p,m])",
+        "new": "new[m] = max(mx[m], top[m])",
+        "alpha": "alpha[m] = exp2(mx[m] - new[m])",
+        "keep": "mx[m] = new[m]",
+        "weight": "w[m,p] = exp2(T[b,g,p,m] - mx[m])",
+        "weighted": "weighted[m,p] = w[m,p] * S[b,g,p,m]",
+        "sums": "sums[m] = sum(p, weighted[m,p])",
+        "update": "l[m] = l[m] * alpha[m] + sums[m]",
+        "values": "values[m,d,p] = w[m,p] * P[b,g,p,m,d]",
+        "part": "part[m,d] = sum(p, values[m,d,p])",
+        "rescale": "acc[m,d] = acc[m,d] * alpha[m] + part[m,d]",
+    },
+    last={"inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)", "store": "O[b,g,m,d] = acc[m,d] * inverse[m]"},
+)
+
+
+def by_columns(chained=False):
+    """A block for each row, a thread for each of its elements; `chained`: it begins while the kernel in front of it ends."""
+    rows = definition.tile(m=1, b=1, g=1).to(Block)
+    rows = rows.chained() if chained else rows
+    return rows.split(p=bp).tile(d=1).to(Thread).done()
+
+
+strategy = by_columns()
+hopper = by_columns(chained=True)
+
+
+def spec(M, P, D, heads=1, batch=1, **options):
+    """M rows of each of `heads` heads of keys, P parts, D elements of a head; O of halves unless said otherwise."""
+    types = dict.fromkeys("PTS", float32) | options.pop("types", {})
+    return definition(m=M, p=P, d=D, g=heads, b=batch, types=types, **options)
+
+
+def values(spec):
+    """The tunables for a problem: no more parts at once than there are."""
+    parts = constant(spec.size("p")) or 16
+    return {"bp": 8 if parts <= 8 else 16 if parts <= 16 else 32}

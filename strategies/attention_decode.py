@@ -1,0 +1,158 @@
+"""Attention of few queries to many keys (decoding): blocks take parts of the keys, and `attention_combine` puts these together.
+
+    attention_decode(m,n,d,p)(GL,GL,GL,VAL,GL,GL,GL)(Kernel)
+      partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
+      tile(m=bm, g=1, b=1, p=1).to(Block)     attention_decode(16,n,d,1)(GL,...)(Block)    a part of the keys, all rows that read them
+      load(Q, RF)                             attention_decode(16,n,d,1)(RF,...)(Block)    through shared memory
+      split(n=bn).pipeline(stages).skip()     attention_decode(16,32,d,1)(RF,...)(Block)   the turns that lie in the part
+      load(K, SH), load(V, SH)                attention_decode(16,32,d,1)(RF,SH,SH,...)    cp.async
+      tile(m=16).to(Warp)                     attention_decode(16,32,d,1)(...)(Warp)       one warp is a block
+      step(s), step(pv)                       MatMul(16,32,d), MatMul(16,d,32)             ldmatrix and HMMA
+
+Q[b,g,m,d], K[b,n,g,d], V[b,n,g,d]: rows `m` are the queries of all heads that read the same keys, so that these are read once. Time is that
+of reading keys and values, for which enough bytes have to be under way: four blocks on a multiprocessor, each with two turns of 16 KiB.
+
+Part `p` has `size` keys, n with p*size <= n < (p+1)*size. For it P[b,g,p,m,d] is the sum of values by weights 2**(score - T[b,g,p,m]), and
+S[b,g,p,m] the sum of these weights: `attention_combine` makes O[b,g,m,d] of them. `scale`, above 0, is what scores are multiplied by.
+
+`hopper` begins while the kernel in front of it ends. `decode` launches both kernels.
+"""
+
+import functools
+
+from fireiron import *
+from fireiron.errors import ArgumentError
+from fireiron.gpu.kernel import architecture_here
+from fireiron.strategies import attention_combine
+from fireiron.strategies.attention import LOG2_E, copy, fragments, tiles
+from fireiron.values.expr import constant
+from fireiron.values.machine import as_architecture
+
+SIZES = (4, 4096, 128)
+
+SIZE = 512
+"""The keys of a part, unless said otherwise."""
+
+bm = Tunable("bm", 16, 32)
+bn = Tunable("bn", 32, 16, 64)
+stages = Tunable("stages", 3, 2, 4)
+
+
+def definition(size=SIZE, lengths=False):
+    """A part of `size` keys as formulas; with `lengths` sequence b has only the first length[b] of its keys (int32)."""
+    seen = [f"p * {size} <= n", f"n < p * {size} + {size}"] + ["n < length[b]"] * lengths
+    scaled = f"(scale * {LOG2_E})"
+    keys = {"Q": "b g m d", "K": "b n g d", "V": "b n g d", "scale": "", **({"length": "b"} if lengths else {})}
+    return Fused(
+        name="attention_decode",
+        dims="m n d b g p",
+        over="n",
+        batch="b g p",
+        positive="scale",
+        operands={**keys, "P": "b g p m d", "T": "b g p m", "S": "b g p m"},
+        first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        each={
+            "s": "s[m,n] = sum(d, Q[b,g,m,d] * K[b,n,g,d])",
+            "mask": f"s[m,n] = where({' and '.join(seen)}, s[m,n], -inf)",
+            "top": "top[m] = max(n, s[m,n])",
+            "new": f"new[m] = max(mx[m], top[m] * {scaled})",
+            "alpha": "alpha[m] = exp2(mx[m] - new[m])",
+            "keep": "mx[m] = new[m]",
+            "exp": f"s[m,n] = exp2(s[m,n] * {scaled} - mx[m])",
+            "sums": "sums[m] = sum(n, s[m,n])",
+            "update": "l[m] = l[m] * alpha[m] + sums[m]",
+            "p": "w[m,n] = s[m,n]",
+            "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
+            "pv": "acc[m,d] += sum(n, w[m,n] * V[b,n,g,d])",
+        },
+        last={"store": "P[b,g,p,m,d] = acc[m,d]", "tops": "T[b,g,p,m] = mx[m]", "total": "S[b,g,p,m] = l[m]"},
+    )
+
+
+def by_parts(made, chained=False):
+    """The strategy on a definition; `chained`: it begins while the kernel in front of it ends."""
+    rows = made.partial("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
+    rows = rows.chained() if chained else rows
+    rows = rows.load("Q", SH, copy).swizzle().load("Q", RF, Move.tile(16).to(Warp).done())
+    turns = rows.split(n=bn).pipeline(stages).skip().load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    scores = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
+    values = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
+    return turns.tile(m=16).to(Warp).step("s", scores).step("pv", values).done()
+
+
+strategy = by_parts(definition())
+hopper = by_parts(definition(), chained=True)
+
+
+def spec(M, N, D, heads=1, batch=1, size=SIZE, made=None, **options):
+    """M rows of each of `heads` heads of keys, N keys in parts of `size`, D elements of a head; `made`: another definition, of this size.
+
+    Halves, row by row, unless said otherwise, as by `K=Strides(b=..., n=..., g=..., d=1)`.
+    """
+    made = definition(size) if made is None else made
+    types = {**dict.fromkeys("PTS", float32), **({"length": int32} if "length" in made.made.uses else {}), **options.pop("types", {})}
+    return made(m=M, n=N, d=D, g=heads, b=batch, p=-(-N // size), types=types, **options)
+
+
+def values(spec):
+    """The tunables for a problem, by the size of a head: a turn is 16 KiB."""
+    d = constant(spec.size("d")) or 128
+    return {"bm": 16, "bn": 64 if d <= 64 else 32 if d <= 128 else 16, "stages": 3}
+
+
+BLOCKS = 528
+"""Blocks that are there at a time: four on each multiprocessor of an H200."""
+
+FEWEST = 128
+"""Keys of a part, below which putting parts together costs more than it saves."""
+
+
+def size_for(keys, heads):
+    """The keys of a part, for so many heads of all sequences: the least, a multiple of 64, of which all parts are there at a time."""
+    parts = max(1, BLOCKS // heads)
+    return max(FEWEST, -(-keys // (64 * parts)) * 64)
+
+
+@functools.lru_cache(maxsize=256)
+def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, architecture=None, tunables=(), **strides):
+    """The two kernels for a problem, compiled: that of the parts, and the one that puts them together.
+
+    `tunables` are items for the first, instead of `values`; `strides` are those of Q, K and V, and of O.
+    """
+    target = as_architecture(architecture or architecture_here() or "sm_80")
+    chained, out = target.capability >= 90, {"O": strides.pop("O")} if "O" in strides else {}
+    made = definition(size, lengths)
+    parts = spec(rows, keys, d, heads, batch, size, made, dtype=dtype, **strides)
+    whole = attention_combine.spec(rows, -(-keys // size), d, heads, batch, dtype=dtype, **out)
+    together = attention_combine.by_columns(chained).with_(**attention_combine.values(whole))
+    first = by_parts(made, chained).with_(**{**values(parts), **dict(tunables)})
+    return first(parts).compile(target), together(whole).compile(target)
+
+
+def decode(q, k, v, scale=None, length=None, size=None, out=None):
+    """Attention of queries q[b,g,m,d] to keys k[b,n,g,d] and values v[b,n,g,d], views of any strides, in two launches: O[b,g,m,d].
+
+    `scale` is 1 over the root of d unless said otherwise; `length[b]`, int32, are the keys that each sequence has, all n without it;
+    `size` are the keys of a part. Arrays are NumPy's (in the simulator), or those of a GPU. An ArgumentError where shapes do not fit.
+    """
+    batch, heads, rows, d = q.shape
+    if tuple(k.shape) != tuple(v.shape) or (k.shape[0], *k.shape[2:]) != (batch, heads, d):
+        raise ArgumentError(
+            "decode: shapes that do not fit",
+            got=f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}",
+            legal="q[b,g,m,d], k[b,n,g,d], v[b,n,g,d]",
+        )
+    keys = k.shape[1]
+    size = size_for(keys, batch * heads) if size is None else size
+    strides = {"Q": _strides(q, "bgmd"), "K": _strides(k, "bngd"), "V": _strides(v, "bngd")}
+    strides |= {} if out is None else {"O": _strides(out, "bgmd")}
+    dtype = bfloat16 if "bfloat16" in str(q.dtype) else float16
+    first, second = kernels(rows, keys, d, heads, batch, size, length is not None, dtype, **strides)
+    given = (q, k, v, d**-0.5 if scale is None else scale, *(() if length is None else (length,)))
+    return second(*first(*given), out=out)
+
+
+def _strides(array, dims):
+    """The strides of an array, in elements."""
+    steps = array.stride() if callable(getattr(array, "stride", None)) else (step // array.itemsize for step in array.strides)
+    return Strides(**dict(zip(dims, steps, strict=True)))
