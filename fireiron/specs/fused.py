@@ -920,7 +920,8 @@ def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, 
     dims = known.get(element.tensor)
     unknown = [dim for dim in element.dims if dim not in made.order]
     if unknown or (dims is not None and len(dims) != len(element.dims)):
-        what = f"step {step.name}: {element} has other dimensions than the tensor" if not unknown else f"step {step.name}: {unknown[0]} is no dimension"
+        what = f"{unknown[0]} is no dimension" if unknown else f"{element} has other dimensions than the tensor"
+        what = f"step {step.name}: {what}"
         raise ArgumentError(what, got=shown(step.formula), legal=made.order if unknown else f"{element.tensor}[{','.join(dims or ())}]")
     free = {*step.formula.target.dims, *step.formula.over, *made.scan, *made.batch}
     loose = [dim for dim in element.dims if dim not in free]
