@@ -79,6 +79,24 @@ def test_edges(d, held, causal):
     require_right(made, attention.spec(100, 77, d, made=made), held=held, causal=causal)
 
 
+def test_any_number_of_warps_share_a_tile():
+    """Two, three or four of 16 rows each: one number of the strategy, whatever it divides."""
+    made = attention.definition(causal=True)
+    spec = attention.spec(70, 64, 64, made=made)
+    arrays = inputs(spec)
+    expected = softmax(*arrays.values(), causal=True)[0]
+    copy, fragments = Move.coalesced(8).done(), Move.done()
+    products = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
+    values = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
+    for warps in (2, 3, 4):
+        chain = made.tile(m=16 * warps, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle().split(n=32).skip().pipeline(2)
+        chain = chain.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=16).to(Warp)
+        program = chain.step("s", products).step("pv", values).done()(spec).program("sm_80")
+        assert not errors(program.ir) and f"__launch_bounds__({32 * warps})" in program.cuda
+        got = simulate(program.ir, arrays, order=random.Random(warps)).outputs["O"].astype(np.float64)
+        assert np.linalg.norm(got - expected) < 8e-4 * np.linalg.norm(expected)
+
+
 def test_shared_heads():
     made = attention.definition(causal=True)
     require_right(made, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, made=made), causal=True)

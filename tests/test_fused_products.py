@@ -217,6 +217,22 @@ def test_one_block_stores_a_row_sum():
     assert text.count("if (block_n == 0 && warp_n == 0) {") == 2, "and sums it up, in both steps of a stage"
 
 
+def test_where_a_sum_lies_is_one_word_of_the_strategy():
+    """Each turn adds to the row sum in registers, or, placed there, in shared memory; the rest of the chain is the same."""
+    made, kinds, copy = library("gemm_row_sum").definition, [], Move.coalesced(8).done()
+    spec = library("gemm_row_sum").spec(100, 72, 96)
+    mma = MatMul.tile(16, 16).unroll().mma_tile().done()
+    for chain in (made.tile(m=64, n=64).to(Block), made.tile(m=64, n=64).to(Block).place("s", SH)):
+        chain = chain.split(k=32).pipeline(3).load("A", SH, copy).swizzle().load("B", SH, copy).swizzle().tile(m=32, n=32).to(Warp)
+        chain = chain.split(k=16).unroll().load("A", RF, Move.done()).load("B", RF, Move.done())
+        program = chain.step("product", mma).done()(spec).program(TARGET)
+        assert not problems_of(program.ir)
+        arrays = arrays_of(spec)
+        require_right("gemm_row_sum", spec, simulate(program.ir, arrays, order=random.Random(1)).outputs, arrays)
+        kinds.append("__shared__ __align__(16) float s[64];" in program.cuda)
+    assert kinds == [False, True]
+
+
 def test_layers_on_turing():
     """Of weights one stage alone leaves room for the activations in 64 KiB."""
     program = bound("mlp:single", (100, 128, 3), {}).program("sm_75")

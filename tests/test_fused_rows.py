@@ -259,6 +259,16 @@ def test_a_maximum_of_an_operand_does_not_see_what_lies_behind_its_end():
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.parametrize("n", [65, 127, 257])
+def test_vectors_of_lanes_over_the_end(n):
+    """Of what a lane takes at once in a later turn, terms behind the end of the row count for nothing."""
+    total = Fused(name="total", dims="m n", operands={"X": "m n", "y": "m"}, each={"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = t[m]"})
+    chain = total.tile(m=4).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 2).to(Lane).done())
+    x = np.random.default_rng(0).standard_normal((3, n)).astype(np.float32)
+    got = simulate(chain.done()(total(m=3, n=n, dtype=float32)).program("sm_80").ir, {"X": x}).outputs["y"]
+    np.testing.assert_allclose(got, x.sum(1, dtype=np.float64), atol=1e-4)
+
+
 def test_values_ask_for_a_known_row():
     module = module_of("softmax")
     with pytest.raises(ArgumentError, match="a row in registers has a size that is known"):

@@ -71,6 +71,19 @@ def test_sizes_types_and_storage_in_the_short_form():
     assert again(repr(spec)) != dual(m=64, n=64, k=64)
 
 
+def test_the_definition_states_types_of_operands():
+    """They hold where the call says no other, and what is written says only what differs."""
+    operands = {"X": "m n", "keep": "m n", "scale": "", "Y": "m n"}
+    each = {"drop": "Y[m,n] = where(keep[m,n] != 0, X[m,n] * scale, 0)"}
+    made = Fused(name="dropped", dims="m n", operands=operands, each=each, types={"keep": "bool", "scale": float16})
+    usual, other = made(m=4, n=8, dtype=bfloat16), made(m=4, n=8, types={"keep": float16})
+    drawn = [[spec.operands[name].dtype for name in operands] for spec in (usual, other)]
+    assert drawn == [[bfloat16, uint8, float16, bfloat16], [float16] * 4]
+    for spec in (usual, other, made(m=4, n=8), made(m=4, n=8, types={"scale": float32})):
+        assert again(repr(spec)) == spec and "Fused(" in repr(spec)
+    assert "types={'keep': float16}" in repr(other) and repr(made(m=4, n=8)).endswith("(m=4, n=8)")
+
+
 def test_parts_are_not_stored():
     program = ALL["attention"][0](ALL["attention"][1]).program("sm_80")
     part = next(node.spec for node in program.tree.nodes() if node.spec.title == "attention" and node.spec.level == Warp)

@@ -17,6 +17,7 @@ from fireiron.errors import DecompositionError
 from fireiron.executable.follow import (
     Following,
     by_thread,
+    ended,
     first_replica,
     inside,
     overhanging,
@@ -413,7 +414,7 @@ class _Across:
         views = placed_threads(self.spec, with_modes(self.spec, at_once), dealt, at_once)
         for one, index in visits:
             views = moved(views, self.spec, step_of(self.spec, one), index, unit=False)
-        return views
+        return ended(self.spec, views, [one for one, _ in visits], at_once)
 
     def _thread(self) -> Dim:
         """A thread's own row of partial results."""

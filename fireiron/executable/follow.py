@@ -294,8 +294,13 @@ def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit], 
     for one in digits:
         assert one.index is not None
         views = moved(views, spec, step_of(spec, one), one.index, unit=True)
-        if overhanging(spec, [one]):
-            views = _ended(spec, views, one, neighbours(spec, one.dim, visited))
+    return ended(spec, views, digits, visited)
+
+
+def ended(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
+    """The views with the ends of dimensions that the last turn of a digit, of threads or of a loop, goes over."""
+    for one in overhanging(spec, digits):
+        views = _ended(spec, views, one, neighbours(spec, one.dim, visited))
     return views
 
 

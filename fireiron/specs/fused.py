@@ -456,8 +456,9 @@ class Fused(Starter):
 
         `first`, `each` and `last` are formulas by the name of their step. `over` are dimensions along which `each` may take any number of
         elements at a time, `scan` those of which it takes one, in order, `batch` those of which all steps take one. `types` are those of
-        temporaries where they are not what follows: float32, and for a factor of a product the type of the other factor. `positive` are
-        numbers by value for which it holds only above 0: a kernel refuses others.
+        temporaries where they are not what follows (float32, and for a factor of a product the type of the other factor), and of
+        operands where the call does not say others. `positive` are numbers by value for which it holds only above 0: a kernel refuses
+        others.
 
         Raises: ArgumentError for formulas that no kernel could mean, by step.
         """
@@ -475,6 +476,7 @@ class Fused(Starter):
         known = tuple((one, as_dtype(kind)) for one, kind in (types or {}).items())
         reduced = tuple(dim for dim in order if dim in _reduced([one for one in steps if not _gathers(one, steps, uses)], given))
         hidden = dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)
+        _check_typed(known, (*uses, *hidden))
         made = FusedDefinition(
             tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
             stored=only_stored(steps, given), names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden),
@@ -505,7 +507,8 @@ class Fused(Starter):
     def __call__(self, *, dtype: Any = float16, types: Mapping[str, Any] | None = None, **sizes: Any) -> Spec:  # type: ignore[override]
         """The spec of the kernel: sizes by dimension, integers or symbols; storage orders by operand, row-major where none is said.
 
-        `dtype` is the type of operands with dimensions (float16), float32 that of numbers; `types` are others, by operand.
+        `dtype` is the type of operands with dimensions (float16), float32 that of numbers; `types` are others, by operand. Those that the
+        definition states need not be said again.
         """
         made = self.made
         tensors = [one for one in made.uses if not one.startswith(INDICES)]
@@ -514,7 +517,7 @@ class Fused(Starter):
             raise ArgumentError(f"{self.kind.title}: sizes of other dimensions", got=sorted(sizes), legal=made.order)
         extents = {dim: check_size(sizes[dim], dim) for dim in made.order}
         _check_alike(self.kind.title, made, extents)
-        said = {one: as_dtype(kind) for one, kind in (types or {}).items()}
+        said, stated = {one: as_dtype(kind) for one, kind in (types or {}).items()}, dict(made.types)
         unknown = [one for one in said if one not in tensors]
         if unknown:
             raise ArgumentError(f"{self.kind.title}: {unknown[0]} is no operand", got=unknown[0], legal=tensors)
@@ -524,7 +527,7 @@ class Fused(Starter):
             if one.startswith(INDICES):
                 views.append(whole_view(Tensor(one, shape, int32, INDEX, ColMajor)))
                 continue
-            kind = said.get(one, as_dtype(dtype) if dims else float32)
+            kind = said.get(one) or stated.get(one) or (as_dtype(dtype) if dims else float32)
             asked = layouts.get(one, RowMajor)
             align = asked.align if isinstance(asked, Strides) else USUAL_ALIGNMENT
             views.append(whole_view(Tensor(one, shape, kind, GL if dims else VAL, check_layout(asked, one, dims, shape), align=align)))
@@ -678,9 +681,11 @@ def _called_as(spec: Spec, start: Fused) -> str | None:
     """The call of a definition that makes a spec; None where none does."""
     sizes = {dim: spec.size(dim) for dim in start.made.order}
     views = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+    stated = dict(start.made.types)
     usual = {view.dtype for view in views.values() if view.tensor.shape}
     dtype = usual.pop() if len(usual) == 1 else float16
-    types = {name: view.dtype for name, view in views.items() if view.dtype != (dtype if view.tensor.shape else float32)}
+    types = {name: view.dtype for name, view in views.items() if name in stated or view.dtype != (dtype if view.tensor.shape else float32)}
+    types = {name: kind for name, kind in types.items() if kind != stated.get(name)}
     orders: dict[str, Any] = {}
     for name, view in views.items():
         layout = view.tensor.layout
@@ -721,6 +726,13 @@ def _positive_numbers(text: object, uses: Mapping[str, tuple[str, ...]]) -> tupl
     if found is None or not set(found) <= set(numbers) or len(set(found)) < len(found):
         raise ArgumentError("Fused: positive are operands without dimensions, by name", got=text, legal=" ".join(numbers) or "none here")
     return found
+
+
+def _check_typed(types: Sequence[tuple[str, DType]], names: Sequence[str]) -> None:
+    """Refuse a type of something that the definition has not."""
+    for one, _ in types:
+        if one not in names:
+            raise ArgumentError(f"Fused: types name {one}, which is neither an operand nor a temporary", got=one, legal=names)
 
 
 def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
@@ -844,7 +856,7 @@ def _check_steps(made: FusedDefinition) -> None:
     written: set[str] = set(made.uses) - set(made.outputs)
     for step in made.steps:
         one = step.formula
-        for element in (*one.elements, one.target):
+        for element in (one.target, *one.elements):
             _check_element(step, element, known, made)
         for name in step.reads:
             if name not in written and name not in made.temporaries and not name.startswith((INDICES, EXTENTS)):
@@ -908,7 +920,8 @@ def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, 
     dims = known.get(element.tensor)
     unknown = [dim for dim in element.dims if dim not in made.order]
     if unknown or (dims is not None and len(dims) != len(element.dims)):
-        what = f"step {step.name}: {element} has other dimensions than the tensor" if not unknown else f"step {step.name}: {unknown[0]}"
+        what = f"{unknown[0]} is no dimension" if unknown else f"{element} has other dimensions than the tensor"
+        what = f"step {step.name}: {what}"
         raise ArgumentError(what, got=shown(step.formula), legal=made.order if unknown else f"{element.tensor}[{','.join(dims or ())}]")
     free = {*step.formula.target.dims, *step.formula.over, *made.scan, *made.batch}
     loose = [dim for dim in element.dims if dim not in free]
