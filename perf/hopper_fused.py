@@ -21,8 +21,8 @@ from fireiron.errors import FireironError
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper_attention, lstm, mlp
 
 VALUES = {
-    64: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"delayed": False}),
-    128: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 80}, {"delayed": False}),
+    64: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "stays": True}),
+    128: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 80}, {"slack": 8, "held": True, "stays": True}),
 }
 """What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables."""
 
@@ -45,7 +45,7 @@ SIZE, LAYERS = 4096, (8192, 128, 20)
 def kernel_of(length, d, causal, tokens, values):
     """A compiled kernel for attention; None where it is refused."""
     given = dict(values)
-    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in ("delayed", "held") if name in given}
+    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in ("delayed", "held", "stays") if name in given}
     if causal:
         given.pop("blocks", None)
     try:
@@ -60,14 +60,14 @@ def attention_rows(sizes, dims, tokens, rounds):
     """Rows of the table: what, TFLOP/s of cuDNN, of each of ours, and the best ratio."""
     from fireiron.measure.timing import measure
 
-    chosen = {d: [tuple(one.items()) for one in VALUES[d]] for d in dims}
-    jobs = [(s, d, c, tokens, v) for s in sizes for d in dims for c in (False, True) for v in chosen[d]]
+    chosen = {(d, c): [tuple(one.items()) for one in VALUES[d] if c or "stays" not in one] for d in dims for c in (False, True)}
+    jobs = [(s, d, c, tokens, v) for s in sizes for d in dims for c in (False, True) for v in chosen[d, c]]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda one: kernel_of(*one), jobs))
     for length, d, causal in [(s, d, c) for s in sizes for d in dims for c in (False, True)]:
         sets = peers.sets_of(length, d, tokens)
         calls = {"peer": [peers.by_torch("CUDNN_ATTENTION", causal, one) for one in sets]}
-        for values in chosen[d]:
+        for values in chosen[d, causal]:
             kernel = kernel_of(length, d, causal, tokens, values)
             if kernel is not None:
                 calls[str(dict(values))] = [peers.by_kernel(kernel, one) for one in sets]

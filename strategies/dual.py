@@ -29,7 +29,7 @@ stages = Tunable("stages", 4, 3, 5)
 wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
 turns = Tunable("stages", 2, 3, 4, 5, 6)
-depth = Tunable("depth", 2, 3, 4, 5, 6)
+depth = Tunable("depth", 3, 2, 4, 5, 6)
 fly = Tunable("fly", 1, 0)
 blocks = Tunable("blocks", 132, 264, 65536)
 

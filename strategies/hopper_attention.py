@@ -22,7 +22,8 @@ data of a thread: of heads of 256 elements blocks of 64 keys.
 `strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile
 is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
 (`together` heads at a time; 0: all), which see the most keys. `delayed` and `delayed_causal` multiply values while the exponentials of the
-next block of keys are made; they want two stages or more.
+next block of keys are made; they want two stages or more. `held` and `causal_held` keep queries in registers, too: 5 % faster with heads of
+64 elements, no faster with 128.
 """
 
 import math
@@ -80,6 +81,8 @@ strategy = by_rows(definition(), delayed=False)
 causal = by_rows(definition(causal=True), delayed=False)
 delayed = by_rows(definition())
 delayed_causal = by_rows(definition(causal=True))
+held = by_rows(definition(), held=True)
+causal_held = by_rows(definition(causal=True), held=True)
 
 
 def values(spec):
@@ -89,13 +92,14 @@ def values(spec):
     return {"bm": 64 if m <= 64 else 128, "chunk": math.gcd(d, 64), **wide}
 
 
-causal_values = delayed_values = delayed_causal_values = values
+causal_values = delayed_values = delayed_causal_values = held_values = causal_held_values = values
 
 
 def fastest(spec):
     """The name of the fastest strategy for a problem on an H200; heads of more than 128 elements have one stage, and nothing is delayed."""
-    name = "causal" if spec.starter == causal.start else "strategy"
-    d = constant(spec.size("d"))
-    if d is None or d > 128:
-        return name
-    return {"causal": "delayed_causal", "strategy": "delayed"}[name]
+    masked, d = spec.starter == causal.start, constant(spec.size("d")) or 256
+    if d > 128:
+        return "causal" if masked else "strategy"
+    if d > 64:
+        return "delayed_causal" if masked else "delayed"
+    return "causal_held" if masked else "held"
