@@ -6,7 +6,7 @@ which `make names` writes.
 
 from fireiron import decomp, executable, folders, refine, specs
 from fireiron._version import VERSION as __version__
-from fireiron.attention import attention
+from fireiron.attention import attention as attention
 from fireiron.draw import draw
 from fireiron.errors import (
     ArgumentError,
@@ -132,7 +132,6 @@ __all__ = [
     "WrongResultError",
     "all_of",
     "any_of",
-    "attention",
     "best",
     "ceildiv",
     "draw",

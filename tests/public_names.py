@@ -32,10 +32,17 @@ def homes():
     yield from ((name, module.__name__) for module in fireiron._STATED for name in getattr(module, "__all__", ()))
 
 
+def qualified():
+    """Names that are used as `fireiron.NAME` only, as `*` would hide a strategy's file of the same name: imported as themselves."""
+    for node in ast.parse(Path(fireiron.__file__).read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.asname for alias in node.names if alias.asname == alias.name)
+
+
 def text():
     """The stub."""
     found = dict(homes())
-    rows = sorted((found[name], name) for name in fireiron.__all__)
+    rows = sorted((found[name], name) for name in (*fireiron.__all__, *qualified()))
     return HEAD + "".join(f"from {module} import {name} as {name}\n" for module, name in rows)
 
 
