@@ -31,6 +31,7 @@ from fireiron.strategies import (
     hmma_ampere,
     hmma_turing,
     hopper,
+    hopper_attention,
     hopper_skinny,
     hopper_small,
     layernorm,
@@ -94,9 +95,30 @@ def products():
         yield f"{name} with an epilogue", bind(find(name), {"M": 104, "N": 72, "K": 40}).epilogue(EPILOGUE)
 
 
+def on_hopper():
+    """Those by TMA, wgmma and rings, where they run: with more blocks of keys than stages, and more tiles than blocks."""
+    if architecture_here() != "sm_90a":
+        return
+    forms = {"": {}, " causal": {"causal": True}, " with slack": {"slack": 8}, " causal with slack": {"causal": True, "slack": 8}}
+    for name, options in forms.items():
+        made = attention.definition(**options)
+        spec = attention.spec(300, 330, 64, heads=2, shared=2, made=made)
+        for form in ({"delayed": False}, {}, {"held": True}, {"stays": True}):
+            strategy = hopper_attention.by_rows(made, **form, blocks=3).with_(bn=64, chunk=64)
+            yield f"hopper_attention{name} {form}", strategy(spec)
+    for module, sizes in (
+        (dual, (300, 264, 200)),
+        (gated, (300, 264, 200)),
+        (gemm_row_sum, (300, 264, 200)),
+        (lstm, (300, 264, 200)),
+        (mlp, (300, 128, 5)),
+    ):
+        yield f"{module.__name__.rpartition('.')[2]}:hopper", module.hopper(module.spec(*sizes))
+
+
 def fused():
     """Run all of them, outputs poisoned, beside their definitions."""
-    for part in (attentions, rows, products):
+    for part in (attentions, rows, products, on_hopper):
         for name, strategy in part():
             kernel = strategy.compile(architecture_here())
             data = Data.of(kernel.program.spec, rotate_bytes=0)
