@@ -97,6 +97,7 @@ def test_any_number_of_warps_share_a_tile():
         assert np.linalg.norm(got - expected) < 8e-4 * np.linalg.norm(expected)
 
 
+@pytest.mark.night
 def test_shared_heads():
     made = attention.definition(causal=True)
     require_right(made, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, made=made), causal=True)

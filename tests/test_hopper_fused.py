@@ -102,6 +102,7 @@ def test_printed_text(tmp_path):
         require_right(FORMULA[name], strategies[number].spec, host.run(number, arrays, seed=5), arrays)
 
 
+@pytest.mark.night
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("name", FORMULA)
 def test_no_spills(name):

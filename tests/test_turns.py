@@ -62,6 +62,7 @@ def test_kernels_are_right(name):
     assert [role.name for role in roles_of(program.ir)] == ["consumers, group 0", "consumers, group 1", "producer"]
 
 
+@pytest.mark.night
 def test_sizes_known_at_run_time():
     """One kernel for all of them; blocks without a second tile leave a group without work."""
     program = in_turns(bands=2)(halves(M, N, K)).program(TARGET)
