@@ -303,7 +303,7 @@ class _Writer:
         met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
         self._wait({one: names for one, names in met.items() if names}, group.products)
         self.result += [Fence(Reach.REGISTERS, orders=_met(self.follower.others, group.products, first_writes=True)), *run, Commit(PRODUCT)]
-        held = [turn for turn, lag in self.sky.turns if not lag]
+        held = [turn for (turn, lag), one in self.sky.turns.items() if not lag and not one.over]
         self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
         if self.loop is not None and self.loop.in_flight is not None:
             self._end()  # so many groups run on, of whichever turn: what the others read is given back before the next ones are issued
