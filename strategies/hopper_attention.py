@@ -23,8 +23,8 @@ data of a thread: of heads of 256 elements blocks of 64 keys.
 `strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile
 is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
 (`together` heads at a time; 0: all), which see the most keys. Both multiply values while the exponentials of the next block of keys are
-made; `in_order` and `causal_in_order` first finish a block. `held` and `causal_held` keep queries in registers, too: 5 % faster with heads of
-64 elements, no faster with 128, and of 256 registers do not suffice.
+made; `in_order` and `causal_in_order` first finish a block. `held` and `causal_held` keep queries in registers, too: 5 % faster with heads
+of 64 elements, no faster with 128, and of 256 registers do not suffice.
 """
 
 import math

@@ -90,8 +90,10 @@ class Instruction(Protocol):
         """The CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
         ...
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, or the fence of registers that they need."""
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, the fence of registers that they need, or in front of
+        a loop for the registers that it holds.
+        """
         ...
 
 
@@ -185,8 +187,8 @@ class For(Stmt):
     `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length;
     with a `growth` other than 1, in which names of its body may be, it grows by so many at the end of each: the turns of a loop inside.
     `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
-    `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where they
-    are if the loop has no turn, too.
+    `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where
+    they are if the loop has no turn, too.
     """
 
     var: Var
