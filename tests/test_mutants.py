@@ -332,13 +332,13 @@ MUTANTS = [
     *mutants(
         "lower/specialize.py",
         "test_rings_by_users",
-        ("turns of several lists", "if fill.ring in self.several else None", "if False else None"),
+        ("turns of several lists", "stage = None if fill.ring not in self.several else", "stage = None if True else"),
         ("the stage of an access", "and (stage is None or same(stage, access.copy))", ""),
     ),
     *mutants(
         "lower/specialize.py",
         "test_hopper_attention",
-        ("the next turn of a stage", "end = min(later, default=len(body))", "end = len(body)"),
+        ("the stage of a loop of one turn", "(stage.low == stage.high == other.low == other.high)", "False"),
         ("what stands under a condition", "statement.extent.low <= 0 and statement.extent.high <= 1", "False"),
     ),
     *mutants(

@@ -306,7 +306,7 @@ class _Writer:
         met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
         self._wait({one: names for one, names in met.items() if names}, group.products)
         self.result += [Fence(Reach.REGISTERS, orders=_met(self.follower.others, group.products, first_writes=True)), *run, Commit(PRODUCT)]
-        held = [turn for (turn, lag), one in self.sky.turns.items() if not lag and not one.over]
+        held = [turn for turn, lag in self.sky.turns if not lag]
         self.sky.own -= group.writes
         self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
         if self.loop is not None and self.loop.in_flight is not None:

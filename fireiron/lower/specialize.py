@@ -8,7 +8,7 @@ behind its last use. Products may still read a stage there; `products`, which kn
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -281,16 +281,13 @@ class _Consumers:
     def list(self, body: Iterable[Stmt], around: For | None = None) -> tuple[Stmt, ...]:
         """A list, the body of the loop around or the whole program, without its loads: each turn acquired and released."""
         kept: list[Stmt] = []
-        fills: dict[_Fill, int] = {}
+        fills: dict[_Fill, None] = {}
         for statement in body:
-            is_load = any(True for _ in execs((statement,))) and all(one.ring for one, _ in execs((statement,)))
-            while is_load and kept and isinstance(kept[-1], Comment):  # it is about the load
-                kept.pop()
-            for fill in _filled(statement, around):
-                fills.setdefault(fill, len(kept))
-            if is_load:
-                continue
-            if isinstance(statement, For):
+            fills |= dict.fromkeys(_filled(statement, around))
+            if any(True for _ in execs((statement,))) and all(one.ring for one, _ in execs((statement,))):
+                while kept and isinstance(kept[-1], Comment):  # it is about the load
+                    kept.pop()
+            elif isinstance(statement, For):
                 inside = attrs.evolve(self, tile=statement.var) if statement.groups > 1 else self
                 loop = attrs.evolve(statement, body=inside.list(statement.body, statement), producers=0)
                 kept += self._ordered(loop) if statement.producers else (loop,)
@@ -298,21 +295,16 @@ class _Consumers:
                 kept.append(statement)
             else:
                 raise unknown(statement, "specialize")
-        return self._held(kept, fills)
+        return self._held(kept, tuple(fills))
 
-    def _held(self, body: Sequence[Stmt], fills: Mapping[_Fill, int]) -> tuple[Stmt, ...]:
-        """A list in which each of some turns is acquired in front of its first use, and released behind the last.
-
-        By turn it is said how many statements stand in front of its loads: those behind use it, up to the next turn of that stage.
-        """
+    def _held(self, body: Sequence[Stmt], fills: Sequence[_Fill]) -> tuple[Stmt, ...]:
+        """A list in which each of some turns is acquired in front of its first use, and released behind the last."""
         before: dict[int, list[Stmt]] = {}
         behind: dict[int, list[Stmt]] = {}
-        for fill, place in fills.items():
+        for fill in fills:
             ring = self.rings[fill.ring]
-            stage = self._stage(fill)
-            later = (one for other, one in fills.items() if one > place and other.ring == fill.ring and self._is_of_stage(other, stage))
-            end = min(later, default=len(body))
-            uses = [number for number in range(place, end) if touches_stage(body[number], ring, stage)] or [end]
+            stage = None if fill.ring not in self.several else mod(fill.turn, as_expr(ring.stages))
+            uses = [number for number, one in enumerate(body) if touches_stage(one, ring, stage)] or [len(body)]
             release = Release(ring.name, Side.EMPTY, fill.turn, self.first, self.fillers.get(ring.name, ()))
             before.setdefault(_in_front_of_notes(body[: uses[0]]), []).append(Acquire(ring.name, Side.FULL, fill.turn))
             behind.setdefault(uses[-1], []).append(release)
@@ -320,15 +312,6 @@ class _Consumers:
         for number in range(len(body) + 1):
             found += [*before.get(number, ()), *body[number : number + 1], *behind.get(number, ())]
         return tuple(found)
-
-    def _stage(self, fill: _Fill) -> Expr | None:
-        """The stage of a turn; None where the ring's turns are all of one list, so that none has to be told from others."""
-        return mod(fill.turn, as_expr(self.rings[fill.ring].stages)) if fill.ring in self.several else None
-
-    def _is_of_stage(self, fill: _Fill, stage: Expr | None) -> bool:
-        """Whether it is a turn of a stage that is told from others."""
-        own = self._stage(fill)
-        return own is not None and stage is not None and same(own, stage)
 
     def _ordered(self, loop: For) -> tuple[Stmt, ...]:
         """The loop over a ring's turns, in the order of tiles where groups take these in turns: one behind the other's last products."""
