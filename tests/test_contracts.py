@@ -632,6 +632,7 @@ SHARED = {
     "executable.follow": "how threads follow what something else makes them hold",
     "decomp.across": "reductions across threads, whose parts are leaves again",
     "decomp.masks": "where a mask holds for all of a tile, and which turns of a loop see nothing",
+    "decomp.behind": "what steps make of elements behind the end of a dimension, which are masked only where they would count",
     "decomp.unseen": "what a turn does whose elements a mask hides, by which a loop is allowed to leave it out",
     "decomp.region": "steps that warps may leave out: why that changes nothing, and who may ask",
     "decomp.hidden": "turns that a mask on integers in memory hides from a tile",

@@ -185,6 +185,8 @@ class For(Stmt):
     `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length;
     with a `growth` other than 1, in which names of its body may be, it grows by so many at the end of each: the turns of a loop inside.
     `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
+    `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where they
+    are if the loop has no turn, too.
     """
 
     var: Var
@@ -203,6 +205,7 @@ class For(Stmt):
     taken: Var | None = None
     growth: Expr = ONE
     delay: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
 
     def values(self, count: int) -> range:
         """The values of the variable, where the extent is `count`."""
