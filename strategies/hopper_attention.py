@@ -61,7 +61,7 @@ def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False):
     whole = made.partial("sums", 4)
     if "mask" in masks:
         queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).last_first("m", together)
-        queries = queries.persistent(blocks) if stays else queries
+        queries = queries.persistent(blocks, dynamic=stays == "dynamic") if stays else queries
     else:
         queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
         queries = queries if masks else queries.persistent(blocks)

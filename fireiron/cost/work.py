@@ -36,7 +36,9 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Release,
     Roles,
     Rotations,
@@ -143,7 +145,7 @@ class Work:
                 case Roles():
                     for child in statement.children:
                         total = total + self._sum(child, loops)
-                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | Chain():
+                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | NextTile() | Leave() | Chain():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")

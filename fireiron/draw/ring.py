@@ -26,7 +26,9 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Release,
     Ring,
     Role,
@@ -127,7 +129,22 @@ class _Walk:
                     self.stores.append((self.now, self.now + STORE))
                     self.now += STORE
                 case (
-                    For() | Exec() | Skip() | Let() | Comment() | Acquire() | Release() | Barrier() | Commit() | Wait() | Fence() | Chain()
+                    (
+                        For()
+                        | Exec()
+                        | Skip()
+                        | Let()
+                        | Comment()
+                        | Acquire()
+                        | Release()
+                        | Barrier()
+                        | Commit()
+                        | Wait()
+                        | Fence()
+                        | Chain()
+                    )
+                    | NextTile()
+                    | Leave()
                 ):
                     pass
                 case _:

@@ -26,8 +26,10 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
     Link,
+    NextTile,
     Peers,
     Reach,
     Release,
@@ -276,7 +278,7 @@ class _Reader:
                 self.open[statement.completion].append(statement)
             elif isinstance(statement, For):
                 yield from self.points(statement.body, (*loops, statement.var.name))
-            elif not isinstance(statement, (Let, Comment, Roles, Skip)):
+            elif not isinstance(statement, (Let, Comment, Roles, Skip, NextTile, Leave)):
                 raise unknown(statement, "the account of synchronisation")
 
     def _point(self, one: Synchronising, loops: tuple[str, ...]) -> Point:
