@@ -104,7 +104,7 @@ def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
     fetched = next((one for one in statements(kernel.body) if isinstance(one, For) and one.fetched is not None), None)
     if fetched is not None and not loops:
         raise DecompositionError(
-            "persistent(dynamic=True): no thread is there to take tiles from the counter ahead of the others, as nothing loads by a producer",
+            "persistent(dynamic=True): nothing is loaded by a producer, which would take tiles from the counter ahead of the others",
             legal="a split with pipeline() and specialize() whose loads are done by TMA",
             at=fetched.origin,
             hint="leave dynamic=True out",

@@ -10,8 +10,8 @@ from fireiron.sim.plan import Plan
 
 
 def deal(plan: Plan, order: random.Random | None) -> Mapping[int, Sequence[int]]:
-    """The tiles of each block, its own number first: of the others the next one goes to a block that is drawn, or, without an order, to each
-    block in turn. Empty where tiles are not taken from a counter.
+    """The tiles of each block, its own number first: of the others the next one goes to a block that is drawn, or, without an order, to
+    each block in turn. Empty where tiles are not taken from a counter.
     """
     found = next((one for one in statements(plan.kernel.body) if isinstance(one, NextTile)), None)
     if found is None:
