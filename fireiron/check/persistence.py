@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import attrs
 
 from fireiron.ir import Acquire, For, Kernel, Leave, Let, NextTile, Release, Stmt, lets, rewritten, statements, substituted
-from fireiron.values.expr import Expr, FloorDiv, Var, as_expr, constant, less, minimum, mod
+from fireiron.values.expr import Expr, FloorDiv, Min, Var, as_expr, constant, less, minimum, mod
 
 
 @attrs.frozen
@@ -51,6 +51,30 @@ def _of(kernel: Kernel, loop: For) -> Persistence | None:
             tiles = tiles.substitute(lets(kernel.body))
             return Persistence(loop, one, tiles) if kernel.grid == minimum(tiles, as_expr(blocks)) else None
     return None
+
+
+def dealt(kernel: Kernel) -> Kernel:
+    """The kernel that deals tiles in turns, where blocks take them from a counter: one of the ways in which they may come to take them, for
+    readers who ask how long a kernel takes, or who draw it; any other kernel itself.
+    """
+    if not fetched(kernel):
+        return kernel
+
+    def static(statement: Stmt) -> tuple[Stmt, ...]:
+        tile = next((one for one in statement.body if isinstance(one, NextTile)), None) if isinstance(statement, For) else None
+        if tile is None or not isinstance(statement, For):
+            return (statement,)
+        blocks = _most(kernel.grid, tile.tiles.substitute(lets(kernel.body)))
+        number = Let(tile.var, kernel.block + statement.var * blocks)
+        body = tuple(number if one is tile else one for one in statement.body if not _asks(one, tile))
+        return (attrs.evolve(statement, extent=tile.tiles // blocks + less(kernel.block, tile.tiles % blocks), body=body),)
+
+    return attrs.evolve(kernel, body=rewritten(kernel.body, static), counter=None)
+
+
+def _most(grid: Expr, tiles: Expr) -> Expr:
+    """Of a grid that is the smaller of two, the number of blocks that is not that of tiles."""
+    return next((one for one in grid.children if one != tiles), grid) if isinstance(grid, Min) else grid
 
 
 def _asks(statement: Stmt, tile: Let | NextTile) -> bool:

@@ -6,7 +6,7 @@ tiles are told apart, and the last to ask sets the counter to zero, where
 - one thread of a block asks, once in each turn of its loop, and its turns are counted from 0;
 - it leaves the number in the stage of that turn while it holds it empty, and the others read it while they hold it full: then `races` has
   followed the turns of the ring, and proved that whoever waits for one sees that one;
-- nothing but the release stands between the number and the test that ends the loop, in each role, so that no role works on a tile that is none;
+- nothing but the release stands between the number and the test that ends the loop, in each role, so that none works on what is no tile;
 - no more blocks are launched than there are tiles.
 """
 

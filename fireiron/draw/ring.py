@@ -12,6 +12,7 @@ from typing import Final
 import attrs
 import numpy as np
 
+from fireiron.check.persistence import dealt
 from fireiron.check.scene import Frame, Scene
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
@@ -93,6 +94,7 @@ class _Walk:
     """Follows the consumers of block 0, and with them the producer, who asks for a stage as soon as it is given back."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+        kernel = dealt(kernel)
         self.kernel, self.ring, self.scene = kernel, kernel.rings[0], Scene(kernel)
         self.values = {**sizes, "block": 0, "thread": 0}
         self.now, self.over = 0, False

@@ -212,8 +212,8 @@ class Unit:
             lines.append("copies operands there first, so launches that may run at the same time need scratch memory each:")
             lines += [f"  {one.reason}." for one in self.copies]
         for counter in self.counters:
-            lines.append(f"{counter}: 4 bytes of GPU memory, at a multiple of 4, zero before the first launch: blocks count tiles there as they")
-            lines.append("take them, and each launch leaves it zero. Launches that may run at the same time need one each.")
+            lines.append(f"{counter}: 4 bytes of GPU memory, at a multiple of 4, zero before the first launch: blocks count tiles there,")
+            lines.append("and each launch leaves it zero. Launches that may run at the same time need one each.")
         if self.symbols:
             lines += ["Sizes, known at run time:", *(f"  {_range(symbol)}" for symbol in self.symbols)]
         fixed = [f"{dim} < {size}" for dim, size in zip(kernel.spec.dims, kernel.spec.sizes, strict=True) if constant(size) is not None]
