@@ -140,10 +140,12 @@ def test_sizes_known_at_run_time(options):
         require_right(program, {"m": m, "n": n}, orders=(3,), **options)
 
 
-def staying(m=136, d=16, lse=False, **values):
-    """Blocks that stay, of tiles whose loops over keys differ in length, the longest first."""
+def staying(m=136, d=16, lse=False, dynamic=False, **values):
+    """Blocks that stay, of tiles whose loops over keys differ in length, the longest first; `dynamic`: whoever is free takes the next."""
     made = attention.definition(causal=True, lse=lse)
-    strategy = hopper_attention.by_rows(made, blocks=2, stays=True).with_(**{**SMALL, "chunk": 16, "together": 0, **values})
+    strategy = hopper_attention.by_rows(made, blocks=2, stays=True, dynamic=dynamic).with_(
+        **{**SMALL, "chunk": 16, "together": 0, **values}
+    )
     return strategy(attention.spec(m, m, d, made=made, heads=2)).program(TARGET)
 
 

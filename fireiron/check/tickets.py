@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene
-from fireiron.ir import Acquire, Comment, For, Kernel, Leave, NextTile, Release, Roles, Side, Stmt, located, statements
+from fireiron.ir import Acquire, Comment, For, Kernel, Leave, NextTile, Release, Roles, Side, Stmt, lets, located, statements
 from fireiron.values.expr import Expr, Min
 
 
@@ -33,7 +33,7 @@ def _wrong(kernel: Kernel) -> Iterator[str]:
     taking = [role for role in roles if any(isinstance(one, NextTile) and one.takes for one in statements(role.body))]
     if sum(one.takes for one in found) != 1 or len(taking) != 1 or not taking[0].elected:
         yield f"{sum(one.takes for one in found)} statements take tiles from the counter, and one of one thread has to"
-    if len({one.tiles for one in found}) > 1 or not all(_no_more(kernel.grid, one.tiles) for one in found):
+    if len({one.tiles for one in found}) > 1 or not all(_no_more(kernel.grid, one.tiles.substitute(lets(kernel.body))) for one in found):
         yield f"{kernel.grid} blocks may be more than the tiles, or roles count tiles differently: the counter does not come back to zero"
     for one, around in located(kernel.body):
         if isinstance(one, NextTile):

@@ -13,7 +13,7 @@ from fireiron.cuda.lines import guarded
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.ir import Acquire, Kernel, Leave, NextTile, Release, Ring, Role, Side
 from fireiron.ir.text import Braces, Function, Item, Noted
-from fireiron.values.expr import conjuncts
+from fireiron.values.expr import conjuncts, constant
 
 TENSOR_MAP = (
     "// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)",
@@ -93,9 +93,9 @@ WAIT = Function(
 
 TAKE = Function(
     "take_tile",
-    ("unsigned* counter", "unsigned tiles"),
-    ("return static_cast<int>(atomicInc(counter, tiles - 1));",),
-    "how many tiles were taken from the counter before; a launch asks as often as there are tiles, and the last time sets it to 0",
+    ("unsigned* counter", "unsigned tiles", "unsigned blocks"),
+    ("return static_cast<int>(min(atomicInc(counter, tiles - 1), tiles - blocks) + blocks);",),
+    "the next tile that no block has taken, or how many there are; launches ask as often, and the last time sets the counter to zero",
     result="int",
 )
 
@@ -206,8 +206,9 @@ def next_tile(printer: KernelPrinter, statement: NextTile) -> list[Item]:
     if not statement.takes:
         return [Noted(f"const int {statement.var} = {FIRST_LANE}{place}, 0);", "the same for all lanes, which have all read it")]
     assert kernel.counter is not None
-    tiles, turn, blocks = (printer.expression(one) for one in (statement.tiles, statement.number, kernel.grid))
-    taken = f"{blocks} + {printer.function(TAKE)}({kernel.counter.name}, {tiles})"
+    tiles, turn = (printer.expression(one) for one in (statement.tiles, statement.number))
+    blocks = "gridDim.x" if constant(kernel.grid) is None else printer.expression(kernel.grid)
+    taken = f"{printer.function(TAKE)}({kernel.counter.name}, {tiles}, {blocks})"
     return [
         Noted(f"const int {statement.var} = {turn} == 0 ? {printer.expression(kernel.block)} : {taken};", "the next tile that is left"),
         f"{place} = {statement.var};",

@@ -178,7 +178,7 @@ class Fetched:
     which a block is told, which `pipeline` makes.
     """
 
-    tile: Var
+    tile: str
     tiles: Expr
     ring: str = ""
 

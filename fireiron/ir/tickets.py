@@ -15,8 +15,8 @@ class Counter:
     """A parameter of a kernel: one int in global memory, which is 0 before a launch and behind it. Launches that may run at the same time
     have one each.
 
-    A block takes its own number as its first tile, and then as many more as there are blocks, plus what the counter was before it counted
-    it on. Each block asks once in vain, so a launch asks as often as there are tiles, and the last time sets the counter to 0.
+    A block takes its own number as its first tile, and then the number of blocks plus what the counter was, which it counts on. Each block
+    asks once in vain, so a launch asks as often as there are tiles, and the last time sets the counter to 0.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Counter:
 
 @attrs.frozen(cache_hash=True)
 class NextTile(Stmt):
-    """The number of a block's tile at turn `number` of the loop around, or one that is no less than `tiles` where none is left.
+    """The number of a block's tile at turn `number` of the loop around, or `tiles` where none is left.
 
     Who `takes` it gets it from the kernel's counter, and leaves it in the stage of this turn of a ring of tiles, which it holds empty. The
     others read it there while they hold the turn full; all lanes of a warp have read it when one of them goes on.

@@ -100,7 +100,7 @@ class _Pipeline:
         self.around.append(statement)
         rings = len(self.rings)
         if statement.fetched is not None and self.produced:
-            ring = Ring(self._fresh(f"{statement.fetched.tile.name}_ring"), 2, (), tiles=True)
+            ring = Ring(self._fresh(f"{statement.fetched.tile}_ring"), 2, (), tiles=True)
             statement = attrs.evolve(statement, fetched=attrs.evolve(statement.fetched, ring=ring.name))
             self.rings.append(ring)
             self.single.add(ring.name)

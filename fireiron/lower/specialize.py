@@ -274,13 +274,16 @@ def _takes(tile: NextTile) -> tuple[Stmt, ...]:
 
 
 def _fetching(loop: For, come_by: Callable[[NextTile], tuple[Stmt, ...]]) -> For:
-    """A loop over tiles that blocks take as they become free: each begins with its number, and ends the loop where none is left."""
+    """A loop over tiles that blocks take as they become free: each begins with its number, and ends the loop where none is left, one turn
+    behind all of them at the latest.
+    """
     if loop.fetched is None:
         return loop
-    tile, tiles = loop.fetched.tile, loop.fetched.tiles
-    head = (*come_by(NextTile(tile, tiles, loop.fetched.ring, loop.var)), Leave(tile, tiles))
-    rest = tuple(one for one in loop.body if not (isinstance(one, Let) and one.var == tile))
-    return attrs.evolve(loop, extent=tiles, body=(*head, *rest), fetched=None)
+    tiles = loop.fetched.tiles
+    number = next(one for one in loop.body if isinstance(one, Let) and one.var.name == loop.fetched.tile)
+    head = (*come_by(NextTile(number.var, tiles, loop.fetched.ring, loop.var)), Leave(number.var, tiles))
+    rest = tuple(one for one in loop.body if one is not number)
+    return attrs.evolve(loop, extent=tiles + 1, body=(*head, *rest), fetched=None)
 
 
 # ---------------------------------------------------------------------------------------------- consumers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from fireiron.ir import NextTile, statements
+from fireiron.ir import NextTile, lets, statements
 from fireiron.sim.plan import Plan
 
 
@@ -17,7 +17,7 @@ def deal(plan: Plan, order: random.Random | None) -> Mapping[int, Sequence[int]]
     if found is None:
         return {}
     tiles = {block: [block] for block in range(plan.grid)}
-    for tile in range(plan.grid, plan.number(found.tiles)):
+    for tile in range(plan.grid, plan.number(found.tiles.substitute(lets(plan.kernel.body)))):
         tiles[tile % plan.grid if order is None else order.randrange(plan.grid)].append(tile)
     return tiles
 
