@@ -149,16 +149,18 @@ def staying(m=136, d=16, lse=False, dynamic=False, **values):
     return strategy(attention.spec(m, m, d, made=made, heads=2)).program(TARGET)
 
 
-def test_persistent_blocks_whose_tiles_differ_in_length():
-    """The turns of a ring are counted from tile to tile, by each role for itself."""
-    program = staying()
+@pytest.mark.parametrize("dynamic", (pytest.param(False, marks=pytest.mark.night), True))
+def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
+    """The turns of a ring are counted from tile to tile, by each role for itself, whichever tiles these are."""
+    program = staying(dynamic=dynamic)
     require_right(program, orders=(4,), causal=True)
     assert program.cuda.count("n_before += min(5, block_m * 2 + 2);") == 2
 
 
-def test_turns_that_are_counted_wrongly_are_found():
+@pytest.mark.parametrize("dynamic", (False, pytest.param(True, marks=pytest.mark.night)))
+def test_turns_that_are_counted_wrongly_are_found(dynamic):
     """By one role or by both: a turn is left out, or counted twice."""
-    program = staying()
+    program = staying(dynamic=dynamic)
     roles = next(one for one in program.ir.body if isinstance(one, Roles))
     for more, which in itertools.product((-1, 1, 2), ({0}, {1}, {0, 1})):
         counted = [
@@ -216,7 +218,7 @@ def test_printed_text(tmp_path):
     """The text itself, run by threads in random order."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
-    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, bn=16, chunk=64)]
+    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, dynamic=True, bn=16, chunk=64)]
     host = printed_text.HostProgram([printed_text.Printed.of(one) for one in made], tmp_path)
     for number, one in enumerate(made):
         arrays = inputs(one.spec)
