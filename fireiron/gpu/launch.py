@@ -209,7 +209,8 @@ class Launcher:
         shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))
         given = cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills
         if counter is not None:
-            fixed: FixedLaunch = CountedLaunch(*given, parameters=parameters, counter=counter)
+            every = range(pointers + len(values)) if parameters is None else parameters
+            fixed: FixedLaunch = CountedLaunch(*given, parameters=every, counter=counter)
         else:
             fixed = FixedLaunch(*given) if parameters is None else MappedLaunch(*given, parameters=parameters)
         if chained:

@@ -33,7 +33,7 @@ from fireiron.gpu.arguments import (
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView, Library, Order, Scalars, Signature, library_of
 from fireiron.gpu.counters import counters
 from fireiron.gpu.maps import MapForm
-from fireiron.ir import Buffer, Kernel, TensorMap
+from fireiron.ir import Buffer, Counter, Kernel, TensorMap
 from fireiron.spec import Spec
 from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import bits_of, value_of
@@ -356,7 +356,7 @@ class Calls:
     def _parameters(self, names: Mapping[str, str], symbols: Mapping[str, int]) -> list[launch.Parameter] | None:
         """What the kernel takes, in order; None where that is all operands, then all numbers. `names` are what messages call operands."""
         kernel = self._kernel
-        if not any(isinstance(one, TensorMap) for one in kernel.parameters):
+        if not any(isinstance(one, (TensorMap, Counter)) for one in kernel.parameters):
             return None
         held = [buffer.name for buffer in kernel.buffers if buffer.parameter]
         held += [] if kernel.counter is None else [kernel.counter.name]

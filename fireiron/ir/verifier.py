@@ -69,7 +69,7 @@ def _verify_cluster(kernel: Kernel) -> None:
             raise VerificationError("a barrier of a cluster stands where not all threads of its blocks come once")
         across = (isinstance(one, Exec) and one.multicast is not None) or (isinstance(one, Release) and bool(one.to))
         if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(one))):
-            raise VerificationError(f"{_described(one)} reaches into other blocks, and no cluster says which")  # type: ignore[arg-type]
+            raise VerificationError(f"{_described(one)} reaches into other blocks, and no cluster says which")
 
 
 def _first(statement: Stmt) -> tuple[Expr, ...]:
