@@ -5,6 +5,8 @@ import sys
 
 import pytest
 from fake_gpu import FakeGpu, memory
+from mapped import kernel_of
+from ringed import halves, product
 
 from fireiron.errors import LaunchError
 from fireiron.gpu import launch
@@ -78,3 +80,19 @@ def test_a_driver_that_tells_nothing_of_captures(gpu):
     gpu.cuStreamGetCaptureInfo_v2 = lambda *_: 1
     with pytest.raises(LaunchError, match="which graph is captured"):
         Counters(0).of(4096)
+
+
+def test_a_kernel_is_given_its_counter(gpu, monkeypatch):
+    """The last of its parameters; a map in place of each pointer before it."""
+    program = product((64, 64, 64), (64, 64), blocks=3, dynamic=True)(halves(256, 128, 64)).program("sm_90a")
+    gpu.parameters = len(program.ir.parameters)
+    monkeypatch.setattr(launch, "_parameter_sizes", lambda function: (128, 128, 128, 8))
+    counters.cache_clear()
+    kernel, (a, b, c) = kernel_of(program), (gpu.array(shape, "float16") for shape in ((256, 64), (64, 128), (256, 128)))
+    call = kernel.prepare(a, b, out=c)
+    kernel(a, b, out=c)
+    call()
+    call(stream=gpu.cupy.cuda.Stream(False))
+    first, second, third = (one[-1] for one in gpu.launches)
+    assert first == second and first[:3] == third[:3] == [a.data.ptr, b.data.ptr, c.data.ptr] and first[3] != third[3]
+    counters.cache_clear()
