@@ -112,10 +112,15 @@ causal_dynamic_held_values = causal_dynamic_values
 
 
 def fastest(spec):
-    """The name of the fastest strategy for a problem on an H200; heads of more than 128 elements have one stage, and nothing is delayed."""
+    """The name of the fastest strategy for a problem on an H200; heads of more than 128 elements have one stage, and nothing is delayed.
+
+    How tiles of lengths that are known at run time only follow each other is not decided: there each block has one.
+    """
     masked, d = spec.starter == causal.start, constant(spec.size("d")) or 256
     if d > 128:
         return "causal" if masked else "strategy"
+    if masked and None not in (constant(spec.size("m")), constant(spec.size("n"))):
+        return "causal_dynamic_held"
     if d > 64:
         return "delayed_causal" if masked else "delayed"
     return "causal_held" if masked else "held"
