@@ -235,13 +235,16 @@ def test_printed_text(tmp_path):
         (128, {"bm": 192, "bn": 80}, {"lse": True}),
         (128, {}, {"causal": True, "slack": 8}),
         (64, {}, {"causal": True}),
+        pytest.param(64, {}, {"causal": True, "dynamic": True}, marks=pytest.mark.night),
+        pytest.param(128, {}, {"causal": True, "slack": 8, "dynamic": True}, marks=pytest.mark.night),
     ],
 )
 def test_no_spills(d, values, options):
     """Two blocks of keys and more; a product that is serialised, or waits where nothing says so, would be a warning."""
-    made = attention.definition(**options)
-    program = (
-        hopper_attention.by_rows(made, "bm" not in values).with_(**values)(attention.spec(512, 512, d, heads=16, made=made)).program(TARGET)
-    )
+    dynamic = options.get("dynamic", False)
+    made = attention.definition(**{name: value for name, value in options.items() if name != "dynamic"})
+    strategy = hopper_attention.by_rows(made, "bm" not in values, held=dynamic, dynamic=dynamic).with_(**values)
+    program = strategy(attention.spec(512, 512, d, heads=16, batch=1 + 3 * dynamic, made=made)).program(TARGET)
+    assert (program.ir.counter is not None) == dynamic
     found = compile_cuda(program.cuda, TARGET).resources[program.name]
     assert not found.spill_stores and not found.spill_loads and not found.stack_frame
