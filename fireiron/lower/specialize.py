@@ -8,7 +8,7 @@ behind its last use. Products may still read a stage there; `products`, which kn
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -18,10 +18,13 @@ from fireiron.ir import (
     Comment,
     Commit,
     Completion,
+    Counter,
     Exec,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Peers,
     Release,
     Ring,
@@ -70,6 +73,7 @@ def specialize(kernel: Kernel) -> Kernel:
             hint=".split(64).pipeline(4).specialize(), or .coalesced(8) in the load for copies by all threads",
         )
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
+    _require_producer(kernel, loops)
     if not loops:
         return kernel
     producers = max(one.producers for one in loops)
@@ -81,7 +85,9 @@ def specialize(kernel: Kernel) -> Kernel:
     several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
     consume = _Consumers({ring.name: ring for ring in rings}, equal(lane, 0), _fillers(kernel), several)
     kept = KEPT if kernel.cluster is None else KEPT_IN_CLUSTER
-    if any(not ring.buffers for ring in rings):
+    if any(ring.tiles for ring in rings):
+        kernel = attrs.evolve(kernel, counter=Counter(_fresh(kernel, "tiles_taken")))
+    if any(ring.is_order for ring in rings):
         return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, kept)
     kept, given = _registers(kernel.workers, producers, kept, kernel.resident)
     roles = Roles(
@@ -91,6 +97,18 @@ def specialize(kernel: Kernel) -> Kernel:
         )
     )
     return attrs.evolve(kernel, body=(*names, roles), rings=rings, threads=kernel.workers + producers)
+
+
+def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
+    """Tiles that blocks take as they become free are taken by a producer."""
+    fetched = next((one for one in statements(kernel.body) if isinstance(one, For) and one.fetched is not None), None)
+    if fetched is not None and not loops:
+        raise DecompositionError(
+            "persistent(dynamic=True): nothing is loaded by a producer, which would take tiles from the counter ahead of the others",
+            legal="a split with pipeline() and specialize() whose loads are done by TMA",
+            at=fetched.origin,
+            hint="leave dynamic=True out",
+        )
 
 
 def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], consume: _Consumers, producers: int, kept: int) -> Kernel:
@@ -257,10 +275,28 @@ def _produced(body: Iterable[Stmt], loop: For | None) -> tuple[Stmt, ...]:
         elif isinstance(statement, For):
             inner = _produced(statement.body, statement)
             if any(True for _ in execs(inner)):
-                kept.append(attrs.evolve(statement, body=inner, producers=0))
+                kept.append(_fetching(attrs.evolve(statement, body=inner, producers=0), _takes))
         elif isinstance(statement, Let):
             kept.append(statement)
     return tuple(kept)
+
+
+def _takes(tile: NextTile) -> tuple[Stmt, ...]:
+    """How a producer comes by the number of a tile."""
+    return (Acquire(tile.ring, Side.EMPTY, tile.number), attrs.evolve(tile, takes=True), Release(tile.ring, Side.FULL, tile.number))
+
+
+def _fetching(loop: For, come_by: Callable[[NextTile], tuple[Stmt, ...]]) -> For:
+    """A loop over tiles that blocks take as they become free: each begins with its number, and ends the loop where none is left, one turn
+    behind all of them at the latest.
+    """
+    if loop.fetched is None:
+        return loop
+    tiles = loop.fetched.tiles
+    number = next(one for one in loop.body if isinstance(one, Let) and one.var.name == loop.fetched.tile)
+    head = (*come_by(NextTile(number.var, tiles, loop.fetched.ring, loop.var)), Leave(number.var, tiles))
+    rest = tuple(one for one in loop.body if one is not number)
+    return attrs.evolve(loop, extent=tiles + 1, body=(*head, *rest), fetched=None)
 
 
 # ---------------------------------------------------------------------------------------------- consumers
@@ -293,12 +329,16 @@ class _Consumers:
             if isinstance(statement, For):
                 inside = attrs.evolve(self, tile=statement.var) if statement.groups > 1 else self
                 loop = attrs.evolve(statement, body=inside.list(statement.body, statement), producers=0)
-                kept += self._ordered(loop) if statement.producers else (loop,)
+                kept += self._ordered(loop) if statement.producers else (_fetching(loop, self._is_told),)
             elif isinstance(statement, (Let, *FOR_CONSUMERS)):
                 kept.append(statement)
             else:
                 raise unknown(statement, "specialize")
         return self._held(kept, fills)
+
+    def _is_told(self, tile: NextTile) -> tuple[Stmt, ...]:
+        """How consumers come by the number of a tile."""
+        return (Acquire(tile.ring, Side.FULL, tile.number), tile, Release(tile.ring, Side.EMPTY, tile.number, self.first))
 
     def _held(self, body: Sequence[Stmt], fills: Mapping[_Fill, int]) -> tuple[Stmt, ...]:
         """A list in which each of some turns is acquired in front of its first use, and released behind the last.
@@ -332,7 +372,7 @@ class _Consumers:
 
     def _ordered(self, loop: For) -> tuple[Stmt, ...]:
         """The loop over a ring's turns, in the order of tiles where groups take these in turns: one behind the other's last products."""
-        order = next((ring for ring in self.rings.values() if not ring.buffers), None)
+        order = next((ring for ring in self.rings.values() if ring.is_order), None)
         if order is None or self.tile is None:
             return (loop,)
         release = Release(order.name, Side.EMPTY, self.tile, self.first)
