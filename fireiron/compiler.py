@@ -20,6 +20,7 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Re
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Decomposition, Executable, Node
+from fireiron.lower.alternate import alternate
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
@@ -59,6 +60,7 @@ SEQUENTIAL: Passes = (
     ("asynchronous", asynchronous),
     ("prune", prune),
     ("specialize", specialize),
+    ("alternate", alternate),
     ("products", products),
 )
 """The passes that see a program without any synchronisation."""

@@ -329,7 +329,7 @@ class _Reader:
                 said[key] = True
             elif key in _LOOP_NUMBERS:
                 said[key] = _number(value, key)
-            elif key == "delay" and len(value.split(":")) == 2:
+            elif key in ("delay", "turns") and len(value.split(":")) == 2:
                 said[key] = tuple(value.split(":"))
             elif key == "range":
                 low, high, multiple = _range(value)

@@ -38,6 +38,7 @@ from fireiron.ir import (
 )
 from fireiron.lower.walk import taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
+from fireiron.values.machine import Warpgroup
 
 MOST_UNROLLED = 64
 """Steps of a loop whose loads go to registers."""
@@ -76,13 +77,14 @@ class _Pipeline:
         self.counts: dict[Var, Var] = {}
         self.grown: dict[Var, Expr] = {}
         self.definitions = lets(kernel.body)
+        self.workers, self.clustered = kernel.workers, kernel.cluster is not None
 
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
         for statement in self._fetched(body) if self.produced else body:
             if isinstance(statement, For) and statement.producers and not _has_engine(statement):
-                result += self.body((attrs.evolve(statement, producers=0),))
+                result += self.body((attrs.evolve(statement, producers=0, turns=()),))
             elif isinstance(statement, For) and statement.producers:
                 result.append(self._ring(statement))
             elif isinstance(statement, For) and statement.stages:
@@ -175,8 +177,32 @@ class _Pipeline:
         for together in shared:
             stages = depth[together[0]]
             body = _staged(body, together, stages, mod(number, as_expr(stages)))
+        loop = self._in_order(loop)
         inner = attrs.evolve(loop, body=tuple(edited(body, edit)), stages=0, period=math.lcm(*depth.values()))
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
+
+    def _in_order(self, loop: For) -> For:
+        """A loop in which warpgroups take turns, with a ring that orders them; of one warpgroup, without turns."""
+        groups = self.workers // Warpgroup.threads
+        if not loop.turns or groups < 2:
+            return attrs.evolve(loop, turns=()) if loop.turns else loop
+        reason = (
+            f"{self.workers} threads are no whole warpgroups"
+            if self.workers % Warpgroup.threads
+            else "groups of consumers take tiles in turns"
+            if any(one.groups > 1 for one in self.around)
+            else "blocks of a cluster wait for each other"
+            if self.clustered
+            else "warpgroups take turns in another loop"
+            if any(not ring.buffers for ring in self.rings)
+            else ""
+        )
+        if reason:
+            raise DecompositionError(
+                f"turns of warpgroups in the loop {loop.var}: {reason}", at=loop.origin, legal="one loop of a tile that whole warpgroups have"
+            )
+        self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, (), each=Warpgroup.threads))
+        return loop
 
     def _differs(self, loop: For) -> bool:
         """Whether a loop is longer in some iterations of the loops around it than in others."""

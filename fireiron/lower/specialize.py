@@ -81,7 +81,7 @@ def specialize(kernel: Kernel) -> Kernel:
     several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
     consume = _Consumers({ring.name: ring for ring in rings}, equal(lane, 0), _fillers(kernel), several)
     kept = KEPT if kernel.cluster is None else KEPT_IN_CLUSTER
-    if any(not ring.buffers for ring in rings):
+    if any(not ring.buffers and not ring.each for ring in rings):
         return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, kept)
     kept, given = _registers(kernel.workers, producers, kept, kernel.resident)
     roles = Roles(
@@ -162,6 +162,8 @@ def _counted(kernel: Kernel, ring: Ring) -> Ring:
     sizes: dict[Expr, int] = {}
     for one in (load for load, _ in execs(kernel.body) if load.ring == ring.name):
         sizes[one.turn] = sizes.get(one.turn, 0) + _brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes
+    if ring.each:
+        return attrs.evolve(ring, consumers=ring.each // WARP_THREADS)
     size = max(sizes.values(), default=0)
     blocks = len({rank for peers in _fillers(kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
     return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS) * blocks)
@@ -302,7 +304,7 @@ class _Consumers:
 
     def _ordered(self, loop: For) -> tuple[Stmt, ...]:
         """The loop over a ring's turns, in the order of tiles where groups take these in turns: one behind the other's last products."""
-        order = next((ring for ring in self.rings.values() if not ring.buffers), None)
+        order = next((ring for ring in self.rings.values() if not ring.buffers and not ring.each), None)
         if order is None or self.tile is None:
             return (loop,)
         release = Release(order.name, Side.EMPTY, self.tile, self.first)
