@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Acquire, Begin, Completion, Exec, For, Kernel, Release, Ring, Roles, Side, Stmt, execs, rewritten, statements
+from fireiron.ir import Acquire, Begin, Completion, Exec, For, Kernel, Let, Release, Ring, Roles, Side, Stmt, execs, rewritten, statements
 from fireiron.values.expr import Expr, equal
 from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
@@ -71,7 +71,9 @@ class _Turns:
 
     def __init__(self, kernel: Kernel, order: Ring, first: str, last: str) -> None:
         self.order, self.first, self.last = order, first, last
-        self.unit, self.speaks = kernel.thread // order.each, equal(index_in(Warp, kernel.thread), 0)
+        unit = kernel.thread // order.each
+        named = (one.var for one in kernel.body if isinstance(one, Let) and one.value == unit)  # one number for all lanes of a warp
+        self.unit, self.speaks = next(named, unit), equal(index_in(Warp, kernel.thread), 0)
         read = {access.buffer for one, _ in execs(kernel.body) if _writes(one, first) for access in one.accesses}
         loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.turns]
         acquired = {one.ring for loop in loops for one in loop.body if isinstance(one, Acquire) and one.side is Side.FULL}
