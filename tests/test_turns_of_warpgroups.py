@@ -14,6 +14,7 @@ from test_fused_attention import inputs, softmax
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
+from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.synchronization import synchronization, text
 from fireiron.sim import simulate
@@ -47,7 +48,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if "three" in name else [pytest.mark.night]) for name in CASES])
 def test_kernels_are_right(name):
     sizes, values, options, forms = CASES[name]
     kernel = program(*sizes, values, options, **forms).ir
@@ -102,7 +103,11 @@ def three():
     return kernel, arrays, softmax(*arrays.values())[0]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+SOON = ("no wait 0", "not given on 0", "a wait for the own turn 0", "the first turn is another's", "a warp too many")
+"""Faults that both find at once."""
+
+
+@pytest.mark.parametrize("fault", [pytest.param(name, marks=[] if name in SOON else [pytest.mark.night]) for name in FAULTS])
 def test_faults_are_found_by_both(fault, three):
     kernel, arrays, expected = three
     faulty = FAULTS[fault](kernel)
@@ -110,7 +115,90 @@ def test_faults_are_found_by_both(fault, three):
     assert {outcome(faulty, arrays, expected, order) for order in range(3)} != {"right"}, "the simulator misses it"
 
 
+@pytest.mark.night
 def test_another_order_is_no_fault(three):
     """Who begins is a matter of speed alone; that each turn has one warpgroup is not."""
     kernel, arrays, expected = three
     assert errors(in_other_order(kernel)) == [] and outcome(in_other_order(kernel), arrays, expected, 1) == "right"
+
+
+# ---------------------------------------------------------------------------------------------- what it becomes
+
+
+def test_texts():
+    """The verb, the printed text, the account of it, and all texts read back."""
+    one = program(192, 64, 16, {"bm": 192}, blocks=1, problem={"heads": 2})
+    assert eval(repr(one.strategy)) == one.strategy and Strategy.from_json(one.strategy.to_json()) == one.strategy
+    assert 'delay("pv", behind="s").turns("s", "pv").pipeline(2).specialize(128)' in str(one.strategy)
+    printed = one.cuda
+    assert printed.count("mbarrier_wait(n_order_empty + (warpgroup + 2) % 3 * 8, ") == 2 == printed.count("mbarrier_arrive(n_order_empty + ")
+    inside = printed[printed.index("for (int n = 0; n < 3; ++n)") :]
+    order = ("k_sh_ring_full", "mbarrier_wait(n_order", "wgmma_fence", "wgmma_commit", "v_sh_ring_full", "wgmma_commit", "arrive(n_order")
+    places = [inside.index(order[0])]
+    for part in order[1:]:
+        places.append(inside.index(part, places[-1] + 1))
+    assert places[-1] < inside.index("wgmma_wait<1>()")
+    account = synchronization(one.ir)
+    assert "order n_order: 3 warpgroups of 128 threads issue products in turns" in text(account)
+    assert [ring["each"] for ring in account.as_dict()["rings"] if not ring["buffers"]] == [128]
+    graphene = graphene_text(one)
+    assert "turns=s:pv" in graphene and parse_kernel(graphene).text == one.text
+
+
+def test_one_warpgroup_has_no_turns():
+    ordered, plain = (program(64, 48, 16, {"bm": 64}).text.replace('.turns("s", "pv")', "") for _ in range(2))
+    assert ordered == plain and "order" not in plain
+
+
+@pytest.mark.night
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC")
+@pytest.mark.parametrize(("d", "values"), [(128, {"bm": 192, "bn": 80, "chunk": 64}), (64, {"bm": 192, "bn": 128, "chunk": 64}), (64, {"bm": 256, "bn": 64, "chunk": 64})])
+def test_compiles(d, values):
+    """Three and four warpgroups find room for their registers: nothing spills, and no products wait for each other."""
+    one = program(4096, 4096, d, values, blocks=132, problem={"heads": 16})
+    compiled = compile_cuda(one.cuda, TARGET)
+    (resources,) = compiled.resources.values()
+    assert resources.spill_stores == resources.spill_loads == 0 and "serializ" not in compiled.log
+
+
+@pytest.mark.night
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+def test_the_printed_text(tmp_path):
+    """Executed on the CPU, by threads in random order."""
+    one = program(192, 72, 32, {"bm": 192, "bn": 32, "chunk": 32}, blocks=1)
+    arrays = inputs(one.spec)
+    host = HostProgram([Printed.of(one)], tmp_path)
+    assert np.allclose(host.run(0, arrays, seed=3)["O"].astype(np.float32), softmax(*arrays.values())[0], atol=3e-3)
+
+
+# ---------------------------------------------------------------------------------------------- refused
+
+
+def blocks(*turns, start=None, producer=True):
+    """Attention with turns of such steps."""
+    made = attention.definition()
+    chain = made.tile(m=128, r=1, g=1, b=1).to(Block)
+    chain = chain if start is None else start(chain)
+    chain = chain.load("Q", SH, Move.done()).split(n=32).pipeline(2)
+    chain = (chain.specialize() if producer else chain).turns(*turns).load("K", SH, Move.done()).load("V", SH, Move.done())
+    product = MatMul.split(16).unroll().done()
+    chain = chain.tile(m=64).to(Warpgroup).step("s", product).step("pv", product).done()
+    return chain(attention.spec(256, 64, 32, made=made)).program(TARGET).ir
+
+
+REFUSED = {
+    "no such step": (lambda: blocks("s", "px"), r"turns\('s', 'px'\): the loop has no step px"),
+    "the other way round": (lambda: blocks("pv", "s"), "s comes in front of pv"),
+    "no product": (lambda: blocks("s", "p"), "p is no product that runs by itself"),
+    "no producer": (lambda: blocks("s", "pv", producer=False), "no producer fills the stages"),
+    "no names": (lambda: blocks("s", ""), "turns: the names of two steps of the definition"),
+    "tiles in turns, too": (lambda: blocks("s", "pv", start=lambda one: one.persistent(1).turns(2)), "groups of consumers take tiles in turns"),
+    "no steps": (lambda: MatMul.tile(64, 64).to(Block).split(64).pipeline(2).specialize().turns("s", "pv").done()(MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel)).program(TARGET).ir, "MatMul.* is one step"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    made, said = REFUSED[name]
+    with pytest.raises(FireironError, match=said):
+        made()
