@@ -20,8 +20,8 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Re
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Decomposition, Executable, Node
-from fireiron.lower.alternate import alternate
 from fireiron.lower.allocate import allocate
+from fireiron.lower.alternate import alternate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
 from fireiron.lower.clamp import clamp

@@ -14,8 +14,8 @@ from test_fused_attention import inputs, softmax
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
-from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization, text
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hopper_attention
@@ -26,7 +26,9 @@ TARGET = "sm_90a"
 def program(m, n, d, values=None, options=None, blocks=3, problem=None, **forms):
     """The kernel for a problem, of a definition with options, whose warpgroups take turns."""
     made = attention.definition(**{"slack": 8, **(options or {})})
-    strategy = hopper_attention.by_rows(made, blocks=blocks, turns=True, **forms).with_(**{"bm": 128, "bn": 16, "chunk": 16, **(values or {})})
+    strategy = hopper_attention.by_rows(made, blocks=blocks, turns=True, **forms).with_(
+        **{"bm": 128, "bn": 16, "chunk": 16, **(values or {})}
+    )
     return strategy(attention.spec(m, n, d, made=made, **(problem or {}))).program(TARGET)
 
 
@@ -85,7 +87,10 @@ def in_other_order(kernel):
 FAULTS = {
     **{f"no wait {number}": lambda kernel, number=number: with_changed(kernel, IN_ORDER[0], number, dropped) for number in (0, 1)},
     **{f"not given on {number}": lambda kernel, number=number: with_changed(kernel, IN_ORDER[1], number, dropped) for number in (0, 1)},
-    **{f"a wait for the own turn {number}": lambda kernel, number=number: with_changed(kernel, IN_ORDER[0], number, later(1)) for number in (0, 1)},
+    **{
+        f"a wait for the own turn {number}": lambda kernel, number=number: with_changed(kernel, IN_ORDER[0], number, later(1))
+        for number in (0, 1)
+    },
     "a wait too early": lambda kernel: with_changed(kernel, IN_ORDER[0], 1, later(-1)),
     "given on to another": lambda kernel: with_changed(kernel, IN_ORDER[1], 1, later(1)),
     "the first turn is another's": lambda kernel: with_changed(kernel, IN_ORDER[1], 0, later(1)),
@@ -131,7 +136,9 @@ def test_texts():
     assert eval(repr(one.strategy)) == one.strategy and Strategy.from_json(one.strategy.to_json()) == one.strategy
     assert 'delay("pv", behind="s").turns("s", "pv").pipeline(2).specialize(128)' in str(one.strategy)
     printed = one.cuda
-    assert printed.count("mbarrier_wait(n_order_empty + (warpgroup + 2) % 3 * 8, ") == 2 == printed.count("mbarrier_arrive(n_order_empty + ")
+    assert (
+        printed.count("mbarrier_wait(n_order_empty + (warpgroup + 2) % 3 * 8, ") == 2 == printed.count("mbarrier_arrive(n_order_empty + ")
+    )
     inside = printed[printed.index("for (int n = 0; n < 3; ++n)") :]
     order = ("k_sh_ring_full", "mbarrier_wait(n_order", "wgmma_fence", "wgmma_commit", "v_sh_ring_full", "wgmma_commit", "arrive(n_order")
     places = [inside.index(order[0])]
@@ -152,7 +159,10 @@ def test_one_warpgroup_has_no_turns():
 
 @pytest.mark.night
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
-@pytest.mark.parametrize(("d", "values"), [(128, {"bm": 192, "bn": 80, "chunk": 64}), (64, {"bm": 192, "bn": 128, "chunk": 64}), (64, {"bm": 256, "bn": 64, "chunk": 64})])
+@pytest.mark.parametrize(
+    ("d", "values"),
+    [(128, {"bm": 192, "bn": 80, "chunk": 64}), (64, {"bm": 192, "bn": 128, "chunk": 64}), (64, {"bm": 256, "bn": 64, "chunk": 64})],
+)
 def test_compiles(d, values):
     """Three and four warpgroups find room for their registers: nothing spills, and no products wait for each other."""
     one = program(4096, 4096, d, values, blocks=132, problem={"heads": 16})
@@ -192,8 +202,24 @@ REFUSED = {
     "no product": (lambda: blocks("s", "p"), "p is no product that runs by itself"),
     "no producer": (lambda: blocks("s", "pv", producer=False), "no producer fills the stages"),
     "no names": (lambda: blocks("s", ""), "turns: the names of two steps of the definition"),
-    "tiles in turns, too": (lambda: blocks("s", "pv", start=lambda one: one.persistent(1).turns(2)), "groups of consumers take tiles in turns"),
-    "no steps": (lambda: MatMul.tile(64, 64).to(Block).split(64).pipeline(2).specialize().turns("s", "pv").done()(MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel)).program(TARGET).ir, "MatMul.* is one step"),
+    "tiles in turns, too": (
+        lambda: blocks("s", "pv", start=lambda one: one.persistent(1).turns(2)),
+        "groups of consumers take tiles in turns",
+    ),
+    "no steps": (
+        lambda: (
+            MatMul.tile(64, 64)
+            .to(Block)
+            .split(64)
+            .pipeline(2)
+            .specialize()
+            .turns("s", "pv")
+            .done()(MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel))
+            .program(TARGET)
+            .ir
+        ),
+        "MatMul.* is one step",
+    ),
 }
 
 

@@ -88,7 +88,9 @@ class _Writer:
         self.instructions: dict[str, Executable] = {}
         self.levels: dict[Level, None] = {}
         self.context = self._context()
-        self.delayed = any(isinstance(one, For) and (one.delay or one.turns) for node in program.tree.nodes() for one in statements(node.program))
+        self.delayed = any(
+            isinstance(one, For) and (one.delay or one.turns) for node in program.tree.nodes() for one in statements(node.program)
+        )
         self.taken = {var.name for var in (*lets(kernel.body), *kernel.symbols)} | {starter.kind.title for starter in STARTERS}
 
     def _tensors(self) -> Iterator[tuple[Buffer, Any]]:

@@ -375,7 +375,7 @@ def _why_acquire(acquire: Acquire, ring: Ring) -> str:
     if acquire.side is Side.FULL:
         return f"mbarrier of stage {stage}, phase {round_ % 2}: over when TMA has brought its {ring.bytes} bytes, which are seen then"
     if ring.each:
-        return f"mbarrier {stage}, phase {(round_ + 1) % 2}: over when the warpgroup before has issued its products; the first turn passes"
+        return f"mbarrier {stage}, a phase a round: over when the warpgroup before has issued its products; the first turn passes"
     first = "the first turn passes" if ring.stages == 1 else f"the first {ring.stages} turns pass"
     return f"mbarrier of stage {stage}, phase {(round_ + 1) % 2}: over with {_arrivals(ring)} for the turn {ring.stages} before; {first}"
 

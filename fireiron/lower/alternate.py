@@ -2,8 +2,8 @@
 
 A warpgroup waits for its turn in front of the products of the first step, and gives it on behind those of the last one that follow in the
 same list; where none follow, as in the first turn of a delayed loop, behind those of the first. Turns are counted by the ring that the
-first step reads: its turn `t` is the turn `t * warpgroups + w` of warpgroup `w`. They go through an order, a ring without buffers of as many
-stages as warpgroups, so at each barrier one warpgroup arrives and one waits.
+first step reads: its turn `t` is the turn `t * warpgroups + w` of warpgroup `w`. They go through an order, a ring without buffers that has
+as many stages as there are warpgroups, so at each barrier one warpgroup arrives and one waits.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def alternate(kernel: Kernel) -> Kernel:
     def edit(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, Roles):
             return (attrs.evolve(statement, turns=()),) if isinstance(statement, For) else (statement,)
-        return (Roles(tuple(one if one.elected else attrs.evolve(one, body=writer.list(one.body)) for one in statement.roles)),)
+        return (Roles(tuple(one if one.elected else attrs.evolve(one, body=writer.written(one.body)) for one in statement.roles)),)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, edit))
 
@@ -79,7 +79,7 @@ class _Turns:
         acquired = {one.ring for loop in loops for one in loop.body if isinstance(one, Acquire) and one.side is Side.FULL}
         self.rings = {ring.name for ring in kernel.rings if ring.name in acquired and not read.isdisjoint(ring.buffers)}
 
-    def list(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    def written(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A list with the turns of its products."""
         found: list[Stmt] = []
         number: Expr | None = None
@@ -89,7 +89,7 @@ class _Turns:
                 number = statement.number
             if isinstance(statement, For) and any(isinstance(one, Acquire) for one in statements(statement.body)):
                 found, given = self._given_on(found, given), None
-                statement = statement.rebuilt((self.list(statement.body),))
+                statement = statement.rebuilt((self.written(statement.body),))
             elif number is not None and given is None and _issues(statement, self.first):
                 turn = number * self.order.stages + self.unit
                 found.append(Acquire(self.order.name, Side.EMPTY, turn + (self.order.stages - 1)))

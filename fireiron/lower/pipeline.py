@@ -38,7 +38,9 @@ from fireiron.ir import (
 )
 from fireiron.lower.walk import taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
-from fireiron.values.machine import Warpgroup
+
+GROUP_THREADS = 128
+"""Threads of a warpgroup."""
 
 MOST_UNROLLED = 64
 """Steps of a loop whose loads go to registers."""
@@ -183,26 +185,22 @@ class _Pipeline:
 
     def _in_order(self, loop: For) -> For:
         """A loop in which warpgroups take turns, with a ring that orders them; of one warpgroup, without turns."""
-        groups = self.workers // Warpgroup.threads
+        groups = self.workers // GROUP_THREADS
         if not loop.turns or groups < 2:
             return attrs.evolve(loop, turns=()) if loop.turns else loop
-        reason = (
-            f"{self.workers} threads are no whole warpgroups"
-            if self.workers % Warpgroup.threads
-            else "groups of consumers take tiles in turns"
-            if any(one.groups > 1 for one in self.around)
-            else "blocks of a cluster wait for each other"
-            if self.clustered
-            else "warpgroups take turns in another loop"
-            if any(not ring.buffers for ring in self.rings)
-            else ""
-        )
-        if reason:
-            raise DecompositionError(
-                f"turns of warpgroups in the loop {loop.var}: {reason}", at=loop.origin, legal="one loop of a tile that whole warpgroups have"
-            )
-        self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, (), each=Warpgroup.threads))
-        return loop
+        if self.workers % GROUP_THREADS:
+            reason = f"{self.workers} threads are no whole warpgroups"
+        elif any(one.groups > 1 for one in self.around):
+            reason = "groups of consumers take tiles in turns"
+        elif self.clustered:
+            reason = "blocks of a cluster wait for each other"
+        elif any(not ring.buffers for ring in self.rings):
+            reason = "warpgroups take turns in another loop"
+        else:
+            self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, (), each=GROUP_THREADS))
+            return loop
+        legal = "one loop of a tile that whole warpgroups have"
+        raise DecompositionError(f"turns of warpgroups in the loop {loop.var}: {reason}", at=loop.origin, legal=legal)
 
     def _differs(self, loop: For) -> bool:
         """Whether a loop is longer in some iterations of the loops around it than in others."""

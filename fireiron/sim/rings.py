@@ -257,7 +257,9 @@ class Rings:
         before = turn - ring.stages
         found = self.released.get((ring.name, side, before), [])
         if ring.each:
-            return f"turn {before} has been given on by {warps(warp for _, warp in found)}" if found else f"turn {before} has not been given on"
+            return f"turn {before} has {'' if found else 'not '}been given on" + (
+                f" by {warps(warp for _, warp in found)}" if found else ""
+            )
         if before < 0:
             return "it is the first of its stage"
         if len(self.cluster) > 1:
