@@ -170,6 +170,7 @@ from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.converted import Converted as Converted
 from fireiron.refine.delay import Delay as Delay
 from fireiron.refine.in_flight import InFlight as InFlight
+from fireiron.refine.in_turns import InTurns as InTurns
 from fireiron.refine.last_first import LastFirst as LastFirst
 from fireiron.refine.layout import DealOrder as DealOrder
 from fireiron.refine.no_sync import NoSync as NoSync

@@ -42,7 +42,7 @@ IN_CACHE = 16 << 20
 bm = Tunable("bm", 128, 192, 64, 256)
 bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
 stages = Tunable("stages", 2, 1, 3, 4)
-chunk = Tunable("chunk", 64, 32, 16)
+chunk = Tunable("chunk", 64, 32, 16, 128)
 blocks = Tunable("blocks", 132, 264, 65536)
 together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
@@ -53,7 +53,7 @@ fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
 staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
 
 
-def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=False):
+def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=False, turns=False):
     """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out.
 
     `delayed`: values are multiplied while exponentials of the next block of keys are made. With `held` queries stay in registers, only
@@ -71,11 +71,12 @@ def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=
         queries = queries if masks else queries.persistent(blocks)
     queries = queries.load("Q", SH, copy)
     queries = queries.load("Q", RF, fragments) if held else queries
-    turns = queries.split(n=bn).pipeline(stages)
-    turns = turns.skip() if masks else turns
-    turns = turns.specialize(128)
-    turns = turns.delay("pv", behind="s") if delayed else turns
-    rows = turns.load("K", SH, copy).load("V", SH, copy).tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups)
+    steps = queries.split(n=bn).pipeline(stages)
+    steps = steps.skip() if masks else steps
+    steps = steps.specialize(128)
+    steps = steps.delay("pv", behind="s") if delayed else steps
+    steps = steps.turns("s", "pv") if turns else steps
+    rows = steps.load("K", SH, copy).load("V", SH, copy).tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups)
     if "shrink" in names:
         rows = rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
     return rows.step("store", staged).done()

@@ -972,6 +972,19 @@ MUTANTS = [
         "test_rotate",
         ("the order of delayed steps", "if names.index(behind) >= names.index(step):", "if names.index(behind) > names.index(step):"),
     ),
+    *mutants(
+        "lower/alternate.py",
+        "test_turns_of_warpgroups",
+        ("for which turn a warpgroup waits", "turn + (self.order.stages - 1)", "turn + self.order.stages"),
+        ("whose turn it is", "number * self.order.stages + self.unit", "number * self.order.stages"),
+        ("the turn goes on behind the last product", "given = len(found) + 1, given[1]", "pass"),
+        ("who speaks for a warp", "Side.EMPTY, turn, self.speaks)", "Side.EMPTY, turn)"),
+    ),
+    *mutants(
+        "check/races/traces.py",
+        "test_turns_of_warpgroups",
+        ("turns of each warp", "firsts = range(0, self.scene.kernel.workers, WARP) if ring.each else (0,)", "firsts = (0,) * (self.scene.kernel.workers // WARP)"),
+    ),
 ]  # fmt: skip
 
 assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

@@ -36,6 +36,7 @@ from fireiron.refine.chained import Chained
 from fireiron.refine.converted import Converted
 from fireiron.refine.delay import Delay
 from fireiron.refine.in_flight import InFlight
+from fireiron.refine.in_turns import InTurns
 from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import MOST as MOST_PAD
@@ -553,6 +554,17 @@ class SplitStrategy(Strategy):
         rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
         """
         return self.refine(Delay(step, behind))
+
+    @fitting
+    def turns(self, first: str, last: str) -> Self:
+        """Let warpgroups issue the products from the step `first` to the step `last` of a turn of the loop one after the other.
+
+        So one's products run while others do the steps between. `turns("s", "pv")` goes with `delay("pv", behind="s")`, by which both
+        products are issued together. Legal on the split of a fused definition with `specialize`, where both steps are products by wgmma; of
+        one warpgroup, and where TMA takes none of the loads, it changes nothing.
+        rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for turn i * warpgroups + w - 1; P(i); give on turn i * warpgroups + w; R(i)
+        """
+        return self.refine(InTurns(first, last))
 
     @fitting
     def sync(self) -> Self:

@@ -39,6 +39,9 @@ from fireiron.ir import (
 from fireiron.lower.walk import taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
 
+GROUP_THREADS = 128
+"""Threads of a warpgroup."""
+
 MOST_UNROLLED = 64
 """Steps of a loop whose loads go to registers."""
 
@@ -76,13 +79,14 @@ class _Pipeline:
         self.counts: dict[Var, Var] = {}
         self.grown: dict[Var, Expr] = {}
         self.definitions = lets(kernel.body)
+        self.workers, self.clustered = kernel.workers, kernel.cluster is not None
 
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
         for statement in self._fetched(body) if self.produced else body:
             if isinstance(statement, For) and statement.producers and not _has_engine(statement):
-                result += self.body((attrs.evolve(statement, producers=0),))
+                result += self.body((attrs.evolve(statement, producers=0, turns=()),))
             elif isinstance(statement, For) and statement.producers:
                 result.append(self._ring(statement))
             elif isinstance(statement, For) and statement.stages:
@@ -180,8 +184,28 @@ class _Pipeline:
         for together in shared:
             stages = depth[together[0]]
             body = _staged(body, together, stages, mod(number, as_expr(stages)))
+        loop = self._in_order(loop)
         inner = attrs.evolve(loop, body=tuple(edited(body, edit)), stages=0, period=math.lcm(*depth.values()))
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
+
+    def _in_order(self, loop: For) -> For:
+        """A loop in which warpgroups take turns, with a ring that orders them; of one warpgroup, without turns."""
+        groups = self.workers // GROUP_THREADS
+        if not loop.turns or groups < 2:
+            return attrs.evolve(loop, turns=()) if loop.turns else loop
+        if self.workers % GROUP_THREADS:
+            reason = f"{self.workers} threads are no whole warpgroups"
+        elif any(one.groups > 1 for one in self.around):
+            reason = "groups of consumers take tiles in turns"
+        elif self.clustered:
+            reason = "blocks of a cluster wait for each other"
+        elif any(ring.is_order for ring in self.rings):
+            reason = "warpgroups take turns in another loop"
+        else:
+            self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, (), each=GROUP_THREADS))
+            return loop
+        legal = "one loop of a tile that whole warpgroups have"
+        raise DecompositionError(f"turns of warpgroups in the loop {loop.var}: {reason}", at=loop.origin, legal=legal)
 
     def _differs(self, loop: For) -> bool:
         """Whether a loop is longer in some iterations of the loops around it than in others."""
