@@ -197,6 +197,9 @@ def test_ordinary_readers_of_a_stage_meet():
     """One barrier of the warp for all that is given back there, of which lanes have read a part by themselves."""
     body, _ = turns_of(of_library(gemm_row_sum, "product", "A B", (128, 64, 320)).program(TARGET))
     assert body[-5:] == ["do s", "wait 0", "barrier warp", "empty a k", "empty b k"]
+    body, behind = turns_of(of_library(gemm_row_sum, "product", "A B", (128, 64, 320), in_flight=1).program(TARGET))
+    assert body[-5:] == ["wait 1", "barrier warp", "empty a k - 1 later", "empty b k - 1 later", "do s"]
+    assert behind == ["wait 0", "barrier warp", "empty a 4", "empty b 4"]
 
 
 # ---------------------------------------------------------------------------------------------- by hand
