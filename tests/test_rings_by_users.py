@@ -37,8 +37,11 @@ STEPS = {
 }
 
 
-def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=64):
-    """Two products of a step with accumulators of their own, bound; `low` and `high` touch these, and change nothing."""
+def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=64, shares=(), in_flight=None):
+    """Two products of a step with accumulators of their own, bound; `low` and `high` touch these, and change nothing.
+
+    `shares` says of loads whose slots they share.
+    """
     definition = Fused(
         name="two_products",
         dims="m n k",
@@ -51,8 +54,10 @@ def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=
     chain = definition.tile(m=rows, n=64).to(Block)
     chain = chain.persistent(blocks) if blocks else chain
     chain = chain.split(k=64).pipeline(stages).specialize()
+    chain = chain if in_flight is None else chain.in_flight(in_flight)
     for name in loads:
         chain = chain.load(name, SH, COPY)
+        chain = chain.share(dict(shares)[name]) if name in dict(shares) else chain
     chain = chain.tile(m=64).to(Warpgroup).step("u", PRODUCT).step("v", PRODUCT).step("store", STORED).done()
     return chain(definition(**dict(zip("mnk", sizes, strict=True)), dtype=float16))
 

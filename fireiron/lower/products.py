@@ -280,6 +280,8 @@ class _Writer:
                 turn = _Turn(statement.ring, statement.number)
                 self.sky.turns[turn, 0] = attrs.evolve(self.sky.turns.get((turn, 0), _Held()), over=True)
                 self.result += self._given_back()
+                if self.loop is not None and self.loop.in_flight == 0:
+                    self._end()  # of a turn that no later group reads, too
             case Wait(completion=Completion.PRODUCT, groups=groups):
                 self.result.append(statement)
                 self.sky.wait(groups)
