@@ -161,7 +161,7 @@ class _Pipeline:
         names = _filled(loads)
         depth = {name: self.asked.get(self.slots.of.get(name, name), loop.stages) for name in sorted(names)}
         self._give_stages({name: stages for name, stages in depth.items() if name not in self.slots.of})
-        users = _by_users(rest, [name for one in loads for name in sorted(_written(one) & names)])
+        users = _by_users(self._that_hold(rest), [name for one in loads for name in sorted(_written(one) & names)])
         ordered = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
         shared = [alike for buffers in ordered for alike in _by_depth(buffers, depth)]
         of_buffer: dict[str, tuple[str, Expr]] = {}
@@ -183,6 +183,15 @@ class _Pipeline:
 
         inner = attrs.evolve(loop, body=tuple(edited(body, edit)), stages=0, period=math.lcm(*depth.values()))
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
+
+    def _that_hold(self, body: Sequence[Stmt]) -> list[Stmt]:
+        """The statements that say who uses what: but for those that have nothing to do with products of the list, and run beside them. They
+        hold no stage for longer than the products that read it.
+        """
+        products = [one for one in body if any(part.completion is Completion.PRODUCT for part, _ in execs((one,)))]
+        private = {name for one in products for name in _written(one) | _read(one) if self.memories[name].private}
+        read = {name for one in products for name in _read(one)}
+        return [one for one in body if one in products or not (private.isdisjoint(_written(one) | _read(one)) and _read(one) & read)]
 
     def _differs(self, loop: For) -> bool:
         """Whether a loop is longer in some iterations of the loops around it than in others."""
