@@ -14,9 +14,9 @@ X and H have K columns each. `strategy` has the ReLU that Graphene measured (sec
 `in_turn` is another definition of the same: the whole product of X first, then that of H, each by a loop of its own. Its warps hold
 fragments of two operands, not of four, so that their tiles may be 64 x 64.
 
-`hopper` and `hopper_tanh` are `strategy` and `tanh` by TMA and wgmma, with a producer, for tiles of 128 x 256: two rings, each of `stages` of
-one product's factors, given back behind that product (`fly` 1: behind the next one), and a ring of two stages for the bias of a tile. The
-tiles of `defaults` suit other sizes.
+`hopper` and `hopper_tanh` are `strategy` and `tanh` by TMA and wgmma, with a producer, for tiles of 128 x 256: two rings, each of
+`stages` of one product's factors, given back behind that product (`fly` 1: behind the next one), and a ring of two stages for the bias of
+a tile. `defaults` are for other sizes.
 """
 
 from fireiron import *
