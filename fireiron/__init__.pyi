@@ -180,6 +180,7 @@ from fireiron.refine.persistent import Persistent as Persistent
 from fireiron.refine.pipeline import Pipeline as Pipeline
 from fireiron.refine.resident import Resident as Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
+from fireiron.refine.share import Share as Share
 from fireiron.refine.skip import Skip as Skip
 from fireiron.refine.specialize import Specialize as Specialize
 from fireiron.refine.stages import OwnStages as OwnStages

@@ -17,8 +17,16 @@ staged = Move.load(SRC, SH, Move.done()).converted().swizzle().reuse_buffer().co
 by_warpgroups = MatMul.split(16).unroll().done()
 """Factors in shared memory, or the first in registers, by wgmma (Hopper)."""
 
-by_engine = Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
-"""A warpgroup's tile in registers to memory: converted, by stmatrix, in chunks through shared memory of its own, by TMA (Hopper)."""
+
+def stored(chunk):
+    """A warpgroup's tile in registers to memory: converted, by stmatrix, in chunks of so many columns through shared memory of its own,
+    by TMA (Hopper).
+    """
+    return Move.tile(64, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+
+
+by_engine = stored(64)
+"""The same, of chunks that take little of the room beside the stages."""
 
 
 def orders(options, operands):

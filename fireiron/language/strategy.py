@@ -46,6 +46,7 @@ from fireiron.refine.persistent import Persistent
 from fireiron.refine.pipeline import Pipeline
 from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
+from fireiron.refine.share import Share
 from fireiron.refine.skip import Skip
 from fireiron.refine.specialize import Specialize
 from fireiron.refine.stages import OwnStages
@@ -675,6 +676,15 @@ class LoadStrategy(Strategy):
         """
         count(stages, "stages")
         return self.refine(OwnStages(stages))
+
+    @fitting
+    def share(self, operand: object) -> Self:
+        """Fill slots of the ring of another load, `operand`, in turns with it, and have no buffer of its own.
+
+        Legal on a load to SH under the same split with `specialize` as the other load, which stands above it, for tiles of one shape, type
+        and layout; all who are in that ring are shared with. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+        """
+        return self.refine(Share(operand))
 
     @fitting
     def swizzle(self, swizzle: Swizzle | None = None) -> Self:
