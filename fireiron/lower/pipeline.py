@@ -103,6 +103,11 @@ class _Pipeline:
             return statement.rebuilt(tuple(self.body(child) for child in statement.children))
         self.around.append(statement)
         rings = len(self.rings)
+        if statement.fetched is not None and self.produced:
+            ring = Ring(self._fresh(f"{statement.fetched.tile}_ring"), 2, (), tiles=True)
+            statement = attrs.evolve(statement, fetched=attrs.evolve(statement.fetched, ring=ring.name))
+            self.rings.append(ring)
+            self.single.add(ring.name)
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
         if statement.var in self.counts:
@@ -194,7 +199,7 @@ class _Pipeline:
             reason = "groups of consumers take tiles in turns"
         elif self.clustered:
             reason = "blocks of a cluster wait for each other"
-        elif any(not ring.buffers for ring in self.rings):
+        elif any(ring.is_order for ring in self.rings):
             reason = "warpgroups take turns in another loop"
         else:
             self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, (), each=GROUP_THREADS))
