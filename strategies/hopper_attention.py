@@ -22,9 +22,11 @@ data of a thread: of heads of 256 elements blocks of 64 keys.
 `strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile
 is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
 (`together` heads at a time; 0: all), which see the most keys. `delayed` and `delayed_causal` multiply values while the exponentials of the
-next block of keys are made; they want two stages or more. `held` and `causal_held` keep queries in registers, too: 5 % faster with heads of
-64 elements, no faster with 128. `causal_dynamic` and `causal_dynamic_held` have a block for each multiprocessor, which takes the longest
+next block of keys are made; they want two stages or more. `held` and `causal_held` keep queries in registers, too. `causal_dynamic` and `causal_dynamic_held` have a block for each multiprocessor, which takes the longest
 tile that is left when it is free: none waits for the last ones, and each stores a tile while its next one is loaded.
+
+With heads of up to 64 elements exponentials take as long as products, and three warpgroups (192 rows) are 8 % faster than two, four (256 rows,
+64 keys) where they fit the length better; these only `in_turns`, where they issue products one after the other (7 %).
 """
 
 import math
@@ -57,8 +59,9 @@ def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=
     """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out.
 
     `delayed`: values are multiplied while exponentials of the next block of keys are made. With `held` queries stay in registers, only
-    where `delayed`. With `stays` blocks take tile after tile under a mask, too; where `dynamic`, the next that is left, longest first. Of a
-    definition with slack a warp rescales nothing where no maximum of its rows moves.
+    where `delayed`. With `stays` blocks take tile after tile under a mask, too; where `dynamic`, the next that is left, longest first. With
+    `turns` warpgroups issue products one after the other. Of a definition with slack a warp rescales nothing where no maximum of its rows
+    moves.
     """
     names = {one.name for one in made.made.steps}
     masks = names & {"mask", "window"}
@@ -90,16 +93,28 @@ held = by_rows(definition(), held=True)
 causal_held = by_rows(definition(causal=True), held=True)
 causal_dynamic = by_rows(definition(causal=True), dynamic=True)
 causal_dynamic_held = by_rows(definition(causal=True), held=True, dynamic=True)
+in_turns = by_rows(definition(), turns=True)
+causal_in_turns = by_rows(definition(causal=True), dynamic=True, turns=True)
 
 
 def values(spec):
-    """The tunables for a problem, which is not measured."""
+    """The tunables for a problem, which is not measured: two warpgroups, and tiles that are stored as a whole."""
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
     wide = {"bn": 128, "stages": 2} if d <= 128 else {"bn": 64, "stages": 1}
-    return {"bm": 64 if m <= 64 else 128, "chunk": math.gcd(d, 64), **wide}
+    return {"bm": 64 if m <= 64 else 128, "chunk": 128 if d == 128 else math.gcd(d, 64), **wide}
 
 
-causal_values = delayed_values = delayed_causal_values = held_values = causal_held_values = values
+causal_values = delayed_causal_values = held_values = causal_held_values = values
+
+
+def delayed_values(spec):
+    """The same with three warpgroups for heads of up to 64 elements."""
+    return {**values(spec), "bm": 192} if _small(spec) else values(spec)
+
+
+def in_turns_values(spec):
+    """The same with four warpgroups for heads of up to 64 elements."""
+    return {**values(spec), "bm": 256, "bn": 64} if _small(spec) else values(spec)
 
 
 def causal_dynamic_values(spec):
@@ -112,16 +127,33 @@ def causal_dynamic_values(spec):
 causal_dynamic_held_values = causal_dynamic_values
 
 
+def causal_in_turns_values(spec):
+    """Both."""
+    return {**causal_dynamic_values(spec), **in_turns_values(spec)}
+
+
+def _small(spec):
+    """Whether heads have up to 64 elements, and queries fill more than two warpgroups."""
+    return (constant(spec.size("d")) or 256) <= 64 and (constant(spec.size("m")) or math.inf) > 128
+
+
+def _rows(m, bm):
+    """The rows of all tiles."""
+    return -(-m // bm) * bm
+
+
 def fastest(spec):
     """The name of the fastest strategy for a problem on an H200; heads of more than 128 elements have one stage, and nothing is delayed.
 
     How tiles of lengths that are known at run time only follow each other is not decided: there each block has one.
     """
-    masked, d = spec.starter == causal.start, constant(spec.size("d")) or 256
+    masked, d, m = spec.starter == causal.start, constant(spec.size("d")) or 256, constant(spec.size("m"))
     if d > 128:
         return "causal" if masked else "strategy"
-    if masked and None not in (constant(spec.size("m")), constant(spec.size("n"))):
+    if masked and None not in (m, constant(spec.size("n"))):
         return "causal_dynamic_held"
-    if d > 64:
-        return "delayed_causal" if masked else "delayed"
-    return "causal_held" if masked else "held"
+    if masked:
+        return "delayed_causal" if d > 64 else "causal_held"
+    if not _small(spec):
+        return "held"
+    return "in_turns" if m is not None and _rows(m, 192) > 1.05 * _rows(m, 256) else "delayed"

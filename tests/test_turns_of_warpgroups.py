@@ -46,6 +46,7 @@ CASES = {
     "three, an odd number of turns": ((192, 40, 16), {"bm": 192}, {}, {"blocks": 1, "problem": {"heads": 2}}),
     "under a mask": ((200, 200, 16), {"bn": 64}, {"causal": True}, {}),
     "under a mask, blocks that stay": ((256, 256, 16), {"bn": 64, "bm": 128}, {"causal": True}, {"stays": True, "blocks": 1}),
+    "under a mask, as blocks become free": ((384, 384, 16), {"bn": 64}, {"causal": True}, {"dynamic": True, "blocks": 1, "problem": {"heads": 2}}),
     "products of one turn": ((128, 48, 16), {}, {}, {"delayed": False}),
 }
 
@@ -55,7 +56,7 @@ def test_kernels_are_right(name):
     sizes, values, options, forms = CASES[name]
     kernel = program(*sizes, values, options, **forms).ir
     assert errors(kernel) == []
-    (order,) = (ring for ring in kernel.rings if not ring.buffers)
+    (order,) = (ring for ring in kernel.rings if ring.is_order)
     assert (order.stages, order.each, order.consumers) == (kernel.workers // 128, 128, 4)
     arrays = inputs(kernel.spec)
     expected, _ = softmax(*arrays.values(), **{name: value for name, value in options.items() if name == "causal"})
@@ -69,7 +70,7 @@ IN_ORDER = of_kind(ir.Acquire, ring="n_order"), of_kind(ir.Release, ring="n_orde
 
 def with_order(kernel, **changes):
     """The kernel with its order changed."""
-    return with_rings(kernel, lambda one: one if one.buffers else attrs.evolve(one, **changes))
+    return with_rings(kernel, lambda one: attrs.evolve(one, **changes) if one.is_order else one)
 
 
 def in_other_order(kernel):
@@ -147,7 +148,7 @@ def test_texts():
     assert places[-1] < inside.index("wgmma_wait<1>()")
     account = synchronization(one.ir)
     assert "order n_order: 3 warpgroups of 128 threads issue products in turns" in text(account)
-    assert [ring["each"] for ring in account.as_dict()["rings"] if not ring["buffers"]] == [128]
+    assert [ring["each"] for ring in account.as_dict()["rings"] if ring["each"]] == [128]
     graphene = graphene_text(one)
     assert "turns=s:pv" in graphene and parse_kernel(graphene).text == one.text
 
