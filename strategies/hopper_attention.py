@@ -8,6 +8,7 @@
       load(Q, SH)                             attention(128,n,d)(SH,...)(Block)              TMA, once a tile
       split(n=bn).pipeline(stages)            attention(128,128,d)(SH,...)(Block)            block of keys after block of keys
         .specialize()                                                                        filled by a warpgroup of its own
+        .delay(pv, behind=s)                                                                 values are multiplied a block later
       load(K, SH), load(V, SH)                attention(128,128,d)(SH,SH,SH,...)             TMA, as the products want to read them
       tile(m=64).to(Warpgroup)                attention(64,128,d)(SH,SH,SH,...)(Warpgroup)   whole rows, each with four lanes
       step(s)                                 MatMul(64,128,d)(SH,SH,RF)(Warpgroup)          WGMMA
@@ -21,9 +22,10 @@ data of a thread: of heads of 256 elements blocks of 64 keys.
 
 `strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile
 is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
-(`together` heads at a time; 0: all), which see the most keys. `delayed` and `delayed_causal` multiply values while the exponentials of the
-next block of keys are made; they want two stages or more. `held` and `causal_held` keep queries in registers, too. `causal_dynamic` and `causal_dynamic_held` have a block for each multiprocessor, which takes the longest
-tile that is left when it is free: none waits for the last ones, and each stores a tile while its next one is loaded.
+(`together` heads at a time; 0: all), which see the most keys. Both multiply values while the exponentials of the next block of keys are
+made; `in_order` and `causal_in_order` first finish a block. `held` and `causal_held` keep queries in registers, too, of which heads of 256
+elements leave none. `causal_dynamic` and `causal_dynamic_held` have a block for each multiprocessor, which takes the longest tile that is
+left when it is free: none waits for the last ones, and each stores a tile while its next one is loaded.
 
 With heads of up to 64 elements exponentials take as long as products, and three warpgroups (192 rows) are 8 % faster than two, four (256 rows,
 64 keys) where they fit the length better; these only `in_turns`, where they issue products one after the other (7 %).
@@ -85,10 +87,10 @@ def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=
     return rows.step("store", staged).done()
 
 
-strategy = by_rows(definition(), delayed=False)
-causal = by_rows(definition(causal=True), delayed=False)
-delayed = by_rows(definition())
-delayed_causal = by_rows(definition(causal=True))
+strategy = by_rows(definition())
+causal = by_rows(definition(causal=True))
+in_order = by_rows(definition(), delayed=False)
+causal_in_order = by_rows(definition(causal=True), delayed=False)
 held = by_rows(definition(), held=True)
 causal_held = by_rows(definition(causal=True), held=True)
 causal_dynamic = by_rows(definition(causal=True), dynamic=True)
@@ -104,10 +106,10 @@ def values(spec):
     return {"bm": 64 if m <= 64 else 128, "chunk": 128 if d == 128 else math.gcd(d, 64), **wide}
 
 
-causal_values = delayed_causal_values = held_values = causal_held_values = values
+in_order_values = causal_values = causal_in_order_values = held_values = causal_held_values = values
 
 
-def delayed_values(spec):
+def strategy_values(spec):
     """The same with three warpgroups for heads of up to 64 elements."""
     return {**values(spec), "bm": 192} if _small(spec) else values(spec)
 
@@ -143,17 +145,17 @@ def _rows(m, bm):
 
 
 def fastest(spec):
-    """The name of the fastest strategy for a problem on an H200; heads of more than 128 elements have one stage, and nothing is delayed.
+    """The name of the fastest strategy for a problem on an H200; of heads of more than 128 elements only those in order are measured.
 
     How tiles of lengths that are known at run time only follow each other is not decided: there each block has one.
     """
     masked, d, m = spec.starter == causal.start, constant(spec.size("d")) or 256, constant(spec.size("m"))
     if d > 128:
-        return "causal" if masked else "strategy"
+        return "causal_in_order" if masked else "in_order"
     if masked and None not in (m, constant(spec.size("n"))):
         return "causal_dynamic_held"
     if masked:
-        return "delayed_causal" if d > 64 else "causal_held"
+        return "causal" if d > 64 else "causal_held"
     if not _small(spec):
         return "held"
-    return "in_turns" if m is not None and _rows(m, 192) > 1.05 * _rows(m, 256) else "delayed"
+    return "in_turns" if m is not None and _rows(m, 192) > 1.05 * _rows(m, 256) else "strategy"
