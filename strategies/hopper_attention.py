@@ -85,8 +85,8 @@ held = by_rows(definition(), held=True)
 causal_held = by_rows(definition(causal=True), held=True)
 
 
-def values(spec):
-    """The tunables for a problem, which is not measured."""
+def values(spec, target=None):
+    """The tunables for a problem, which is not measured; the only target is Hopper."""
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
     wide = {"bn": 128, "stages": 2} if d <= 128 else {"bn": 64, "stages": 1}
     return {"bm": 64 if m <= 64 else 128, "chunk": math.gcd(d, 64), **wide}

@@ -18,7 +18,7 @@ fragments of two operands, not of four, so that their tiles may be 64 x 64.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import by_engine, by_warpgroups, orders, product, staged
+from fireiron.strategies._fused import by_engine, by_warpgroups, few_rows, orders, product, staged
 
 SIZES = (4096, 4096, 4096)
 
@@ -154,3 +154,7 @@ def spec(M, N, K, form="relu", made=None, **options):
     """
     chosen = {"relu": definition, "tanh": with_tanh, "in_turn": one_by_one}[form] if made is None else made
     return chosen(m=M, n=N, k=K, **orders(options, {"A": "X H", "B": "W R", "C": "D"}))
+
+
+values = few_rows
+tanh_values = in_turn_values = values
