@@ -157,7 +157,7 @@ def values(spec, target=None):
     few = {"bn": 128, "wm": 32, "parts": 1 if masks(spec.starter) else 8} if whole else {"bn": 64, "wm": 32, "parts": 1}
     wide = few if d <= 64 else {"bn": 64, "wm": 32, "parts": 4} if d <= 128 else {"bn": 32, "wm": 16, "parts": 1}
     large = target is None or as_architecture(target).shared_per_block >= 128 * 1024
-    return {"bm": 64 if m <= 64 or d > 128 and not large else 128, "stages": 2, **wide}
+    return {"bm": 64 if m <= 64 or (d > 128 and not large) else 128, "stages": 2, **wide}
 
 
 def causal_values(spec, target=None):

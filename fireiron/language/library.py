@@ -1,11 +1,11 @@
 """The strategy library and the user's own files: a STRATEGY argument becomes a strategy bound to a spec.
 
 A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; a `spec` with a parameter `made` is
-given the definition that the strategy starts from. The first line of its
-docstring describes it. `values(spec)` there are values of the tunables that suit a spec, `values(spec, target)` those that suit it on a
-target, an `Architecture`; of another strategy than `strategy`, `NAME_values`. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or
-such a function; without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32, or, where the strategy
-starts from a definition, that definition.
+given the definition that the strategy starts from. The first line of its docstring describes it. `values(spec)` there are values of the
+tunables that suit a spec, `values(spec, target)` those that suit it on a target, an `Architecture`; of another strategy than `strategy`,
+`NAME_values`. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or such a function;
+without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32, or, where the strategy starts from a
+definition, that definition.
 """
 
 from __future__ import annotations
@@ -358,14 +358,18 @@ def _apart(view: View) -> tuple[Expr, ...] | None:
 def _on_tensor_cores(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Tensor cores where they compute what the types of A and B say: float32 stays float32."""
     dtype, capability = spec.A.dtype, target.capability
-    stated = lambda name: (name, suited(find(name), spec, target))
     if capability >= 80 and _halves(spec) and not _worth_copies(spec) and not _as_given(spec):
         return (("split_k", SPLIT), ("small", {}))
     if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
-        return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (stated("hmma_ampere"), ("small", {}))
+        return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (_stated("hmma_ampere", spec, target), ("small", {}))
     if dtype == float16 and capability >= 70:
-        return (stated("hmma_turing" if capability >= 75 else "hmma_volta"),)
+        return (_stated("hmma_turing" if capability >= 75 else "hmma_volta", spec, target),)
     return ()
+
+
+def _stated(name: str, spec: Spec, target: Architecture) -> tuple[str, Mapping[str, int]]:
+    """A strategy of the library, with the values that its file states."""
+    return name, suited(find(name), spec, target)
 
 
 def _blocks(spec: Spec, rows: int, columns: int) -> int:
