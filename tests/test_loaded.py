@@ -78,7 +78,7 @@ def test_threads_left_out_are_found(rows):
 def test_a_loop_that_may_have_no_turn_is_found(rows):
     """What only such a loop writes is there on one way and not on the other."""
     loop = next(one for one in rows.body if writes(rows, one))
-    turns = ir.For(Var("t", 0, 7), sym("T", low=0), (loop,))
+    turns = ir.For(Var("t", 0, 7), sym("T") - 1, (loop,))
     body = tuple(turns if one is loop else one for one in rows.body)
     assert found(attrs.evolve(rows, body=body)) >= writes(rows, loop)
     always = attrs.evolve(turns, extent=sym("T"))
