@@ -15,7 +15,7 @@ While one product runs the next one is issued; then the stages of the first one 
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored
+from fireiron.strategies._fused import ahead, by_engine, by_warpgroups, fitting, orders, product, staged, stored, unaligned
 
 SIZES = (4096, 4096, 4096)
 
@@ -98,4 +98,6 @@ def spec(M, N, K, **options):
     return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B1 B2", "C": "D"}))
 
 
-values = fitting
+def values(spec, target=None):
+    """The values for a spec; addresses of rows of any length leave a warp registers for fewer of them."""
+    return fitting(spec, target) | ({"wm": 32} if unaligned(spec) else {})

@@ -20,7 +20,7 @@ a tile. `defaults` are for other sizes.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import by_warpgroups, orders, product, staged, stored
+from fireiron.strategies._fused import by_engine, by_warpgroups, few_rows, orders, product, staged, stored
 
 SIZES = (4096, 4096, 4096)
 
@@ -180,3 +180,7 @@ def spec(M, N, K, form="relu", made=None, **options):
     """
     chosen = {"relu": definition, "tanh": with_tanh, "in_turn": one_by_one}[form] if made is None else made
     return chosen(m=M, n=N, k=K, **orders(options, {"A": "X H", "B": "W R", "C": "D"}))
+
+
+values = few_rows
+tanh_values = in_turn_values = values

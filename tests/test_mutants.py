@@ -44,6 +44,14 @@ def mutants(module, nearest, *changes):
 
 MUTANTS = [
     *mutants(
+        "check/loaded.py",
+        "test_loaded",
+        ("what a skipped body puts", "                    self.put = before\n                case _:", "                    pass\n                case _:"),
+        ("a loop without turns", "if count is None and loop.extent.low < 1 else None", "if False else None"),
+        ("who performs it", "frame, known) & who[:, None]", "frame, known)"),
+        ("which registers", "marks[touch.registers[touch.mask], lanes[touch.mask]] = True", "marks[:] = True"),
+    ),
+    *mutants(
         "lower/vectorize.py",
         "test_vectorize",
         ("address alignment", "        if first.factor % width:\n            return", "        if False:\n            return"),
