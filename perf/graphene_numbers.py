@@ -20,7 +20,7 @@ TITLE = "# Graphene's experiments, its figures and ours\n\nWritten by `python pe
 NOTES = """
 "x times" is a baseline's time by ours in the same run. The paper's figures are those of its text (Graphene, ASPLOS 2023, section 6), as its plots have no
 numbers: measured by Nsight Compute at base clocks, with CUDA 11.7. Ours are bursts at boost clocks (`fireiron/measure/timing.py`) on a newer GPU, whose
-libraries, and our products of E1 and E2, use `wgmma`; all other kernels of ours here use `mma.sync`.
+libraries, and our products of E1 and E2, use `wgmma`; all other kernels of ours here use `mma.sync`, unless `wgmma` is said.
 """
 
 
@@ -97,10 +97,14 @@ def e3(results):
     if found is None:
         return None
     times = [one["us"] for one in found["measured"]]
-    ours = [min(filter(None, (least(one, "shared"), least(one, "registers"))), default=None) for one in times]
-    chain, triton = (each((least(one, start), us) for one, us in zip(times, ours, strict=True)) for start in ("cuBLASLt", "Triton"))
-    layers = sorted({one["layers"] for one in found["measured"]})
-    return f"{ratios(chain)} times the cuBLASLt chain, {ratios(triton)} times Triton's fused kernel ({', '.join(map(str, layers))} layers)"
+    layers = ", ".join(map(str, sorted({one["layers"] for one in found["measured"]})))
+    words = []
+    for said, starts in (("", ("shared", "registers")), ("by wgmma ", ("wgmma",))):
+        ours = [min(filter(None, (least(one, start) for start in starts)), default=None) for one in times]
+        chain, triton = (each((least(one, start), us) for one, us in zip(times, ours, strict=True)) for start in ("cuBLASLt", "Triton"))
+        if chain and triton:
+            words.append(f"{said}{ratios(chain)} times the cuBLASLt chain, {ratios(triton)} times Triton's fused kernel")
+    return f"{'; '.join(words)} ({layers} layers)"
 
 
 def e4(results):
@@ -110,7 +114,11 @@ def e4(results):
         return None
     times = [one["us"] for one in found["measured"]]
     beside = {words: each((least(one, start), least(one, "ours")) for one in times) for start, words in (("five", "five kernels"), ("two", "two of cuBLASLt"), ("Triton", "Triton on mma.sync"))}  # fmt: skip
-    return "; ".join(f"{ratios(found)} times {words}" for words, found in beside.items() if found)
+    free = {"five": "five kernels", "two": "two of cuBLASLt", "by TMA": "Triton"}
+    engine = {words: each((least(one, start), least(one, "wgmma")) for one in times) for start, words in free.items()}
+    said = [f"{ratios(found)} times {words}" for words, found in beside.items() if found]
+    said += [f"by wgmma {ratios(found)} times {words}" for words, found in engine.items() if found]
+    return "; ".join(said)
 
 
 def e5(results):
