@@ -263,7 +263,7 @@ def counted(folder, kernels, only):
             log.unlink(missing_ok=True)
             options = ["--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
             command = ["ncu", *options, "--log-file", str(log), *sections, "--metrics", ",".join(metrics), *own]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=160, check=False)
             found = parsed(log.read_text()) if log.exists() else []
             if found:
                 return found
