@@ -153,7 +153,11 @@ def e6(results):
         return None
     us, ours = found["us"], found["us"][found["best"]]
     names = (("chain", "cuBLAS, a softmax kernel, cuBLAS"), ("chain, torch.softmax", "the chain with torch.softmax"), ("FA2", "FlashAttention-2"), ("cuDNN", "cuDNN"))  # fmt: skip
-    return ", ".join(f"{us[name] / ours:.2f} times {words}" for name, words in names if name in us)
+    said = ", ".join(f"{us[name] / ours:.2f} times {words}" for name, words in names if name in us)
+    engine = us.get(found.get("best by wgmma"))
+    return (
+        f"{said}; by wgmma {', '.join(f'{us[name] / engine:.2f} times {words}' for name, words in names if name in us)}" if engine else said
+    )
 
 
 def long_attention(results):
