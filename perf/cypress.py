@@ -539,8 +539,9 @@ def table(experiment, rows):
         us, name = best(row["us"]["burst"], ours)
         cells = []
         for start in list(experiment.groups)[1:]:
-            burst, *others = (by_regime[regime][start][number] for regime in REGIMES)
-            cells.append("" if burst is None else f"{burst:.3f} ({', '.join(f'{one:.3f}' if one else '-' for one in others)})")
+            burst, *others = ((regime, by_regime[regime][start][number]) for regime in REGIMES)
+            said = ", ".join(f"{regime} {one:.3f}" for regime, one in others if one)
+            cells.append("" if burst[1] is None else f"{burst[1]:.3f}" + (f" ({said})" if said else ""))
         lines.append([row["problem"], f"{row['work'] / us / 1e6:.0f}" if us else "", name, *cells])
     return tabulate(lines, heads, tablefmt="github", disable_numparse=True)
 
@@ -570,7 +571,7 @@ def page(results):
     """The whole page as Markdown."""
     parts = [
         "# Cypress's experiments, its figures and ours",
-        "Written by `python perf/cypress.py FOLDER --page` from the files beside it. A ratio is the other's time by ours, in bursts; in parentheses busy, and the mean of 100 launches behind 5, as the paper measures.",
+        "Written by `python perf/cypress.py FOLDER --page` from the files beside it. A ratio is the other's time by ours, in bursts; in parentheses busy, and as the paper measures (published): the mean of 100 launches behind 5.",
     ]
     everyone = {"expert": [], "Triton": []}
     for name, rows in results.items():
@@ -585,9 +586,10 @@ def page(results):
         if name in FIRST:
             for start, values in beside.items():
                 everyone["Triton" if start.startswith("Triton") else "expert"] += values if start not in ("torch.compile", "FA2") else []
-    parts.append(
-        f"All: {span(everyone['expert'])} times the libraries (the paper: 0.80 to 1.09 of expert code), {span(everyone['Triton'])} times Triton (0.99 to 2.18)."
-    )
+    if everyone["expert"]:
+        parts.append(
+            f"All: {span(everyone['expert'])} times the libraries (the paper: 0.80 to 1.09 of expert code), {span(everyone['Triton'])} times Triton (0.99 to 2.18)."
+        )
     return "\n\n".join(parts) + "\n"
 
 

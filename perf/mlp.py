@@ -26,7 +26,7 @@ ENGINES = (
     {"bm": 64, "stages": 6}, {"bm": 64, "stages": 3}, {"bm": 64, "stages": 2}, {"bm": 128, "stages": 4}, {"bm": 128, "stages": 2},
     {"bm": 192, "stages": 4},
 )  # fmt: skip
-"""On wgmma: 64 rows a warpgroup; with 2 or 3 stages two blocks share a multiprocessor."""
+"""On wgmma: 64 rows a warpgroup; with 2 stages two blocks of 64 share a multiprocessor."""
 
 HEADS = ("rows", "layers", "shared us", "registers us", "wgmma us", "TFLOP/s", "Triton mma.sync us", "Triton us", "cuBLASLt us", "compile us",
          "of mma.sync", "of Triton", "of cuBLASLt", "best")  # fmt: skip

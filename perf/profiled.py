@@ -1,6 +1,7 @@
 """What profilers say of our kernels and the libraries': the names of their kernels, and what of the GPU they keep busy (Graphene, Figure 9).
 
     python perf/profiled.py FOLDER [--only GEMM,attention] [--no-counters]
+    python perf/profiled.py FOLDER --page        no GPU: the page of what is there
 
 Each contender is compared with float64 first, then launched once under PyTorch's profiler, for its kernels' names and times, and once under Nsight
 Compute (`ncu`), for counters: tensor cores, multiprocessors, memory, warps, bytes to and from memory. A name of cuBLAS says the tile, the depth of a
@@ -12,6 +13,7 @@ cache and at whatever clock there is (`--clock-control none`). About 30 seconds 
 import argparse
 import csv
 import json
+import math
 import pickle
 import re
 import shutil
@@ -31,12 +33,16 @@ from fireiron.strategies import attention, dual, gemm_row_sum, hmma_ampere, hopp
 SECTIONS = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats")
 BYTES = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum")
 COLUMNS = {
+    "tensor %": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",),
     "compute %": ("sm__throughput.avg.pct_of_peak_sustained_elapsed",),
     "memory %": ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",),
     "DRAM %": ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "dram__throughput.avg.pct_of_peak_sustained_elapsed"),
     "warps %": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
 }
 """Of a contender's longest kernel: counters by column, the first that is there."""
+
+KEPT = r"^sm__pipe_tensor_cycles.*avg|^sm__throughput\.avg|dram_throughput\.avg|^gpu__compute_memory_throughput\.avg|warps_active\.avg\.pct|duration\.sum|^launch__(registers_per_thread$|grid_size|block_size|occ\w+limit)"
+"""Which counters are stored."""
 
 MARKER = "between_contenders"
 LENGTH, LAYERS, ROWS, HIDDEN = 4096, 20, 8192, 4096
@@ -45,8 +51,16 @@ LENGTH, LAYERS, ROWS, HIDDEN = 4096, 20, 8192, 4096
 class Problem:
     """What is computed: `jobs` are strategies by name, their spec and target; `trial` adds all contenders, of one set of tensors."""
 
-    def __init__(self, name, jobs, trial, tiled=None):
-        self.name, self.jobs, self.trial, self.tiled = name, jobs, trial, tiled
+    def __init__(self, name, jobs, trial, sizes=None, tiles=None):
+        self.name, self.jobs, self.trial, self.sizes, self.tiles = name, jobs, trial, sizes, tiles or {}
+
+    def waves(self, name, kernels):
+        """How many waves of tiles a contender needs on an H200: of ours by its tile, of cuBLAS by its kernel's name; None where neither says it."""
+        found = next(filter(None, (re.search(r"_(\d+)x(\d+)_\d+x\d+_", kernel) for kernel, _ in kernels)), None)
+        tile = self.tiles.get(name) or (tuple(map(int, found.groups())) if found else None)
+        if tile is None or self.sizes is None:
+            return None
+        return math.prod(-(-size // part) for size, part in zip(self.sizes, tile, strict=True)) / MULTIPROCESSORS
 
 
 def product(M, N, K, values, peer=None):
@@ -65,7 +79,8 @@ def product(M, N, K, values, peer=None):
     jobs = [({"ours": hopper.product.with_(**values)}, hopper.spec(M, N, K), "sm_90a")]
     if peer is not None:
         jobs.append(({"ours, mma.sync": hmma_ampere.strategy}, hmma_ampere.spec(M, N, K), "sm_90"))
-    return Problem(f"GEMM {M}x{N}x{K}", jobs, trial, (M, N))
+    tiles = {"ours": (values["bm"], values["bn"]), "ours, mma.sync": (128, 128)}
+    return Problem(f"GEMM {M}x{N}x{K}", jobs, trial, (M, N), tiles)
 
 
 def duals(n):
@@ -81,7 +96,7 @@ def duals(n):
         found.add("cuBLAS, twice", lambda _: lambda: torch.matmul(a, b, out=d).addmm_(a, c))
         return found
 
-    return Problem(f"dual GEMM {n}^3", [({"ours": dual.hopper}, dual.spec(n, n, n), "sm_90a")], trial)
+    return Problem(f"dual GEMM {n}^3", [({"ours": dual.hopper}, dual.spec(n, n, n), "sm_90a")], trial, (n, n), {"ours": (128, 256)})
 
 
 def row_sums(n):
@@ -97,7 +112,13 @@ def row_sums(n):
         found.add("cuBLAS + torch.sum", lambda _: lambda: (torch.matmul(a, b, out=d), torch.sum(a, 1, dtype=torch.float32, out=y)))
         return found
 
-    return Problem(f"GEMM + row sum {n}^3", [({"ours": gemm_row_sum.hopper}, gemm_row_sum.spec(n, n, n), "sm_90a")], trial)
+    return Problem(
+        f"GEMM + row sum {n}^3",
+        [({"ours": gemm_row_sum.hopper}, gemm_row_sum.spec(n, n, n), "sm_90a")],
+        trial,
+        (n, n),
+        {"ours": (128, 256)},
+    )
 
 
 def cells(n):
@@ -118,7 +139,7 @@ def cells(n):
         found.add("cuBLASLt, twice", two)
         return found
 
-    return Problem(f"LSTM {n}^3", [({"ours": lstm.hopper}, lstm.spec(n, n, n), "sm_90a")], trial)
+    return Problem(f"LSTM {n}^3", [({"ours": lstm.hopper}, lstm.spec(n, n, n), "sm_90a")], trial, (n, n), {"ours": (128, 256)})
 
 
 def perceptrons(rows):
@@ -215,15 +236,6 @@ def named(launch):
     return [(one.name, one.device_time) for one in sorted(events, key=lambda one: one.time_range.start)]
 
 
-def waves(name, sizes):
-    """How many waves of its tiles a kernel of cuBLAS needs, if its name says the tile."""
-    found = re.search(r"_(\d+)x(\d+)_\d+x\d+_", name)
-    if found is None or sizes is None:
-        return None
-    (M, N), (bm, bn) = sizes, map(int, found.groups())
-    return -(-M // bm) * -(-N // bn) / MULTIPROCESSORS
-
-
 # ---------------------------------------------------------------------------------------------- counters
 
 
@@ -245,29 +257,21 @@ def launched(path, chosen):
         cupy.cuda.runtime.profilerStop()
 
 
-def tensor_counters():
-    """The counters of this GPU's tensor cores, by percent of what they can."""
-    said = subprocess.run(["ncu", "--query-metrics"], capture_output=True, text=True, timeout=60, check=False).stdout
-    names = dict.fromkeys(re.findall(r"^(sm__(?:inst_executed_)?pipe_tensor\w*)", said, re.MULTILINE))
-    return [f"{name}.avg.pct_of_peak_sustained_elapsed" for name in names if not name.endswith("_realtime")]
-
-
 def counted(folder, kernels, only):
     """The rows that `ncu` writes, contender by contender; None where it fails."""
     stored, log = folder / "kernels.pickle", folder / "ncu.csv"
     stored.write_bytes(pickle.dumps(kernels))
     own = [sys.executable, __file__, str(folder), "--launch", str(stored), "--only", only]
     sections = [word for one in SECTIONS for word in ("--section", one)]
+    options = ["--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
+    command = ["ncu", *options, "--log-file", str(log), *sections, "--metrics", ",".join(BYTES), *own]
+    log.unlink(missing_ok=True)
     try:
-        for metrics in ([*BYTES, *tensor_counters()], BYTES):
-            log.unlink(missing_ok=True)
-            options = ["--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
-            command = ["ncu", *options, "--log-file", str(log), *sections, "--metrics", ",".join(metrics), *own]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=160, check=False)
-            found = parsed(log.read_text()) if log.exists() else []
-            if found:
-                return found
-            say("ncu:", (done.stdout + done.stderr)[-600:])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=160, check=False)
+        found = parsed(log.read_text()) if log.exists() else []
+        if found:
+            return found
+        say("ncu:", (done.stdout + done.stderr)[-600:])
     except (OSError, subprocess.TimeoutExpired) as problem:
         say(f"ncu: {problem}")
     finally:
@@ -306,9 +310,7 @@ def summed_up(found):
         return {}
     longest = max(found, key=lambda row: number(row.get("gpu__time_duration.sum")) or 0)
     said = {title: next((number(longest[name]) for name in names if name in longest), None) for title, names in COLUMNS.items()}
-    tensor = {name: number(value) for name, value in longest.items() if "pipe_tensor" in name and "pct_of_peak" in name}
-    said["tensor %"] = max((value for value in tensor.values() if value is not None), default=None)
-    said["counters"] = {name: value for name, value in longest.items() if value and re.search("pct|launch__|duration", name)}
+    said["counters"] = {name: value for name, value in longest.items() if value and re.search(KEPT, name)}
     said |= {name: sum(number(row.get(name)) or 0 for row in found) for name in BYTES}
     said["DRAM MB"] = sum(said[name] for name in BYTES[:2]) / 1e6
     return said
@@ -321,10 +323,19 @@ HEADS = ("problem", "by", "kernel", "us", "waves", "tensor %", "compute %", "mem
 
 def line(one):
     """A line of the table: of the longest kernel."""
+    waves = next((problem.waves(one["by"], one["kernels"]) for problem in PROBLEMS if problem.name == one["problem"]), None)
     name, us = max(one["kernels"], key=lambda pair: pair[1], default=("", None))
     others = len(one["kernels"]) - 1
     title = name[:70] + (f" and {others} more" if others > 0 else "")
-    return [one["problem"], one["by"], title, us, one["waves"], *(one["counters"].get(head) for head in HEADS[5:])]
+    return [one["problem"], one["by"], title, us, waves, *(one["counters"].get(head) for head in HEADS[5:])]
+
+
+def paged(folder):
+    """The page of what is there, written."""
+    found = json.loads((folder / "profiled.json").read_text())["measured"]
+    text = tabulate([line(one) for one in found], HEADS, tablefmt="github", floatfmt=".1f") + "\n"
+    (folder / "profiled.md").write_text(text)
+    return text
 
 
 def main():
@@ -332,12 +343,16 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="how names of problems begin, with commas between")
     parser.add_argument("--no-counters", dest="counters", action="store_false")
+    parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     options = parser.parse_args()
     starts = tuple(options.only.split(",")) if options.only else ("",)
     chosen = [one for one in PROBLEMS if one.name.startswith(starts)]
     if options.launch:
         launched(options.launch, chosen)
+        return
+    if options.page:
+        print(paged(options.folder))
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     kernels = compiled(chosen)
@@ -348,7 +363,6 @@ def main():
     for problem, name, launch in contenders(kernels, chosen):
         names = named(launch)
         found.append({"problem": problem.name, "by": name, "kernels": names, "counters": {}})
-        found[-1]["waves"] = next(filter(None, (waves(one, problem.tiled) for one, _ in names)), None)
     say(f"{len(found)} contenders are right and have names")
     if options.counters and shutil.which("ncu"):
         counters = counted(options.folder, kernels, options.only)
@@ -356,10 +370,8 @@ def main():
         if counters and len(counters) == len(found):
             for one, lines in zip(found, counters, strict=True):
                 one["counters"] = summed_up(lines)
-    text = tabulate([line(one) for one in found], HEADS, tablefmt="github", floatfmt=".1f") + "\n"
-    print(text)
-    (options.folder / "profiled.md").write_text(text)
     (options.folder / "profiled.json").write_text(json.dumps({"environment": environment(), "measured": found}, indent=1) + "\n")
+    print(paged(options.folder))
 
 
 if __name__ == "__main__":
