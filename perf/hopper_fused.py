@@ -20,11 +20,14 @@ from tabulate import tabulate
 from fireiron.errors import FireironError
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper_attention, lstm, mlp
 
+DYNAMIC = tuple(
+    {"slack": 8, "dynamic": True, **one} for one in ({"held": True}, {"held": True, "together": 4}, {"held": True, "together": 16}, {})
+)
 VALUES = {
-    64: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "stays": True}),
-    128: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 80}, {"slack": 8, "held": True, "stays": True}),
+    64: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "stays": True}, *DYNAMIC),
+    128: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 80}, {"slack": 8, "held": True, "stays": True}, *DYNAMIC),
 }
-"""What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables."""
+"""What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables; `stays` and `dynamic` under a mask."""
 
 PRODUCTS = {
     "dual": (
@@ -45,7 +48,7 @@ SIZE, LAYERS = 4096, (8192, 128, 20)
 def kernel_of(length, d, causal, tokens, values):
     """A compiled kernel for attention; None where it is refused."""
     given = dict(values)
-    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in ("delayed", "held", "stays") if name in given}
+    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in ("delayed", "held", "stays", "dynamic") if name in given}
     if causal:
         given.pop("blocks", None)
     try:
@@ -60,7 +63,11 @@ def attention_rows(sizes, dims, tokens, rounds, regime="burst"):
     """Rows of the table: what, TFLOP/s of cuDNN, of each of ours, and the best ratio."""
     from fireiron.measure.timing import measure
 
-    chosen = {(d, c): [tuple(one.items()) for one in VALUES[d] if c or "stays" not in one] for d in dims for c in (False, True)}
+    chosen = {
+        (d, c): [tuple(one.items()) for one in VALUES[d] if c or one.keys().isdisjoint(("stays", "dynamic"))]
+        for d in dims
+        for c in (False, True)
+    }
     jobs = [(s, d, c, tokens, v) for s in sizes for d in dims for c in (False, True) for v in chosen[d, c]]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda one: kernel_of(*one), jobs))

@@ -23,7 +23,8 @@ data of a thread: of heads of 256 elements blocks of 64 keys.
 is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
 (`together` heads at a time; 0: all), which see the most keys. `delayed` and `delayed_causal` multiply values while the exponentials of the
 next block of keys are made; they want two stages or more. `held` and `causal_held` keep queries in registers, too: 5 % faster with heads of
-64 elements, no faster with 128.
+64 elements, no faster with 128. `causal_dynamic` and `causal_dynamic_held` have a block for each multiprocessor, which takes the longest
+tile that is left when it is free: none waits for the last ones, and each stores a tile while its next one is loaded.
 """
 
 import math
@@ -34,6 +35,9 @@ from fireiron.strategies._fused import by_warpgroups
 from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
+
+IN_CACHE = 16 << 20
+"""Bytes of keys and values, of 2 bytes each, that stay in the L2 cache while blocks read them."""
 
 bm = Tunable("bm", 128, 192, 64, 256)
 bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
@@ -49,19 +53,19 @@ fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
 staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
 
 
-def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False):
+def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=False):
     """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out.
 
     `delayed`: values are multiplied while exponentials of the next block of keys are made. With `held` queries stay in registers, only
-    where `delayed`. With `stays` blocks take tile after tile under a mask, too. Of a definition with slack a warp rescales nothing where no
-    maximum of its rows moves.
+    where `delayed`. With `stays` blocks take tile after tile under a mask, too; where `dynamic`, the next that is left, longest first. Of a
+    definition with slack a warp rescales nothing where no maximum of its rows moves.
     """
     names = {one.name for one in made.made.steps}
     masks = names & {"mask", "window"}
     whole = made.partial("sums", 4)
     if "mask" in masks:
         queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).last_first("m", together)
-        queries = queries.persistent(blocks) if stays else queries
+        queries = queries.persistent(blocks, dynamic) if stays or dynamic else queries
     else:
         queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
         queries = queries if masks else queries.persistent(blocks)
@@ -83,6 +87,8 @@ delayed = by_rows(definition())
 delayed_causal = by_rows(definition(causal=True))
 held = by_rows(definition(), held=True)
 causal_held = by_rows(definition(causal=True), held=True)
+causal_dynamic = by_rows(definition(causal=True), dynamic=True)
+causal_dynamic_held = by_rows(definition(causal=True), held=True, dynamic=True)
 
 
 def values(spec):
@@ -95,11 +101,26 @@ def values(spec):
 causal_values = delayed_values = delayed_causal_values = held_values = causal_held_values = values
 
 
+def causal_dynamic_values(spec):
+    """The same where tiles are taken longest first: of so many heads at a time whose keys and values stay in the L2 cache."""
+    n, d, g = (constant(spec.size(dim)) or 1 for dim in "ndg")
+    fitting = (one for one in (16, 8, 4, 2) if g % one == 0 and one * n * d * 4 <= IN_CACHE)
+    return {**values(spec), "together": next(fitting, 1)}
+
+
+causal_dynamic_held_values = causal_dynamic_values
+
+
 def fastest(spec):
-    """The name of the fastest strategy for a problem on an H200; heads of more than 128 elements have one stage, and nothing is delayed."""
+    """The name of the fastest strategy for a problem on an H200; heads of more than 128 elements have one stage, and nothing is delayed.
+
+    How tiles of lengths that are known at run time only follow each other is not decided: there each block has one.
+    """
     masked, d = spec.starter == causal.start, constant(spec.size("d")) or 256
     if d > 128:
         return "causal" if masked else "strategy"
+    if masked and None not in (constant(spec.size("m")), constant(spec.size("n"))):
+        return "causal_dynamic_held"
     if d > 64:
         return "delayed_causal" if masked else "delayed"
     return "causal_held" if masked else "held"

@@ -420,9 +420,9 @@ def _compared_blocks(
 
 def _turns(program: Program, symbols: Mapping[str, int], block: int) -> list[Mapping[str, int]]:
     """The turns in which a block takes its tiles, as values of the loop's variable; one without a variable where it has one tile."""
-    from fireiron.check.persistence import persistence
+    from fireiron.check.persistence import dealt, persistence
 
-    found = persistence(program.lowered)
+    found = persistence(dealt(program.lowered))
     if not found:
         return [{}]
     loop = found[0].loop

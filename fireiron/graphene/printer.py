@@ -240,6 +240,7 @@ class _Writer:
         options += [f"in_flight={loop.in_flight}"] if loop.in_flight is not None else []
         options += [f"delay={':'.join(loop.delay)}"] if loop.delay else []
         options += [f"groups={loop.groups}"] if loop.groups != 1 else []
+        options += [f"fetched={loop.fetched.tile}:{expression_text(loop.fetched.tiles)}"] if loop.fetched is not None else []
         options += _range_option(loop.var, Var(loop.var.name, 0, max(loop.extent.high - 1, 0)))
         name, extent = loop.var.name, expression_text(loop.extent)
         braces = f" {{{', '.join(options)}}}" if options else ""

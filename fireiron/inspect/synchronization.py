@@ -26,8 +26,10 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
     Link,
+    NextTile,
     Peers,
     Reach,
     Release,
@@ -59,6 +61,9 @@ _WHY_CHAINED: Final = {
 
 _WHY_SINGLE: Final = "a turn is fetched in front of what uses it, and given back behind the last use"
 _WHY_ORDERED: Final = "a group issues the products of a tile when the one before has issued those of its own: they run one behind the other"
+
+
+_WHY_TAKEN: Final = "a block that is free takes the next tile that is left; its producer asks for it while the one before is multiplied"
 
 
 @attrs.frozen
@@ -107,7 +112,7 @@ class RingAccount:
     `fillers` and `users` are the instructions that fill and use them, with their lines; so many `arrivals` end a phase of an empty barrier,
     one ends that of a full one; `in_flight` groups of products still read when the next turn begins, and `why` says why so many. In a
     cluster `shared` are the loads that a block does for several: the buffer, how many blocks do a part of it each, and their ranks. Without
-    buffers it is an order, in which so many groups as it has stages take turns.
+    buffers it holds numbers of tiles, or, filled by nobody, is an order in which so many groups as it has stages take turns.
     """
 
     name: str
@@ -169,7 +174,10 @@ def _threads(role: Role) -> str:
 
 
 def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingAccount:
-    if not ring.buffers:
+    if ring.tiles:
+        taking, told = (" and ".join(role.name for role in roles.roles if role.elected == alone) for alone in (True, False))
+        return RingAccount(ring.name, (), ring.stages, 0, taking, told, ring.consumers, (), (), 0, _WHY_TAKEN)
+    if ring.is_order:
         groups = " and ".join(role.name for role in roles.roles if any(_is_of(one, ring) for one in statements(role.body)))
         return RingAccount(ring.name, (), ring.stages, 0, "", groups, ring.consumers, (), (), 0, _WHY_ORDERED)
     producer = next(role for role in roles.roles if any(one.ring == ring.name for one, _ in execs(role.body)))
@@ -276,7 +284,7 @@ class _Reader:
                 self.open[statement.completion].append(statement)
             elif isinstance(statement, For):
                 yield from self.points(statement.body, (*loops, statement.var.name))
-            elif not isinstance(statement, (Let, Comment, Roles, Skip)):
+            elif not isinstance(statement, (Let, Comment, Roles, Skip, NextTile, Leave)):
                 raise unknown(statement, "the account of synchronisation")
 
     def _point(self, one: Synchronising, loops: tuple[str, ...]) -> Point:
@@ -369,6 +377,8 @@ def _why_wait(wait: Wait) -> str:
 
 def _why_acquire(acquire: Acquire, ring: Ring) -> str:
     stage, round_ = acquire.number % ring.stages, acquire.number // ring.stages
+    if acquire.side is Side.FULL and ring.tiles:
+        return f"mbarrier of stage {stage}, phase {round_ % 2}: over when the number of the turn's tile is there"
     if acquire.side is Side.FULL:
         return f"mbarrier of stage {stage}, phase {round_ % 2}: over when TMA has brought its {ring.bytes} bytes, which are seen then"
     first = "the first turn passes" if ring.stages == 1 else f"the first {ring.stages} turns pass"
@@ -377,6 +387,8 @@ def _why_acquire(acquire: Acquire, ring: Ring) -> str:
 
 def _why_release(release: Release, ring: Ring, conditions: int) -> str:
     stage = release.number % ring.stages
+    if release.side is Side.FULL and ring.tiles:
+        return f"the one arrival at the mbarrier of stage {stage}, behind the number"
     if release.side is Side.FULL:
         return f"the one arrival at the mbarrier of stage {stage}, which announces {ring.bytes} bytes: TMA counts them, no thread does"
     late = "; a turn whose products are done by now" if conditions > 1 else ""
@@ -472,6 +484,9 @@ def _placed(name: str, places: Sequence[str], file: str) -> str:
 
 
 def _ring_text(ring: RingAccount, file: str) -> str:
+    if not ring.buffers and ring.filled_by:
+        head = f"tiles {ring.name}: the numbers of {ring.stages} tiles"
+        return f"{head}\n  taken      by {ring.filled_by}, from the counter\n  read       by {ring.emptied_by}\n  why        {ring.why}"
     if not ring.buffers:
         head = f"order {ring.name}: {ring.stages} groups of consumers take tiles in turns"
         given = f"by {ring.emptied_by}: {ring.arrivals} arrivals, one a warp, end a phase of its barriers"

@@ -172,6 +172,17 @@ class Let(Stmt):
         return attrs.evolve(self, value=self.value.substitute(values))
 
 
+@attrs.frozen
+class Fetched:
+    """The tiles of a loop which blocks take as they become free: the name of a tile's number, how many there are, and the ring of tiles by
+    which a block is told, which `pipeline` makes.
+    """
+
+    tile: str
+    tiles: Expr
+    ring: str = ""
+
+
 @attrs.frozen(cache_hash=True)
 class For(Stmt):
     """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`.
@@ -185,6 +196,9 @@ class For(Stmt):
     `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length;
     with a `growth` other than 1, in which names of its body may be, it grows by so many at the end of each: the turns of a loop inside.
     `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
+    `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where they
+    are if the loop has no turn, too.
+    Of a loop over tiles that are `fetched` the body says, until `specialize` makes it so, which tile it would be if all took equally long.
     """
 
     var: Var
@@ -203,6 +217,8 @@ class For(Stmt):
     taken: Var | None = None
     growth: Expr = ONE
     delay: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
+    fetched: Fetched | None = None
 
     def values(self, count: int) -> range:
         """The values of the variable, where the extent is `count`."""
@@ -225,7 +241,8 @@ class For(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> For:
         """The loop over the extent with variables replaced."""
-        return attrs.evolve(self, extent=self.extent.substitute(values), growth=self.growth.substitute(values))
+        fetched = None if self.fetched is None else attrs.evolve(self.fetched, tiles=self.fetched.tiles.substitute(values))
+        return attrs.evolve(self, extent=self.extent.substitute(values), growth=self.growth.substitute(values), fetched=fetched)
 
 
 class Completion(enum.Enum):
@@ -506,6 +523,8 @@ class Ring:
 
     A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
     the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits.
+
+    One of `tiles` has no buffers either: behind its barriers lies an int for each stage, the number of the tile of that turn.
     """
 
     name: str
@@ -514,11 +533,17 @@ class Ring:
     bytes: int = 0
     consumers: int = 0
     offset: int = 0
+    tiles: bool = False
+
+    @property
+    def is_order(self) -> bool:
+        """Whether it is an order of groups."""
+        return not self.buffers and not self.tiles
 
     @property
     def barrier_bytes(self) -> int:
-        """Bytes of its barriers."""
-        return (2 if self.buffers else 1) * self.stages * 8
+        """Bytes of its barriers, and of the numbers behind them."""
+        return (1 if self.is_order else 3 if self.tiles else 2) * self.stages * 8
 
 
 class Side(enum.Enum):

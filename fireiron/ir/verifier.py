@@ -30,6 +30,7 @@ from fireiron.ir.statement import (
     Wait,
     unknown,
 )
+from fireiron.ir.tickets import Leave, NextTile
 from fireiron.values.expr import FALSE, Expr, Less, Var, conjuncts, constant, table, tables_of
 from fireiron.values.machine import int32
 
@@ -68,7 +69,7 @@ def _verify_cluster(kernel: Kernel) -> None:
             raise VerificationError("a barrier of a cluster stands where not all threads of its blocks come once")
         across = (isinstance(one, Exec) and one.multicast is not None) or (isinstance(one, Release) and bool(one.to))
         if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(one))):
-            raise VerificationError(f"{_described(one)} reaches into other blocks, and no cluster says which")  # type: ignore[arg-type]
+            raise VerificationError(f"{_described(one)} reaches into other blocks, and no cluster says which")
 
 
 def _first(statement: Stmt) -> tuple[Expr, ...]:
@@ -149,6 +150,16 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                         statement.growth, {**inner, **{one.var.name: one.var for one in statement.body if isinstance(one, Let)}}, statement
                     )
                 _verify_list(kernel, statement.body, inner, divergent, final)
+            case NextTile(var=var, ring=ring):
+                for value in statement.expressions:
+                    _bound(value, scope, statement)
+                _fresh(var, scope)
+                scope = {**scope, var.name: var}
+                if kernel.counter is None or all(one.name != ring or not one.tiles for one in kernel.rings):
+                    raise VerificationError(f"{_described(statement)}: no counter, or no ring of tiles {ring}")
+            case Leave():
+                for value in statement.expressions:
+                    _bound(value, scope, statement)
             case Skip():
                 _verify_skip(kernel, statement)
                 _verify_list(kernel, statement.body, scope, divergent, final)
@@ -221,19 +232,26 @@ def _fresh(var: Var, scope: Mapping[str, Var]) -> None:
         raise VerificationError(f"the name {var.name} is bound twice")
 
 
-def _bound(value: Expr, scope: Mapping[str, Var], statement: Let | For | Exec | Acquire | Release) -> None:
+def _bound(value: Expr, scope: Mapping[str, Var], statement: Stmt) -> None:
     free = [var for var in value.variables() if (known := scope.get(var.name)) is not var and known != var]
     if free:
         names = ", ".join(sorted(var.name for var in free))
         raise VerificationError(f"{_described(statement)}: {names} is not bound in {value}")
 
 
-def _described(statement: Let | For | Exec | Acquire | Release) -> str:
-    if isinstance(statement, (Acquire, Release)):
-        return f"{type(statement).__name__.lower()} {statement.side.value} of {statement.ring}"
-    if isinstance(statement, Exec):
-        return f"{statement.instruction.name} {statement.spec}"
-    return f"{'let' if isinstance(statement, Let) else 'for'} {statement.var}"
+def _described(statement: Stmt) -> str:
+    match statement:
+        case Acquire() | Release():
+            return f"{type(statement).__name__.lower()} {statement.side.value} of {statement.ring}"
+        case Exec():
+            return f"{statement.instruction.name} {statement.spec}"
+        case NextTile(var=var) | Leave(tile=var):
+            return f"the number {var} of a tile"
+        case Let(var=var):
+            return f"let {var}"
+        case For(var=var):
+            return f"for {var}"
+    raise unknown(statement, "the verifier")
 
 
 def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], final: bool) -> None:

@@ -436,15 +436,16 @@ class TileStrategy(Strategy):
         return self.refine(Bands(1, BY_CURVE))
 
     @fitting
-    def persistent(self, blocks: int | Any = 132) -> Self:
+    def persistent(self, blocks: int | Any = 132, dynamic: bool = False) -> Self:
         """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
 
-        With `specialize` the loads of the next tile are under way while this one is stored. Legal on a tile dealt to Block, for a number or
-        a tunable.
-        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...
+        With `specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
+        is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `last_first`. Legal on a
+        tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, turns and chained.
+        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
         """
         count(blocks, "persistent")
-        return self.refine(Persistent(blocks))
+        return self.refine(Persistent(blocks, dynamic))
 
     @fitting
     def turns(self, groups: int | Any) -> Self:

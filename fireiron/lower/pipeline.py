@@ -99,6 +99,11 @@ class _Pipeline:
             return statement.rebuilt(tuple(self.body(child) for child in statement.children))
         self.around.append(statement)
         rings = len(self.rings)
+        if statement.fetched is not None and self.produced:
+            ring = Ring(self._fresh(f"{statement.fetched.tile}_ring"), 2, (), tiles=True)
+            statement = attrs.evolve(statement, fetched=attrs.evolve(statement.fetched, ring=ring.name))
+            self.rings.append(ring)
+            self.single.add(ring.name)
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
         if statement.var in self.counts:

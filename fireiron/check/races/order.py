@@ -453,11 +453,11 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
     order that are given on; others are as far from the nearest of these as their numbers are.
     """
     turns = [event for trace in {id(one): one for one in traces}.values() for event in trace if isinstance(event, Turn)]
-    if all(event.ring.buffers for event in turns):
+    if not any(event.ring.is_order for event in turns):
         return {}
     filled: dict[str, set[int]] = {}
     for event in turns:
-        if event.arrivals is not None and (event.side is Side.FULL or not event.ring.buffers):
+        if event.arrivals is not None and (event.side is Side.FULL or event.ring.is_order):
             filled.setdefault(event.ring.name, set()).add(event.number)
     found: dict[str, dict[int, int]] = {event.ring.name: {} for event in turns}
     for event in turns:

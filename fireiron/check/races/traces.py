@@ -32,7 +32,9 @@ from fireiron.ir import (
     Exec,
     Fence,
     For,
+    Leave,
     Let,
+    NextTile,
     Release,
     Ring,
     Roles,
@@ -271,13 +273,16 @@ class Tracer:
         if id(statement) not in self.loops.ordered:
             self._list(statement.body, walk.into(statement))
             return
-        before = 0
+        before, value = 0, -1
         for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
             inside = walk.into(statement, value)
             if statement.taken is not None:
                 inside = attrs.evolve(inside, fixed=self._counted(statement, inside, before))
                 before += self._number(statement.growth, inside)
             self._list(statement.body, inside)
+        # A block that has no tile left learns so at one turn more.
+        last = next((number for number, one in enumerate(statement.body) if isinstance(one, Leave)), 0)
+        self._list(statement.body[:last], walk.into(statement, value + 1))
 
     def _counted(self, loop: For, walk: Walk, before: int) -> Mapping[str, int]:
         """The numbers that loops say, and how often the loops inside were taken before; and which tile it is, where these differ."""
@@ -395,6 +400,8 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Release: Tracer._turn,
     Roles: Tracer._nothing,
     Chain: Tracer._nothing,
+    NextTile: Tracer._nothing,  # between the waits for its ring's stage, see `tickets`
+    Leave: Tracer._nothing,  # whose turn without a tile a loop adds
     Skip: Tracer._nothing,  # of one thread's registers
 }
 """What a statement adds to a trace."""
