@@ -383,8 +383,8 @@ class Executable:
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
     def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, the fence of registers that they need, or in front of a
-        loop for the registers that it holds; an error where it has none.
+        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, the fence of registers that they need, or in front of
+        a loop for the registers that it holds; an error where it has none.
         """
         raise _undefined(self, "completion_text(self, printer, statement)")
 
