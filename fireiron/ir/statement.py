@@ -6,6 +6,7 @@ Units without work are a condition (`active`) on `Exec`, never control flow, so 
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -314,7 +315,7 @@ class Exec(Stmt):
     follows: bool = attrs.field(default=False, eq=False)
     origin: str | None = attrs.field(default=None, eq=False)
 
-    @property
+    @functools.cached_property
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
         tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
@@ -328,6 +329,11 @@ class Exec(Stmt):
             *tested,
             *(() if self.whole == FALSE else (self.whole,)),
         )
+
+    @functools.cached_property
+    def variables(self) -> frozenset[Var]:
+        """The variables of its expressions."""
+        return frozenset().union(*(value.variables() for value in self.expressions))
 
     @property
     def performed(self) -> Expr:
