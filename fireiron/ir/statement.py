@@ -91,7 +91,7 @@ class Instruction(Protocol):
         """The CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
         ...
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
         """The CUDA C++ for a commit of its asynchronous statements, a wait for them, or the fence of registers that they need."""
         ...
 

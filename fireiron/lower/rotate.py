@@ -70,8 +70,9 @@ class _Rotate:
             if statement.children:
                 statement = statement.rebuilt(tuple(self.rotated(child, known) for child in statement.children))
             if isinstance(statement, For) and statement.delay:
-                runs = statement.extent.substitute(known).low > 0
-                found += self._loop(attrs.evolve(statement, delay=()), *statement.delay, runs)
+                runs = max(statement.extent.low, statement.extent.substitute(known).low) > 0
+                step, behind = statement.delay
+                found += self._loop(attrs.evolve(statement, delay=()), step, behind, runs)
             else:
                 found.append(statement)
         return tuple(found)
