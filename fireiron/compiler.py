@@ -21,6 +21,7 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Decomposition, Executable, Node
 from fireiron.lower.allocate import allocate
+from fireiron.lower.alternate import alternate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
 from fireiron.lower.clamp import clamp
@@ -59,6 +60,7 @@ SEQUENTIAL: Passes = (
     ("asynchronous", asynchronous),
     ("prune", prune),
     ("specialize", specialize),
+    ("alternate", alternate),
     ("products", products),
 )
 """The passes that see a program without any synchronisation."""

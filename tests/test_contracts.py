@@ -130,7 +130,7 @@ def test_every_refinement_with_a_text_of_its_own_has_a_method():
     """By which the text evaluates; a chain says `.refine(...)` of the others."""
     methods = {(cls, name) for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy) for name in vars(cls)}
     by_verb = {"tile": TileStrategy, "split": SplitStrategy, "split_k": SplitKStrategy, "load": LoadStrategy, "epilog": EpilogStrategy}
-    names = {"permute": "swizzle"}
+    names = {"permute": "swizzle", "in_turns": "turns"}
     for module in extensions(refine):
         (one,) = family(module, Refinement)
         name = module.__name__.rpartition(".")[2]
@@ -632,6 +632,7 @@ SHARED = {
     "executable.follow": "how threads follow what something else makes them hold",
     "decomp.across": "reductions across threads, whose parts are leaves again",
     "decomp.masks": "where a mask holds for all of a tile, and which turns of a loop see nothing",
+    "decomp.behind": "what steps make of elements behind the end of a dimension, which are masked only where they would count",
     "decomp.unseen": "what a turn does whose elements a mask hides, by which a loop is allowed to leave it out",
     "decomp.region": "steps that warps may leave out: why that changes nothing, and who may ask",
     "decomp.hidden": "turns that a mask on integers in memory hides from a tile",

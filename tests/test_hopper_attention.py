@@ -19,7 +19,7 @@ from test_fused_attention import inputs, softmax
 from fireiron import *
 from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import Completion, For, Roles, execs, rewritten
+from fireiron.ir import Acquire, Completion, For, Roles, execs, rewritten
 from fireiron.ir.awaited import awaited
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hopper, hopper_attention
@@ -87,8 +87,63 @@ def test_simulated(sizes, values, options, problem):
 def test_delayed(sizes, options, problem):
     """Values are multiplied a turn later, and what changes nothing is left out."""
     program = programs(*sizes, {"chunk": 32}, options, True, **problem)
-    require_right(program, orders=(None, 2), ramp="slack" in options, **{name: options[name] for name in ("causal",) if name in options})
+    require_right(program, orders=(None, 2), ramp="slack" in options, **masks_of(options))
     assert "wgmma_wait<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("slack" in options)
+
+
+def masks_of(options):
+    """The options of a definition that hide keys."""
+    return {name: options[name] for name in ("causal", "window") if name in options}
+
+
+ONE_STAGE = ((64, 32, 16), {"bn": 16, "chunk": 16, "stages": 1}, {})
+WINDOW = ((80, 40, 16), {"bn": 16, "chunk": 16}, {"window": 20})
+"""The last rows see no key, so that a block has no turn, and neither a first one nor a last."""
+
+
+@pytest.mark.parametrize(("sizes", "values", "options"), (ONE_STAGE, WINDOW), ids=("one stage of two turns", "window"))
+def test_delayed_turns_of_a_ring(sizes, values, options):
+    """In one stage each turn is used between its own loads and the next ones; where a block has no turn, it waits for none."""
+    program = programs(*sizes, values, options, True)
+    require_right(program, orders=(2,), **masks_of(options))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(("sizes", "values", "options"), (ONE_STAGE, WINDOW), ids=("one stage of two turns", "window"))
+def test_missing_synchronization_of_delayed_turns_is_found(sizes, values, options):
+    """A fault that the check misses changes nothing, or the simulator refuses it."""
+    program = programs(*sizes, values, options, True, heads=4)
+    arrays, planted = inputs(program.spec), list(dropped(program.ir))
+    expected, _ = softmax(*arrays.values(), **masks_of(options))
+    found = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(found) > 30
+    for (_, faulty), fault in zip(planted, found, strict=True):
+        with contextlib.suppress(SimulationError):
+            if not fault:
+                got = simulate(faulty, arrays, order=random.Random(2)).outputs["O"]
+                np.testing.assert_allclose(got.astype(np.float32), expected, atol=3e-3)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("values", ({}, {"stages": 1}, {"stages": 3}))
+@pytest.mark.parametrize("options", ({"window": 20}, {"causal": True}, {"lse": True}))
+def test_delayed_at_run_time(values, options):
+    program = programs(sym("m"), sym("n"), 16, {"bn": 16, "chunk": 16, **values}, options, True)
+    for m, n in ((100, 100), (130, 64), (33, 33)):
+        if "causal" not in options or m == n:
+            require_right(program, {"m": m, "n": n}, orders=(3,), **masks_of(options))
+
+
+def test_a_wait_for_the_next_turn_is_found():
+    """Of one stage the first block of keys is waited for as if it were the second one."""
+    kernel = programs(*ONE_STAGE[0], ONE_STAGE[1], {}, True).ir
+    consumers = next(one for one in kernel.body if isinstance(one, Roles)).roles[0]
+    (first,) = (one for one in consumers.body if isinstance(one, Acquire) and one.ring == "k_sh_ring")
+
+    def edit(one):
+        return (attrs.evolve(one, number=one.number + 1),) if one is first else (one,)
+
+    assert errors(attrs.evolve(kernel, body=rewritten(kernel.body, edit)))
 
 
 def stored(order, **sizes):

@@ -346,6 +346,8 @@ class Statements:
             return self._chosen(turns)
         unroll = statement.unroll or self._indexes_registers(statement)
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
+        if statement.holds:
+            before = (*self._asynchronous(Completion.PRODUCT).completion_text(self.printer, statement), *before)
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]

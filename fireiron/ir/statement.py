@@ -196,7 +196,11 @@ class For(Stmt):
     `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length;
     with a `growth` other than 1, in which names of its body may be, it grows by so many at the end of each: the turns of a loop inside.
     `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
+    `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where they
+    are if the loop has no turn, too.
     Of a loop over tiles that are `fetched` the body says, until `specialize` makes it so, which tile it would be if all took equally long.
+    `turns` names two steps, behind the walk the registers that their products write: the products from the first to the second are issued
+    by one warpgroup after the other (see `alternate`).
     """
 
     var: Var
@@ -215,7 +219,9 @@ class For(Stmt):
     taken: Var | None = None
     growth: Expr = ONE
     delay: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
     fetched: Fetched | None = None
+    turns: tuple[str, ...] = ()
 
     def values(self, count: int) -> range:
         """The values of the variable, where the extent is `count`."""
@@ -519,7 +525,8 @@ class Ring:
     `offset`, first those of full stages.
 
     A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
-    the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits.
+    the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits. With `each` its turns are
+    not those of tiles, but of units of so many threads of one role: one turn after the other belongs to one unit after the other.
 
     One of `tiles` has no buffers either: behind its barriers lies an int for each stage, the number of the tile of that turn.
     """
@@ -531,6 +538,7 @@ class Ring:
     consumers: int = 0
     offset: int = 0
     tiles: bool = False
+    each: int = 0
 
     @property
     def is_order(self) -> bool:

@@ -133,6 +133,8 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     divergent = divergent | {var}
             case For(var=var, delay=(step, *_)) if final:
                 raise VerificationError(f"loop {var} delays {step}, and was not rotated")
+            case For(var=var, turns=(_, *_)) if final:
+                raise VerificationError(f"warpgroups take turns in loop {var}, and nothing orders them")
             case For(var=var, extent=extent):
                 _bound(extent, scope, statement)
                 _fresh(var, scope)

@@ -382,9 +382,9 @@ class Executable:
         """The declaration of a buffer in fragments, which only instructions like this one touch; an error where it has none."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, or the fence of registers that they need; an error
-        where it has none.
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, the fence of registers that they need, or in front of a
+        loop for the registers that it holds; an error where it has none.
         """
         raise _undefined(self, "completion_text(self, printer, statement)")
 

@@ -11,6 +11,7 @@ addition all but other additions. Operations of one warp need `seen` too, unless
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
@@ -460,11 +461,14 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
         if event.arrivals is not None and (event.side is Side.FULL or event.ring.is_order):
             filled.setdefault(event.ring.name, set()).add(event.number)
     found: dict[str, dict[int, int]] = {event.ring.name: {} for event in turns}
+    in_order = {name: sorted(numbers) for name, numbers in filled.items()}
     for event in turns:
         numbers = found[event.ring.name]
         if event.number not in numbers:
-            known = sorted(filled.get(event.ring.name, {event.number}))
-            position = min(range(len(known)), key=lambda one: abs(known[one] - event.number))
+            known = in_order.get(event.ring.name, [event.number])
+            behind = bisect.bisect_left(known, event.number)
+            near = range(max(behind - 1, 0), min(behind + 1, len(known)))
+            position = min(near, key=lambda one: abs(known[one] - event.number))
             numbers[event.number] = position + event.number - known[position]
     return found
 

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import attrs
 import numpy as np
@@ -96,7 +96,8 @@ class Touch:
 class Turn:
     """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, at turn `number`.
 
-    In a cluster a release goes to the blocks of these `ranks`, and so does what a load brings; none: to its own.
+    In a cluster a release goes to the blocks of these `ranks`, and so does what a load brings; none: to its own. `own` are the numbers of
+    the warps, where they differ.
     """
 
     ring: Ring
@@ -104,6 +105,11 @@ class Turn:
     number: int
     arrivals: tuple[int, ...] | None = None
     ranks: tuple[int, ...] = ()
+    own: tuple[int, ...] = ()
+
+    def of_warp(self, warp: int) -> Turn:
+        """The same for one warp of its role."""
+        return attrs.evolve(self, number=self.own[warp], own=())
 
     @functools.cached_property
     def stage(self) -> int:
@@ -219,7 +225,7 @@ class Tracer:
         found: list[Trace] = []
         for role in roles.roles:
             body = (*kernel.body[:position], *role.body, *kernel.body[position + 1 :])
-            found += [self._trace(body, lengths, rank)] * (1 if role.elected else -(-role.threads // WARP))
+            found += _by_warp(self._trace(body, lengths, rank), 1 if role.elected else -(-role.threads // WARP))
         return tuple(found)
 
     def _trace(self, body: Sequence[Stmt], lengths: Lengths, rank: int) -> Trace:
@@ -239,19 +245,20 @@ class Tracer:
 
     def _turn(self, statement: Acquire | Release, walk: Walk) -> None:
         ring = self.scene.kernel.ring(statement.ring)
-        number = self._number(statement.number, walk)
+        firsts = range(0, self.scene.kernel.workers, WARP) if ring.each else (0,)
+        numbers = tuple(self._number(statement.number, walk, thread) for thread in firsts)
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
             ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
-            walk.events.append(Turn(ring, statement.side, number, arrivals, ranks))
+            walk.events.append(Turn(ring, statement.side, numbers[0], arrivals, ranks, numbers if ring.each else ()))
 
-    def _number(self, value: Expr, walk: Walk) -> int:
-        """The number of a turn, where loops of unknown length have those that are assumed."""
+    def _number(self, value: Expr, walk: Walk, thread: int = 0) -> int:
+        """The number of a turn of a thread, where loops of unknown length have those that are assumed."""
         function = self.numbers.get(value)
         if function is None:
             lengths = {extent: Var(name) for name, extent in zip(self.named, walk.lengths, strict=True)}
             function = self.numbers[value] = compiled(_by_lengths(self.loops.opened(value), lengths))
-        return int(function({**self.named, **walk.fixed}))
+        return int(function({"thread": thread, **self.named, **walk.fixed}))
 
     def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
         """How many threads of each warp say that a stage is free; a producer's one thread says that it fills one."""
@@ -360,6 +367,20 @@ class Tracer:
         shift = self._number(site.stage, walk) * site.stride if site.stride else 0
         shift += rank * self.blocks.apart if site.space.shared else 0
         return site.space.footprint(pattern, shift)
+
+
+def _by_warp(trace: Trace, warps: int) -> list[Trace]:
+    """The trace of each warp of a role: one, but for turns whose numbers differ between them."""
+    several = [position for position, event in enumerate(trace) if isinstance(event, Turn) and event.own]
+    found: dict[tuple[int, ...], Trace] = {}
+    for warp in range(warps if several else 0):
+        own = [cast(Turn, trace[position]).of_warp(warp) for position in several]
+        key = tuple(one.number for one in own)
+        if key not in found:
+            replaced_by = dict(zip(several, own, strict=True))
+            found[key] = tuple(replaced_by.get(position, event) for position, event in enumerate(trace))
+    keys = [tuple(cast(Turn, trace[position]).own[warp] for position in several) for warp in range(warps)]
+    return [found[key] for key in keys] if several else [trace] * warps
 
 
 def _by_lengths(value: Expr, lengths: Mapping[Expr, Var]) -> Expr:
