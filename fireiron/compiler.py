@@ -232,7 +232,8 @@ class Program:
         kernel = next(reversed(stages.values()))
         for name, function in passes:
             with self.timed(name):
-                kernel = verify(function(kernel))
+                made = function(kernel)
+                kernel = kernel if made is kernel else verify(made)
             stages[name] = kernel
         return stages
 

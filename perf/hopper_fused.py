@@ -1,6 +1,6 @@
 """Fused kernels on Hopper, each verified on outputs that were NaN, and timed beside its peer in one run.
 
-    python perf/hopper_fused.py FOLDER [--sizes 512,4096] [--dims 64,128] [--rounds 5] [--tokens 16384] [--only attention,dual]
+    python perf/hopper_fused.py FOLDER [--sizes 512,4096] [--dims 64,128] [--rounds 5] [--tokens 16384] [--only attention,dual] [--regime busy]
 
 Attention: halves, arrays (b, h, m, d), 2048 elements in all heads of a token, causal and not, beside cuDNN (torch's
 scaled_dot_product_attention). Dual products and row sums, in registers and in shared memory, beside as many products of their size by torch; LSTM
@@ -58,7 +58,7 @@ def kernel_of(length, d, causal, tokens, values):
         return None
 
 
-def attention_rows(sizes, dims, tokens, rounds):
+def attention_rows(sizes, dims, tokens, rounds, regime="burst"):
     """Rows of the table: what, TFLOP/s of cuDNN, of each of ours, and the best ratio."""
     from fireiron.measure.timing import measure
 
@@ -80,10 +80,10 @@ def attention_rows(sizes, dims, tokens, rounds):
                 error = peers.error_of(calls[str(dict(values))][0], sets[0], causal)
                 print(f"right: {length} {d} {causal} {dict(values)}: error {error:.1e}", flush=True)
         work = 4 * tokens * length * peers.WIDTH / (2 if causal else 1)
-        yield row(f"attention {length} d {d}{' causal' if causal else ''}", measure(calls, rounds=rounds), work)
+        yield row(f"attention {length} d {d}{' causal' if causal else ''}", measure(calls, rounds=rounds, regime=regime), work)
 
 
-def product_rows(names, rounds):
+def product_rows(names, rounds, regime="burst"):
     """The same of products, beside the peers' of the same work."""
     from fireiron.measure.timing import measure
 
@@ -110,7 +110,7 @@ def product_rows(names, rounds):
             print(f"right: {name} {size} {values}", flush=True)
             calls[str(values)] = launches
         work = 2 * size**3 * (2 if module in (dual, lstm) else 1) if size else 2 * LAYERS[0] * LAYERS[1] ** 2 * LAYERS[2]
-        yield row(f"{name} {size}" if size else name, measure(calls, rounds=rounds), work)
+        yield row(f"{name} {size}" if size else name, measure(calls, rounds=rounds, regime=regime), work)
 
 
 def operands(spec):
@@ -197,13 +197,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--only", default=",".join(("attention", *PRODUCTS)))
+    parser.add_argument("--regime", choices=("burst", "busy"), default="burst")
     given = parser.parse_args()
     from fireiron.measure.timing import environment
 
     sizes, dims = ([int(one) for one in text.split(",")] for text in (given.sizes, given.dims))
     names = given.only.split(",")
-    rows = list(attention_rows(sizes, dims, given.tokens, given.rounds)) if "attention" in names else []
-    rows += product_rows([one for one in names if one in PRODUCTS], given.rounds)
+    rows = list(attention_rows(sizes, dims, given.tokens, given.rounds, given.regime)) if "attention" in names else []
+    rows += product_rows([one for one in names if one in PRODUCTS], given.rounds, given.regime)
     table = tabulate(
         [one[:-1] for one in rows], ("what", "peer TFLOP/s", "ours TFLOP/s", "us", "ratio", "values"), floatfmt=".4g", tablefmt="github"
     )

@@ -15,7 +15,7 @@ While one product runs the next one is issued; then the stages of the first one 
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_engine, by_warpgroups, fitting, orders, product, staged, stored, unaligned
+from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored, unaligned
 
 SIZES = (4096, 4096, 4096)
 

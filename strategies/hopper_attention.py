@@ -27,8 +27,8 @@ made; `in_order` and `causal_in_order` first finish a block. `held` and `causal_
 elements leave none. `causal_dynamic` and `causal_dynamic_held` have a block for each multiprocessor, which takes the longest tile that is
 left when it is free: none waits for the last ones, and each stores a tile while its next one is loaded.
 
-With heads of up to 64 elements exponentials take as long as products, and three warpgroups (192 rows) are 8 % faster than two, four (256 rows,
-64 keys) where they fit the length better; these only `in_turns`, where they issue products one after the other (7 %).
+With heads of up to 64 elements exponentials take as long as products, and three warpgroups (192 rows) are 8 % faster than two, four (256
+rows, 64 keys) where they fit the length better; these only `in_turns`, where they issue products one after the other (7 %).
 """
 
 import math

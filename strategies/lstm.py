@@ -20,7 +20,7 @@ a tile. `defaults` are for other sizes.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import by_engine, by_warpgroups, few_rows, orders, product, staged, stored
+from fireiron.strategies._fused import by_warpgroups, few_rows, orders, product, staged, stored
 
 SIZES = (4096, 4096, 4096)
 

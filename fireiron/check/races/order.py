@@ -182,10 +182,10 @@ class Order:
         return f"agent {agent.warp}" + (f" of block {agent.rank} of the cluster" if len(self.reached) > 1 else "")
 
     def _advance(self, agent: Agent) -> bool:
-        start = agent.position
-        while agent.position < len(agent.trace):
-            event = agent.trace[agent.position]
-            if not self.rules[type(event)](self, agent, event):
+        start, trace, rules = agent.position, agent.trace, self.rules
+        while agent.position < len(trace):
+            event = trace[agent.position]
+            if not rules[type(event)](self, agent, event):
                 break
             agent.position += 1
         return agent.position > start
@@ -234,10 +234,12 @@ class Order:
             return True
         if event.side is Side.FULL:
             phases.bytes += event.ring.bytes
+        count = event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0
         for rank in event.ranks or (agent.rank,):
-            for _ in range(event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0):
-                if rank == agent.rank or self._reaches(agent, rank, str(event)):
-                    self._phases_of(event, rank).arrive(agent.seen, agent.over)
+            if count and (rank == agent.rank or self._reaches(agent, rank, str(event))):
+                there = phases if rank == agent.rank else self._phases_of(event, rank)
+                for _ in range(count):
+                    there.arrive(agent.seen, agent.over)
         return True
 
     def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int) -> None:

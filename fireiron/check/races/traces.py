@@ -20,7 +20,7 @@ from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, element_tests, stages
 from fireiron.check.races.tiles import PIECE
-from fireiron.check.scene import Scene, Use
+from fireiron.check.scene import Array, Scene, Use
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -45,7 +45,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.values.expr import ZERO, Expr, Mod, Var, as_expr, compiled, conjuncts, constant, mod, replaced
+from fireiron.values.expr import TRUE, ZERO, Expr, Mod, Var, as_expr, compiled, conjuncts, constant, mod, replaced
 
 
 class Kind(enum.IntEnum):
@@ -205,6 +205,8 @@ class Tracer:
             if all(one.use.access is not use.access for one in sites):
                 sites.append(self._site(use))
         self.patterns: dict[Any, Pattern] = {}
+        self.rings = {one.name: one for one in scene.kernel.rings}
+        self.turns: dict[Any, Turn] = {}
         self.numbers: dict[Expr, Callable[[Mapping[str, Any]], Any]] = {}
         self.named: Mapping[str, int] = {}
         self.steps = 0
@@ -244,13 +246,20 @@ class Tracer:
         pass
 
     def _turn(self, statement: Acquire | Release, walk: Walk) -> None:
-        ring = self.scene.kernel.ring(statement.ring)
+        ring = self.rings[statement.ring]
         firsts = range(0, self.scene.kernel.workers, WARP) if ring.each else (0,)
         numbers = tuple(self._number(statement.number, walk, thread) for thread in firsts)
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
             ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
-            walk.events.append(Turn(ring, statement.side, numbers[0], arrivals, ranks, numbers if ring.each else ()))
+            walk.events.append(self._same(ring.name, statement.side, numbers[0], arrivals, ranks, numbers if ring.each else ()))
+
+    def _same(self, ring: str, *how: Any) -> Turn:
+        """A turn of a ring, one object for all that are equal."""
+        found = self.turns.get((ring, *how))
+        if found is None:
+            found = self.turns[ring, *how] = Turn(self.rings[ring], *how)
+        return found
 
     def _number(self, value: Expr, walk: Walk, thread: int = 0) -> int:
         """The number of a turn of a thread, where loops of unknown length have those that are assumed."""
@@ -265,6 +274,8 @@ class Tracer:
         if statement.side is Side.FULL:
             return (1,) * (self.scene.kernel.workers // WARP + 1)
         threads = self.scene.threads
+        if statement.active == TRUE:
+            return self.all_threads
         conditions = [one for one in conjuncts(statement.active) if decided(one, self.scene, walk.fixed, walk.lengths) is None]
         if any(decided(one, self.scene, walk.fixed, walk.lengths) is False for one in conjuncts(statement.active)):
             return (0,)
@@ -272,7 +283,12 @@ class Tracer:
         speaking = np.ones(threads.shape, dtype=bool)
         for one in conditions:
             speaking &= frame.full(one).astype(bool)
-        return tuple(int(count) for count in np.add.reduceat(speaking, np.arange(0, threads.size, WARP)))
+        return _by_warps(speaking)
+
+    @functools.cached_property
+    def all_threads(self) -> tuple[int, ...]:
+        """The arrivals of each warp where every thread arrives."""
+        return _by_warps(np.ones(self.scene.threads.shape, dtype=bool))
 
     def _loop(self, statement: For, walk: Walk) -> None:
         if constant(statement.extent) == 0 or not self.loops.matters(statement):
@@ -313,10 +329,10 @@ class Tracer:
 
     def _load(self, statement: Exec, site: Site, walk: Walk) -> None:
         """A load, in each block that it arrives in."""
-        ring, number = self.scene.kernel.ring(statement.ring), self._number(statement.turn, walk)
+        number = self._number(statement.turn, walk)
         peers = () if statement.multicast is None else (statement.multicast,)
         for rank in self.blocks.ranks(peers, walk.rank) or (walk.rank,):
-            turn = Turn(ring, Side.FULL, number, None, (rank,))
+            turn = self._same(statement.ring, Side.FULL, number, None, (rank,))
             walk.events.append(Touch(self.steps, self._footprint(site, walk, rank), walk.fixed, site.kind, site.under_way, turn))
 
     # -------------------------------------------------------------------------------------- accesses
@@ -381,6 +397,11 @@ def _by_warp(trace: Trace, warps: int) -> list[Trace]:
             found[key] = tuple(replaced_by.get(position, event) for position, event in enumerate(trace))
     keys = [tuple(cast(Turn, trace[position]).own[warp] for position in several) for warp in range(warps)]
     return [found[key] for key in keys] if several else [trace] * warps
+
+
+def _by_warps(threads: Array) -> tuple[int, ...]:
+    """How many threads of each warp it holds for."""
+    return tuple(int(count) for count in np.add.reduceat(threads, np.arange(0, threads.size, WARP)))
 
 
 def _by_lengths(value: Expr, lengths: Mapping[Expr, Var]) -> Expr:
