@@ -357,8 +357,8 @@ MUTANTS = [
     *mutants(
         "lower/specialize.py",
         "test_rings_by_users",
-        ("turns of several lists", "stage = None if fill.ring not in self.several else", "stage = None if True else"),
-        ("the stage of an access", "and stage in (None, access.copy)", ""),
+        ("turns of several lists", "if fill.ring in self.several else None", "if False else None"),
+        ("the stage of an access", "and (stage is None or same(stage, access.copy))", ""),
     ),
     *mutants(
         "lower/pipeline.py",

@@ -72,7 +72,8 @@ class _Rotate:
                 statement = statement.rebuilt(tuple(self.rotated(child, known) for child in statement.children))
             if isinstance(statement, For) and statement.delay:
                 runs = statement.extent.substitute(known).low > 0
-                found += self._loop(attrs.evolve(statement, delay=()), *statement.delay, runs)
+                step, behind = statement.delay
+                found += self._loop(attrs.evolve(statement, delay=()), step, behind, runs)
             else:
                 found.append(statement)
         return tuple(found)
