@@ -20,9 +20,7 @@ from tabulate import tabulate
 from fireiron.errors import FireironError
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper_attention, lstm, mlp
 
-DYNAMIC = tuple(
-    {"slack": 8, "dynamic": True, **one} for one in ({"held": True}, {"held": True, "together": 4}, {"held": True, "together": 16}, {})
-)
+DYNAMIC = tuple({"slack": 8, "dynamic": True, "held": True, "together": together} for together in (16, 8, 4, 2))
 VALUES = {
     64: (
         {"slack": 8, "held": True},
