@@ -1021,6 +1021,26 @@ MUTANTS = [
         "test_turns_of_warpgroups",
         ("turns of each warp", "firsts = range(0, self.scene.kernel.workers, WARP) if ring.each else (0,)", "firsts = (0,) * (self.scene.kernel.workers // WARP)"),
     ),
+    *mutants(
+        "check/kept.py",
+        "test_build_gate",
+        ("loops of several iterations", "isinstance(one, For) and constant(one.extent) != 1]", "isinstance(one, For) and constant(one.extent) == 1]"),
+        ("factors that are computed", "{name: one for name, one in factors.items() if name in written}", "{}"),
+        ("as many registers", "if _bytes(kernel, other) == _bytes(kernel, kept) and", "if"),
+        ("behind the product", "behind = [*inside[last + 1 :], *inside[: last + 1]]", "behind = inside"),
+        ("written before it is read", "next((True in touch for touch in touches if touch), False)", "any(True in touch for touch in touches)"),
+    ),
+    *mutants(
+        "gpu/clobbered.py",
+        "test_build_gate",
+        ("registers of a load", 'return int(name[-1]) if name[-1] in "24" else 1', "return 1"),
+        ("a write under a condition", "        if own and code[position].guarded:\n", "        if False:\n"),
+        ("the way round a loop", "            yield labels[match[1]]\n", "            pass\n"),
+        ("a branch to an address", "int(match[1], 16))", "-1)"),
+        ("behind the end", 'ends = one.name.split(".")[0] in ("BRA", "EXIT", "RET") and not one.guarded', "ends = not one.guarded"),
+        ("writers of both kinds", "if len(kinds) > 1:", "if kinds:"),
+        ("that it is refused", "    if found:\n        raise LaunchError(", "    if False:\n        raise LaunchError("),
+    ),
 ]  # fmt: skip
 
 assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

@@ -295,10 +295,12 @@ class _Reader:
         name = "" if self.role is None else self.role.name
         match one:
             case Barrier():
-                return Point(name, loops, f"barrier {one.scope}", _of_barrier(one), _grouped(one.orders), self._why_barrier(one))
+                orders = [order for order in one.orders if order.before.completion is not Completion.PRODUCT]  # these are waited for
+                return Point(name, loops, f"barrier {one.scope}", _of_barrier(one), _grouped(orders or one.orders), self._why_barrier(one))
             case Wait():
                 kind = f"wait {_UNDER_WAY[one.completion]} {one.groups}"
-                return Point(name, loops, kind, self._unit(one.completion), _grouped(one.orders), self._why_wait(one))
+                orders = [order for order in one.orders if order.before.completion is one.completion]  # others are done already
+                return Point(name, loops, kind, self._unit(one.completion), _grouped(orders or one.orders), self._why_wait(one))
             case Fence(reach=Reach.REGISTERS):
                 why = "wgmma takes registers as they were at this fence: without it what threads did to them may come later"
                 return Point(name, loops, "fence registers", "each warpgroup", _grouped(one.orders), why)
@@ -362,9 +364,10 @@ class _Reader:
             why = _why_acquire(one, ring)
             scope = "one thread" if self.role is not None and self.role.elected else "each thread"
         else:
-            why = _why_release(one, ring, len(conjuncts(one.active)))
-            if not full and self.several and self.waited is not None and any(user.completion is Completion.PRODUCT for user in users):
-                why = f"{why}; the wait in front ({self.waited.reason}) leaves no group that reads it"
+            waited = None
+            if not full and self.several and any(user.completion is Completion.PRODUCT for user in users):
+                waited = self.waited
+            why = _why_release(one, ring, waited)
             scope = "one thread" if full else "one lane a warp"
         verb = "acquire" if isinstance(one, Acquire) else "release"
         return Point(role, loops, f"{verb} {one.side.value} {ring.name}", scope, _grouped(orders), why)
@@ -388,10 +391,11 @@ def _why_acquire(acquire: Acquire, ring: Ring) -> str:
     if ring.each:
         return f"mbarrier {stage}, a phase a round: over when the warpgroup before has issued its products; the first turn passes"
     first = "the first turn passes" if ring.stages == 1 else f"the first {ring.stages} turns pass"
-    return f"mbarrier of stage {stage}, phase {(round_ + 1) % 2}: over with {_arrivals(ring)} for the turn {ring.stages} before; {first}"
+    before = "before" if ring.stages == 1 else f"{ring.stages} turns before"
+    return f"mbarrier of stage {stage}, phase {(round_ + 1) % 2}: over with {_arrivals(ring)} that give back the turn {before}; {first}"
 
 
-def _why_release(release: Release, ring: Ring, conditions: int) -> str:
+def _why_release(release: Release, ring: Ring, waited: Wait | None) -> str:
     stage = release.number % ring.stages
     if release.side is Side.FULL and ring.tiles:
         return f"the one arrival at the mbarrier of stage {stage}, behind the number"
@@ -399,7 +403,9 @@ def _why_release(release: Release, ring: Ring, conditions: int) -> str:
         return f"the one arrival at the mbarrier of stage {stage}, which announces {ring.bytes} bytes: TMA counts them, no thread does"
     if ring.each:
         return f"one of {_arrivals(ring)} at mbarrier {stage}, behind which the next warpgroup issues its products"
-    late = "; a turn whose products are done by now" if conditions > 1 else ""
+    late = "; a turn whose products are done by now" if len(conjuncts(release.active)) > 1 else ""
+    if waited is not None:
+        late = f"; the wait in front ({waited.reason}) leaves no group that reads it"
     there = f" in each of the blocks {_ranks(release.to)}, which send to this one" if release.to else ""
     return f"one of {_arrivals(ring)} at the mbarrier of stage {stage}{there}{late}"
 
@@ -508,7 +514,7 @@ def _ring_text(ring: RingAccount, file: str) -> str:
         *(("shared", f"{name}: each of {count} blocks loads a part, and sends it to blocks {ranks}") for name, count, ranks in ring.shared),
         ("in flight", f"{ring.in_flight}; {ring.why}"),
     )
-    head = f"ring {ring.name}: {', '.join(ring.buffers)}; {ring.stages} stages of {ring.bytes} bytes"
+    head = f"ring {ring.name}: {', '.join(ring.buffers)}; {ring.stages} stage{'s' if ring.stages > 1 else ''} of {ring.bytes} bytes"
     return "\n".join([head, *(f"  {name:<9}  {value}" for name, value in rows)])
 
 
