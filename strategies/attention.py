@@ -156,14 +156,13 @@ def values(spec, target=None):
     whole = all((constant(spec.size(dim)) or 1) % 128 == 0 for dim in "mn")
     few = {"bn": 128, "wm": 32, "parts": 1 if masks(spec.starter) else 8} if whole else {"bn": 64, "wm": 32, "parts": 1}
     wide = few if d <= 64 else {"bn": 64, "wm": 32, "parts": 4} if d <= 128 else {"bn": 32, "wm": 16, "parts": 1}
+    if target is not None and not known and not before(100, target):
+        wide["parts"] = min(wide["parts"], 2)  # conditions on lengths want registers, too, as ptxas hands them out for Blackwell
     large = target is None or as_architecture(target).shared_per_block >= 128 * 1024
     return {"bm": 64 if m <= 64 or (d > 128 and not large) else 128, "stages": 2, **wide}
 
 
-def causal_values(spec, target=None):
-    """On Blackwell the conditions on lengths that are not known want registers, too: fragments of fewer keys fit beside them."""
-    found, known = values(spec, target), all(constant(spec.size(dim)) is not None for dim in "mn")
-    return found if known or target is None or before(100, target) else {**found, "parts": min(found["parts"], 2)}
+causal_values = values
 
 
 def steady_values(spec, target=None):

@@ -67,7 +67,7 @@ def test_defaults_for_any_sizes_do_not_spill(name, target):
     if not serves[target]:
         pytest.skip(f"no NVRTC for {target}")
     report = resources(name, target, ANY_SIZES[name])
-    assert report is not None and whole(report)
+    assert whole(report) if report is not None else (name, target) == ("hmma_turing", "sm_70"), "instructions of Turing"
 
 
 @pytest.mark.parametrize("name", ("attention", "mlp"))
