@@ -150,8 +150,6 @@ def test_products_under_way_behind_a_loop_that_may_have_no_turn():
     assert "hold(" not in whole.cuda
 
 
-
-
 def forms(module):
     """The complete strategies of a module of the library, by name; those of their parts, copies say, are for other specs."""
     kind = type(module.strategy.start)
