@@ -130,7 +130,7 @@ def test_every_refinement_with_a_text_of_its_own_has_a_method():
     """By which the text evaluates; a chain says `.refine(...)` of the others."""
     methods = {(cls, name) for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy) for name in vars(cls)}
     by_verb = {"tile": TileStrategy, "split": SplitStrategy, "split_k": SplitKStrategy, "load": LoadStrategy, "epilog": EpilogStrategy}
-    names = {"permute": "swizzle"}
+    names = {"permute": "swizzle", "in_turns": "turns"}
     for module in extensions(refine):
         (one,) = family(module, Refinement)
         name = module.__name__.rpartition(".")[2]

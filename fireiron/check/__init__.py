@@ -1,4 +1,5 @@
-"""Static checks of the kernel IR: races, bounds, alignment, bank conflicts, coalescing, resources, refinements without effect.
+"""Static checks of the kernel IR: races, registers that nothing was put into, bounds, alignment, bank conflicts, coalescing, resources,
+refinements without effect.
 
 May import: values, specs, ir.
 """
@@ -12,6 +13,7 @@ from fireiron.check.coalescing import check_coalescing
 from fireiron.check.finding import Finding, ordered, table
 from fireiron.check.ineffective import check_ineffective
 from fireiron.check.kept import check_kept
+from fireiron.check.loaded import check_loaded
 from fireiron.check.products import check_products
 from fireiron.check.races import check_races
 from fireiron.check.resources import check_resources
@@ -20,8 +22,8 @@ from fireiron.check.tickets import check_tickets
 from fireiron.ir import Kernel
 
 CHECKS = (
-    check_races, check_products, check_kept, check_bounds, check_alignment, check_banks, check_coalescing, check_resources,
-    check_ineffective, check_tickets,
+    check_races, check_products, check_kept, check_loaded, check_bounds, check_alignment, check_banks, check_coalescing,
+    check_resources, check_ineffective, check_tickets,
 )  # fmt: skip
 """All checks, each from a `Scene` to findings."""
 
@@ -50,6 +52,7 @@ __all__ = [
     "check_coalescing",
     "check_ineffective",
     "check_kept",
+    "check_loaded",
     "check_products",
     "check_races",
     "check_resources",

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         if gpu and arguments.blocks is not None:
             raise ArgumentError("a sample of blocks is simulated, there is none on a GPU", hint="--simulate, or leave --blocks out")
         architecture = arguments.arch or (target_for(launch.device_arch()) if gpu else None)
-        program = strategy_of(arguments).program(architecture)
+        program = strategy_of(arguments, architecture=architecture).program(architecture)
         _ = program.ir  # refused before a line is printed
     symbols = _symbol_values(program.spec, arguments)
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed

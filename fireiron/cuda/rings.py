@@ -149,7 +149,8 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             yield f"__shared__ unsigned long long {ring.name}[{ring.barrier_bytes // 8}];"
         init = printer.function(INIT)
         if ring.is_order:
-            yield Noted(f"const unsigned {empty} = {address}({start});", f"{ring.stages} barriers: products of the tile before are done")
+            said = "turns of warpgroups are over" if ring.each else "products of the tile before are done"
+            yield Noted(f"const unsigned {empty} = {address}({start});", f"{ring.stages} barriers: {said}")
             inits.append(
                 Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", (f"{init}({empty} + stage * 8, {ring.consumers});",))
             )
@@ -181,7 +182,7 @@ def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
         else f"{_held(ring)} of this turn are {state}"
     )
     if ring.is_order:
-        note = "the products of the tile before are done"
+        note = "the turn of this warpgroup" if ring.each else "the products of the tile before are done"
     return [Noted(f"{printer.function(WAIT)}({barrier}, {printer.expression(parity)});", note)]
 
 

@@ -329,7 +329,7 @@ class _Reader:
                 said[key] = True
             elif key in _LOOP_NUMBERS:
                 said[key] = _number(value, key)
-            elif key == "delay" and len(value.split(":")) == 2:
+            elif key in ("delay", "turns") and len(value.split(":")) == 2:
                 said[key] = tuple(value.split(":"))
             elif key == "fetched" and len(parts := value.split(":")) == 2:
                 said[key] = Fetched(parts[0], read_expression(parts[1], scope.values))

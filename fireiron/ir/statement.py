@@ -6,6 +6,7 @@ Units without work are a condition (`active`) on `Exec`, never control flow, so 
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -196,9 +197,11 @@ class For(Stmt):
     `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length;
     with a `growth` other than 1, in which names of its body may be, it grows by so many at the end of each: the turns of a loop inside.
     `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
-    `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where they
-    are if the loop has no turn, too.
+    `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where
+    they are if the loop has no turn, too.
     Of a loop over tiles that are `fetched` the body says, until `specialize` makes it so, which tile it would be if all took equally long.
+    `turns` names two steps, behind the walk the registers that their products write: the products from the first to the second are issued
+    by one warpgroup after the other (see `alternate`).
     """
 
     var: Var
@@ -219,6 +222,7 @@ class For(Stmt):
     delay: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
     fetched: Fetched | None = None
+    turns: tuple[str, ...] = ()
 
     def values(self, count: int) -> range:
         """The values of the variable, where the extent is `count`."""
@@ -311,7 +315,7 @@ class Exec(Stmt):
     follows: bool = attrs.field(default=False, eq=False)
     origin: str | None = attrs.field(default=None, eq=False)
 
-    @property
+    @functools.cached_property
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
         tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
@@ -325,6 +329,11 @@ class Exec(Stmt):
             *tested,
             *(() if self.whole == FALSE else (self.whole,)),
         )
+
+    @functools.cached_property
+    def variables(self) -> frozenset[Var]:
+        """The variables of its expressions."""
+        return frozenset().union(*(value.variables() for value in self.expressions))
 
     @property
     def performed(self) -> Expr:
@@ -522,7 +531,8 @@ class Ring:
     `offset`, first those of full stages.
 
     A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
-    the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits.
+    the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits. With `each` its turns are
+    not those of tiles, but of units of so many threads of one role: one turn after the other belongs to one unit after the other.
 
     One of `tiles` has no buffers either: behind its barriers lies an int for each stage, the number of the tile of that turn.
     """
@@ -534,6 +544,7 @@ class Ring:
     consumers: int = 0
     offset: int = 0
     tiles: bool = False
+    each: int = 0
 
     @property
     def is_order(self) -> bool:

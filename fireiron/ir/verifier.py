@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Mapping
 
 from fireiron.errors import VerificationError
+from fireiron.ir.access import Buffer
 from fireiron.ir.kernel import Kernel, buffer_table
-from fireiron.ir.rewrite import execs, statements
+from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
 from fireiron.ir.statement import (
     Acquire,
     Barrier,
@@ -65,6 +66,8 @@ def _verify_cluster(kernel: Kernel) -> None:
     if cluster is not None and kernel.grid.factor % cluster.blocks:
         raise VerificationError(f"{kernel.grid} blocks are no whole clusters of {cluster.blocks}")
     for one in statements(kernel.body):
+        if not isinstance(one, (ClusterBarrier, Exec, Release)):
+            continue
         if isinstance(one, ClusterBarrier) and (cluster is None or all(one is not other for other in kernel.body)):
             raise VerificationError("a barrier of a cluster stands where not all threads of its blocks come once")
         across = (isinstance(one, Exec) and one.multicast is not None) or (isinstance(one, Release) and bool(one.to))
@@ -133,6 +136,8 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     divergent = divergent | {var}
             case For(var=var, delay=(step, *_)) if final:
                 raise VerificationError(f"loop {var} delays {step}, and was not rotated")
+            case For(var=var, turns=(_, *_)) if final:
+                raise VerificationError(f"warpgroups take turns in loop {var}, and nothing orders them")
             case For(var=var, extent=extent):
                 _bound(extent, scope, statement)
                 _fresh(var, scope)
@@ -255,13 +260,20 @@ def _described(statement: Stmt) -> str:
 
 
 def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], final: bool) -> None:
-    for value in statement.expressions:
-        _bound(value, scope, statement)
+    if any((known := scope.get(var.name)) is not var and known != var for var in statement.variables):
+        for value in statement.expressions:
+            _bound(value, scope, statement)
+    _verify_accesses(statement, kernel.buffers, final)
+
+
+@by_identities  # most statements of a program are those of the program before the pass, on the same buffers
+def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) -> None:
+    """A statement's accesses are those of its spec, and fit the buffers."""
     if len(statement.accesses) != len(statement.spec.operands):
         raise VerificationError(f"{_described(statement)}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
     if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
         raise VerificationError(f"{_described(statement)}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
-    table = buffer_table(kernel)
+    table = _table(buffers)
     for access in statement.accesses:
         if access.buffer not in table:
             raise VerificationError(f"{_described(statement)}: unknown buffer {access.buffer}")
@@ -276,6 +288,11 @@ def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], fina
         _verify_pieces(statement)
     elif final and not statement.collective and not statement.instruction.tests_edges:
         raise VerificationError(f"{_described(statement)}: nothing says which of its elements are stored", hint="the pass guard comes last")
+
+
+@by_identity
+def _table(buffers: tuple[Buffer, ...]) -> Mapping[str, Buffer]:
+    return {buffer.name: buffer for buffer in buffers}
 
 
 def _verify_pieces(statement: Exec) -> None:

@@ -49,6 +49,12 @@ WARP_THREADS, GROUP_THREADS = 32, 128
 KEPT = 40
 """Registers that a thread of a producing warpgroup keeps: 24 are the least, with which some producers spill."""
 
+KEPT_AT_LEAST = 32
+"""The same where consumers want more than they would get otherwise."""
+
+SPARE = 16
+"""Registers that a consumer should have beside those of its data, for addresses, conditions and what the compiler keeps twice."""
+
 KEPT_IN_CLUSTER = 56
 """The same where it sends to other blocks: of those with 40 some spill; consumers of two warpgroups get as many as with 48."""
 
@@ -57,6 +63,8 @@ FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit, Skip)
 
 REGISTERS = 65536
 """Registers of a multiprocessor, and so of a block at most."""
+
+REGISTER_BYTES = 4
 
 MOST_THREADS = 1024
 """Threads of a block at most."""
@@ -84,12 +92,11 @@ def specialize(kernel: Kernel) -> Kernel:
     turns = {ring.name: {one.turn for one, _ in execs(kernel.body) if one.ring == ring.name} for ring in rings}
     several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
     consume = _Consumers({ring.name: ring for ring in rings}, equal(lane, 0), _fillers(kernel), several)
-    kept = KEPT if kernel.cluster is None else KEPT_IN_CLUSTER
     if any(ring.tiles for ring in rings):
         kernel = attrs.evolve(kernel, counter=Counter(_fresh(kernel, "tiles_taken")))
-    if any(ring.is_order for ring in rings):
-        return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, kept)
-    kept, given = _registers(kernel.workers, producers, kept, kernel.resident)
+    if any(ring.is_order and not ring.each for ring in rings):
+        return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, KEPT)  # in no cluster
+    kept, given = _registers(kernel.workers, producers, _kept(kernel, producers), kernel.resident)
     roles = Roles(
         (
             Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
@@ -180,6 +187,8 @@ def _counted(kernel: Kernel, ring: Ring) -> Ring:
     sizes: dict[Expr, int] = {}
     for one in (load for load, _ in execs(kernel.body) if load.ring == ring.name):
         sizes[one.turn] = sizes.get(one.turn, 0) + _brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes
+    if ring.each:
+        return attrs.evolve(ring, consumers=ring.each // WARP_THREADS)
     size = max(sizes.values(), default=0)
     blocks = len({rank for peers in _fillers(kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
     return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS) * blocks)
@@ -197,6 +206,15 @@ def _fillers(kernel: Kernel) -> dict[str, tuple[Peers, ...]]:
         if one.multicast is not None:
             found.setdefault(one.ring, {})[one.multicast] = None
     return {ring: tuple(peers) for ring, peers in found.items()}
+
+
+def _kept(kernel: Kernel, producers: int) -> int:
+    """The registers that each thread of the producer should keep: fewer where that gives consumers more, and their data want it."""
+    if kernel.cluster is not None:
+        return KEPT_IN_CLUSTER
+    data = sum(one.tensor.copies * one.elements.high * one.dtype.bytes for one in kernel.buffers if one.memory.private) // REGISTER_BYTES
+    given = [_registers(kernel.workers, producers, kept, kernel.resident)[1] for kept in (KEPT, KEPT_AT_LEAST)]
+    return KEPT_AT_LEAST if 0 < given[0] < given[1] and data + SPARE > given[0] else KEPT
 
 
 def _registers(workers: int, producers: int, kept: int, resident: int) -> tuple[int, int]:
@@ -372,7 +390,7 @@ class _Consumers:
 
     def _ordered(self, loop: For) -> tuple[Stmt, ...]:
         """The loop over a ring's turns, in the order of tiles where groups take these in turns: one behind the other's last products."""
-        order = next((ring for ring in self.rings.values() if ring.is_order), None)
+        order = next((ring for ring in self.rings.values() if ring.is_order and not ring.each), None)
         if order is None or self.tile is None:
             return (loop,)
         release = Release(order.name, Side.EMPTY, self.tile, self.first)

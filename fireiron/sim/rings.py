@@ -275,6 +275,10 @@ class Rings:
             return "the producer has announced it" if found else "the producer has not announced it"
         before = turn - ring.stages
         found = self.released.get((ring.name, side, before), [])
+        if ring.each:
+            return f"turn {before} has {'' if found else 'not '}been given on" + (
+                f" by {warps(warp for _, warp in found)}" if found else ""
+            )
         if before < 0:
             return "it is the first of its stage"
         if len(self.cluster) > 1:
