@@ -14,6 +14,7 @@ that are there `cypress.md`; with `--page` a plot of each, too (`.svg`, with mat
 """
 
 import argparse
+import inspect
 import json
 import math
 from pathlib import Path
@@ -71,6 +72,13 @@ def forms_of(strategy, base, changes):
         known = mapped.tunables()
         found[f"form {name}"] = mapped.with_(**{key: value for key, value in {**base, **(values or {})}.items() if key in known})
     return found
+
+
+def choices_of(strategy, *choices):
+    """Strategies by name, `ours {}`; choices of what this strategy has not are left out."""
+    known = {name: one.values for name, one in strategy.tunables().items()}
+    legal = [one for one in choices if all(value in known.get(name, ()) for name, value in one.items())]
+    return {f"ours {one or ''}".strip(): strategy.with_(**one) for one in legal}
 
 
 class Experiment:
@@ -194,7 +202,7 @@ class Dual(Experiment):
 
     def jobs(self, n, forms):
         base = dual.hopper
-        found = {"ours": {}, "ours depth 4": {"depth": 4}, "ours bk 32": {"bk": 32, "stages": 4, "depth": 4}}
+        choices = ({}, {"depth": 4}, {"bk": 32, "stages": 4, "depth": 4}, {"bands": 8}, {"bm": 192, "bn": 192}, {"depth": 2, "chunk": 128})
         mappings = {
             "no producer": None,
             "a block for each tile": {"blocks": 65536},
@@ -202,8 +210,7 @@ class Dual(Experiment):
             "a wait for each product": {"fly": 0},
             "128x128": {"bn": 128, "stages": 4, "depth": 4},
         }
-        strategies = {name: base.with_(**values) for name, values in found.items()}
-        return [(strategies | (forms_of(base, {}, mappings) if forms else {}), dual.spec(n, n, n))]
+        return [(choices_of(base, *choices) | (forms_of(base, {}, mappings) if forms else {}), dual.spec(n, n, n))]
 
     def tensors(self, n):
         """`(a, both, d)`, of all sets."""
@@ -245,12 +252,12 @@ class RowSum(Experiment):
 
     def jobs(self, n, forms):
         base = gemm_row_sum.hopper
-        strategies = {name: base.with_(**values) for name, values in {"ours": {}, "ours 3 stages": {"stages": 3}}.items()}
+        choices = ({}, {"stages": 3}, {"stages": 4, "chunk": 64}, {"bands": 4}, {"bm": 256, "bn": 192, "wm": 128, "chunk": 64})
+        strategies = choices_of(base, *choices)
         mappings = {"no producer": None, "a block for each tile": {"blocks": 65536}, "3 stages": {"stages": 3}, "2 stages": {"stages": 2}}
         strategies |= forms_of(base, {}, mappings) if forms else {}
-        for name in IN_SHARED if forms else ():
-            if hasattr(gemm_row_sum, name):
-                strategies["form sums in shared memory"] = getattr(gemm_row_sum, name)
+        if forms and IN_SHARED in vars(gemm_row_sum):
+            strategies["form sums in shared memory"] = vars(gemm_row_sum)[IN_SHARED]
         return [(strategies, gemm_row_sum.spec(n, n, n))]
 
     def tensors(self, n):
@@ -288,8 +295,8 @@ class RowSum(Experiment):
         return found
 
 
-IN_SHARED = ("in_shared", "hopper_shared", "shared")
-"""What the strategy may be called whose sums are in shared memory: the mapping by which the paper gets Triton's speed."""
+IN_SHARED = "hopper_shared"
+"""The strategy whose sums are in shared memory, where there is one: the mapping by which the paper gets Triton's speed."""
 
 
 class Attention(Experiment):
@@ -323,6 +330,11 @@ class Attention(Experiment):
         stays = {"FA3 maxima that stay": rows(slack), "FA3 maxima that stay, queries in registers": rows(slack, held=True)}
         if self.causal:
             stays["FA3 maxima that stay, blocks that stay"] = rows(slack, held=True, stays=True)
+            for together in (4, 16):
+                name = f"FA3 maxima that stay, tiles as blocks become free, {together} heads together"
+                stays[name] = rows(slack, held=True, dynamic=True).with_(together=together)
+        elif "turns" in inspect.signature(rows).parameters:
+            stays["FA3 maxima that stay, warpgroups in turns"] = rows(slack, turns=True)
         return [(one, spec_of(length, self.d, self.causal, TOKENS, number)) for one, number in ((found, 0), (stays, 8))]
 
     def forms(self, made, delayed):
@@ -340,6 +352,8 @@ class Attention(Experiment):
             found["1 stage"] = base.with_(stages=1)
         if self.causal:
             found["blocks that stay"] = hopper_attention.by_rows(made, delayed=delayed, stays=True)
+            found["tiles as blocks become free"] = hopper_attention.by_rows(made, delayed=delayed, dynamic=True)
+            found["4 heads together"] = base.with_(together=4)
         else:
             found["a block for each tile"] = base.with_(blocks=65536)
         return found

@@ -58,7 +58,8 @@ def begun(crew, size):
     jobs = {}
     for form, (strategy, choices) in FORMS.items():
         jobs |= crew.begin({f"ours {form} {one}": strategy.with_(**one) for one in choices}, lstm.spec(size, size, size, form=form))
-    engines = {f"wgmma {one}": lstm.hopper.with_(**one) for one in ENGINES.get(size, ENGINES[2048])}
+    choices = (*ENGINES.get(size, ENGINES[2048]), *vars(lstm).get("defaults", lambda *sizes: ())(size, size, size))
+    engines = {f"wgmma {one}": lstm.hopper.with_(**one) for one in choices}
     return jobs | crew.begin(engines, lstm.spec(size, size, size), "sm_90a")
 
 
