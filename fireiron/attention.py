@@ -452,7 +452,7 @@ def _candidates(spec: Spec, options: Options, architecture: Architecture) -> Ite
         file = _file(name)
         strategy = file.by_rows(_definition(options))
         tunables = strategy.tunables()
-        values = {tunable: value for tunable, value in file.values(spec).items() if tunable in tunables}
+        values = {tunable: value for tunable, value in file.values(spec, architecture).items() if tunable in tunables}
         yield name, values, strategy.with_(**values)
     yield from ((name, values, strategy.with_(**values)) for name, values, strategy in known)
 

@@ -1,10 +1,13 @@
 """How long the Python side takes: strategy to CUDA text with the checks that every kernel passes, by stage, and import and NVRTC.
 
-    python perf/bench_compile.py [--json FILE] [--only NAME ...] [--runs N] [--import]
+    python perf/bench_compile.py [--json FILE] [--only NAME ...] [--runs N] [--import] [--second]
 
 Each row is a first compilation in a warm process: modules are imported and other kernels were compiled, but nothing is remembered of this
 one. Before each run all memo tables of the package are emptied, the strategy's module is executed anew (so no object keeps a hash or a
 tree), two other kernels are compiled, and the garbage is collected; then the time runs from the spec to the text.
+
+With `--second` it is the second strategy of its kind: its objects are made anew, the memo tables are those that another form of the same
+file left (itself where it has one), and every form of a file is measured, such as `hopper_attention:delayed`.
 
 Times are CPU milliseconds of the process, the run with the least total of `--runs` (5). `tree`, `walk`, `verify`, `check` (all that decide whether a kernel is right),
 `print` and the passes are the compiler's own stages (each pass with the verification behind it); `search` is the choice of legal tunables.
@@ -17,6 +20,7 @@ import datetime
 import functools
 import gc
 import importlib
+import inspect
 import json
 import pkgutil
 import platform
@@ -31,11 +35,13 @@ from tabulate import tabulate
 
 import fireiron
 from fireiron.check import Scene, check_banks, check_coalescing, check_resources
+from fireiron.language.strategy import Strategy
 from fireiron.measure.revision import revision
 
 ROOT = Path(__file__).parent.parent
 TARGETS = ("sm_80", "sm_90")
 OLDER = ("sm_75", "sm_70")
+HOPPER = "sm_90a"
 OTHERS = ("naive", "small")
 """Compiled before each run, so that the process is warm."""
 
@@ -76,18 +82,45 @@ def forget():
 
 
 def program_of(name, arch, values):
-    """The program of a library strategy at its own sizes, of objects made anew."""
-    module = importlib.reload(importlib.import_module(f"fireiron.strategies.{name}"))
-    strategy = module.strategy.with_(**values) if values else module.strategy
-    return strategy(module.spec(*module.SIZES)).program(arch)
+    """The program of a library strategy, or of a form of it `name:form`, at its own sizes, of objects made anew."""
+    place, _, form = name.partition(":")
+    module = importlib.reload(importlib.import_module(f"fireiron.strategies.{place}"))
+    strategy = getattr(module, form or "strategy")
+    own = {"made": strategy.start} if form and "made" in inspect.signature(module.spec).parameters else {}
+    spec = module.spec(*module.SIZES, **own)
+    if form:
+        suited = getattr(module, f"{form}_values", getattr(module, "values", lambda spec: {}))(spec)
+        values = {**{key: value for key, value in suited.items() if key in strategy.tunables()}, **values}
+    return (strategy.with_(**values) if values else strategy)(spec).program(arch)
 
 
-def run(name, arch, values):
+def forms(name):
+    """The finished strategies of a file for what its `strategy` is for, as `name:form`; those with a target of their own there alone."""
+    module = importlib.import_module(f"fireiron.strategies.{name}")
+    kind = type(module.strategy.start)
+    known = {form: one for form, one in vars(module).items() if isinstance(one, Strategy) and isinstance(one.start, kind)}
+    return [f"{name}:{form}" for form, one in known.items() if one.finished]
+
+
+def of_hopper(name):
+    """Whether a form is for the instructions of warpgroups."""
+    place, _, form = name.partition(":")
+    return getattr(importlib.import_module(f"fireiron.strategies.{place}"), form or "strategy").target == HOPPER
+
+
+def before(name):
+    """What was compiled before a strategy that is the second of its kind: another form of its file."""
+    return next((one for one in forms(name.partition(":")[0]) if one != name), name)
+
+
+def run(name, arch, values, second=False):
     """CPU milliseconds by stage of one first compilation."""
-    forget()
-    for other in OTHERS:
-        if other != name:
-            _ = program_of(other, "sm_90", {}).cuda
+    if not second:
+        forget()
+    for other in (before(name),) if second else OTHERS:
+        if other != name or second:
+            with contextlib.suppress(fireiron.FireironError):
+                _ = program_of(other, arch if second else "sm_90", {}).cuda
     gc.collect()
     with mock.patch("time.perf_counter", time.process_time):
         start = time.process_time()
@@ -103,23 +136,26 @@ def run(name, arch, values):
     return {"total": total * 1000, **stages, "others": others * 1000, "lines": len(text.splitlines())}
 
 
-def measured(label, name, arch, values, runs):
+def measured(label, name, arch, values, runs, second=False):
     """The best of several runs; None where the target has no such kernel."""
     try:
-        found = min((run(name, arch, values) for _ in range(runs)), key=lambda one: one["total"])
+        found = min((run(name, arch, values, second) for _ in range(runs)), key=lambda one: one["total"])
     except fireiron.FireironError:
         return None
     return {"kernel": label, "arch": arch, **found}
 
 
-def rows(only, runs):
+def rows(only, runs, second=False):
     """The measurements of all kernels."""
     kernels = [(name, name, {}) for name in names()] + [(label, name, values) for label, (name, values) in LARGEST.items()]
+    if second:
+        kernels = [(form, form, {}) for name in names() for form in forms(name)]
     for label, name, values in kernels:
-        if only and name not in only:
+        if only and name.partition(":")[0] not in only and name not in only:
             continue
-        found = [one for arch in TARGETS if (one := measured(label, name, arch, values, runs))]
-        found = found or [one for arch in OLDER if (one := measured(label, name, arch, values, runs))]
+        targets = (HOPPER,) if second and of_hopper(name) else TARGETS
+        found = [one for arch in targets if (one := measured(label, name, arch, values, runs, second))]
+        found = found or [one for arch in OLDER if (one := measured(label, name, arch, values, runs, second))]
         for one in found:
             print(f"{one['kernel']} {one['arch']}: {one['total']:.1f} ms", file=sys.stderr)
         yield from found
@@ -161,8 +197,9 @@ def main():
     parser.add_argument("--only", nargs="*", help="names of strategies")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--import", action="store_true", dest="imports", help="also the time of `import fireiron`")
+    parser.add_argument("--second", action="store_true", help="each form of a file as the second strategy of its kind, memo tables kept")
     options = parser.parse_args()
-    found = list(rows(options.only, options.runs))
+    found = list(rows(options.only, options.runs, options.second))
     columns = ("total", *STAGES, "others")
     table = [[one["kernel"], one["arch"], *(one.get(column) for column in columns)] for one in found]
     print(tabulate(table, ["kernel", "arch", *columns], floatfmt=".1f"))

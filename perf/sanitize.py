@@ -103,7 +103,7 @@ def on_hopper():
     for name, options in forms.items():
         made = attention.definition(**options)
         spec = attention.spec(300, 330, 64, heads=2, shared=2, made=made)
-        for form in ({"delayed": False}, {}, {"held": True}, {"stays": True}):
+        for form in ({"delayed": False}, {}, {"held": True}, {"stays": True}, {"dynamic": True}):
             strategy = hopper_attention.by_rows(made, **form, blocks=3).with_(bn=64, chunk=64)
             yield f"hopper_attention{name} {form}", strategy(spec)
     for module, sizes in (

@@ -244,7 +244,7 @@ def test_the_account():
     assert "a turn is fetched in front of what uses it, and given back behind the last use" in account
     assert "read -> write   r_sh, bias_sh: Pointwise" in account and "a later turn" in account
     once, _, _ = kernel_of(product(), (128, 64, 64))
-    assert "ring r_sh_ring: r_sh, bias_sh; 1 stages of 384 bytes" in text(synchronization(once))
+    assert "ring r_sh_ring: r_sh, bias_sh; 1 stage of 384 bytes" in text(synchronization(once))
 
 
 # ---------------------------------------------------------------------------------------------- clampings

@@ -11,12 +11,14 @@ from problems import ALL_NAMES, library
 
 from fireiron import *
 from fireiron.check import Scene, check_kept
+from fireiron.check import kept as kept_module
 from fireiron.check.kept import keeps_factors
 from fireiron.cuda import emit
 from fireiron.errors import FireironError
 from fireiron.gpu import clobbered, toolchain
 from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.kernel import CompiledKernel
+from fireiron.ir import execs
 from fireiron.language.strategy import Strategy
 from fireiron.strategies import attention, hopper_attention, hopper_small
 
@@ -79,6 +81,33 @@ def test_overwritten_factors_are_found_in_machine_code(label):
         (line,) = read(register, 152, label=label)
         assert line.startswith(f"k: HGMMA.64x64x16.F32 at 0x10 reads R{register}, which LDSM loads and F2FP.F16.F32.PACK_AB at 0x30")
     assert read(151, 156, label=label) == ()
+
+
+def test_what_a_predicate_decides_to_write_may_be_there_or_not():
+    code = """
+.text.k:
+        /*0000*/                   LDSM.16.M88.4 R152, [R4] ;
+        /*0010*/              {guard}  F2FP.F16.F32.PACK_AB R153, R25, R24 ;
+        /*0020*/                   HGMMA.64x64x16.F32 R24, R152, gdesc[UR4], RZ, !UPT, gsb0 ;
+        /*0030*/                   EXIT ;
+"""
+    (line,) = clobbered.clobbered("\t\tFunction : k\n" + code.format(guard="@P1"))
+    assert "reads R153, which LDSM loads and F2FP.F16.F32.PACK_AB at 0x10 overwrites" in line
+    assert clobbered.clobbered("\t\tFunction : k\n" + code.format(guard="   ")) == ()  # computed in any case
+
+
+def test_a_factor_that_is_read_first_behind_the_product_of_the_other_may_share_its_registers():
+    """Computed in front of that product in the same iteration, and read behind it: nothing is computed while the other is awaited."""
+    kernel = attended(held=True).ir
+    (product, *_), others = ([one for one, _ in execs(kernel.body) if has(one)] for has in (reads("q_rf"), reads("p")))
+    writers = [one for one, _ in execs(kernel.body) if any(access.buffer == "p" and access.write for access in one.accesses)]
+    assert kept_module._made_behind([writers[0], product, others[0]], "q_rf", "p") is False
+    assert kept_module._made_behind([product, writers[0], others[0]], "q_rf", "p") is True
+
+
+def reads(name):
+    """Whether a statement has a tensor as an input."""
+    return lambda statement: any(access.buffer == name and not access.write for access in statement.accesses)
 
 
 def test_without_a_disassembler_it_says_so(monkeypatch):

@@ -79,8 +79,8 @@ the last one may be left (each warpgroup)
 producer: one of threads 128 to 159
   in loop turn, k
     acquire empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          mbarrier of stage (turn * 3 + k) % 2, phase ((turn * 3 + k) // 2 + 1) % 2: over with 4 arrivals for the turn 2 \
-before; the first 2 turns pass (one thread)
+                          mbarrier of stage (turn * 3 + k) % 2, phase ((turn * 3 + k) // 2 + 1) % 2: over with 4 arrivals that give back \
+the turn 2 turns before; the first 2 turns pass (one thread)
     release full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
                           the one arrival at the mbarrier of stage (turn * 3 + k) % 2, which announces 16384 bytes: TMA counts them, \
 no thread does (one thread)"""
@@ -91,6 +91,39 @@ def test_a_ring_is_told_in_full():
     head, _, rest = said.partition("\n\n")
     assert re.fullmatch(r"lines are those of .*ringed\.py", head)
     assert re.sub(r" :\d+", "", rest) == RING
+
+
+LOOP = [
+    ("acquire full k_sh_ring", "over when TMA has brought its 32768 bytes"),
+    ("fence registers", "wgmma takes registers as they were at this fence"),
+    ("commit products", "WGMMA_F16_F32 of s become a group"),
+    ("acquire full v_sh_ring", "over when TMA has brought its 32768 bytes"),
+    ("fence registers", "wgmma takes registers as they were at this fence"),
+    ("commit products", "WGMMA_F16_F32_HELD of acc become a group"),
+    ("wait products 1", "s is there; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
+    ("release empty k_sh_ring", "stage (n + 1) % 2; the wait in front (s is there) leaves no group that reads it"),
+    ("wait products 0", "p has been read; wgmma goes on by itself until its group is waited for: none is left"),
+    ("release empty v_sh_ring", "stage n % 2; the wait in front (p has been read) leaves no group that reads it"),
+]
+"""What the consumers of delayed attention do to each other and to engines in an iteration, and why each stands where it stands."""
+
+
+def test_the_loop_of_attention_is_told_in_order():
+    module = importlib.import_module("fireiron.strategies.hopper_attention")
+    account = synchronization(module.delayed(module.spec(*module.SIZES)).program(TARGET).ir)
+    found = [point for point in account.points if point.role == "consumers" and point.loops == ("n",)]
+    assert [point.kind for point in found] == [kind for kind, _ in LOOP]
+    assert all(why in point.why for point, (_, why) in zip(found, LOOP)), [point.why for point in found]
+    assert [ring.in_flight for ring in account.rings] == [1, 0, 0]
+    assert "ring q_sh_ring: q_sh; 1 stage of 32768 bytes" in text(account)
+
+
+def test_each_statement_is_told_of_what_it_waits_for():
+    """Ordinary reads of a stage are over at the barrier of the warp, products of it at the wait for their group."""
+    module = importlib.import_module("fireiron.strategies.gemm_row_sum")
+    account = synchronization(module.hopper(module.spec(*module.SIZES)).program(TARGET).ir)
+    orders = {point.kind: {one.before for one in point.orders} for point in account.points if point.loops == ("turn", "k")}
+    assert orders["wait products 0"] == {"WGMMA_F16_F32"} and orders["barrier warp"] == {"LDMATRIX_WARPGROUP"}
 
 
 def test_statements_are_told_with_their_lines():

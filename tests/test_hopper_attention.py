@@ -195,23 +195,27 @@ def test_sizes_known_at_run_time(options):
         require_right(program, {"m": m, "n": n}, orders=(3,), **options)
 
 
-def staying(m=136, d=16, lse=False, **values):
-    """Blocks that stay, of tiles whose loops over keys differ in length, the longest first."""
+def staying(m=136, d=16, lse=False, dynamic=False, **values):
+    """Blocks that stay, of tiles whose loops over keys differ in length, the longest first; `dynamic`: whoever is free takes the next."""
     made = attention.definition(causal=True, lse=lse)
-    strategy = hopper_attention.by_rows(made, blocks=2, stays=True).with_(**{**SMALL, "chunk": 16, "together": 0, **values})
+    strategy = hopper_attention.by_rows(made, blocks=2, stays=True, dynamic=dynamic).with_(
+        **{**SMALL, "chunk": 16, "together": 0, **values}
+    )
     return strategy(attention.spec(m, m, d, made=made, heads=2)).program(TARGET)
 
 
-def test_persistent_blocks_whose_tiles_differ_in_length():
-    """The turns of a ring are counted from tile to tile, by each role for itself."""
-    program = staying()
+@pytest.mark.parametrize("dynamic", (pytest.param(False, marks=pytest.mark.night), True))
+def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
+    """The turns of a ring are counted from tile to tile, by each role for itself, whichever tiles these are."""
+    program = staying(dynamic=dynamic)
     require_right(program, orders=(4,), causal=True)
     assert program.cuda.count("n_before += min(5, block_m * 2 + 2);") == 2
 
 
-def test_turns_that_are_counted_wrongly_are_found():
+@pytest.mark.parametrize("dynamic", (False, pytest.param(True, marks=pytest.mark.night)))
+def test_turns_that_are_counted_wrongly_are_found(dynamic):
     """By one role or by both: a turn is left out, or counted twice."""
-    program = staying()
+    program = staying(dynamic=dynamic)
     roles = next(one for one in program.ir.body if isinstance(one, Roles))
     for more, which in itertools.product((-1, 1, 2), ({0}, {1}, {0, 1})):
         counted = [
@@ -269,7 +273,7 @@ def test_printed_text(tmp_path):
     """The text itself, run by threads in random order."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
-    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, bn=16, chunk=64)]
+    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, dynamic=True, bn=16, chunk=64)]
     host = printed_text.HostProgram([printed_text.Printed.of(one) for one in made], tmp_path)
     for number, one in enumerate(made):
         arrays = inputs(one.spec)
@@ -286,13 +290,16 @@ def test_printed_text(tmp_path):
         (128, {"bm": 192, "bn": 80}, {"lse": True}),
         (128, {}, {"causal": True, "slack": 8}),
         (64, {}, {"causal": True}),
+        pytest.param(64, {}, {"causal": True, "dynamic": True}, marks=pytest.mark.night),
+        pytest.param(128, {}, {"causal": True, "slack": 8, "dynamic": True}, marks=pytest.mark.night),
     ],
 )
 def test_no_spills(d, values, options):
     """Two blocks of keys and more; a product that is serialised, or waits where nothing says so, would be a warning."""
-    made = attention.definition(**options)
-    program = (
-        hopper_attention.by_rows(made, "bm" not in values).with_(**values)(attention.spec(512, 512, d, heads=16, made=made)).program(TARGET)
-    )
+    dynamic = options.get("dynamic", False)
+    made = attention.definition(**{name: value for name, value in options.items() if name != "dynamic"})
+    strategy = hopper_attention.by_rows(made, "bm" not in values, held=dynamic, dynamic=dynamic).with_(**values)
+    program = strategy(attention.spec(512, 512, d, heads=16, batch=1 + 3 * dynamic, made=made)).program(TARGET)
+    assert (program.ir.counter is not None) == dynamic
     found = compile_cuda(program.cuda, TARGET).resources[program.name]
     assert not found.spill_stores and not found.spill_loads and not found.stack_frame

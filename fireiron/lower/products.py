@@ -281,6 +281,8 @@ class _Writer:
                 turn = _Turn(statement.ring, statement.number)
                 self.sky.turns[turn, 0] = attrs.evolve(self.sky.turns.get((turn, 0), _Held()), over=True)
                 self.result += self._given_back()
+                if self.loop is not None and self.loop.in_flight == 0:
+                    self._end()  # of a turn that no later group reads, too
             case Wait(completion=Completion.PRODUCT, groups=groups):
                 self.result.append(statement)
                 self.sky.wait(groups)
@@ -306,7 +308,7 @@ class _Writer:
         met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
         self._wait({one: names for one, names in met.items() if names}, group.products)
         self.result += [Fence(Reach.REGISTERS, orders=_met(self.follower.others, group.products, first_writes=True)), *run, Commit(PRODUCT)]
-        held = [turn for turn, lag in self.sky.turns if not lag]
+        held = [turn for (turn, lag), one in self.sky.turns.items() if not lag and not one.over]
         self.sky.own -= group.writes
         self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
         if self.loop is not None and self.loop.in_flight is not None:
@@ -423,6 +425,7 @@ class _Writer:
         said = f"{self._names(turns)} of the last turn have been read"
         self.result.append(Wait(number, said, PRODUCT, self._held(number), orders=orders))
         self.sky.wait(number)
+        self.result += self._lanes_done(turns, loop.body, loop)
         releases = _releases(self.follower.rings, loop.body)
         for turn, lag in sorted(keys, key=lambda key: -key[1]):
             del self.sky.turns[turn, lag]
@@ -438,10 +441,7 @@ class _Writer:
         done = [key for key, held in self.sky.turns.items() if key[0] in self.own and held.over and held.age is None]
         done.sort(key=lambda key: -key[1])
         found: list[Stmt] = []
-        lanes = [turn for turn, _ in done if self._read_by_lanes(turn)]
-        if lanes:
-            orders = self._orders(lanes, self.body, self.loop)
-            found.append(Barrier(WARP_SCOPE, f"all lanes have read {self._names(lanes)}", orders=orders))
+        found += self._lanes_done([turn for turn, _ in done], self.body, self.loop)
         for turn, lag in done:
             del self.sky.turns[turn, lag]
             release = self.releases[turn]
@@ -453,9 +453,15 @@ class _Writer:
             found.append(release)
         return found
 
-    def _read_by_lanes(self, turn: _Turn) -> bool:
-        """Whether lanes read a stage by themselves: one of them speaks for its warp, so all of them must be done."""
-        uses = [one for one, _ in execs(self.body) if self.follower.reads(one, turn)]
+    def _lanes_done(self, turns: Iterable[_Turn], body: tuple[Stmt, ...], loop: For | None) -> tuple[Stmt, ...]:
+        """A barrier of the warp, where lanes read stages by themselves: one of them speaks for its warp, so all of them must be done."""
+        lanes = [turn for turn in turns if self._read_by_lanes(turn, body)]
+        if not lanes:
+            return ()
+        return (Barrier(WARP_SCOPE, f"all lanes have read {self._names(lanes)}", orders=self._orders(lanes, body, loop)),)
+
+    def _read_by_lanes(self, turn: _Turn, body: Iterable[Stmt]) -> bool:
+        uses = [one for one, _ in execs(body) if self.follower.reads(one, turn)]
         return not uses or any(one.completion is not PRODUCT for one in uses)
 
     def _names(self, turns: Iterable[_Turn]) -> str:

@@ -1,0 +1,119 @@
+"""The printed loop of attention on Hopper, step by step, is the one that hand-written kernels have: what waits, what runs on meanwhile."""
+
+import math
+import re
+
+import pytest
+
+from fireiron.strategies import hopper_attention
+
+# What stands in the text, and what it is called here; a count is that of its executions, loops around it included.
+EVENTS = {
+    r"mbarrier_wait\((\w)_sh_ring_full": lambda found: f"wait {found[1].upper()} full",
+    r"mbarrier_arrive\((\w)_sh_ring_empty": lambda found: f"arrive {found[1].upper()} empty",
+    r"wgmma_fence\(\)": lambda found: "fence",
+    r"wgmma_commit\(\)": lambda found: "commit",
+    r"wgmma_wait<(\d)>\(\)": lambda found: f"wait_group {found[1]}",
+    r"hold\((\w+)\)": lambda found: f"hold {found[1]}",
+    r"wgmma_m64n\d+k16_row_col_f32_f16\(\s*s,[^;]*,\s*([^,;]*)\);": lambda found: f"s = Q K^T, adds where {found[1]}",
+    r"wgmma_m64n\d+k16_held_row_f32_f16\(\s*acc,[^;]*,\s*([^,;]*)\);": lambda found: f"acc += P V, adds where {found[1]}",
+    r"fmaxf\(": lambda found: "maximum",
+    r"__shfl_xor_sync\(": lambda found: "shuffle",
+    r"alpha\[\w+\] = exp2_approx\(": lambda found: "alpha = exp2",
+    r"\bs\[[^\]]*\] =\s*exp2_approx\(": lambda found: "s = exp2",
+    r"l_parts\[\w+\] = l_parts\[\w+\] \* alpha": lambda found: "l = l alpha + sum of s",
+    r"__floats2half2_rn\(": lambda found: "P = pack s",
+    r"acc\[[^\]]*\] =\s*acc\[[^\]]*\] \* alpha": lambda found: "acc *= alpha",
+}
+LOOP = r"for \(int (?P<var>\w+) = 0; \w+ < (?P<times>\d+); \+\+\w+\)"
+
+BEFORE = """\
+wait Q full; wait K full
+fence; 8 s = Q K^T, adds where s_d > 0; commit; wait_group 0; hold s; arrive K empty
+62 maximum; 2 shuffle; 2 maximum; 2 shuffle; 4 maximum; 2 alpha = exp2; 64 s = exp2; 2 l = l alpha + sum of s; 32 P = pack s"""
+
+TURN = """\
+wait K full
+fence; 8 s = Q K^T, adds where s_d > 0; commit
+wait V full
+fence; 8 acc += P V, adds where n > 0 || pv_n > 0; commit
+wait_group 1; hold s; arrive K empty
+62 maximum; 2 shuffle; 2 maximum; 2 shuffle; 4 maximum
+2 alpha = exp2; 64 s = exp2; 2 l = l alpha + sum of s
+wait_group 0; hold acc; arrive V empty
+32 P = pack s; 64 acc *= alpha"""
+"""The scores of a block of keys, then the values of the one before; while these are multiplied, the exponentials of the scores."""
+
+BEHIND = """\
+arrive Q empty
+wait V full; fence; 8 acc += P V, adds where true; commit
+4 shuffle
+wait_group 0; hold acc; arrive V empty"""
+
+
+def skeleton(text):
+    """The events of a text in order, equal ones that follow each other counted together; what stands in the loop over n in brackets."""
+    events, around = [], []  # around: of each loop or block how often it runs, whether it has a brace, and whether it is that loop
+    pattern = "|".join([LOOP, *(f"(?P<event{number}>{one})" for number, one in enumerate(EVENTS)), "(?P<sign>[{};])"])
+
+    def add(name, count=1):
+        if events and events[-1][0] == name:
+            count += events.pop()[1]
+        events.append((name, count))
+
+    for found in re.finditer(pattern, re.sub("//.*", "", text)):
+        event = next((number for number in range(len(EVENTS)) if found[f"event{number}"]), None)
+        if found["times"]:
+            turns = found["var"] == "n"
+            around.append([1 if turns else int(found["times"]), False, turns])
+            add("[") if turns else None
+        elif event is not None:
+            one, name = list(EVENTS.items())[event]
+            add(name(re.match(one, found[0])), math.prod(times for times, _, _ in around))
+        elif found["sign"] == "{" and around and not around[-1][1]:
+            around[-1][1] = True
+        elif found["sign"] == "{":
+            around.append([1, True, False])
+        elif found["sign"] == "}":
+            add("]") if around.pop()[2] else None
+        if found["sign"] in ("}", ";") or found[0].endswith(";"):
+            while around and not around[-1][1]:
+                around.pop()
+    return [name if count == 1 else f"{count} {name}" for name, count in events]
+
+
+def told(text):
+    """The events of a written skeleton."""
+    return [one.strip() for line in text.splitlines() for one in line.split(";")]
+
+
+def consumers(text):
+    """What the consumers do from their first wait to the last product."""
+    start = text.index("mbarrier_wait(q_sh_ring_full")
+    return text[start : text.index("// norm", start)]
+
+
+@pytest.fixture(scope="module")
+def printed():
+    spec = hopper_attention.spec(*hopper_attention.SIZES)  # four blocks of 128 keys, heads of 128 elements, rows of two registers
+    return hopper_attention.delayed.with_(bm=128, bn=128, stages=2)(spec).cuda()
+
+
+def test_the_loop_is_that_of_hand_written_kernels(printed):
+    assert skeleton(consumers(printed)) == [*told(BEFORE), "[", *told(TURN), "]", *told(BEHIND)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("wgmma_wait<1>", "wgmma_wait<0>"),
+        (r"wgmma_wait<1>\(\);([^\n]*)\n +hold\(s\);", r"wgmma_wait<1>();\1"),
+        (r"\n( +)wgmma_commit\(\);\n +mbarrier_wait\(v_sh", r"\n\1mbarrier_wait(v_sh"),
+        ("exp_n < 16", "exp_n < 15"),
+        ("n > 0 \\|\\| pv_n > 0", "true"),
+    ],
+    ids=str,
+)
+def test_another_loop_is_told_apart(printed, change):
+    other = re.sub(*change, printed)
+    assert other != printed and skeleton(consumers(other)) != skeleton(consumers(printed))
