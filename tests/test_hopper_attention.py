@@ -103,7 +103,7 @@ WINDOW = ((80, 40, 16), {"bn": 16, "chunk": 16}, {"window": 20})
 
 @pytest.mark.parametrize(("sizes", "values", "options"), (ONE_STAGE, WINDOW), ids=("one stage of two turns", "window"))
 def test_delayed_turns_of_a_ring(sizes, values, options):
-    """In one stage each turn is used between its own loads and the next ones; where a block has no turn, it waits for none."""
+    """A loop of one turn has a name for its stage, which is the only one; where a block has no turn, it waits for none."""
     program = programs(*sizes, values, options, True)
     require_right(program, orders=(2,), **masks_of(options))
 

@@ -363,7 +363,7 @@ MUTANTS = [
     *mutants(
         "lower/specialize.py",
         "test_hopper_attention",
-        ("the next turn of a stage", "end = min(later, default=len(body))", "end = len(body)"),
+        ("the stage of a loop of one turn", "(stage.low == stage.high == other.low == other.high)", "False"),
         ("what stands under a condition", "statement.extent.low <= 0 and statement.extent.high <= 1", "False"),
     ),
     *mutants(
