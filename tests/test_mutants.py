@@ -361,6 +361,17 @@ MUTANTS = [
         ("the stage of an access", "and (stage is None or same(stage, access.copy))", ""),
     ),
     *mutants(
+        "lower/specialize.py",
+        "test_hopper_attention",
+        ("the next turn of a stage", "end = min(later, default=len(body))", "end = len(body)"),
+        ("what stands under a condition", "statement.extent.low <= 0 and statement.extent.high <= 1", "False"),
+    ),
+    *mutants(
+        "decomp/behind.py",
+        "test_fused_masks",
+        ("other dimensions", "one.index != self.targets[one.tensor].index", "False"),
+    ),
+    *mutants(
         "lower/pipeline.py",
         "test_rings_by_users",
         ("who uses what", "tuple(number for number, names in enumerate(read) if buffer in names), [])", "(), [])"),

@@ -93,7 +93,7 @@ class Instruction(Protocol):
 
     def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
         """The CUDA C++ for a commit of its asynchronous statements, a wait for them, the fence of registers that they need, or in front of
-        a loop that `holds` some.
+        a loop for the registers that it holds.
         """
         ...
 
