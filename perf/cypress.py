@@ -329,7 +329,6 @@ class Attention(Experiment):
             found |= {f"form FA{2 + delayed} {name}": one for name, one in self.forms(made, delayed).items()}
         stays = {"FA3 maxima that stay": rows(slack), "FA3 maxima that stay, queries in registers": rows(slack, held=True)}
         if self.causal:
-            stays["FA3 maxima that stay, blocks that stay"] = rows(slack, held=True, stays=True)
             for together in (4, 16):
                 name = f"FA3 maxima that stay, tiles as blocks become free, {together} heads together"
                 stays[name] = rows(slack, held=True, dynamic=True).with_(together=together)
