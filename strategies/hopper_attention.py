@@ -99,8 +99,8 @@ in_turns = by_rows(definition(), turns=True)
 causal_in_turns = by_rows(definition(causal=True), dynamic=True, turns=True)
 
 
-def values(spec):
-    """The tunables for a problem, which is not measured: two warpgroups, and tiles that are stored as a whole."""
+def values(spec, target=None):
+    """The tunables for a problem, which is not measured: two warpgroups, and tiles that are stored as a whole; for Hopper alone."""
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
     wide = {"bn": 128, "stages": 2} if d <= 128 else {"bn": 64, "stages": 1}
     return {"bm": 64 if m <= 64 else 128, "chunk": 128 if d == 128 else math.gcd(d, 64), **wide}
