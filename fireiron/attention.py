@@ -77,6 +77,7 @@ class Options:
     window: int | None = None
     lse: bool = False
     score: str | None = None
+    slack: int = 0
 
 
 @attrs.frozen
@@ -388,9 +389,9 @@ def _made(arrays: Sequence[Any], out: Any, options: Options, arch: Any, pinned: 
     operands = dict(zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True))
     views = {letter: _as_kernel(letter, *lie[name], sizes) for letter, name in operands.items() if name in lie}
     aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
-    spec = _spec(sizes, options, q.dtype, views, aligned)
     architecture = as_architecture(target_of(device) if arch is None else arch)
-    choice = _chosen(spec, options, architecture, is_pinned(pinned), device, aligned)
+    problems = _problems(sizes, options, q.dtype, views, aligned, architecture)
+    choice = _chosen(problems, _Place(architecture, device, aligned), is_pinned(pinned))
     seen = tuple(views.values())
     return _Found(CompiledKernel(choice.program), choice, seen[:3], seen[3:], tuple(made.values()))
 
@@ -408,6 +409,24 @@ def _definition(options: Options) -> Any:
     return _file("attention").definition(**attrs.asdict(options))
 
 
+@attrs.frozen
+class _Problem:
+    """A spec of the arrays as they lie, and `packed`, the same of arrays row by row, for which records are kept."""
+
+    options: Options
+    spec: Spec
+    packed: Spec
+
+
+def _problems(
+    sizes: Sizes, options: Options, dtype: str, views: Mapping[str, Places], aligned: Mapping[str, int], architecture: Architecture
+) -> list[_Problem]:
+    """The problem in each of the library's definitions, the likelier fastest first: on sm_90a with maxima that stay (`slack`), too."""
+    slack = (_file(BY_TMA).SLACK,) if architecture.name == WARPGROUP_ARCHITECTURE else ()
+    chosen = [attrs.evolve(options, slack=one) for one in (*slack, 0)]
+    return [_Problem(one, _spec(sizes, one, dtype, views, aligned), _spec(sizes, one, dtype, {}, {})) for one in chosen]
+
+
 def _spec(sizes: Sizes, options: Options, dtype: str, views: Mapping[str, Places], aligned: Mapping[str, int]) -> Spec:
     orders: dict[str, Strides] = {}
     for letter, places in views.items():
@@ -418,71 +437,131 @@ def _spec(sizes: Sizes, options: Options, dtype: str, views: Mapping[str, Places
     return spec
 
 
-def _chosen(
-    spec: Spec, options: Options, architecture: Architecture, pinned: bool, device: int | None, aligned: Mapping[str, int]
-) -> Choice:
-    """The record of just this problem, if there is one; else, if records are not pinned, the first of the library's that serves it."""
+@attrs.frozen
+class _Place:
+    """Where a kernel is to run: the target, the GPU or None for the simulator, and how the arrays are aligned, in bytes by operand."""
+
+    architecture: Architecture
+    device: int | None
+    aligned: Mapping[str, int]
+
+    def legal(self, strategy: Strategy, spec: Spec) -> Program:
+        """The strategy on a spec, lowered; a `FireironError` where it is not legal, or wants other arrays."""
+        program = strategy(spec).program(self.architecture)
+        _ = program.ir
+        if strategy.start == spec.starter and _by_tma(strategy) and not program.ir.rings:
+            raise ArgumentError("TMA copies no arrays that lie so")
+        if not fits(self.aligned, program):
+            raise ArgumentError("the arrays are not aligned as it needs them")
+        return program
+
+    def spills(self, program: Program) -> bool:
+        """Whether registers do not suffice; a `LaunchError` where the compiler here refuses it."""
+        from fireiron.gpu.kernel import CompiledKernel
+
+        if self.device is None:
+            return False
+        kernel = CompiledKernel(program)
+        refused = refused_by_compiler(kernel)
+        if refused is not None:
+            raise refused
+        return bool(program.ir.rings and kernel.compiler is not None and kernel.resources.spill_stores)
+
+
+def _by_tma(strategy: Strategy) -> bool:
+    """Whether it is meant for a producer that fills its stages."""
+    return strategy.target == WARPGROUP_ARCHITECTURE
+
+
+def _chosen(problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice:
+    """What records say of the problem; where none answers, and records are not pinned, the first of the library's that serves it."""
     from fireiron.tune.records import Choice, available
 
-    accept = functools.partial(fits, aligned)
-    records, gpu = available(pinned), gpu_name(device)
+    records = available(pinned)
+    found = _recorded(records, problems, place, pinned)
+    if found is not None:
+        return found
     if pinned:
-        return records.best(spec, architecture, neighbours=False, gpu=gpu, accept=accept)
-    recorded = records.find(spec, architecture, neighbours=False, gpu=gpu, accept=accept)
-    if recorded is not None:
-        return recorded
+        return records.best(problems[-1].spec, place.architecture, neighbours=False)
     refusals: list[str] = []
-    for name, values, strategy in _candidates(spec, options, architecture):
-        program = _served(name, strategy, spec, architecture, device, aligned, refusals)
-        if program is not None:
+    wide: Choice | None = None
+    for problem in problems:
+        for name, values, strategy in _candidates(problem, place.architecture):
+            if wide is not None and not _by_tma(strategy):
+                break
             said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
+            try:
+                program = place.legal(strategy, problem.spec)
+                spills = place.spills(program)
+            except FireironError as error:
+                refusals.append(f"{name}: {error.headline}")
+                continue
             behind = f"; {'; '.join(refusals)}" if refusals else ""
-            why = f"no record answers; the default for {spec.operands['Q'].dtype} on {architecture}: {said}{behind}"
-            return Choice(None, False, why, program)
-    raise ArgumentError(f"attention: no strategy of the library computes {spec} on {architecture}", got="; ".join(refusals))
+            why = f"no record answers; the default for {problem.spec.operands['Q'].dtype} on {place.architecture}: {said}{behind}"
+            choice = Choice(None, False, why, program)
+            if not spills:
+                return choice
+            refusals.append(f"{name}: registers do not suffice")
+            wide = wide or choice
+    if wide is not None:
+        return wide
+    spec = problems[-1].spec
+    raise ArgumentError(f"attention: no strategy of the library computes {spec} on {place.architecture}", got="; ".join(refusals))
 
 
-def _candidates(spec: Spec, options: Options, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
-    """The library's strategies on the definition with values of tunables, the likelier fastest first; on sm_90a Hopper's in front."""
+def _recorded(records: Records, problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice | None:
+    """The best record of just the problem, else of a neighbour; it may be of arrays that lie row by row, and serve these."""
+    exact = [choice for one in problems for spec in dict.fromkeys((one.spec, one.packed)) if (choice := _of(records, one, spec, place))]
+    if exact:
+        return min(exact, key=lambda choice: math.inf if choice.record is None else choice.record.us)
+    if pinned:
+        return None
+    return next((choice for one in problems if (choice := _of(records, one, one.packed, place, near=True))), None)
+
+
+def _of(records: Records, problem: _Problem, spec: Spec, place: _Place, near: bool = False) -> Choice | None:
+    """What a record of a spec is for arrays as they lie: its strategy with its values."""
+    served: list[tuple[Program, Program]] = []
+
+    def accept(program: Program) -> bool:
+        try:
+            served.append((program, place.legal(attrs.evolve(program.strategy, spec=None), problem.spec)))
+        except FireironError:
+            return False
+        return True
+
+    choice = records.find(spec, place.architecture, near, gpu=gpu_name(place.device), accept=accept)
+    if choice is None:
+        return None
+    program = next(one for recorded, one in served if recorded is choice.program)
+    try:
+        return None if place.spills(program) else attrs.evolve(choice, program=program)
+    except FireironError:  # the compiler here is another one than that of the record
+        return None
+
+
+def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
+    """The library's strategies on a definition with values of tunables, the likelier fastest first: of one with slack Hopper's."""
     from fireiron.language.library import defaults, find
 
+    spec, made = problem.spec, _definition(problem.options)
+    if problem.options.slack:
+        file = _file(BY_TMA)
+        for form in file.forms(spec):
+            yield _valued(f"{BY_TMA}:{form}", file.by_rows(made, **file.FORMS[form]), file.values(spec))
+        return
     known = [(name, values, find(name).strategy) for name, values in defaults(spec, architecture)]
-    by_tma = (BY_TMA,) if architecture.name == WARPGROUP_ARCHITECTURE else ()
-    for name in by_tma if known else (*by_tma, "attention"):
-        file = _file(name)
-        strategy = file.by_rows(_definition(options))
-        tunables = strategy.tunables()
-        values = {tunable: value for tunable, value in file.values(spec).items() if tunable in tunables}
-        yield name, values, strategy.with_(**values)
+    if not known:
+        file = _file("attention")
+        yield _valued("attention", file.by_rows(made), file.values(spec))
     yield from ((name, values, strategy.with_(**values)) for name, values, strategy in known)
 
 
-def _served(
-    name: str,
-    strategy: Strategy,
-    spec: Spec,
-    architecture: Architecture,
-    device: int | None,
-    aligned: Mapping[str, int],
-    refusals: list[str],
-) -> Program | None:
-    """The strategy on the spec; None, and why, where it is not legal, wants other alignments, or the compiler here refuses it."""
-    from fireiron.gpu.kernel import CompiledKernel
-
-    try:
-        program = strategy(spec).program(architecture)
-        _ = program.ir
-    except FireironError as error:
-        refusals.append(f"{name}: {error.headline}")
-        return None
-    if name == BY_TMA and not program.ir.rings:
-        refusals.append(f"{name}: TMA copies no arrays that lie so")
-        return None
-    refused = None if device is None else refused_by_compiler(CompiledKernel(program))
-    if refused is not None or not fits(aligned, program):
-        refusals.append(f"{name}: {'the arrays are not aligned as it needs them' if refused is None else refused.headline}")
-        return None
-    return program
+def _valued(name: str, strategy: Strategy, values: Mapping[str, int]) -> tuple[str, Mapping[str, int], Strategy]:
+    """A strategy by name with those values that it has tunables for."""
+    tunables = strategy.tunables()
+    known = {tunable: value for tunable, value in values.items() if tunable in tunables}
+    return name, known, strategy.with_(**known)
 
 
 # ---------------------------------------------------------------------------------------------- PyTorch's operators

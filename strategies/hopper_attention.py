@@ -35,6 +35,9 @@ from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
 
+SLACK = 8
+"""By how many powers of two a score may be above the maximum that exponentials are taken less, before that moves."""
+
 bm = Tunable("bm", 128, 192, 64, 256)
 bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
 stages = Tunable("stages", 2, 1, 3, 4)
@@ -42,7 +45,16 @@ chunk = Tunable("chunk", 64, 32, 16)
 blocks = Tunable("blocks", 132, 264, 65536)
 together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
-definition, spec = attention.definition, attention.spec
+
+def definition(causal=False, window=None, lse=False, slack=SLACK, score=None):
+    """The definition of `attention`, whose maxima stay until a score is above them by a factor of 256."""
+    return attention.definition(causal, window, lse, slack, score)
+
+
+def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
+    """The problem of `attention`, of the definition with `SLACK`, unless `made` is another one."""
+    return attention.spec(M, N, D, heads, batch, shared, definition() if made is None else made, **options)
+
 
 copy = Move.done()
 fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
@@ -77,12 +89,24 @@ def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False):
     return rows.step("store", staged).done()
 
 
-strategy = by_rows(definition(), delayed=False)
-causal = by_rows(definition(causal=True), delayed=False)
-delayed = by_rows(definition())
-delayed_causal = by_rows(definition(causal=True))
-held = by_rows(definition(), held=True)
-causal_held = by_rows(definition(causal=True), held=True)
+FORMS = {
+    "strategy": {"delayed": False},
+    "delayed": {"delayed": True},
+    "held": {"delayed": True, "held": True},
+    "causal": {"delayed": False},
+    "delayed_causal": {"delayed": True},
+    "causal_held": {"delayed": True, "held": True},
+    "causal_stays": {"delayed": True, "held": True, "stays": True},
+}
+"""Options of `by_rows` of the strategies here, for other definitions of attention, too."""
+
+strategy = by_rows(definition(), **FORMS["strategy"])
+delayed = by_rows(definition(), **FORMS["delayed"])
+held = by_rows(definition(), **FORMS["held"])
+causal = by_rows(definition(causal=True), **FORMS["causal"])
+delayed_causal = by_rows(definition(causal=True), **FORMS["delayed_causal"])
+causal_held = by_rows(definition(causal=True), **FORMS["causal_held"])
+causal_stays = by_rows(definition(causal=True), **FORMS["causal_stays"])
 
 
 def values(spec):
@@ -92,14 +116,24 @@ def values(spec):
     return {"bm": 64 if m <= 64 else 128, "chunk": math.gcd(d, 64), **wide}
 
 
-causal_values = delayed_values = delayed_causal_values = held_values = causal_held_values = values
+causal_values = delayed_values = delayed_causal_values = held_values = causal_held_values = causal_stays_values = values
+
+LONG = 2048
+"""Queries of a head above which blocks that stay wait for the longest of their tiles."""
+
+
+def forms(spec):
+    """Names of `FORMS` for a problem, the fastest on an H200 first; the last one needs the fewest registers.
+
+    Heads of more than 128 elements have one stage, and nothing is delayed.
+    """
+    d, m = (constant(spec.size(dim)) or LONG + 1 for dim in "dm")
+    if not {one.name for one in spec.starter.made.steps} & {"mask", "window"}:
+        return ("strategy",) if d > 128 else ("held",) * (d <= 64) + ("delayed", "strategy")
+    staying = "mask" in {one.name for one in spec.starter.made.steps} and m <= LONG
+    return ("causal",) if d > 128 else ("causal_stays",) * staying + ("causal_held",) * (d <= 64) + ("delayed_causal", "causal")
 
 
 def fastest(spec):
-    """The name of the fastest strategy for a problem on an H200; heads of more than 128 elements have one stage, and nothing is delayed."""
-    masked, d = spec.starter == causal.start, constant(spec.size("d")) or 256
-    if d > 128:
-        return "causal" if masked else "strategy"
-    if d > 64:
-        return "delayed_causal" if masked else "delayed"
-    return "causal_held" if masked else "held"
+    """The name of the fastest form for a problem on an H200."""
+    return forms(spec)[0]
