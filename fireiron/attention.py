@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.language.strategy import Strategy
-    from fireiron.tune.records import Choice
+    from fireiron.tune.records import Choice, Records
 
 TYPES: Final = ("float16", "bfloat16")
 """Element types of queries, keys and values."""
@@ -100,25 +100,31 @@ class Sizes:
 
 @attrs.frozen
 class _Found:
-    """What answers a call: a kernel, how it sees the arrays, and how the caller sees its results."""
+    """What answers a call: a kernel, how it sees the arrays, and how the caller sees its results; `behind` puts parts together."""
 
     kernel: CompiledKernel
     choice: Choice
     inputs: tuple[Places, ...]
     outputs: tuple[Places, ...]
     results: tuple[Places, ...]
+    behind: CompiledKernel | None = None
 
     def __call__(self, arrays: Sequence[Any], scale: float, out: Any, stream: Any) -> Any:
         """The result, or a pair with the log-sum-exp."""
         seen = [_viewed(array, places) for array, places in zip(arrays, self.inputs, strict=True)]
         if out is None:
-            made = self.kernel(*seen, scale, stream=stream)
+            made = self._run(seen, scale, None, stream)
             several = made if len(self.results) > 1 else (made,)
             given = tuple(_viewed(array, places) for array, places in zip(several, self.results, strict=True))
             return given if len(given) > 1 else given[0]
         outs = tuple(_viewed(array, places) for array, places in zip(_each(out), self.outputs, strict=True))
-        self.kernel(*seen, scale, out=outs if len(outs) > 1 else outs[0], stream=stream)
+        self._run(seen, scale, outs if len(outs) > 1 else outs[0], stream)
         return out
+
+    def _run(self, arrays: Sequence[Any], scale: float, out: Any, stream: Any) -> Any:
+        if self.behind is None:
+            return self.kernel(*arrays, scale, out=out, stream=stream)
+        return self.behind(*self.kernel(*arrays, scale, stream=stream), out=out, stream=stream)
 
 
 class _Attention:
@@ -391,6 +397,9 @@ def _made(arrays: Sequence[Any], out: Any, options: Options, arch: Any, pinned: 
     aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
     architecture = as_architecture(target_of(device) if arch is None else arch)
     problems = _problems(sizes, options, q.dtype, views, aligned, architecture)
+    if is_few(sizes, options, architecture) and not is_pinned(pinned):
+        with contextlib.suppress(FireironError):  # arrays that lie so that it does not copy them are left to the others
+            return _decoded(sizes, q.dtype, views, aligned, architecture, tuple(made.values()))
     choice = _chosen(problems, _Place(architecture, device, aligned), is_pinned(pinned))
     seen = tuple(views.values())
     return _Found(CompiledKernel(choice.program), choice, seen[:3], seen[3:], tuple(made.values()))
@@ -407,6 +416,56 @@ def _file(name: str) -> Any:
 def _definition(options: Options) -> Any:
     """The definition of the library, with options."""
     return _file("attention").definition(**attrs.asdict(options))
+
+
+FEW: Final = 16
+"""Queries that read the same keys, of all their heads, up to which keys are taken in parts (`attention_decode`)."""
+
+
+def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
+    """Whether there are few queries and many keys: blocks take parts of the keys then, and a second kernel puts these together."""
+    shared = sizes.heads // sizes.groups
+    rows, file = sizes.queries * shared, _file("attention_decode")
+    plain = not (options.causal or options.window or options.lse or options.score)
+    if not plain or min(sizes.queries, shared) > 1 or rows > FEW or architecture.capability < 80:
+        return False
+    return bool(sizes.keys > file.size_for(sizes.keys, sizes.batch * sizes.groups))
+
+
+def _decoded(
+    sizes: Sizes,
+    dtype: str,
+    views: Mapping[str, Places],
+    aligned: Mapping[str, int],
+    architecture: Architecture,
+    results: tuple[Places, ...],
+) -> _Found:
+    """Two kernels for few queries: what of `Q[b,m,g,r,d]` reads the same keys are rows of `Q[b,g,m,d]`."""
+    from fireiron.tune.records import Choice
+
+    file = _file("attention_decode")
+    seen = {name: _as_rows(name, *places, sizes) for name, places in views.items()}
+    size, rows = file.size_for(sizes.keys, sizes.batch * sizes.groups), sizes.queries * (sizes.heads // sizes.groups)
+    orders = {name: _named(name, "bgmd" if name in "QO" else "bngd", seen[name], aligned) for name in seen}
+    shape = (rows, sizes.keys, sizes.elements, sizes.groups, sizes.batch, size)
+    parts, whole = file.kernels(*shape, dtype=as_dtype(dtype), architecture=architecture, **orders)
+    why = f"{rows} queries read the same {sizes.keys} keys: attention_decode in parts of {size}, then attention_combine"
+    places = tuple(seen.values())
+    return _Found(parts, Choice(None, False, why, parts.program), places[:3], places[3:], results, whole)
+
+
+def _as_rows(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
+    """Queries, or results, by head of keys: those of one head, or one of several heads, are rows; keys stay as they are."""
+    if name in "KV":
+        return shape, steps
+    b, m, g, r, d = range(5)
+    row = m if sizes.queries > 1 else r
+    return tuple(shape[dim] for dim in (b, g, row, d)), tuple(steps[dim] for dim in (b, g, row, d))
+
+
+def _named(name: str, dims: str, places: Places, aligned: Mapping[str, int]) -> Strides:
+    """The strides of an operand by dimension."""
+    return Strides(**dict(zip(dims, places[1], strict=True))).aligned(min(aligned.get(name, ALIGNMENT), ALIGNMENT))
 
 
 @attrs.frozen

@@ -10,7 +10,8 @@
 
 Q[t,m,g,r,d] and O are packed tokens in tiles of `m`, K[n,g,d] and V[n,g,d] packed tokens. Query (t,m) sees the keys n with
 low[t,m] <= n < high[t,m]; what queries of a tile see lies in begin[t] <= n < end[t], so that no other blocks are loaded. A query that sees
-none is 0. All four are int32: `ranges` makes them of the offsets of sequences, under a causal mask and in a window, or not. `attend` launches.
+none is 0. All four are int32: `ranges` makes them of the offsets of sequences, under a causal mask and in a window, or not; `attend`
+launches.
 
 `hopper` is by TMA, rings and wgmma, with a producer.
 """
