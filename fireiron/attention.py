@@ -122,9 +122,10 @@ class _Found:
         return out
 
     def _run(self, arrays: Sequence[Any], scale: float, out: Any, stream: Any) -> Any:
+        given = {} if out is None else {"out": out}
         if self.behind is None:
-            return self.kernel(*arrays, scale, out=out, stream=stream)
-        return self.behind(*self.kernel(*arrays, scale, stream=stream), out=out, stream=stream)
+            return self.kernel(*arrays, scale, stream=stream, **given)
+        return self.behind(*self.kernel(*arrays, scale, stream=stream), stream=stream, **given)
 
 
 class _Attention:
