@@ -188,7 +188,7 @@ def packed(torch, form, sets, length):
         worst = max(worst, float((out[first:last, -1].double() - right).norm() / right.norm()))
     if not worst < 1e-3:
         raise SystemExit(f"wrong: packed: {worst}")
-    peers = {"varlen": [varlen(torch, one, offsets, form) for one in tokens]}
+    peers = working(torch, form, {"FA2 varlen": lambda: [varlen(torch, one, offsets, form) for one in tokens]})
     pairs = sum((last - first) ** 2 for first, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
     return calls, worst, "attention_packed:hopper", peers, 4 * pairs / 2 * form.heads * form.d
 
@@ -237,14 +237,16 @@ def by_flex(torch, form, sets, length):
 
 def peers_of(torch, form, sets, length, left):
     """Launches by the name of a peer; those that refuse are left out."""
-    found = {}
     if form.score or form.window:
-        made = {"flex": lambda: by_flex(torch, form, sets, length)} if left > FLEX_SECONDS else {}
-    else:
-        names = {"cuDNN": "CUDNN_ATTENTION", "FA2": "FLASH_ATTENTION"}
-        made = {
-            name: functools.partial(lambda one: [by_torch(torch, one, form, part) for part in sets], one) for name, one in names.items()
-        }
+        return working(torch, form, {"flex": lambda: by_flex(torch, form, sets, length)} if left > FLEX_SECONDS else {})
+    names = {"cuDNN": "CUDNN_ATTENTION", "FA2": "FLASH_ATTENTION"}
+    every = lambda backend: [by_torch(torch, backend, form, one) for one in sets]
+    return working(torch, form, {name: functools.partial(every, one) for name, one in names.items()})
+
+
+def working(torch, form, made):
+    """Launches of those that run here."""
+    found = {}
     for name, make in made.items():
         try:
             calls = make()
