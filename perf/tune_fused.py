@@ -108,7 +108,8 @@ class Case:
     def bytes(self):
         """Of a set."""
         if self.name in by_engines.NAMES:
-            return 2 * sum(math.prod(int(str(size)) for size in one.shape) for one in self.spec.operands.values() if one.shape)
+            named = (self.spec.operands[name] for name in (*self.spec.inputs, *self.spec.outputs))
+            return 2 * sum(math.prod(int(str(size)) for size in one.shape) for one in named)
         elements = 4 * math.prod(self.sizes) if self.name == "attention" else 2 * math.prod(self.sizes)
         return 2 * elements
 
