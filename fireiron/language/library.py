@@ -165,7 +165,7 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     a definition of several steps: the strategy of the library's file of its name that starts from it.
     """
     if isinstance(spec.starter, Fused):
-        return _for_definition(spec)
+        return _for_definition(spec, as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture))
     if not (spec.multiplies or of_stacks(spec)):
         return ()
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
@@ -183,10 +183,11 @@ def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strate
     return MatMul.tile(b=1).to(Block).then(strategy) if of_stacks(spec) and not entry.batched else strategy
 
 
-def _for_definition(spec: Spec) -> tuple[tuple[str, Mapping[str, int]], ...]:
+def _for_definition(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """The strategies of the library's file of a definition's name that start from it, with the values that the file states.
 
-    `fastest(spec)` of the file, where there is one, names the strategy that comes first.
+    `fastest(spec)` of the file, where there is one, names the strategy that comes first; those for warpgroups come next where there are
+    such.
     """
     if spec.title not in names():
         return ()
@@ -194,7 +195,7 @@ def _for_definition(spec: Spec) -> tuple[tuple[str, Mapping[str, int]], ...]:
     there = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
     fitting = [key for key, value in there.items() if value.start == spec.starter and value.spec is None and value.finished]
     first = module.fastest(spec) if hasattr(module, "fastest") else ""
-    fitting.sort(key=lambda key: key != first)
+    fitting.sort(key=lambda key: (key != first, target.name == WARPGROUP_ARCHITECTURE and there[key].target != WARPGROUP_ARCHITECTURE))
     found = [find(spec.title if key == "strategy" else f"{spec.title}:{key}") for key in fitting]
     return tuple((one.name, suited(one, spec)) for one in found)
 
