@@ -169,14 +169,14 @@ def packed(torch, form, sets, length):
 
     offsets = offsets_of(torch, length)
     low, high = (one.view(-1, attention_packed.TILE) for one in attention_packed.ranges(offsets, TOKENS, causal=form.causal))
-    begin, end = low.amin(1), high.amax(1)
+    places = (*attention_packed.of_tiles(low, high), low, high)
     kernel = attention_packed.kernel(attention_packed.TILE, form.d, form.heads, form.groups, float16, "sm_90a")
     calls, tokens = [], []
     for one in sets:
         q, k, v = (part.transpose(1, 2).reshape(TOKENS, -1, form.d).contiguous() for part in one)
         out = torch.empty_like(q)
         tiles = lambda part: part.view(-1, attention_packed.TILE, form.groups, form.heads // form.groups, form.d)
-        calls.append(functools.partial(kernel, tiles(q), k, v, form.d**-0.5, begin, end, low, high, out=tiles(out)))
+        calls.append(functools.partial(kernel, tiles(q), k, v, form.d**-0.5, *places, out=tiles(out)))
         tokens.append((q, k, v, out))
     q, k, v, out = tokens[0]
     out.fill_(math.nan)

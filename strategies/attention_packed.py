@@ -9,9 +9,9 @@
       tile(m=wm).to(Warp)                     attention_packed(16,64,d,1)(...)(Warp)          ldmatrix and HMMA; `hopper`: TMA, wgmma
 
 Q[t,m,g,r,d] and O are packed tokens in tiles of `m`, K[n,g,d] and V[n,g,d] packed tokens. Query (t,m) sees the keys n with
-low[t,m] <= n < high[t,m]; what queries of a tile see lies in begin[t] <= n < end[t], so that no other blocks are loaded. A query that sees
-none is 0. All four are int32: `ranges` makes them of the offsets of sequences, under a causal mask and in a window, or not; `attend`
-launches.
+low[t,m] <= n < high[t,m]; what queries of a tile see lies in begin[t] <= n < end[t], so that no other blocks are loaded, and all of them
+see inner[t] <= n < outer[t], so that blocks in there are not masked. A query that sees none is 0. All are int32: `ranges` makes low and
+high of the offsets of sequences, under a causal mask and in a window, or not, `of_tiles` the others; `attend` launches.
 
 `hopper` is by TMA, rings and wgmma, with a producer.
 """
@@ -32,7 +32,7 @@ SIZES = (128, 512, 64)
 TILE = 128
 """The queries of a tile."""
 
-RANGES = dict.fromkeys(("begin", "end", "low", "high"), int32)
+RANGES = dict.fromkeys(("begin", "end", "inner", "outer", "low", "high"), int32)
 
 bm = Tunable("bm", 128, 64)
 bn = Tunable("bn", 64, 32, 128)
@@ -54,6 +54,8 @@ definition = Fused(
         "scale": "",
         "begin": "t",
         "end": "t",
+        "inner": "t",
+        "outer": "t",
         "low": "t m",
         "high": "t m",
         "O": "t m g r d",
@@ -62,7 +64,7 @@ definition = Fused(
     each={
         "s": "s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])",
         "mask": "s[m,n] = where(begin[t] <= n and n < end[t], s[m,n], -inf)",
-        "own": "s[m,n] = where(low[t,m] <= n and n < high[t,m], s[m,n], -inf)",
+        "own": "s[m,n] = where(inner[t] <= n and n < outer[t] or low[t,m] <= n and n < high[t,m], s[m,n], -inf)",
         "top": "top[m] = max(n, s[m,n])",
         "scaled": f"top[m] = top[m] * (scale * {LOG2_E})",
         "new": f"new[m] = where(top[m] > mx[m] + {SLACK}, top[m], mx[m])",
@@ -124,8 +126,8 @@ def values(spec):
 
 
 def hopper_values(spec):
-    """The same for Hopper: registers hold the conditions of 64 keys, too."""
-    return {**hopper_attention.values(spec), "bn": 64}
+    """The same for Hopper: those of `hopper_attention`."""
+    return hopper_attention.values(spec)
 
 
 def ranges(offsets, tokens, keys=None, causal=False, window=None):
@@ -154,6 +156,12 @@ def ranges(offsets, tokens, keys=None, causal=False, window=None):
     return low, library.where(known, high, low)
 
 
+def of_tiles(low, high):
+    """Of ranges low[t,m] and high[t,m] what any query of a tile sees, `begin` and `end`, and what all see, `inner` and `outer`."""
+    found = low.min(1), high.max(1), low.max(1), high.min(1)
+    return tuple(getattr(one, "values", one) for one in found)
+
+
 def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, architecture=None):
     """Attention of packed tokens q[tokens, heads, d] to k[tokens, groups, d] and v: an array like q.
 
@@ -174,8 +182,7 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
             own = kernel(rows, d, heads, groups, dtype, architecture)
             shape = ((last - first) // rows, rows, groups, heads // groups, d)
             lows, highs = (one[first:last].reshape(shape[:2]) for one in (low, high))
-            begin, end = (getattr(one, "values", one) for one in (lows.min(1), highs.max(1)))
-            own(q[first:last].reshape(shape), k, v, scale, begin, end, lows, highs, out=made[first:last].reshape(shape))
+            own(q[first:last].reshape(shape), k, v, scale, *of_tiles(lows, highs), lows, highs, out=made[first:last].reshape(shape))
     return made
 
 

@@ -52,7 +52,7 @@ def arrays_of(options, d=16):
     q, k, v = drawn(128, 1, 1, d)
     low, high = (one.reshape(2, 64) for one in attention_packed.ranges(OFFSETS, 128, **options))
     given = {"Q": q.reshape(2, 64, 1, 1, d), "K": k, "V": v, "scale": np.float32(d**-0.5)}
-    given |= {"begin": low.min(1), "end": high.max(1), "low": low, "high": high}
+    given |= dict(zip(attention_packed.RANGES, (*attention_packed.of_tiles(low, high), low, high), strict=True))
     return given, expected(q, k, v, OFFSETS, **options)
 
 
