@@ -172,6 +172,7 @@ from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.converted import Converted as Converted
 from fireiron.refine.delay import Delay as Delay
 from fireiron.refine.in_flight import InFlight as InFlight
+from fireiron.refine.in_turns import InTurns as InTurns
 from fireiron.refine.last_first import LastFirst as LastFirst
 from fireiron.refine.layout import DealOrder as DealOrder
 from fireiron.refine.no_sync import NoSync as NoSync
@@ -181,6 +182,7 @@ from fireiron.refine.persistent import Persistent as Persistent
 from fireiron.refine.pipeline import Pipeline as Pipeline
 from fireiron.refine.resident import Resident as Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
+from fireiron.refine.share import Share as Share
 from fireiron.refine.skip import Skip as Skip
 from fireiron.refine.specialize import Specialize as Specialize
 from fireiron.refine.stages import OwnStages as OwnStages

@@ -608,12 +608,12 @@ def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple
     if problem.options.slack:
         file = _file(BY_TMA)
         for form in file.forms(spec):
-            yield _valued(f"{BY_TMA}:{form}", file.by_rows(made, **file.FORMS[form]), file.values(spec))
+            yield _valued(f"{BY_TMA}:{form}", file.by_rows(made, **file.FORMS[form]), file.values_of(form, spec))
         return
     known = [(name, values, find(name).strategy) for name, values in defaults(spec, architecture)]
     if not known:
         file = _file("attention")
-        yield _valued("attention", file.by_rows(made), file.values(spec))
+        yield _valued("attention", file.by_rows(made), file.values(spec, architecture))
     yield from ((name, values, strategy.with_(**values)) for name, values, strategy in known)
 
 

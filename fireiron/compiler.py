@@ -21,6 +21,7 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Decomposition, Executable, Node
 from fireiron.lower.allocate import allocate
+from fireiron.lower.alternate import alternate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
 from fireiron.lower.clamp import clamp
@@ -59,6 +60,7 @@ SEQUENTIAL: Passes = (
     ("asynchronous", asynchronous),
     ("prune", prune),
     ("specialize", specialize),
+    ("alternate", alternate),
     ("products", products),
 )
 """The passes that see a program without any synchronisation."""
@@ -230,7 +232,8 @@ class Program:
         kernel = next(reversed(stages.values()))
         for name, function in passes:
             with self.timed(name):
-                kernel = verify(function(kernel))
+                made = function(kernel)
+                kernel = kernel if made is kernel else verify(made)
             stages[name] = kernel
         return stages
 

@@ -2,7 +2,7 @@
 
     python perf/bert_attention.py FOLDER [--heads 16] [--batch 32] [--d 64] [--length 384] [--rounds 5]
 
-Halves, arrays (b, h, m, d). Ours by several values of its tunables; torch.bmm, our softmax kernel, torch.bmm, as Graphene's baseline; the same
+Halves, arrays (b, h, m, d). Ours by mma.sync and by wgmma (`hopper_attention`), by several values of its tunables; torch.bmm, our softmax kernel, torch.bmm, as Graphene's baseline; the same
 with PyTorch's softmax; FlashAttention-2 and cuDNN by torch's scaled_dot_product_attention. The scale is part of the first product. Each is compared with
 float64 on outputs full of NaN, then all are measured in turns, in bursts, on sets that rotate through L2; the chain's parts alone too. About
 20 seconds on an H200. Writes `bert.json` and `bert.txt` into the folder.
@@ -21,22 +21,43 @@ from tabulate import tabulate
 
 from fireiron import Strides
 from fireiron.errors import FireironError
-from fireiron.strategies import attention, softmax
+from fireiron.strategies import attention, hopper_attention, softmax
 
 CANDIDATES = ((False, 128, 128, 32, 2), (True, 128, 64, 32, 2), (False, 128, 64, 32, 2), (False, 64, 128, 32, 2), (False, 64, 64, 32, 2))
 """Queries in registers or not, bm, bn, wm, stages."""
+
+ENGINES = ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "bm": 192, "bn": 96})
+"""By wgmma: the definition's slack, queries in registers, the tile."""
 
 
 def kernel_of(options, values):
     """Ours with values; None where it is refused."""
     held, bm, bn, wm, stages = values
+    spec = spec_of(options, attention.definition())
+    strategy = attention.by_rows(attention.definition(), held).with_(bm=bm, bn=bn, wm=wm, stages=stages)
+    return compiled(strategy(spec), "sm_90", values)
+
+
+def engine_of(options, values):
+    """Ours by wgmma with values; None where it is refused."""
+    given = dict(values)
+    made = attention.definition(slack=given.pop("slack"))
+    strategy = hopper_attention.by_rows(made, held=given.pop("held", False)).with_(**given)
+    return compiled(strategy(spec_of(options, made)), "sm_90a", values)
+
+
+def spec_of(options, made):
+    """The problem of a definition, with arrays (b, h, m, d)."""
     length, d, heads = options.length, options.d, options.heads
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
-    spec = attention.spec(length, length, d, heads=heads, batch=options.batch, Q=queries, O=queries, K=keys, V=keys)
-    strategy = attention.by_rows(attention.definition(), held).with_(bm=bm, bn=bn, wm=wm, stages=stages)
+    return attention.spec(length, length, d, heads=heads, batch=options.batch, made=made, Q=queries, O=queries, K=keys, V=keys)
+
+
+def compiled(strategy, target, values):
+    """A compiled kernel; None where it is refused."""
     try:
-        return strategy(spec).compile("sm_90")
+        return strategy.compile(target)
     except FireironError as error:
         say(f"left out: {values}: {str(error).splitlines()[0]}")
         return None
@@ -110,7 +131,8 @@ def main():
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(8) as pool:
-        made = dict(zip(CANDIDATES, pool.map(functools.partial(kernel_of, options), CANDIDATES)))
+        made = {str(one): kernel for one, kernel in zip(CANDIDATES, pool.map(functools.partial(kernel_of, options), CANDIDATES))}
+        made |= {f"wgmma {one}": kernel for one, kernel in zip(ENGINES, pool.map(functools.partial(engine_of, options), ENGINES))}
     kernels = {values: one for values, one in made.items() if one is not None}
     say(f"{len(kernels)} kernels")
     import torch
@@ -126,14 +148,19 @@ def main():
     errors = {name: error_of(call, sets[0], False, 3e-3 if name.startswith("chain") else 1e-3) for name, call in compared.items()}
     say(f"all are right: {max(errors.values()):.1e}")
     times = {name: one.us for name, one in measure(whole | parts, rounds=options.rounds, pause=PAUSE).items()}
-    best = min((name for name in times if name.startswith("ours")), key=times.get)
+    least = lambda engines: min(
+        (one for one in times if one.startswith("ours") and ("wgmma" in one) == engines), key=times.get, default=None
+    )
+    best, engine = least(False), least(True)
     work = 4e-6 * math.prod(shape) * options.length
-    rows = [[name, us, work / us if name in whole else None, us / times[best]] for name, us in times.items()]
-    text = tabulate(rows, ("contender", "us", "TFLOP/s", "time by ours"), floatfmt=("", ".1f", ".0f", ".2f")) + "\n"
+    by = lambda us, one: None if one is None else us / times[one]
+    rows = [[name, us, work / us if name in whole else None, by(us, best), by(us, engine)] for name, us in times.items()]
+    heads = ("contender", "us", "TFLOP/s", "time by mma.sync", "by wgmma")
+    text = tabulate(rows, heads, floatfmt=("", ".1f", ".0f", ".2f", ".2f")) + "\n"
     print(text)
     (options.folder / "bert.txt").write_text(text)
     given = {"heads": options.heads, "batch": options.batch, "d": options.d, "length": options.length}
-    record = {"environment": environment(), **given, "us": times, "best": best, "errors": errors}
+    record = {"environment": environment(), **given, "us": times, "best": best, "best by wgmma": engine, "errors": errors}
     (options.folder / "bert.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -4,7 +4,7 @@
     plan = lt.plan(a, b, out, bias)                    # PyTorch tensors of halves, stored by rows
     plan(); lt.plan(a, b, out, bias, addend)()         # on PyTorch's current stream
 
-The library is the one that PyTorch has loaded. The first algorithm of its heuristic is taken. NVIDIA, cuBLAS documentation, "Using the
+The library is the one that PyTorch has loaded. The first algorithm of its heuristic is taken, or another by its rank. NVIDIA, cuBLAS documentation, "Using the
 cuBLASLt API": matrices are column-major there, so the transposed product is asked for.
 """
 
@@ -54,8 +54,11 @@ class CublasLt:
         if status:
             raise RuntimeError(f"cublasLt{name}: status {status}")
 
-    def plan(self, a, b, out, bias=None, addend=None, relu=None):
-        """A launch of out = a @ b, plus `addend`, plus the bias, and with `relu`, which a bias brings unless said otherwise, its ReLU."""
+    def plan(self, a, b, out, bias=None, addend=None, relu=None, rank=0):
+        """A launch of out = a @ b, plus `addend`, plus the bias, and with `relu`, which a bias brings unless said otherwise, its ReLU.
+
+        By the algorithm of a rank of the heuristic; a `RuntimeError` where there are not so many.
+        """
         (m, k), n = a.shape, b.shape[1]
         product = self._made("MatmulDescCreate", ctypes.c_int(COMPUTE_32F), ctypes.c_int(REAL_32F))
         epilogue = (BIAS if bias is not None else 0) | (RELU if relu or (relu is None and bias is not None) else 0)
@@ -66,11 +69,12 @@ class CublasLt:
         first, second, result = (self._layout(columns, rows) for rows, columns in ((k, n), (m, k), (m, n)))
         preference = self._made("MatmulPreferenceCreate")
         self._set("MatmulPreferenceSetAttribute", preference, MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
-        chosen, count = Heuristic(), ctypes.c_int()
+        found, count = (Heuristic * (rank + 1))(), ctypes.c_int()
         layouts = (first, second, result, result)
-        self.call("MatmulAlgoGetHeuristic", self.handle, product, *layouts, preference, 1, ctypes.byref(chosen), ctypes.byref(count))
-        if not count.value:
-            raise RuntimeError("cuBLASLt has no algorithm for this product")
+        self.call("MatmulAlgoGetHeuristic", self.handle, product, *layouts, preference, rank + 1, found, ctypes.byref(count))
+        if count.value <= rank:
+            raise RuntimeError(f"cuBLASLt has {count.value} algorithms for this product")
+        chosen = found[rank]
         one, beta = ctypes.c_float(1), ctypes.c_float(addend is not None)
         added = out if addend is None else addend
         pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (b, a, added, out, self.workspace)]

@@ -31,37 +31,52 @@ def sets_of(bytes_of_one, most=24, rotated=150e6):
 
 
 def error_of(got, wanted):
-    """How far a result is from float64, relative, in the Frobenius norm; infinite where it is no number."""
-    found = ((got.double() - wanted).norm() / wanted.norm()).item()
-    return found if found == found else float("inf")
+    """How far a result is from float64, relative, in the Frobenius norm, the worst of several; infinite where it is no number."""
+    pairs = zip(several(got), several(wanted), strict=True)
+    found = [((one.double() - right).norm() / right.norm()).item() for one, right in pairs]
+    return max(found) if all(one == one for one in found) else float("inf")
+
+
+def several(tensors):
+    """One tensor as a tuple of one; several as they are."""
+    return tuple(tensors) if isinstance(tensors, (tuple, list)) else (tensors,)
 
 
 class Contenders:
-    """Launches by name, each verified first; what fails is said, and left out."""
+    """Launches by name, each verified first; what fails is said, and left out.
 
-    def __init__(self, outputs, wanted):
-        self.outputs, self.wanted, self.calls = outputs, wanted, {}
+    `outputs` has for each set of tensors what is written, a tensor or several, and `wanted` what the first set's are in float64, or is a
+    function that tells the error of what was written.
+    """
 
-    def add(self, name, make):
-        """The launches that `make(number)` returns for each set of tensors."""
+    def __init__(self, outputs, wanted, most=ERROR):
+        self.outputs, self.wanted, self.most, self.calls = outputs, wanted, most, {}
+
+    def add(self, name, make, returned=False):
+        """The launches that `make(number)` returns for each set of tensors; `returned`: they return what they wrote, in tensors of their own."""
         import torch
 
         try:
             launches = [make(number) for number in range(len(self.outputs))]
-            self.outputs[0].fill_(float("nan"))
-            launches[0]()
+            for one in several(self.outputs[0]):
+                one.fill_(float("nan"))
+            found = launches[0]()
             torch.cuda.synchronize()
-            error = error_of(self.outputs[0], self.wanted)
+            error = self.error(found if returned else self.outputs[0])
         except (FireironError, RuntimeError, ValueError) as problem:
-            print(f"left out: {name}: {str(problem).splitlines()[0]}", flush=True)
+            print(f"left out: {name}: {(str(problem) or type(problem).__name__).splitlines()[0]}", flush=True)
             return
-        if error > ERROR:
+        if error > self.most:
             print(f"left out: {name}: error {error:.1e}", flush=True)
             return
         self.calls[name] = launches
 
-    def times(self, rounds, groups=("",), each=1):
-        """Microseconds by name, twice: of all once, then of the `each` best of each group, names that begin so, in turns, in bursts."""
+    def error(self, found):
+        """Of what the first set gave."""
+        return self.wanted(found) if callable(self.wanted) else error_of(found, self.wanted)
+
+    def times(self, rounds, groups=("",), each=1, regime="burst"):
+        """Microseconds by name, twice: of all once, then of the `each` best of each group, names that begin so, in turns, in bursts or busy."""
         from fireiron.measure.timing import measure
 
         first = {name: one.us for name, one in measure(self.calls, rounds=1, pause=0.02).items()}
@@ -69,7 +84,8 @@ class Contenders:
         for start in groups:
             found += sorted((name for name in first if name.startswith(start)), key=first.get)[:each]
         finals = {name: self.calls[name] for name in dict.fromkeys(found)}
-        return first, {name: one.us for name, one in measure(finals, rounds=rounds, pause=PAUSE).items()}
+        timed = measure(finals, rounds=rounds, pause=PAUSE, regime=regime)
+        return first, {name: one.us for name, one in timed.items()}
 
 
 def compiled(strategy, spec, target="sm_90"):

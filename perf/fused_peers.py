@@ -1,4 +1,5 @@
-"""Triton's fused kernels: a multilayer perceptron and an LSTM cell, restricted to `mma.sync` (peers.py) or with all that the GPU has.
+"""Triton's fused kernels by pointers: a multilayer perceptron, an LSTM cell, two products of one factor, a product and row sums; restricted to
+`mma.sync` (peers.py) or with all that the GPU has.
 
 Tensors are PyTorch's, halves stored by rows; the sizes are multiples of the tiles.
 """
@@ -41,6 +42,47 @@ def cell(x, w, h, r, bias, d, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: t
         total = tl.dot(left, tl.load(r + (start + k)[:, None] * N + n[None, :]), total)
     total = tl.maximum(total + tl.load(bias + n).to(tl.float32)[None, :], 0.0)
     tl.store(d + m[:, None] * N + n[None, :], total.to(d.dtype.element_ty))
+
+
+@triton.jit
+def duals(a, b, other, d, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+    """A tile of a @ b + a @ other."""
+    tile_m, tile_n = tile_of(tl.program_id(0), M, N, BM, BN, GROUP)
+    m, n, k = tile_m * BM + tl.arange(0, BM), tile_n * BN + tl.arange(0, BN), tl.arange(0, BK)
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for start in range(0, K, BK):
+        left = tl.load(a + m[:, None] * K + (start + k)[None, :])
+        total = tl.dot(left, tl.load(b + (start + k)[:, None] * N + n[None, :]), total)
+        total = tl.dot(left, tl.load(other + (start + k)[:, None] * N + n[None, :]), total)
+    tl.store(d + m[:, None] * N + n[None, :], total.to(d.dtype.element_ty))
+
+
+@triton.jit
+def sums(a, b, d, y, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+    """A tile of a @ b, and the sums of its rows of `a`, which the programs of the first column of tiles store."""
+    tile_m, tile_n = tile_of(tl.program_id(0), M, N, BM, BN, GROUP)
+    m, n, k = tile_m * BM + tl.arange(0, BM), tile_n * BN + tl.arange(0, BN), tl.arange(0, BK)
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    rows = tl.zeros((BM,), dtype=tl.float32)
+    for start in range(0, K, BK):
+        left = tl.load(a + m[:, None] * K + (start + k)[None, :])
+        total = tl.dot(left, tl.load(b + (start + k)[:, None] * N + n[None, :]), total)
+        rows += tl.sum(left.to(tl.float32), axis=1)
+    tl.store(y + m, rows, mask=(m < M) & (tile_n == 0))
+    tl.store(d + m[:, None] * N + n[None, :], total.to(d.dtype.element_ty))
+
+
+def products(kernel, tensors, d, config, only_mma_sync):
+    """A launch of `duals` or `sums` on its tensors, of which `d` is the product's result, with a configuration of peers.py."""
+    (M, N), K = d.shape, tensors[0].shape[1]
+    tiles = {"BM": config.bm, "BN": config.bn, "BK": config.bk, "GROUP": GROUP}
+
+    def launch():
+        with restricted(only_mma_sync):
+            grid = (M // config.bm * (N // config.bn),)
+            return kernel[grid](*tensors, M, N, K, **tiles, num_warps=config.warps, num_stages=config.stages)
+
+    return launch
 
 
 def restricted(yes):

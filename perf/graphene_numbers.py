@@ -1,9 +1,10 @@
 """The experiments of the Graphene paper (E1 to E7), its figures beside ours, from the results that are there.
 
-    python perf/graphene_numbers.py [FOLDER] [--products perf/results/2026-11-22-h200-hopper/targets.json]
+    python perf/graphene_numbers.py [FOLDER] [--products perf/results/2026-11-22-h200-hopper/targets.json] [--plot]
 
 Reads the `.json` files of a folder of results, by default `perf/results/2026-11-22-h200-fused`, and those of plain products; measures nothing.
-Writes `graphene.md` into the folder. What has no file there is "not measured".
+Writes `graphene.md` into the folder. What has no file there is "not measured". With `--plot` writes `graphene.svg`, too: a baseline's time by ours, for each
+problem of E2 to E6 that is there (matplotlib).
 """
 
 import argparse
@@ -20,7 +21,7 @@ TITLE = "# Graphene's experiments, its figures and ours\n\nWritten by `python pe
 NOTES = """
 "x times" is a baseline's time by ours in the same run. The paper's figures are those of its text (Graphene, ASPLOS 2023, section 6), as its plots have no
 numbers: measured by Nsight Compute at base clocks, with CUDA 11.7. Ours are bursts at boost clocks (`fireiron/measure/timing.py`) on a newer GPU, whose
-libraries, and our products of E1 and E2, use `wgmma`; all other kernels of ours here use `mma.sync`.
+libraries, and our products of E1 and E2, use `wgmma`; all other kernels of ours here use `mma.sync`, unless `wgmma` is said.
 """
 
 
@@ -97,10 +98,14 @@ def e3(results):
     if found is None:
         return None
     times = [one["us"] for one in found["measured"]]
-    ours = [min(filter(None, (least(one, "shared"), least(one, "registers"))), default=None) for one in times]
-    chain, triton = (each((least(one, start), us) for one, us in zip(times, ours, strict=True)) for start in ("cuBLASLt", "Triton"))
-    layers = sorted({one["layers"] for one in found["measured"]})
-    return f"{ratios(chain)} times the cuBLASLt chain, {ratios(triton)} times Triton's fused kernel ({', '.join(map(str, layers))} layers)"
+    layers = ", ".join(map(str, sorted({one["layers"] for one in found["measured"]})))
+    words = []
+    for said, starts in (("", ("shared", "registers")), ("by wgmma ", ("wgmma",))):
+        ours = [min(filter(None, (least(one, start) for start in starts)), default=None) for one in times]
+        chain, triton = (each((least(one, start), us) for one, us in zip(times, ours, strict=True)) for start in ("cuBLASLt", "Triton"))
+        if chain and triton:
+            words.append(f"{said}{ratios(chain)} times the cuBLASLt chain, {ratios(triton)} times Triton's fused kernel")
+    return f"{'; '.join(words)} ({layers} layers)"
 
 
 def e4(results):
@@ -110,7 +115,11 @@ def e4(results):
         return None
     times = [one["us"] for one in found["measured"]]
     beside = {words: each((least(one, start), least(one, "ours")) for one in times) for start, words in (("five", "five kernels"), ("two", "two of cuBLASLt"), ("Triton", "Triton on mma.sync"))}  # fmt: skip
-    return "; ".join(f"{ratios(found)} times {words}" for words, found in beside.items() if found)
+    free = {"five": "five kernels", "two": "two of cuBLASLt", "by TMA": "Triton"}
+    engine = {words: each((least(one, start), least(one, "wgmma")) for one in times) for start, words in free.items()}
+    said = [f"{ratios(found)} times {words}" for words, found in beside.items() if found]
+    said += [f"by wgmma {ratios(found)} times {words}" for words, found in engine.items() if found]
+    return "; ".join(said)
 
 
 def e5(results):
@@ -145,7 +154,11 @@ def e6(results):
         return None
     us, ours = found["us"], found["us"][found["best"]]
     names = (("chain", "cuBLAS, a softmax kernel, cuBLAS"), ("chain, torch.softmax", "the chain with torch.softmax"), ("FA2", "FlashAttention-2"), ("cuDNN", "cuDNN"))  # fmt: skip
-    return ", ".join(f"{us[name] / ours:.2f} times {words}" for name, words in names if name in us)
+    said = ", ".join(f"{us[name] / ours:.2f} times {words}" for name, words in names if name in us)
+    engine = us.get(found.get("best by wgmma"))
+    return (
+        f"{said}; by wgmma {', '.join(f'{us[name] / engine:.2f} times {words}' for name, words in names if name in us)}" if engine else said
+    )
 
 
 def long_attention(results):
@@ -190,6 +203,72 @@ EXPERIMENTS = (
 """The paper's number, experiment, its figure and GPU; who reads ours, from which file, made by which script."""
 
 
+# ---------------------------------------------------------------------------------------------- the plot
+
+
+def by_problem(results):
+    """`(title, {baseline: {problem: its time by our best}})` of what is there."""
+    for title, name, ours, peers, label in PLOTS:
+        found = results.read(name)
+        measured = [] if found is None else found["measured"]
+        rows = (
+            [(size, one["times"]) for size, one in measured.items()]
+            if isinstance(measured, dict)
+            else [(label(one), one["us"]) for one in measured]
+        )
+        series = {}
+        for problem, us in rows:
+            best = min(filter(None, (least(us, start) for start in ours)), default=None)
+            for start, words in peers.items():
+                if best and least(us, start):
+                    series.setdefault(words, {})[problem] = least(us, start) / best
+        if series:
+            yield title, series
+
+
+PLOTS = (
+    ("E2: GEMM + bias + ReLU", "epilogue", ("bias + ReLU",), {"_addmm_activation": "cuBLASLt", "cuBLASLt, best of 8": "cuBLASLt, best of 8"}, None),
+    ("E3: MLP", "mlp", ("shared", "registers", "wgmma"), {"cuBLASLt": "a chain of cuBLASLt", "Triton": "Triton", "compile": "torch.compile"}, lambda one: f"{one['rows']} rows, {one['layers']}"),
+    ("E4: LSTM", "lstm", ("ours", "wgmma"), {"five": "five kernels", "two": "two of cuBLASLt", "Triton": "Triton, mma.sync", "by TMA": "Triton", "compile": "torch.compile"}, lambda one: f"{one['size']}^3"),
+    ("E5: LayerNorm", "layernorm", ("ours",), {"torch": "PyTorch", "compile": "torch.compile", "triton": "Triton", "neg": "a copy"}, lambda one: f"{one['rows']}x{one['hidden']}"),
+)  # fmt: skip
+"""A title, the file, how ours are called and the baselines, and what a problem is called."""
+
+
+def plot(results, path):
+    """Bars for each experiment, one below the other."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = list(by_problem(results))
+    bert = results.read("bert")
+    if bert is not None:
+        ours = bert["us"][bert.get("best by wgmma") or bert["best"]]
+        names = ("chain", "chain, torch.softmax", "FA2", "cuDNN")
+        shown.append(
+            ("E6: attention of BERT", {name: {"16 heads, batch 32, 384": bert["us"][name] / ours} for name in names if name in bert["us"]})
+        )
+    figure, axes = pyplot.subplots(len(shown), 1, figsize=(8, 2.3 * len(shown)), squeeze=False)
+    for place, (title, series) in zip(axes[:, 0], shown, strict=True):
+        problems = list(dict.fromkeys(problem for one in series.values() for problem in one))
+        width = 0.8 / len(series)
+        for number, (words, ratios) in enumerate(series.items()):
+            heights = [ratios.get(problem, 0) for problem in problems]
+            place.bar([at + number * width for at in range(len(problems))], heights, width, label=words, color=COLOURS[number])
+        place.axhline(1, color="#555555", linewidth=1)
+        place.set_xticks([at + 0.4 - width / 2 for at in range(len(problems))], problems, fontsize=6)
+        place.set_title(f"{title}: a baseline's time by ours", fontsize=8)
+        place.legend(fontsize=6)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00")
+
+
 def page(results):
     """The page's text."""
     lines = [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
@@ -204,8 +283,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     parser.add_argument("--products", type=Path, default=PRODUCTS)
+    parser.add_argument("--plot", action="store_true", help="graphene.svg, too")
     options = parser.parse_args()
-    text = page(Results(options.folder, options.products))
+    results = Results(options.folder, options.products)
+    text = page(results)
+    if options.plot:
+        plot(results, options.folder / "graphene.svg")
     (options.folder / "graphene.md").write_text(text)
     print(text)
 

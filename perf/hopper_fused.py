@@ -1,10 +1,10 @@
 """Fused kernels on Hopper, each verified on outputs that were NaN, and timed beside its peer in one run.
 
-    python perf/hopper_fused.py FOLDER [--sizes 512,4096] [--dims 64,128] [--rounds 5] [--tokens 16384] [--only attention,dual]
+    python perf/hopper_fused.py FOLDER [--sizes 512,4096] [--dims 64,128] [--rounds 5] [--tokens 16384] [--only attention,dual] [--regime busy]
 
 Attention: halves, arrays (b, h, m, d), 2048 elements in all heads of a token, causal and not, beside cuDNN (torch's
-scaled_dot_product_attention). Dual products, row sums and LSTM of M = N = K = 4096 beside one product of their size by torch, and perceptrons of
-20 layers, M 8192. About 20 seconds to compile and 4 a row. Writes `hopper_fused.md` and `hopper_fused.json`.
+scaled_dot_product_attention). Dual products and row sums, in registers and in shared memory, beside as many products of their size by torch; LSTM
+beside two kernels of cuBLASLt and Triton, whichever is faster; perceptrons of 20 layers, M 8192. About 20 seconds to compile and 4 a row. Writes `hopper_fused.md` and `hopper_fused.json`.
 """
 
 import argparse
@@ -20,32 +20,36 @@ from tabulate import tabulate
 from fireiron.errors import FireironError
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper_attention, lstm, mlp
 
+DYNAMIC = tuple(
+    {"slack": 8, "dynamic": True, **one} for one in ({"held": True}, {"held": True, "together": 4}, {"held": True, "together": 16}, {})
+)
 VALUES = {
-    64: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "stays": True}),
-    128: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 80}, {"slack": 8, "held": True, "stays": True}),
+    64: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "stays": True}, *DYNAMIC),
+    128: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 80}, {"slack": 8, "held": True, "stays": True}, *DYNAMIC),
 }
-"""What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables."""
+"""What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables; `stays` and `dynamic` under a mask."""
+
+LARGE = (4096, 6144, 8192)
+
+SUMS = ({}, {"bands": 4}, {"bm": 256, "bn": 192, "wm": 128, "chunk": 64})
 
 PRODUCTS = {
-    "dual": (
-        dual,
-        "hopper",
-        ({}, {"fly": 0}, {"depth": 3}, {"depth": 4}, {"bk": 32, "stages": 4, "depth": 4}, {"bk": 32, "stages": 5, "depth": 4}),
-    ),
-    "gemm_row_sum": (gemm_row_sum, "hopper", ({}, {"stages": 3})),
-    "lstm": (lstm, "hopper", ({}, {"bk": 32, "stages": 4})),
-    "mlp": (mlp, "hopper", ({"bm": 64, "stages": 6}, {"bm": 128, "stages": 4})),
+    "dual": (dual, "hopper", LARGE, ({}, {"bands": 8}, {"bm": 256, "bn": 128, "wm": 128, "bands": 8})),
+    "gemm_row_sum": (gemm_row_sum, "hopper", LARGE, SUMS),
+    "gemm_row_sum_shared": (gemm_row_sum, "hopper_shared", LARGE, SUMS[:2]),
+    "lstm": (lstm, "hopper", (1024, 2048, 3072, 4096), lstm.defaults(0, 0, 0)),
+    "mlp": (mlp, "hopper", (0,), ({"bm": 64, "stages": 6}, {"bm": 128, "stages": 4})),
 }
-"""The file, the strategy, and tunables that are tried."""
+"""The file, the strategy, sizes, and tunables that are tried."""
 
-SIZE, LAYERS = 4096, (8192, 128, 20)
+LAYERS = (8192, 128, 20)
 
 
 @functools.cache
 def kernel_of(length, d, causal, tokens, values):
     """A compiled kernel for attention; None where it is refused."""
     given = dict(values)
-    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in ("delayed", "held", "stays") if name in given}
+    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in ("delayed", "held", "stays", "dynamic") if name in given}
     if causal:
         given.pop("blocks", None)
     try:
@@ -56,11 +60,15 @@ def kernel_of(length, d, causal, tokens, values):
         return None
 
 
-def attention_rows(sizes, dims, tokens, rounds):
+def attention_rows(sizes, dims, tokens, rounds, regime="burst"):
     """Rows of the table: what, TFLOP/s of cuDNN, of each of ours, and the best ratio."""
     from fireiron.measure.timing import measure
 
-    chosen = {(d, c): [tuple(one.items()) for one in VALUES[d] if c or "stays" not in one] for d in dims for c in (False, True)}
+    chosen = {
+        (d, c): [tuple(one.items()) for one in VALUES[d] if c or one.keys().isdisjoint(("stays", "dynamic"))]
+        for d in dims
+        for c in (False, True)
+    }
     jobs = [(s, d, c, tokens, v) for s in sizes for d in dims for c in (False, True) for v in chosen[d, c]]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda one: kernel_of(*one), jobs))
@@ -74,59 +82,91 @@ def attention_rows(sizes, dims, tokens, rounds):
                 error = peers.error_of(calls[str(dict(values))][0], sets[0], causal)
                 print(f"right: {length} {d} {causal} {dict(values)}: error {error:.1e}", flush=True)
         work = 4 * tokens * length * peers.WIDTH / (2 if causal else 1)
-        yield row(f"attention {length} d {d}{' causal' if causal else ''}", measure(calls, rounds=rounds), work)
+        yield row(f"attention {length} d {d}{' causal' if causal else ''}", measure(calls, rounds=rounds, regime=regime), work)
 
 
-def product_rows(names, rounds):
-    """The same of products, beside torch's product of one of them."""
-    import torch
-
+def product_rows(names, rounds, regime="burst"):
+    """The same of products, beside the peers' of the same work."""
     from fireiron.measure.timing import measure
 
-    for name in names:
-        module, chosen, tried = PRODUCTS[name]
-        spec = module.spec(*(LAYERS if name == "mlp" else (SIZE,) * 3))
-        shapes = [tuple(int(str(size)) for size in spec.operands[one].shape) for one in (*spec.inputs, *spec.outputs)]
-        count = len(spec.inputs)
-        arrays = [
-            torch.randn(one, device="cuda") * (one[-2] ** -0.5 if len(one) > 1 and number else 1)
-            for number, one in enumerate(shapes[:count])
-        ]
-        arrays = [one.half() for one in arrays]
-        single = spec.outputs[1:] and [torch.empty(shapes[-1], device="cuda")]
-        outputs = [torch.empty(shapes[count], device="cuda").half(), *(single or ())]
-        wanted, calls = reference(name, [one.double() for one in arrays]), {}
-        if name != "mlp":
-            other = torch.empty_like(outputs[0])
-            calls["peer"] = [lambda other=other, arrays=arrays: torch.matmul(arrays[0], arrays[1], out=other)] * 2
+    for name, size in ((one, size) for one in names for size in PRODUCTS[one][2]):
+        module, chosen, _, tried = PRODUCTS[name]
+        spec = module.spec(*((size,) * 3 if size else LAYERS))
+        sets = [operands(spec) for _ in range(2)]
+        wanted = reference(module, [one.double() for one in sets[0][0]])
+        calls = peers_of(module, sets)
         for values in tried:
-            kernel = getattr(module, chosen).with_(**values)(spec).compile("sm_90a")
-            call = kernel.prepare(*arrays, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
-            for one in outputs:
+            try:
+                kernel = getattr(module, chosen).with_(**values)(spec).compile("sm_90a")
+            except FireironError as error:
+                print(f"left out: {name} {size} {values}: {error}", flush=True)
+                continue
+            launches = [kernel.prepare(*given, out=made[0] if len(made) == 1 else tuple(made)) for given, made in sets]
+            for one in sets[0][1]:
                 one.fill_(math.nan)
-            call()
-            for got, right in zip(outputs, wanted, strict=True):
+            launches[0]()
+            for got, right in zip(sets[0][1], wanted, strict=True):
                 error = float((got.double() - right).norm() / right.norm())
                 if not error < 2e-3:
-                    raise SystemExit(f"wrong: {name} {values}: error {error}")
-            print(f"right: {name} {values}", flush=True)
-            calls[str(values)] = [call] * 2
-        products = {"dual": 2, "lstm": 2}.get(name, 1)
-        work = 2 * LAYERS[0] * 128 * 128 * LAYERS[2] if name == "mlp" else 2 * SIZE**3 * products
-        yield row(name, measure(calls, rounds=rounds), work, 2 * SIZE**3)
+                    raise SystemExit(f"wrong: {name} {size} {values}: error {error}")
+            print(f"right: {name} {size} {values}", flush=True)
+            calls[str(values)] = launches
+        work = 2 * size**3 * (2 if module in (dual, lstm) else 1) if size else 2 * LAYERS[0] * LAYERS[1] ** 2 * LAYERS[2]
+        yield row(f"{name} {size}" if size else name, measure(calls, rounds=rounds, regime=regime), work)
 
 
-def reference(name, arrays):
+def operands(spec):
+    """Random inputs of a spec, and outputs."""
+    import torch
+
+    shapes = [[int(str(size)) for size in spec.operands[one].shape] for one in (*spec.inputs, *spec.outputs)]
+    count = len(spec.inputs)
+    made = [
+        torch.randn(one, device="cuda") * (one[-2] ** -0.5 if len(one) > 1 and number else 1) for number, one in enumerate(shapes[:count])
+    ]
+    return [one.half() for one in made], [
+        torch.empty(one, device="cuda", dtype=[torch.half, torch.float][len(one) == 1]) for one in shapes[count:]
+    ]
+
+
+def peers_of(module, sets):
+    """The contenders of others."""
+    import torch
+
+    if module is lstm:
+        from cublas_lt import cublas_lt
+        from fused_peers import CELLS, cells
+
+        def two(given, out):
+            between = torch.empty_like(out)
+            x, w, h, r, bias = given
+            first, second = cublas_lt().plan(x, w, between), cublas_lt().plan(h, r, out, bias, between)
+            return lambda: (first(), second())
+
+        calls = {"peer, two of cuBLASLt": [two(given, made[0]) for given, made in sets]}
+        return calls | {f"peer, Triton {one}": [cells(*given, made[0], one, False) for given, made in sets] for one in CELLS[1:]}
+    if module is mlp:
+        return {}
+    products = 2 if module is dual else 1
+
+    def several(given, made):
+        other = torch.empty_like(made[0])
+        return lambda: [torch.matmul(given[0], given[1 + number], out=other) for number in range(products)]
+
+    return {"peer, cuBLAS": [several(*one) for one in sets]}
+
+
+def reference(module, arrays):
     """The outputs, in float64."""
-    if name == "mlp":
+    if module is mlp:
         x, weights, bias = arrays
         for w, b in zip(weights, bias, strict=True):
             x = (x @ w + b).relu().half().double()
         return [x]
-    if name == "dual":
+    if module is dual:
         a, left, right = arrays
         return [a @ left + a @ right]
-    if name == "gemm_row_sum":
+    if module is gemm_row_sum:
         a, b = arrays
         return [a @ b, a.sum(1)]
     x, w, h, r, bias = arrays
@@ -139,14 +179,15 @@ def kept(rows):
     return (dict(zip(names, one, strict=True)) for one in rows)
 
 
-def row(what, times, work, of_peer=None):
-    """A row: TFLOP/s of the peer and of ours, microseconds of the best, and its ratio."""
-    speed = {name: (work if name != "peer" or of_peer is None else of_peer) / one.us / 1e6 for name, one in times.items()}
-    ours = {name: one for name, one in speed.items() if name != "peer"}
+def row(what, times, work):
+    """A row: TFLOP/s of the best peer and of ours, microseconds of the best, and its ratio."""
+    speed = {name: work / one.us / 1e6 for name, one in times.items()}
+    ours = {name: one for name, one in speed.items() if not name.startswith("peer")}
+    peer = max((one for name, one in speed.items() if name.startswith("peer")), default=None)
     best = max(ours, key=ours.get)
-    found = [what, speed.get("peer"), ours[best], times[best].us, ours[best] / speed["peer"] if "peer" in speed else None, best]
-    print(found, {name: round(one) for name, one in ours.items()}, flush=True)
-    return [*found, ours]
+    found = [what, peer, ours[best], times[best].us, ours[best] / peer if peer else None, best]
+    print(found, {name: round(one) for name, one in speed.items()}, flush=True)
+    return [*found, speed]
 
 
 def main():
@@ -158,13 +199,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--only", default=",".join(("attention", *PRODUCTS)))
+    parser.add_argument("--regime", choices=("burst", "busy"), default="burst")
     given = parser.parse_args()
     from fireiron.measure.timing import environment
 
     sizes, dims = ([int(one) for one in text.split(",")] for text in (given.sizes, given.dims))
     names = given.only.split(",")
-    rows = list(attention_rows(sizes, dims, given.tokens, given.rounds)) if "attention" in names else []
-    rows += product_rows([one for one in names if one in PRODUCTS], given.rounds)
+    rows = list(attention_rows(sizes, dims, given.tokens, given.rounds, given.regime)) if "attention" in names else []
+    rows += product_rows([one for one in names if one in PRODUCTS], given.rounds, given.regime)
     table = tabulate(
         [one[:-1] for one in rows], ("what", "peer TFLOP/s", "ours TFLOP/s", "us", "ratio", "values"), floatfmt=".4g", tablefmt="github"
     )

@@ -1,10 +1,11 @@
 """The gate of an LSTM cell, relu(X·W + H·R + bias), in one kernel, beside five and two kernels and Triton (Graphene, Figure 12).
 
-    python perf/lstm.py FOLDER [--sizes 1024,2048,3072,4096] [--rounds 4]
+    python perf/lstm.py FOLDER [--sizes 1024,2048,3072,4096] [--rounds 4] [--compile]
 
-Halves, M = N = K: `lstm` by several tiles; cuBLAS, cuBLAS, and three kernels of PyTorch; cuBLASLt twice, the second time with the sum, the
-bias and the ReLU; Triton restricted to mma.sync. Each is verified first, on an output of NaN; all are measured once, and the best of each in
-turns. Kernels are compiled by other processes meanwhile. About 20 seconds to begin with and 7 a size. Writes `lstm.txt` and `lstm.json`.
+Halves, M = N = K: `lstm` by several tiles, and on wgmma (`hopper`); cuBLAS, cuBLAS, and three kernels of PyTorch; cuBLASLt twice, the second time
+with the sum, the bias and the ReLU, by the first four algorithms of its heuristic; Triton restricted to mma.sync, and by TMA and wgmma; with
+`--compile` torch.compile. Each is verified first, on an output of NaN; all are measured once, and the best of each in turns. Kernels are compiled by
+other processes meanwhile. About 20 seconds to begin with and 8 a size. Writes `lstm.txt` and `lstm.json`.
 """
 
 import argparse
@@ -28,8 +29,27 @@ IN_TURN = (
 """With 128 x 128 or less two blocks share one of 132 multiprocessors: 3072 x 3072 is 2.2 waves of 128 x 128, and 2.9 of 96 x 128."""
 
 
-HEADS = ("M = N = K", "us", "TFLOP/s", "five us", "two us", "Triton mma.sync us", "of five", "of two", "of Triton", "best")
-GROUPS = ("ours", "five", "two", "Triton")
+ENGINES = {
+    1024: (
+        {"bm": 128, "bn": 64, "stages": 4},
+        {"bm": 64, "bn": 128, "stages": 4},
+        {"bm": 64, "bn": 64, "stages": 5},
+        {"bm": 128, "bn": 64, "bk": 128},
+    ),
+    3072: (
+        {"bm": 192, "bn": 192},
+        {"bm": 192, "bn": 192, "bk": 32, "stages": 4},
+        {"bn": 192},
+        {"bm": 192, "bn": 128},
+        {"bm": 256, "bn": 128},
+    ),
+    2048: ({}, {"bk": 32, "stages": 4}, {"bn": 128, "stages": 3}, {"bm": 256, "bn": 128}),
+}
+"""On wgmma: tiles of which some size makes whole waves of 132, as 192 x 192 do of 3072 (1.94)."""
+
+HEADS = ("M = N = K", "mma.sync us", "wgmma us", "TFLOP/s", "five us", "two us", "Triton mma.sync us", "Triton us", "compile us",
+         "mma.sync of five", "of two", "of Triton mma.sync", "wgmma of five", "of two", "of Triton", "best")  # fmt: skip
+GROUPS = ("ours", "wgmma", "five", "two", "Triton", "by TMA", "compile")
 FORMS = {"relu": (lstm.strategy, TOGETHER), "in_turn": (lstm.in_turn, IN_TURN)}
 
 
@@ -38,12 +58,14 @@ def begun(crew, size):
     jobs = {}
     for form, (strategy, choices) in FORMS.items():
         jobs |= crew.begin({f"ours {form} {one}": strategy.with_(**one) for one in choices}, lstm.spec(size, size, size, form=form))
-    return jobs
+    engines = {f"wgmma {one}": lstm.hopper.with_(**one) for one in ENGINES.get(size, ENGINES[2048])}
+    return jobs | crew.begin(engines, lstm.spec(size, size, size), "sm_90a")
 
 
-def measured(size, rounds, kernels):
+def measured(size, rounds, kernels, compile):
     """Times of all contenders; `kernels` are ours, by name."""
     import torch
+    import triton_tma
     from cublas_lt import cublas_lt
     from fused_peers import CELLS, cells
 
@@ -66,15 +88,21 @@ def measured(size, rounds, kernels):
 
         return launch
 
-    def two(one):
-        first = cublas_lt().plan(x[one], w[one], between[one])
-        second = cublas_lt().plan(h[one], r[one], d[one], bias, between[one])
+    def two(one, rank):
+        first = cublas_lt().plan(x[one], w[one], between[one], rank=rank)
+        second = cublas_lt().plan(h[one], r[one], d[one], bias, between[one], rank=rank)
         return lambda: (first(), second())
 
     contenders.add("five kernels", five)
-    contenders.add("two cuBLASLt kernels", two)
+    for rank in range(4):
+        contenders.add(f"two cuBLASLt kernels, rank {rank}", lambda one, rank=rank: two(one, rank))
     for config in CELLS:
         contenders.add(f"Triton {config}", lambda one, c=config: cells(x[one], w[one], h[one], r[one], bias, d[one], c, True))
+    for tiles in triton_tma.CELLS:
+        contenders.add(f"by TMA, Triton {tiles}", lambda one, t=tiles: triton_tma.lstm(x[one], w[one], h[one], r[one], bias, d[one], t))
+    if compile:
+        compiled = torch.compile(lambda x, w, h, r, bias: (x @ w + h @ r + bias).relu())
+        contenders.add("compile", lambda one: lambda: compiled(x[one], w[one], h[one], r[one], bias), returned=True)
     say(f"{size}: {len(contenders.calls)} contenders")
     return contenders.times(rounds, GROUPS)
 
@@ -84,14 +112,18 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--sizes", default="1024,2048,3072,4096")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--compile", action="store_true", help="torch.compile, too: about 10 seconds more")
     options = parser.parse_args()
     crew, table, kept = Crew(), [], []
     jobs = {size: begun(crew, size) for size in map(int, options.sizes.split(","))}
     for size in jobs:
-        first, times = measured(size, options.rounds, crew.kernels(jobs[size]))
-        ours, five, two, triton = (best(times, start) for start in GROUPS)
-        ratios = [other[0] / ours[0] if other[0] and ours[0] else None for other in (five, two, triton)]
-        table.append([size, ours[0], 4e-6 * size**3 / ours[0] if ours[0] else None, five[0], two[0], triton[0], *ratios, ours[1]])
+        first, times = measured(size, options.rounds, crew.kernels(jobs[size]), options.compile)
+        ours, engine, five, two, triton, free, layer = (best(times, start) for start in GROUPS)
+        pairs = [*((other, ours) for other in (five, two, triton)), *((other, engine) for other in (five, two, free))]
+        ratios = [other[0] / us[0] if other[0] and us[0] else None for other, us in pairs]
+        least, name = min((one for one in (ours, engine) if one[0]), default=(None, None))
+        speed = 4e-6 * size**3 / least if least else None
+        table.append([size, ours[0], engine[0], speed, five[0], two[0], triton[0], free[0], layer[0], *ratios, name])
         kept.append({"size": size, "us": times, "first us": first})
         written(options.folder, "lstm", HEADS, table, kept)
 

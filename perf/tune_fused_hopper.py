@@ -75,7 +75,7 @@ def spec_of(name, sizes, causal, dtype):
 def candidates(name, sizes, causal, spec):
     """Strategies by name with values."""
     if name == "hopper_attention":
-        return _of_attention(*sizes, causal, hopper_attention.values(spec))
+        return _of_attention(*sizes, causal, spec)
     if name == "attention_decode":
         own = attention_decode.values(spec)
         return [("attention_decode:hopper", {**own, **one}) for one in DECODED]
@@ -86,18 +86,14 @@ def candidates(name, sizes, causal, spec):
     return [(f"{name}:hopper", one) for one in PRODUCTS[name]]
 
 
-def _of_attention(length, d, causal, own):
-    wide = {**own, **WIDE[d]}
+def _of_attention(length, d, causal, spec):
+    own = lambda form, **more: (f"hopper_attention:{form}", {**hopper_attention.values_of(form, spec), **more})
+    wide = WIDE[d]
     if not causal:
-        found = [("delayed", own), ("held", own)]
-        found += [("delayed", wide)] if length >= 4096 else []
-        found += [("delayed", {**own, "blocks": 65536})] if length <= 1024 else []
-    else:
-        own, wide = ({key: value for key, value in one.items() if key != "blocks"} for one in (own, wide))
-        found = [("causal_held", own), ("delayed_causal", wide), ("causal_held", {**own, "together": 4})]
-        found += [("causal_stays", own), ("causal_stays", {**own, "together": 4})] if length <= 4096 else []
-        found += [("delayed_causal", own)] if length >= 4096 else []
-    return [(f"hopper_attention:{form}", values) for form, values in found]
+        found = [own("strategy"), own("held"), own("in_turns"), own("strategy", **wide)]
+        return [*found, own("held", blocks=65536)] if length <= 1024 else found
+    found = [own("causal_dynamic_held"), own("causal_dynamic"), own("causal_in_turns"), own("causal_dynamic", **wide)]
+    return [*found, own("causal", **wide), own("causal_held")] if length >= 4096 else [*found, own("causal_dynamic_held", together=4)]
 
 
 # ---------------------------------------------------------------------------------------------- launches

@@ -2,6 +2,7 @@
 
 from fireiron import *
 from fireiron.values.expr import constant
+from fireiron.values.machine import as_architecture
 
 ahead = Tunable("ahead", 2, 1)
 """Steps of a product whose fragments are in registers: of two the second one's are loaded before the first is computed."""
@@ -17,8 +18,16 @@ staged = Move.load(SRC, SH, Move.done()).converted().swizzle().reuse_buffer().co
 by_warpgroups = MatMul.split(16).unroll().done()
 """Factors in shared memory, or the first in registers, by wgmma (Hopper)."""
 
-by_engine = Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
-"""A warpgroup's tile in registers to memory: converted, by stmatrix, in chunks through shared memory of its own, by TMA (Hopper)."""
+
+def stored(chunk):
+    """A warpgroup's tile in registers to memory: converted, by stmatrix, in chunks of so many columns through shared memory of its own,
+    by TMA (Hopper).
+    """
+    return Move.tile(64, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+
+
+by_engine = stored(64)
+"""The same, of chunks that take little of the room beside the stages."""
 
 
 def orders(options, operands):
@@ -32,7 +41,26 @@ def orders(options, operands):
     return given
 
 
-def fitting(spec):
-    """The values for a product's spec: rows of unknown or odd size need registers for addresses, so fragments are not loaded ahead."""
+def before(capability, target):
+    """Whether a target is older than a compute capability, such as 80; one that is not said counts as new."""
+    return target is not None and as_architecture(target).capability < capability
+
+
+def unaligned(spec):
+    """Whether rows of a product have any length: their number of elements, and what it is a multiple of, is known at run time only."""
+    sizes = [spec.size(dim) for dim in "nk"]
+    return any(constant(size) is None and constant(size % 8) != 0 for size in sizes)
+
+
+def fitting(spec, target=None):
+    """The values for a product's spec: rows of unknown or odd size need registers for addresses, so fragments are not loaded ahead.
+
+    Before Turing a lane has more of a fragment, so a warp has fewer rows.
+    """
     even = all((constant(spec.size(dim)) or 1) % 8 == 0 for dim in "nk")
-    return {} if even else {"ahead": 1}
+    return ({} if even else {"ahead": 1}) | ({"wm": 32} if before(75, target) else {})
+
+
+def few_rows(spec, target=None):
+    """The values for a product whose registers are all in use: before Turing tiles of half as many rows; before Ampere for any rows."""
+    return {"bm": 64, "wm": 32} if before(75, target) or (before(80, target) and unaligned(spec)) else {}

@@ -27,10 +27,11 @@ streamed = Move.done(STREAMED)
 """A copy of what threads hold, to memory that nobody reads soon."""
 
 
-def fitting(spec, few=0):
+def fitting(spec, few=0, at_once=0):
     """The values of the tunables for a spec, by the size of its rows and not by measuring: the more elements, the more warps share a row.
 
     Of no more than `few` rows those that two warps would share are shared by four: more loads are under way when there is little to load.
+    Of more, up to `at_once`, one warp has a row: all blocks are there at once, and no warp waits for another.
     Rows of one or two warps share a block of four. A lane takes 16 bytes at a time where they divide a row; where the last of them do not
     fill a warp it has 16 elements at most, as long as there are warps: conditions want registers.
     """
@@ -41,8 +42,9 @@ def fitting(spec, few=0):
     lane = next(one for one in vector.values if one <= widest and size % one == 0 and (size > one or one == 1))
     pieces = -(-size // (LANES * lane))
     warps = next((count for most, count in WARPS_OF if pieces * lane <= most), WARPS)
-    if warps == 2 and (constant(spec.size("m")) or few + 1) <= few:
-        warps = 4
+    rows_known = constant(spec.size("m"))
+    if warps == 2 and rows_known is not None and rows_known <= max(few, at_once):
+        warps = 4 if rows_known <= few else 1
     if lane > 1 and size % (LANES * lane) and pieces * lane > 16 * warps:
         warps = min(2 * warps, WARPS)
     taken = next((one for one in sorted(turns.values) if one * warps >= pieces), max(turns.values))

@@ -23,7 +23,9 @@ a window the last queries of a causal kernel begin first (`together` heads at a 
 import re
 
 from fireiron import *
+from fireiron.strategies._fused import before
 from fireiron.values.expr import constant
+from fireiron.values.machine import as_architecture
 
 SIZES = (512, 512, 128)
 
@@ -151,25 +153,33 @@ def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
     return made(m=M, n=N, d=D, b=batch, g=heads // shared, r=shared, types=types | options.pop("types", {}), **options)
 
 
-def values(spec):
+def values(spec, target=None):
     """The tunables for a problem, which is not measured: by the size of a head (of 64 and 128 elements the best on an H200).
 
-    Blocks of 128 keys are for lengths that they divide: conditions want registers, which the scores of such a block leave few of.
+    Blocks of 128 keys are for lengths that they divide: conditions want registers, which the scores of such a block leave few of. Before
+    Ampere a block has less shared memory and copies pass through registers, so it takes fewer rows and keys at a time.
     """
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
+    known = all(constant(spec.size(dim)) is not None for dim in "mn")
+    if before(80, target):
+        return {"bm": 64, "bn": 32, "wm": 16, "parts": 1, "stages": 2 if known and d <= 128 else 1}
     whole = all((constant(spec.size(dim)) or 1) % 128 == 0 for dim in "mn")
     few = {"bn": 128, "wm": 32, "parts": 1 if masks(spec.starter) else 8} if whole else {"bn": 64, "wm": 32, "parts": 1}
     wide = few if d <= 64 else {"bn": 64, "wm": 32, "parts": 4} if d <= 128 else {"bn": 32, "wm": 16, "parts": 1}
-    return {"bm": 64 if m <= 64 else 128, "stages": 2, **wide}
+    large = target is None or as_architecture(target).shared_per_block >= 128 * 1024
+    return {"bm": 64 if m <= 64 or (d > 128 and not large) else 128, "stages": 2, **wide}
 
 
-causal_values = values
+def causal_values(spec, target=None):
+    """On Blackwell the conditions on lengths that are not known want registers, too: fragments of fewer keys fit beside them."""
+    found, known = values(spec, target), all(constant(spec.size(dim)) is not None for dim in "mn")
+    return found if known or target is None or before(100, target) else {**found, "parts": min(found["parts"], 2)}
 
 
-def steady_values(spec):
+def steady_values(spec, target=None):
     """Without the branch ptxas moves more: above 64 elements of a head a warp has fewer rows."""
-    d = constant(spec.size("d")) or 128
-    return {**values(spec), "wm": 32 if d <= 64 else 16}
+    d, found = constant(spec.size("d")) or 128, values(spec, target)
+    return found if d <= 64 else {**found, "wm": 16}
 
 
 def fastest(spec):
@@ -178,10 +188,10 @@ def fastest(spec):
     return "causal" if spec.starter == causal.start else "steady" if few else "strategy"
 
 
-def held_values(spec):
+def held_values(spec, target=None):
     """Queries in registers leave room for fewer keys, or fewer rows of a warp."""
-    d = constant(spec.size("d")) or 128
-    return {**values(spec), "bn": 64 if d <= 128 else 32, "wm": 32 if d <= 64 else 16, "parts": 1}
+    d, found = constant(spec.size("d")) or 128, values(spec, target)
+    return {**found, "bn": min(found["bn"], 64), "wm": found["wm"] if d <= 64 else 16, "parts": 1}
 
 
 causal_held_values = held_values

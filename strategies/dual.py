@@ -15,7 +15,7 @@ While one product runs the next one is issued; then the stages of the first one 
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_engine, by_warpgroups, fitting, orders, product, staged
+from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored, unaligned
 
 SIZES = (4096, 4096, 4096)
 
@@ -31,6 +31,10 @@ deep = Tunable("bk", 64, 32, 128)
 turns = Tunable("stages", 2, 3, 4, 5, 6)
 depth = Tunable("depth", 3, 2, 4, 5, 6)
 fly = Tunable("fly", 1, 0)
+high = Tunable("bm", 128, 64, 192, 256)
+part = Tunable("wm", 64, 128)
+chunk = Tunable("chunk", 64, 32, 128, 192, 256)
+bands = Tunable("bands", 16, 1, 4, 8, 32)
 blocks = Tunable("blocks", 132, 264, 65536)
 
 definition = Fused(
@@ -71,18 +75,20 @@ strategy = (
     .done()
 )
 
-tiles = definition.tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128).in_flight(fly)
+tiles = (
+    definition.tile(m=high, n=wide).to(Block).bands(bands).persistent(blocks).split(k=deep).pipeline(turns).specialize(128).in_flight(fly)
+)
 
 hopper = (
     tiles.load("A", SH, Move.done())
     .stages(depth)
     .load("B1", SH, Move.done())
     .load("B2", SH, Move.done())
-    .tile(m=64)
+    .tile(m=part)
     .to(Warpgroup)
     .step("left", by_warpgroups)
     .step("right", by_warpgroups)
-    .step("store", by_engine)
+    .step("store", stored(chunk))
     .done()
 )
 
@@ -92,4 +98,6 @@ def spec(M, N, K, **options):
     return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B1 B2", "C": "D"}))
 
 
-values = fitting
+def values(spec, target=None):
+    """The values for a spec; addresses of rows of any length leave a warp registers for fewer of them."""
+    return fitting(spec, target) | ({"wm": 32} if unaligned(spec) else {})

@@ -16,7 +16,7 @@ A lane holds the same elements of both accumulators, so the gate is applied in r
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_engine, by_warpgroups, fitting, orders, product, staged
+from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored
 
 SIZES = (4096, 4096, 4096)
 
@@ -29,7 +29,9 @@ stages = Tunable("stages", 4, 3, 5)
 
 wide = Tunable("bn", 128, 64)
 deep = Tunable("bk", 64, 32, 128)
-turns = Tunable("stages", 4, 2, 3, 5, 6)
+turns = Tunable("stages", 3, 2, 4, 5, 6)
+chunk = Tunable("chunk", 128, 32, 64)
+bands = Tunable("bands", 16, 1, 4, 8, 32)
 blocks = Tunable("blocks", 132, 264, 65536)
 
 definition = Fused(
@@ -70,7 +72,7 @@ strategy = (
     .done()
 )
 
-tiles = definition.tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
+tiles = definition.tile(m=bm, n=wide).to(Block).bands(bands).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
 
 hopper = (
     tiles.load("A", SH, Move.done())
@@ -80,7 +82,7 @@ hopper = (
     .to(Warpgroup)
     .step("gate", by_warpgroups)
     .step("up", by_warpgroups)
-    .step("store", by_engine)
+    .step("store", stored(chunk))
     .done()
 )
 

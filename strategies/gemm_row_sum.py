@@ -14,11 +14,16 @@
 The sums stay in registers, in float32, and one replica stores them.
 
 `hopper` is the same by TMA and wgmma, with a producer. Its warpgroups read A's rows by ldmatrix while the products of the stage are under
-way, in the first column of tiles only; each of the four lanes of a row adds up a part of it, and they meet behind the loop.
+way, in the first column of tiles only; each of the four lanes of a row adds up a part of it, and they meet behind the loop. D's tile goes
+through shared memory at once, which costs a stage and is worth more (`chunk` columns at a time; of tiles of 256 x 192, which have `wm` 128
+and are fast at 6144, 64). With so much room in use bands of 8 tile rows suit large sizes and bands of 4 those of 4096.
+
+`hopper_shared` differs by one line: its sums are in shared memory, where each step reads and writes them. Every block has some of its own
+then, also those that store none.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_engine, by_warpgroups, fitting, orders, product, staged
+from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored
 
 SIZES = (4096, 4096, 4096)
 
@@ -29,9 +34,13 @@ wm = Tunable("wm", 64, 32)
 wn = Tunable("wn", 64, 32)
 stages = Tunable("stages", 4, 3, 5)
 
+high = Tunable("bm", 128, 64, 192, 256)
 wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
-turns = Tunable("stages", 4, 2, 3, 5, 6)
+part = Tunable("wm", 64, 128)
+chunk = Tunable("chunk", 256, 32, 64, 128, 192)
+turns = Tunable("stages", 3, 2, 4, 5, 6)
+bands = Tunable("bands", 8, 1, 4, 16)
 blocks = Tunable("blocks", 132, 264, 65536)
 
 definition = Fused(
@@ -68,18 +77,27 @@ strategy = (
     .done()
 )
 
-tiles = definition.partial("row", 4).tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
 
-hopper = (
-    tiles.load("A", SH, Move.done())
-    .load("B", SH, Move.done())
-    .tile(m=64)
-    .to(Warpgroup)
-    .step("product", by_warpgroups)
-    .step("row", Reduction.load(SRC, RF, Move.done()).done())
-    .step("store", by_engine)
-    .done()
-)
+def by_tiles(tiles):
+    """The strategy on Hopper for a definition whose sums are somewhere: in registers, in parts, or placed."""
+    return (
+        tiles.split(k=deep)
+        .pipeline(turns)
+        .specialize(128)
+        .load("A", SH, Move.done())
+        .load("B", SH, Move.done())
+        .tile(m=part)
+        .to(Warpgroup)
+        .step("product", by_warpgroups)
+        .step("row", Reduction.load(SRC, RF, Move.done()).done())
+        .step("store", stored(chunk))
+        .done()
+    )
+
+
+hopper = by_tiles(definition.partial("row", 4).tile(m=high, n=wide).to(Block).bands(bands).persistent(blocks))
+
+hopper_shared = by_tiles(definition.tile(m=high, n=wide).to(Block).bands(bands).persistent(blocks).place("s", SH))
 
 
 def spec(M, N, K, **options):

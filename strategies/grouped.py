@@ -16,7 +16,7 @@ room between them would take an index from memory, which formulas do not have.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import orders, product
+from fireiron.strategies._fused import few_rows, orders, product
 
 SIZES = (1024, 1024, 1024)
 
@@ -67,3 +67,6 @@ def spec(M, N, K, groups=8, **options):
     """`groups` products of row-major halves, float32 inside, `rows` in int32, unless said otherwise; C is the storage order of D."""
     options = {"types": {"rows": int32}, **options}
     return definition(g=groups, m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B", "C": "D"}))
+
+
+values = few_rows

@@ -20,7 +20,7 @@ last counts.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import orders, product
+from fireiron.strategies._fused import few_rows, orders, product
 
 SIZES = (4096, 1024, 1024)
 
@@ -72,3 +72,6 @@ def spec(M, N, K, groups=8, **options):
     """`groups` products of M packed rows of halves, float32 inside, `begin` and `end` in int32; C is the storage order of D."""
     options = {"types": {"begin": int32, "end": int32}, "begin": Strides(g=1).aligned(4), "end": Strides(g=1).aligned(4), **options}
     return definition(m=M, n=N, k=K, g=groups, **orders(options, {"A": "A", "B": "B", "C": "D"}))
+
+
+values = few_rows

@@ -18,6 +18,7 @@ leading dimensions prove legal.
 """
 
 from fireiron import *
+from fireiron.strategies._fused import before, unaligned
 
 SIZES = (4096, 4096, 4096)
 
@@ -61,3 +62,8 @@ def spec(M, N, K, **options):
     """Row-major halves, float32 inside, unless said otherwise."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
+
+
+def values(spec, target=None):
+    """The tunables for a problem: addresses of rows of any length leave a warp registers for fewer of them; so does Volta."""
+    return {"bm": 64, "wm": 32} if before(75, target) or unaligned(spec) else {}

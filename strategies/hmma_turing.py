@@ -17,6 +17,7 @@ The instruction is named, so that newer targets run the same program. Shared mem
 """
 
 from fireiron import *
+from fireiron.strategies._fused import unaligned
 
 SIZES = (4096, 4096, 4096)
 
@@ -59,3 +60,8 @@ def spec(M, N, K, **options):
     """Row-major halves, float32 inside, unless said otherwise."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
+
+
+def values(spec, target=None):
+    """The tunables for a problem: addresses of rows of any length leave a warp registers for fewer of them."""
+    return {"wm": 32} if unaligned(spec) else {}

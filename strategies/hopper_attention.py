@@ -8,6 +8,7 @@
       load(Q, SH)                             attention(128,n,d)(SH,...)(Block)              TMA, once a tile
       split(n=bn).pipeline(stages)            attention(128,128,d)(SH,...)(Block)            block of keys after block of keys
         .specialize()                                                                        filled by a warpgroup of its own
+        .delay(pv, behind=s)                                                                 values are multiplied a block later
       load(K, SH), load(V, SH)                attention(128,128,d)(SH,SH,SH,...)             TMA, as the products want to read them
       tile(m=64).to(Warpgroup)                attention(64,128,d)(SH,SH,SH,...)(Warpgroup)   whole rows, each with four lanes
       step(s)                                 MatMul(64,128,d)(SH,SH,RF)(Warpgroup)          WGMMA
@@ -21,9 +22,13 @@ data of a thread: of heads of 256 elements blocks of 64 keys.
 
 `strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile
 is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
-(`together` heads at a time; 0: all), which see the most keys. `delayed` and `delayed_causal` multiply values while the exponentials of the
-next block of keys are made; they want two stages or more. `held` and `causal_held` keep queries in registers, too: 5 % faster with heads of
-64 elements, no faster with 128.
+(`together` heads at a time; 0: all), which see the most keys. Both multiply values while the exponentials of the next block of keys are
+made; `in_order` and `causal_in_order` first finish a block. `held` and `causal_held` keep queries in registers, too, of which heads of 256
+elements leave none. `causal_dynamic` and `causal_dynamic_held` have a block for each multiprocessor, which takes the longest tile that is
+left when it is free: none waits for the last ones, and each stores a tile while its next one is loaded.
+
+With heads of up to 64 elements exponentials take as long as products, and three warpgroups (192 rows) are 8 % faster than two, four (256
+rows, 64 keys) where they fit the length better; these only `in_turns`, where they issue products one after the other (7 %).
 """
 
 import math
@@ -38,10 +43,13 @@ SIZES = (512, 512, 128)
 SLACK = 8
 """By how many powers of two a score may be above the maximum that exponentials are taken less, before that moves."""
 
+IN_CACHE = 16 << 20
+"""Bytes of keys and values, of 2 bytes each, that stay in the L2 cache while blocks read them."""
+
 bm = Tunable("bm", 128, 192, 64, 256)
 bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
 stages = Tunable("stages", 2, 1, 3, 4)
-chunk = Tunable("chunk", 64, 32, 16)
+chunk = Tunable("chunk", 64, 32, 16, 128)
 blocks = Tunable("blocks", 132, 264, 65536)
 together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
@@ -61,79 +69,132 @@ fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
 staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
 
 
-def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False):
+def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=False, turns=False):
     """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out.
 
     `delayed`: values are multiplied while exponentials of the next block of keys are made. With `held` queries stay in registers, only
-    where `delayed`. With `stays` blocks take tile after tile under a mask, too. Of a definition with slack a warp rescales nothing where no
-    maximum of its rows moves.
+    where `delayed`. With `stays` blocks take tile after tile under a mask, too; where `dynamic`, the next that is left, longest first. With
+    `turns` warpgroups issue products one after the other. Of a definition with slack a warp rescales nothing where no maximum of its rows
+    moves.
     """
     names = {one.name for one in made.made.steps}
     masks = names & {"mask", "window"}
     whole = made.partial("sums", 4)
     if "mask" in masks:
         queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).last_first("m", together)
-        queries = queries.persistent(blocks) if stays else queries
+        queries = queries.persistent(blocks, dynamic) if stays or dynamic else queries
     else:
         queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
         queries = queries if masks else queries.persistent(blocks)
     queries = queries.load("Q", SH, copy)
     queries = queries.load("Q", RF, fragments) if held else queries
-    turns = queries.split(n=bn).pipeline(stages)
-    turns = turns.skip() if masks else turns
-    turns = turns.specialize(128)
-    turns = turns.delay("pv", behind="s") if delayed else turns
-    rows = turns.load("K", SH, copy).load("V", SH, copy).tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups)
+    steps = queries.split(n=bn).pipeline(stages)
+    steps = steps.skip() if masks else steps
+    steps = steps.specialize(128)
+    steps = steps.delay("pv", behind="s") if delayed else steps
+    steps = steps.turns("s", "pv") if turns else steps
+    rows = steps.load("K", SH, copy).load("V", SH, copy).tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups)
     if "shrink" in names:
         rows = rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
     return rows.step("store", staged).done()
 
 
 FORMS = {
-    "strategy": {"delayed": False},
-    "delayed": {"delayed": True},
-    "held": {"delayed": True, "held": True},
-    "causal": {"delayed": False},
-    "delayed_causal": {"delayed": True},
-    "causal_held": {"delayed": True, "held": True},
-    "causal_stays": {"delayed": True, "held": True, "stays": True},
+    "strategy": {},
+    "causal": {},
+    "in_order": {"delayed": False},
+    "causal_in_order": {"delayed": False},
+    "held": {"held": True},
+    "causal_held": {"held": True},
+    "causal_dynamic": {"dynamic": True},
+    "causal_dynamic_held": {"held": True, "dynamic": True},
+    "in_turns": {"turns": True},
+    "causal_in_turns": {"dynamic": True, "turns": True},
 }
 """Options of `by_rows` of the strategies here, for other definitions of attention, too."""
 
 strategy = by_rows(definition(), **FORMS["strategy"])
-delayed = by_rows(definition(), **FORMS["delayed"])
-held = by_rows(definition(), **FORMS["held"])
 causal = by_rows(definition(causal=True), **FORMS["causal"])
-delayed_causal = by_rows(definition(causal=True), **FORMS["delayed_causal"])
+in_order = by_rows(definition(), **FORMS["in_order"])
+causal_in_order = by_rows(definition(causal=True), **FORMS["causal_in_order"])
+held = by_rows(definition(), **FORMS["held"])
 causal_held = by_rows(definition(causal=True), **FORMS["causal_held"])
-causal_stays = by_rows(definition(causal=True), **FORMS["causal_stays"])
+causal_dynamic = by_rows(definition(causal=True), **FORMS["causal_dynamic"])
+causal_dynamic_held = by_rows(definition(causal=True), **FORMS["causal_dynamic_held"])
+in_turns = by_rows(definition(), **FORMS["in_turns"])
+causal_in_turns = by_rows(definition(causal=True), **FORMS["causal_in_turns"])
 
 
 def values(spec):
-    """The tunables for a problem, which is not measured."""
+    """The tunables for a problem, which is not measured: two warpgroups, and tiles that are stored as a whole."""
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
     wide = {"bn": 128, "stages": 2} if d <= 128 else {"bn": 64, "stages": 1}
-    return {"bm": 64 if m <= 64 else 128, "chunk": math.gcd(d, 64), **wide}
+    return {"bm": 64 if m <= 64 else 128, "chunk": 128 if d == 128 else math.gcd(d, 64), **wide}
 
 
-causal_values = delayed_values = delayed_causal_values = held_values = causal_held_values = causal_stays_values = values
+in_order_values = causal_values = causal_in_order_values = held_values = causal_held_values = values
 
-LONG = 2048
-"""Queries of a head above which blocks that stay wait for the longest of their tiles."""
+
+def strategy_values(spec):
+    """The same with three warpgroups for heads of up to 64 elements."""
+    return {**values(spec), "bm": 192} if _small(spec) else values(spec)
+
+
+def in_turns_values(spec):
+    """The same with four warpgroups for heads of up to 64 elements."""
+    return {**values(spec), "bm": 256, "bn": 64} if _small(spec) else values(spec)
+
+
+def causal_dynamic_values(spec):
+    """The same where tiles are taken longest first: of so many heads at a time whose keys and values stay in the L2 cache."""
+    n, d, g = (constant(spec.size(dim)) or 1 for dim in "ndg")
+    fitting = (one for one in (16, 8, 4, 2) if g % one == 0 and one * n * d * 4 <= IN_CACHE)
+    return {**values(spec), "together": next(fitting, 1)}
+
+
+causal_dynamic_held_values = causal_dynamic_values
+
+
+def causal_in_turns_values(spec):
+    """Both."""
+    return {**causal_dynamic_values(spec), **in_turns_values(spec)}
+
+
+def _small(spec):
+    """Whether heads have up to 64 elements, and queries fill more than two warpgroups."""
+    return (constant(spec.size("d")) or 256) <= 64 and (constant(spec.size("m")) or math.inf) > 128
+
+
+def _rows(m, bm):
+    """The rows of all tiles."""
+    return -(-m // bm) * bm
 
 
 def forms(spec):
     """Names of `FORMS` for a problem, the fastest on an H200 first; the last one needs the fewest registers.
 
-    Heads of more than 128 elements have one stage, and nothing is delayed.
+    Of heads of more than 128 elements only those in order are measured. How tiles of lengths that are known at run time only follow each
+    other is not decided: there each block has one, and under a window, too.
     """
-    d, m = (constant(spec.size(dim)) or LONG + 1 for dim in "dm")
-    if not {one.name for one in spec.starter.made.steps} & {"mask", "window"}:
-        return ("strategy",) if d > 128 else ("held",) * (d <= 64) + ("delayed", "strategy")
-    staying = "mask" in {one.name for one in spec.starter.made.steps} and m <= LONG
-    return ("causal",) if d > 128 else ("causal_stays",) * staying + ("causal_held",) * (d <= 64) + ("delayed_causal", "causal")
+    masks = {one.name for one in spec.starter.made.steps} & {"mask", "window"}
+    d, m = constant(spec.size("d")) or 256, constant(spec.size("m"))
+    if d > 128:
+        return ("causal_in_order",) if masks else ("in_order",)
+    if masks:
+        dynamic = "mask" in masks and None not in (m, constant(spec.size("n")))
+        first = ("causal_dynamic_held", "causal_dynamic") if dynamic else ("causal_held",) if d <= 64 else ()
+        return (*first, "causal", "causal_in_order")
+    if not _small(spec):
+        return ("held", "strategy", "in_order")
+    return ("in_turns" if m is not None and _rows(m, 192) > 1.05 * _rows(m, 256) else "strategy", "held", "in_order")
 
 
 def fastest(spec):
     """The name of the fastest form for a problem on an H200."""
     return forms(spec)[0]
+
+
+def values_of(form, spec):
+    """The tunables of a form for a problem, which is not measured."""
+    stated = globals().get(f"{form}_values", values)
+    return stated(spec)

@@ -14,11 +14,13 @@ X and H have K columns each. `strategy` has the ReLU that Graphene measured (sec
 `in_turn` is another definition of the same: the whole product of X first, then that of H, each by a loop of its own. Its warps hold
 fragments of two operands, not of four, so that their tiles may be 64 x 64.
 
-`hopper` and `hopper_tanh` are `strategy` and `tanh` by TMA and wgmma, with a producer, for tiles of 128 x 256.
+`hopper` and `hopper_tanh` are `strategy` and `tanh` by TMA and wgmma, with a producer, for tiles of 128 x 256: two rings, each of
+`stages` of one product's factors, given back behind that product (`fly` 1: behind the next one), and a ring of two stages for the bias of
+a tile. `defaults` are for other sizes.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import by_engine, by_warpgroups, orders, product, staged
+from fireiron.strategies._fused import by_warpgroups, few_rows, orders, product, staged, stored
 
 SIZES = (4096, 4096, 4096)
 
@@ -32,6 +34,10 @@ stages = Tunable("stages", 4, 3, 5)
 wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
 turns = Tunable("stages", 2, 3, 4, 5, 6)
+chunk = Tunable("chunk", 64, 32, 128, 192, 256)
+bands = Tunable("bands", 8, 1, 2, 4, 16)
+fly = Tunable("fly", 0, 1)
+high = Tunable("bm", 128, 64, 192, 256)
 blocks = Tunable("blocks", 132, 264, 65536)
 
 OPERANDS = {"X": "m k", "W": "k n", "H": "m k", "R": "k n", "bias": "n", "D": "m n"}
@@ -93,9 +99,17 @@ strategy, tanh = of(definition), of(with_tanh)
 
 def by_engines(definition):
     """The strategy for a cell on Hopper."""
-    tiles = definition.tile(m=bm, n=wide).to(Block).bands(8).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
     return (
-        tiles.load("X", SH, Move.done())
+        definition.tile(m=high, n=wide)
+        .to(Block)
+        .bands(bands)
+        .persistent(blocks)
+        .load("bias", SH, Move.done())
+        .split(k=deep)
+        .pipeline(turns)
+        .specialize(128)
+        .in_flight(fly)
+        .load("X", SH, Move.done())
         .load("W", SH, Move.done())
         .load("H", SH, Move.done())
         .load("R", SH, Move.done())
@@ -103,12 +117,24 @@ def by_engines(definition):
         .to(Warpgroup)
         .step("input", by_warpgroups)
         .step("hidden", by_warpgroups)
-        .step("store", by_engine)
+        .step("store", stored(chunk))
         .done()
     )
 
 
 hopper, hopper_tanh = by_engines(definition), by_engines(with_tanh)
+
+
+def defaults(M, N, K):
+    """Values of `hopper` that were the fastest on an H200, each for some sizes."""
+    return (
+        {},
+        {"bands": 4},
+        {"bands": 4, "chunk": 128, "blocks": 65536},
+        {"bm": 192, "bn": 192, "chunk": 32},
+        {"bm": 192, "bn": 192, "bk": 32, "stages": 3, "chunk": 192},
+        {"bn": 64, "stages": 4, "blocks": 65536, "fly": 1},
+    )
 
 
 one_by_one = Fused(
@@ -154,3 +180,7 @@ def spec(M, N, K, form="relu", made=None, **options):
     """
     chosen = {"relu": definition, "tanh": with_tanh, "in_turn": one_by_one}[form] if made is None else made
     return chosen(m=M, n=N, k=K, **orders(options, {"A": "X H", "B": "W R", "C": "D"}))
+
+
+values = few_rows
+tanh_values = in_turn_values = values

@@ -22,13 +22,14 @@ another warpgroup.
 
 from fireiron import *
 from fireiron.strategies._fused import by_warpgroups, product
+from fireiron.values.machine import as_architecture
 
 SIZES = (8192, 128, 20)
 
 bm = Tunable("bm", 128, 64, 32, 256)
 wm = Tunable("wm", 32, 16, 64)
 wn = Tunable("wn", 64, 32, 16, 128)
-stages = Tunable("stages", 2, 3, 4)
+stages = Tunable("stages", 2, 3, 4, 1)
 
 rows = Tunable("bm", 128, 64, 192)
 turns = Tunable("stages", 4, 2, 3, 5, 6)
@@ -110,3 +111,11 @@ hopper = (
 def spec(M, N, L, **options):
     """L layers of N x N weights and their biases, one behind the other; halves, float32 inside, unless said otherwise."""
     return definition(m=M, n=N, k=N, l=L, **options)
+
+
+def values(spec, target=None):
+    """One stage of weights on Turing, for the 64 KiB of a block."""
+    return {"stages": 1} if target is not None and as_architecture(target).shared_per_block < 96 * 1024 else {}
+
+
+registers_values = values

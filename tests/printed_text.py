@@ -312,6 +312,11 @@ class HostProgram:
             one.filled(arrays.get(name)).tofile(file)
             job.append(f"array {file} {one.bytes} {one.buffer.tensor.align}")
         numbers = {name: number for number, name in enumerate(placed)}
+        counter = self.folder / "counter.bin"
+        if kernel.counter is not None:
+            np.zeros(1, np.uint32).tofile(counter)
+            job.append(f"array {counter} 4 4")
+            numbers[kernel.counter.name] = len(placed)
         for one in kernel.parameters:
             if isinstance(one, TensorMap):
                 job.append(f"map {numbers[one.buffer]} {placed[one.buffer].map_words(one)}")
@@ -327,6 +332,8 @@ class HostProgram:
         if done.returncode:
             raise Refused(self._report(number, done.stderr) or f"it ended with {done.returncode}")
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
+        if kernel.counter is not None and np.fromfile(counter, np.uint32)[0]:
+            raise Refused(f"{kernel.counter.name} is {np.fromfile(counter, np.uint32)[0]} behind the launch")
         return {name: one.taken(files[name]) for name, one in placed.items() if one.buffer.written}
 
     def _report(self, number, text):

@@ -27,6 +27,7 @@ def product(
     in_flight=None,
     bands=0,
     blocks=0,
+    dynamic=False,
     tma=True,
     turns=1,
     cluster=None,
@@ -41,7 +42,7 @@ def product(
     chain = MatMul.tile(bm, bn).to(Block)
     chain = chain if cluster is None else chain.cluster(*cluster)
     chain = chain.bands(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
-    chain = chain.persistent(blocks) if blocks else chain
+    chain = chain.persistent(blocks, dynamic) if blocks else chain
     chain = chain.turns(turns) if turns > 1 else chain
     chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).specialize(producer)
     chain = chain if in_flight is None else chain.in_flight(in_flight)

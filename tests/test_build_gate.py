@@ -18,7 +18,7 @@ from fireiron.gpu import clobbered, toolchain
 from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.strategy import Strategy
-from fireiron.strategies import attention, hopper_attention
+from fireiron.strategies import attention, hopper_attention, hopper_small
 
 HOPPER = "sm_90a"
 TARGETS = ("sm_80", "sm_90", HOPPER)
@@ -108,6 +108,46 @@ def test_queries_in_registers_stay():
 
 
 # ---------------------------------------------------------------------------------------------- nothing spills, nothing is serialised
+
+FORMS = {"in order": {"delayed": False}, "delayed": {}, "held": {"held": True}}
+
+WITHOUT_REGISTERS = {("held", 256), ("held", 128, "window", "run time")}
+"""Forms of attention whose registers do not suffice: of heads of 256 elements queries in registers are a quarter of them."""
+
+
+def attention_of(d, mask, lengths, slack, **form):
+    """Attention as the library has it, of two blocks of keys and more."""
+    made = attention.definition(causal=mask == "causal", window=200 if mask == "window" else None, slack=slack)
+    sizes = {"known": (1024, 1024), "odd": (1000, 1000), "run time": (sym("m"), sym("n"))}[lengths]
+    spec = attention.spec(*sizes, d, heads=16, made=made)
+    strategy = hopper_attention.by_rows(made, **form)
+    values = {name: value for name, value in hopper_attention.values(spec).items() if name in strategy.tunables()}
+    return strategy.with_(**values)(spec).program(HOPPER)
+
+
+@pytest.mark.night
+@pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
+@pytest.mark.parametrize("slack", (0, 8))
+@pytest.mark.parametrize("lengths", ("known", "odd", "run time"))
+@pytest.mark.parametrize("mask", ("", "causal", "window"))
+@pytest.mark.parametrize("d", (64, 96, 128, 256))
+def test_all_forms_of_attention(d, mask, lengths, slack):
+    """Each builds without a spill, but for those of which it is known that they cannot."""
+    for name, form in FORMS.items():
+        if WITHOUT_REGISTERS.isdisjoint(((name, d), (name, d, mask, lengths))):
+            program = attention_of(d, mask, lengths, slack, **form)
+            report = toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name]
+            assert report.spill_stores == report.spill_loads == report.stack_frame == 0, name
+
+
+@pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
+def test_products_under_way_behind_a_loop_that_may_have_no_turn():
+    """The compiler would move accumulators where the loop ends, and so let no product fly."""
+    program = hopper_small.strategy(hopper_small.spec(1024, 1024, sym("k", multiple_of=8))).program(HOPPER)
+    assert "hold(c_rf);\n#pragma unroll 1\n    for (" in program.cuda
+    assert toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name].spill_stores == 0
+    whole = hopper_small.strategy(hopper_small.spec(512, 512, 512)).program(HOPPER)
+    assert "hold(" not in whole.cuda
 
 
 def forms(module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -16,7 +17,9 @@ from problems import NAMES, target_of
 from fireiron import *
 from fireiron import cli
 from fireiron.cli import main
+from fireiron.compiler import Program
 from fireiron.gpu import launch
+from fireiron.inspect import ineffective
 from fireiron.inspect.explain import explain, text
 from fireiron.language import library
 
@@ -28,6 +31,29 @@ ROOT = Path(__file__).parent.parent
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of the GPU are elsewhere."""
     monkeypatch.setattr(launch, "gpu_available", lambda: False)
+
+
+PROGRAMS: dict[object, Program] = {}
+without_effect = functools.cache(lambda program, found=ineffective.ineffective: tuple(found(program)))
+
+
+@pytest.fixture(autouse=True)
+def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strategy of the library is lowered once for a problem and a target, whatever commands it is given to; so are those without one
+    of its refinements."""
+    made = Strategy.program
+
+    def program(self: Strategy, architecture: object = None, **options: object) -> Program:
+        lines = tuple(step.origin or "" for step in self.steps)
+        if options or not all("strategies/" in line for line in lines):
+            return made(self, architecture, **options)
+        key = (self, lines, architecture)
+        if key not in PROGRAMS:
+            PROGRAMS[key] = made(self, architecture)
+        return PROGRAMS[key]
+
+    monkeypatch.setattr(Strategy, "program", program)
+    monkeypatch.setattr(ineffective, "ineffective", without_effect)
 
 
 @pytest.fixture
@@ -183,6 +209,12 @@ def test_list(fireiron) -> None:  # type: ignore[no-untyped-def]
     assert (status, err) == (0, "")
     lines = out.splitlines()[2:]
     assert [line.split()[0] for line in lines] == list(library.names())
+
+
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.night)])
+def test_list_for_a_target(fireiron, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    if few:
+        monkeypatch.setattr(library, "names", lambda: ("attention", "hmma_ampere", "hopper", "listing_1", "naive", "small"))
     status, out, _ = fireiron("list", "--json", "--arch", "sm_80")
     rows = {row["name"]: row for row in json.loads(out)}
     assert status == 0 and rows["listing_1"]["tunables"] == ["bm", "bn"] and rows["naive"]["shared bytes"] == 0

@@ -130,7 +130,7 @@ def test_every_refinement_with_a_text_of_its_own_has_a_method():
     """By which the text evaluates; a chain says `.refine(...)` of the others."""
     methods = {(cls, name) for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy) for name in vars(cls)}
     by_verb = {"tile": TileStrategy, "split": SplitStrategy, "split_k": SplitKStrategy, "load": LoadStrategy, "epilog": EpilogStrategy}
-    names = {"permute": "swizzle"}
+    names = {"permute": "swizzle", "in_turns": "turns"}
     for module in extensions(refine):
         (one,) = family(module, Refinement)
         name = module.__name__.rpartition(".")[2]
@@ -632,6 +632,7 @@ SHARED = {
     "executable.follow": "how threads follow what something else makes them hold",
     "decomp.across": "reductions across threads, whose parts are leaves again",
     "decomp.masks": "where a mask holds for all of a tile, and which turns of a loop see nothing",
+    "decomp.behind": "what steps make of elements behind the end of a dimension, which are masked only where they would count",
     "decomp.unseen": "what a turn does whose elements a mask hides, by which a loop is allowed to leave it out",
     "decomp.region": "steps that warps may leave out: why that changes nothing, and who may ask",
     "decomp.hidden": "turns that a mask on integers in memory hides from a tile",
@@ -733,7 +734,7 @@ def test_readers_know_the_ir_and_below_only(name):
     assert found <= BELOW_READERS | {top}
 
 
-SIMULATOR = ("plan", "memory", "shadow", "places", "rings", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
+SIMULATOR = ("plan", "tickets", "memory", "shadow", "places", "rings", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
 """The simulator's files from below to above."""
 
 
@@ -793,7 +794,7 @@ AT_IMPORT = {
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
-    "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.verifier", "ir.versions",
+    "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.methods",
     "language.numerals", "ir.awaited",
     "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "draw", "export", "matmul", "stacks", "tune",

@@ -19,12 +19,13 @@ from fireiron import *
 from fireiron.check.banks import check_banks
 from fireiron.check.scene import Scene
 from fireiron.cli import main
-from fireiron.draw import KINDS, colours, lanes, owners, ring, tiles, timeline
+from fireiron.draw import KINDS, colours, flow, lanes, owners, ring, tiles, timeline
 from fireiron.draw import banks as banks_module
 from fireiron.draw.shapes import Cells, Picture, Rect, Text, merged, wrapped
 from fireiron.language import library
 from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan
+from fireiron.strategies import attention
 
 ROOT = Path(__file__).parent.parent
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -491,3 +492,15 @@ def test_documents_are_up_to_date():
     for strategy, (kinds, sizes) in module.PICTURES.items():
         for path, text in module.drawn(strategy, kinds, sizes):
             assert path.read_text(encoding="utf-8") == text, path.name
+
+
+def test_the_data_flow_of_a_definition():
+    """Each step gets what was written last before it; what a later step of the loop writes is read in the next turn."""
+    steps = flow.steps_of(attention.spec(64, 64, 64))
+    names = [one.name for one in steps]
+    found = {(one.name, names[one.writer], names[one.reader], one.carried) for one in flow.edges(steps, ("Q", "K", "V", "scale", "O"))}
+    assert {("mx", "mx", "new", False), ("mx", "keep", "new", True), ("mx", "keep", "exp", False), ("p", "p", "pv", False)} <= found
+    assert ("mx", "mx", "exp", False) not in found and ("s", "s", "exp", False) in found
+    assert all(name not in ("Q", "K", "V", "O") for name, *_ in found)
+    texts = {shape.text for shape in draw(attention.strategy(attention.spec(64, 64, 64)), "flow").shapes if isinstance(shape, Text)}
+    assert {"Q", "K", "V", "O", "for each part of n", "once, behind", "p[m,n] = s[m,n]"} <= texts

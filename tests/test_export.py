@@ -499,8 +499,12 @@ def test_headers_are_c_and_cpp(tmp_path, name, language):
 # ---------------------------------------------------------------------------------------------- with nvcc
 
 
+LONG = ("added", "copied", "floats", "integers", "padded", "static_halves")
+"""Cases of which others have all that their host code has; each builds a program."""
+
+
 @needs_nvcc
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.night) if name in LONG else name for name in CASES])
 def test_compiles_links_and_refuses(tmp_path, name):
     """The whole way of a C++ user but the GPU: build line, header, link; refusals need no GPU."""
     case = CASES[name]

@@ -71,7 +71,7 @@ def test_chunks():
         attention.definition(**options).check({"m": 9, "n": 9, "d": 4, "b": 1, "g": 2, "r": 2}, seed=6)  # a scale above 0
 
 
-@pytest.mark.parametrize("d", (64, 128))
+@pytest.mark.parametrize("d", (64, pytest.param(128, marks=pytest.mark.night)))
 @pytest.mark.parametrize("held", (False, True))
 @pytest.mark.parametrize("causal", (False, True))
 def test_edges(d, held, causal):

@@ -8,8 +8,10 @@ from faults import faults
 
 from fireiron import *
 from fireiron.check import safety
+from fireiron.decomp.behind import Behind
 from fireiron.decomp.masks import AtLeast, all_of_them, may_fail
-from fireiron.specs.formula import formula_of
+from fireiron.ir import execs
+from fireiron.specs.formula import Number, formula_of
 from fireiron.strategies import attention
 from fireiron.values.expr import FALSE, TRUE
 
@@ -43,6 +45,45 @@ def test_tiles_inside_run_without_masks_of_the_end():
     """Of 70 keys in blocks of 32 the third overhangs; of 64 none does."""
     assert re.search(r"if \(n \* 32 \+ 32 > 70\) \{", text_of(64, 70))
     assert "inside" not in text_of(64, 64)
+
+
+@pytest.mark.parametrize(
+    ("score", "masked"),
+    [
+        ("exp(s[m,n] * scale - mx[m])", ["part"]),
+        ("exp(s[m,n] * bias - mx[m])", ["part", "sum"]),  # what may be negative makes infinity of it
+        ("exp(s[m,n] * scale - exp(X[m,n]))", ["part", "sum"]),
+        ("exp(abs(s[m,n]))", ["part", "sum"]),
+        ("exp(s[m,n]) + 1", ["part", "sum"]),
+        ("max(s[m,n], 0)", ["part"]),
+    ],
+)
+def test_the_end_is_masked_where_it_would_count(score, masked):
+    """A maximum takes -inf from there; what that makes 0 no sum has to leave out."""
+    made = Fused(
+        name="x", dims="m n", over="n", operands={"X": "m n", "scale": "", "bias": "", "y": "m"}, positive="scale",
+        first={"top": "mx[m] = -1000", "zero": "t[m] = 0"},
+        each={
+            "s": "s[m,n] = X[m,n]", "part": "part[m] = max(n, s[m,n])", "keep": "mx[m] = max(mx[m], part[m])",
+            "e": f"e[m,n] = {score}", "sum": "t[m] += sum(n, e[m,n])",
+        },
+        last={"y": "y[m] = t[m] * scale + mx[m] * bias"},
+    )  # fmt: skip
+    kernel = chain(made).load("X", RF, Move.done()).done()(made(m=16, n=40)).program("sm_80").walked
+    titles = {str(one.spec) for one, _ in execs(kernel.body)}
+    assert [name for name in ("part", "sum") if any(one.startswith(f"{name.title()}_inside") for one in titles)] == masked
+
+
+def test_what_lies_behind_the_end_along_another_dimension_is_not_known():
+    """`-inf` behind the end of n in rows of s says nothing of its columns."""
+    made = Fused(
+        name="x", dims="m n", over="n", operands={"X": "m n", "y": "m"}, first={"zero": "t[m] = 0"},
+        each={"s": "s[m,n] = X[m,n]", "total": "t[m] += sum(n, s[m,n])"}, last={"y": "y[m] = t[m]"},
+    )  # fmt: skip
+    behind = Behind(made.made, "n")
+    row, column = (formula_of(f"a[m,n] = {text}").value for text in ("s[m,n]", "s[n,m]"))
+    behind.assume(row, Number(-np.inf))
+    assert behind.is_number(row, -np.inf) and not behind.is_number(column, -np.inf) and not behind.is_number(row, 0)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,9 @@ def test_drawn_strategies(seed):
     read_back((one.strategy if one.strategy.spec is not None else one.strategy(one.spec)).program(one.target))
 
 
-@pytest.mark.parametrize("options", [{"bands": 2}, {"blocks": 4}, {"blocks": 2, "turns": 2, "tma": False}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"bands": 2}, {"blocks": 4}, {"blocks": 2, "turns": 2, "tma": False}, {"blocks": 2, "dynamic": True}], ids=str
+)
 def test_rings_of_hopper(options):
     read_back(product(**options)(halves(256, 128, 192)).program("sm_90a"))
 

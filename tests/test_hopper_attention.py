@@ -19,7 +19,7 @@ from test_fused_attention import inputs, softmax
 from fireiron import *
 from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import Completion, For, Roles, execs, rewritten
+from fireiron.ir import Acquire, Completion, For, Roles, execs, rewritten
 from fireiron.ir.awaited import awaited
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hopper, hopper_attention
@@ -89,9 +89,63 @@ def test_simulated(sizes, values, options, problem):
 def test_delayed(sizes, options, problem):
     """Values are multiplied a turn later, and what changes nothing is left out."""
     program = programs(*sizes, {"chunk": min(32, sizes[2])}, options, True, **problem)
-    masks = {name: options[name] for name in ("causal", "window") if name in options}
-    require_right(program, orders=(None, 2), ramp="slack" in options and "dtype" not in problem, **masks)
+    require_right(program, orders=(None, 2), ramp="slack" in options and "dtype" not in problem, **masks_of(options))
     assert "wgmma_wait<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("slack" in options)
+
+
+def masks_of(options):
+    """The options of a definition that hide keys."""
+    return {name: options[name] for name in ("causal", "window") if name in options}
+
+
+ONE_STAGE = ((64, 32, 16), {"bn": 16, "chunk": 16, "stages": 1}, {})
+WINDOW = ((80, 40, 16), {"bn": 16, "chunk": 16}, {"window": 20})
+"""The last rows see no key, so that a block has no turn, and neither a first one nor a last."""
+
+
+@pytest.mark.parametrize(("sizes", "values", "options"), (ONE_STAGE, WINDOW), ids=("one stage of two turns", "window"))
+def test_delayed_turns_of_a_ring(sizes, values, options):
+    """In one stage each turn is used between its own loads and the next ones; where a block has no turn, it waits for none."""
+    program = programs(*sizes, values, options, True)
+    require_right(program, orders=(2,), **masks_of(options))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(("sizes", "values", "options"), (ONE_STAGE, WINDOW), ids=("one stage of two turns", "window"))
+def test_missing_synchronization_of_delayed_turns_is_found(sizes, values, options):
+    """A fault that the check misses changes nothing, or the simulator refuses it."""
+    program = programs(*sizes, values, options, True, heads=4)
+    arrays, planted = inputs(program.spec), list(dropped(program.ir))
+    expected, _ = softmax(*arrays.values(), **masks_of(options))
+    found = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(found) > 30
+    for (_, faulty), fault in zip(planted, found, strict=True):
+        with contextlib.suppress(SimulationError):
+            if not fault:
+                got = simulate(faulty, arrays, order=random.Random(2)).outputs["O"]
+                np.testing.assert_allclose(got.astype(np.float32), expected, atol=3e-3)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("values", ({}, {"stages": 1}, {"stages": 3}))
+@pytest.mark.parametrize("options", ({"window": 20}, {"causal": True}, {"lse": True}))
+def test_delayed_at_run_time(values, options):
+    program = programs(sym("m"), sym("n"), 16, {"bn": 16, "chunk": 16, **values}, options, True)
+    for m, n in ((100, 100), (130, 64), (33, 33)):
+        if "causal" not in options or m == n:
+            require_right(program, {"m": m, "n": n}, orders=(3,), **masks_of(options))
+
+
+def test_a_wait_for_the_next_turn_is_found():
+    """Of one stage the first block of keys is waited for as if it were the second one."""
+    kernel = programs(*ONE_STAGE[0], ONE_STAGE[1], {}, True).ir
+    consumers = next(one for one in kernel.body if isinstance(one, Roles)).roles[0]
+    (first,) = (one for one in consumers.body if isinstance(one, Acquire) and one.ring == "k_sh_ring")
+
+    def edit(one):
+        return (attrs.evolve(one, number=one.number + 1),) if one is first else (one,)
+
+    assert errors(attrs.evolve(kernel, body=rewritten(kernel.body, edit)))
 
 
 def stored(order, **sizes):
@@ -143,23 +197,27 @@ def test_sizes_known_at_run_time(options):
         require_right(program, {"m": m, "n": n}, orders=(3,), **options)
 
 
-def staying(m=136, d=16, lse=False, **values):
-    """Blocks that stay, of tiles whose loops over keys differ in length, the longest first."""
+def staying(m=136, d=16, lse=False, dynamic=False, **values):
+    """Blocks that stay, of tiles whose loops over keys differ in length, the longest first; `dynamic`: whoever is free takes the next."""
     made = attention.definition(causal=True, lse=lse)
-    strategy = hopper_attention.by_rows(made, blocks=2, stays=True).with_(**{**SMALL, "chunk": 16, "together": 0, **values})
+    strategy = hopper_attention.by_rows(made, blocks=2, stays=True, dynamic=dynamic).with_(
+        **{**SMALL, "chunk": 16, "together": 0, **values}
+    )
     return strategy(attention.spec(m, m, d, made=made, heads=2)).program(TARGET)
 
 
-def test_persistent_blocks_whose_tiles_differ_in_length():
-    """The turns of a ring are counted from tile to tile, by each role for itself."""
-    program = staying()
+@pytest.mark.parametrize("dynamic", (pytest.param(False, marks=pytest.mark.night), True))
+def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
+    """The turns of a ring are counted from tile to tile, by each role for itself, whichever tiles these are."""
+    program = staying(dynamic=dynamic)
     require_right(program, orders=(4,), causal=True)
     assert program.cuda.count("n_before += min(5, block_m * 2 + 2);") == 2
 
 
-def test_turns_that_are_counted_wrongly_are_found():
+@pytest.mark.parametrize("dynamic", (False, pytest.param(True, marks=pytest.mark.night)))
+def test_turns_that_are_counted_wrongly_are_found(dynamic):
     """By one role or by both: a turn is left out, or counted twice."""
-    program = staying()
+    program = staying(dynamic=dynamic)
     roles = next(one for one in program.ir.body if isinstance(one, Roles))
     for more, which in itertools.product((-1, 1, 2), ({0}, {1}, {0, 1})):
         counted = [
@@ -217,7 +275,7 @@ def test_printed_text(tmp_path):
     """The text itself, run by threads in random order."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
-    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, bn=16, chunk=64)]
+    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, dynamic=True, bn=16, chunk=64)]
     host = printed_text.HostProgram([printed_text.Printed.of(one) for one in made], tmp_path)
     for number, one in enumerate(made):
         arrays = inputs(one.spec)
@@ -234,14 +292,17 @@ def test_printed_text(tmp_path):
         (128, {"bm": 192, "bn": 80}, {"lse": True}),
         (128, {}, {"causal": True, "slack": 8}),
         (64, {}, {"causal": True}),
+        pytest.param(64, {}, {"causal": True, "dynamic": True}, marks=pytest.mark.night),
+        pytest.param(128, {}, {"causal": True, "slack": 8, "dynamic": True}, marks=pytest.mark.night),
     ],
 )
 def test_no_spills(d, values, options):
     """Two blocks of keys and more; a product that is serialised, or waits where nothing says so, would be a warning."""
-    made = attention.definition(**options)
-    program = (
-        hopper_attention.by_rows(made, "bm" not in values).with_(**values)(attention.spec(512, 512, d, heads=16, made=made)).program(TARGET)
-    )
+    dynamic = options.get("dynamic", False)
+    made = attention.definition(**{name: value for name, value in options.items() if name != "dynamic"})
+    strategy = hopper_attention.by_rows(made, "bm" not in values, held=dynamic, dynamic=dynamic).with_(**values)
+    program = strategy(attention.spec(512, 512, d, heads=16, batch=1 + 3 * dynamic, made=made)).program(TARGET)
+    assert (program.ir.counter is not None) == dynamic
     found = compile_cuda(program.cuda, TARGET).resources[program.name]
     assert not found.spill_stores and not found.spill_loads and not found.stack_frame
 
@@ -265,8 +326,9 @@ def test_what_is_taken_first_does_not_spill(d, options):
     made = hopper_attention.definition(**options)
     for dtype in (float16, bfloat16):
         spec = hopper_attention.spec(4096, 4096, d, heads=16, made=made, dtype=dtype)
-        strategy = hopper_attention.by_rows(made, **hopper_attention.FORMS[hopper_attention.fastest(spec)])
-        known = {name: value for name, value in hopper_attention.values(spec).items() if name in strategy.tunables()}
+        form = hopper_attention.fastest(spec)
+        strategy = hopper_attention.by_rows(made, **hopper_attention.FORMS[form])
+        known = {name: value for name, value in hopper_attention.values_of(form, spec).items() if name in strategy.tunables()}
         program = strategy.with_(**known)(spec).program(TARGET)
         found = compile_cuda(program.cuda, TARGET).resources[program.name]
         assert not found.spill_stores and not found.spill_loads and not found.stack_frame
@@ -287,6 +349,6 @@ def test_forms_are_strategies_of_the_file():
     for name, options in hopper_attention.FORMS.items():
         made = hopper_attention.definition(causal="causal" in name)
         assert getattr(hopper_attention, name) == hopper_attention.by_rows(made, **options)
-    for d, m, causal, wanted in ((64, 4096, False, "held"), (128, 512, True, "causal_stays"), (256, 512, True, "causal")):
+    for d, m, causal, wanted in ((128, 4096, False, "held"), (128, 512, True, "causal_dynamic_held"), (256, 512, True, "causal_in_order")):
         made = hopper_attention.definition(causal=causal)
         assert hopper_attention.fastest(hopper_attention.spec(m, m, d, made=made)) == wanted

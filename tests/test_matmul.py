@@ -285,7 +285,7 @@ def test_defaults_are_legal(arch, size):
 
 def test_defaults_of_run_time_sizes_and_other_specs():
     free = MatMul(sym("M"), sym("N"), sym("K"), dtype=float16)(GL, GL, GL)(Kernel)
-    assert defaults(free)[0] == ("hmma_ampere", {}) and FEW_BLOCKS == 64
+    assert defaults(free)[0] == ("hmma_ampere", {"bm": 64, "wm": 32}) and FEW_BLOCKS == 64
     assert defaults(Move(8, 8)(GL, GL)(Kernel)) == ()
 
 

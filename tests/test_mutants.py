@@ -44,6 +44,14 @@ def mutants(module, nearest, *changes):
 
 MUTANTS = [
     *mutants(
+        "check/loaded.py",
+        "test_loaded",
+        ("what a skipped body puts", "                    self.put = before\n                case _:", "                    pass\n                case _:"),
+        ("a loop without turns", "if count is None and loop.extent.low < 1 else None", "if False else None"),
+        ("who performs it", "frame, known) & who[:, None]", "frame, known)"),
+        ("which registers", "marks[touch.registers[touch.mask], lanes[touch.mask]] = True", "marks[:] = True"),
+    ),
+    *mutants(
         "lower/vectorize.py",
         "test_vectorize",
         ("address alignment", "        if first.factor % width:\n            return", "        if False:\n            return"),
@@ -321,13 +329,30 @@ MUTANTS = [
         "test_rings_by_users",
         ("the youngest clash", "left = min(self.sky.groups[number] for number in met)", "left = max(self.sky.groups[number] for number in met)"),
         ("who reads a stage", "self.turns[turn, 0] = attrs.evolve(self.turns[turn, 0], age=0)", "pass"),
-        ("lanes that have read", "        if lanes:\n", "        if False:\n"),
+        ("lanes that have read", "        if not lanes:\n", "        if True:\n"),
         ("factors in registers", "return self.writes & (written | read) | self.reads & written", "return self.writes & (written | read)"),
         ("factors that products wrote", "other.writes & group.reads | other.reads & group.writes", "other.reads & group.writes"),
         ("the smaller number", "min(one.groups[key] for one in (self, other)", "max(one.groups[key] for one in (self, other)"),
         ("room in a ring", "if not self.asking:", "if False:"),
         ("room for a loop", "        if early:", "        if False:"),
         ("registers that are held", "tuple(sorted(written.union(self._held(left)))) if self.follower.rings else ()", "()"),
+    ),
+    *mutants(
+        "lower/products.py",
+        "test_share",
+        ("none in flight", "if self.loop is not None and self.loop.in_flight == 0:", "if False:"),
+    ),
+    *mutants(
+        "lower/pipeline.py",
+        "test_rings_by_users",
+        ("readers beside products", "self._that_hold(rest)", "rest"),
+    ),
+    *mutants(
+        "lower/slots.py",
+        "test_share",
+        ("slots of one ring", "found is None or len(set(others)) < len(others)", "found is None"),
+        ("slots enough", "if depth[first[0]] <= len(others):", "if False:"),
+        ("the turn of who shares", "self.of.get(one.buffer, one.buffer)", "one.buffer"),
     ),
     *mutants(
         "lower/specialize.py",
@@ -547,7 +572,7 @@ MUTANTS = [
     *mutants(
         "check/__init__.py",
         "test_alignment",
-        ("what decides", "*check_bounds(scene), *check_alignment(scene)))", "*check_bounds(scene)))"),
+        ("what decides", "check_bounds, check_alignment)", "check_bounds)"),
     ),
     *mutants(
         "check/finding.py",
@@ -971,6 +996,19 @@ MUTANTS = [
         "decomp/split.py",
         "test_rotate",
         ("the order of delayed steps", "if names.index(behind) >= names.index(step):", "if names.index(behind) > names.index(step):"),
+    ),
+    *mutants(
+        "lower/alternate.py",
+        "test_turns_of_warpgroups",
+        ("for which turn a warpgroup waits", "turn + (self.order.stages - 1)", "turn + self.order.stages"),
+        ("whose turn it is", "number * self.order.stages + self.unit", "number * self.order.stages"),
+        ("the turn goes on behind the last product", "given = len(found) + 1, given[1]", "pass"),
+        ("who speaks for a warp", "Side.EMPTY, turn, self.speaks)", "Side.EMPTY, turn)"),
+    ),
+    *mutants(
+        "check/races/traces.py",
+        "test_turns_of_warpgroups",
+        ("turns of each warp", "firsts = range(0, self.scene.kernel.workers, WARP) if ring.each else (0,)", "firsts = (0,) * (self.scene.kernel.workers // WARP)"),
     ),
 ]  # fmt: skip
 

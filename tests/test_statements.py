@@ -72,8 +72,10 @@ PROBLEMS = {
     "warpgroups": lambda: product_of_warpgroups(WGMMA[0], (64, 64), 32, 2, sizes=(64, 64, 96)),
     "roles": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2)(halves(256, 64, 192)),
     "clusters": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2, cluster=(2, 1))(halves(256, 64, 192)),
+    "counter": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2, dynamic=True)(halves(256, 64, 192)),
 }
-PROGRAMS = {name: make().program("sm_90a" if name in ("warpgroups", "roles", "clusters") else "sm_80") for name, make in PROBLEMS.items()}
+ON_HOPPER = ("warpgroups", "roles", "clusters", "counter")
+PROGRAMS = {name: make().program("sm_90a" if name in ON_HOPPER else "sm_80") for name, make in PROBLEMS.items()}
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -93,9 +95,8 @@ def test_a_pass_handles_or_refuses_what_it_does_not_know(problem, name):
 
 def program_of(kernel):
     """A program whose final kernel is another than its own."""
-    known = PROGRAMS[
-        "clusters" if kernel.cluster else "roles" if kernel.rings else "warpgroups" if kernel.architecture.name == "sm_90a" else "threads"
-    ]
+    hopper = "warpgroups" if kernel.architecture.name == "sm_90a" else "threads"
+    known = PROGRAMS["clusters" if kernel.cluster else "counter" if kernel.counter else "roles" if kernel.rings else hopper]
     program = Program(known.strategy, known.spec, known.architecture, known.instructions, known.name)
     program.__dict__.update(ir=kernel, lowered=kernel, stages=dict.fromkeys(known.stages, kernel))
     return program
@@ -162,6 +163,16 @@ def test_statements_of_clusters_are_all_read():
     assert any(isinstance(one, ir.Release) and one.to for one in ir.statements(kernel.body))
     for read in READERS.values():
         assert read(kernel) is not None or read is ir.verify
+
+
+def test_statements_of_a_counter_are_all_read():
+    """Numbers of tiles are taken by the producer and read by the consumers, and both leave the loop; every reader takes them."""
+    kernel = PROGRAMS["counter"].lowered
+    assert [one.takes for one in ir.statements(kernel.body) if isinstance(one, ir.NextTile)] == [False, True]
+    assert sum(isinstance(one, ir.Leave) for one in ir.statements(kernel.body)) == 2
+    for read in READERS.values():
+        assert read(kernel) is not None or read is ir.verify
+    assert READERS["sim"](kernel) == READERS["sim"](PROGRAMS["roles"].lowered)
 
 
 def test_links_of_a_chain_are_all_read():

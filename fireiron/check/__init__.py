@@ -1,4 +1,5 @@
-"""Static checks of the kernel IR: races, bounds, alignment, bank conflicts, coalescing, resources, refinements without effect.
+"""Static checks of the kernel IR: races, registers that nothing was put into, bounds, alignment, bank conflicts, coalescing, resources,
+refinements without effect.
 
 May import: values, specs, ir.
 """
@@ -12,15 +13,17 @@ from fireiron.check.coalescing import check_coalescing
 from fireiron.check.finding import Finding, ordered, table
 from fireiron.check.ineffective import check_ineffective
 from fireiron.check.kept import check_kept
+from fireiron.check.loaded import check_loaded
 from fireiron.check.products import check_products
 from fireiron.check.races import check_races
 from fireiron.check.resources import check_resources
 from fireiron.check.scene import Scene
+from fireiron.check.tickets import check_tickets
 from fireiron.ir import Kernel
 
 CHECKS = (
-    check_races, check_products, check_kept, check_bounds, check_alignment, check_banks, check_coalescing, check_resources,
-    check_ineffective,
+    check_races, check_products, check_kept, check_loaded, check_bounds, check_alignment, check_banks, check_coalescing,
+    check_resources, check_ineffective, check_tickets,
 )  # fmt: skip
 """All checks, each from a `Scene` to findings."""
 
@@ -34,7 +37,8 @@ def check(kernel: Kernel) -> tuple[Finding, ...]:
 def safety(kernel: Kernel) -> tuple[Finding, ...]:
     """Races, bounds, alignment and factors that compilers overwrite alone: what decides whether a kernel is right."""
     scene = Scene(kernel)
-    return ordered((*check_races(scene), *check_products(scene), *check_kept(scene), *check_bounds(scene), *check_alignment(scene)))
+    parts = (check_races, check_tickets, check_products, check_kept, check_bounds, check_alignment)
+    return ordered(finding for one in parts for finding in one(scene))
 
 
 __all__ = [
@@ -48,9 +52,11 @@ __all__ = [
     "check_coalescing",
     "check_ineffective",
     "check_kept",
+    "check_loaded",
     "check_products",
     "check_races",
     "check_resources",
+    "check_tickets",
     "ordered",
     "safety",
     "table",

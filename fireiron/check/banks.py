@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.persistence import dealt, fetched
 from fireiron.check.scene import Array, Scene, Use
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
@@ -84,6 +85,7 @@ def wavefronts(start: Array, width: int, active: Array) -> Array:
 
 def check_banks(scene: Scene) -> tuple[Finding, ...]:
     """A finding for each access to shared memory; a warning with the repair where lanes collide."""
+    scene = Scene(dealt(scene.kernel)) if fetched(scene.kernel) else scene
     findings: list[Finding] = []
     for buffer in scene.kernel.buffers:
         if not buffer.memory.of_block:

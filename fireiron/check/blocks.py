@@ -74,7 +74,7 @@ class Local:
 def local_coordinates(scene: Scene) -> dict[str, Local]:
     """Local coordinates for each array in global memory that the kernel writes."""
     # A loop over tiles moves all accesses alike, as the block's number does.
-    outer = scene.symbols | {"block"} | {one.loop.var.name for one in persistence(scene.kernel)}
+    outer = scene.symbols | {"block"} | {name for one in persistence(scene.kernel) for name in (one.loop.var.name, one.tile.var.name)}
     result = {}
     for buffer in scene.kernel.buffers:
         if buffer.memory.of_grid and buffer.written:

@@ -88,7 +88,7 @@ class _Bounds:
             return False
         if let.value.low >= let.var.low and let.value.high <= let.var.high:
             return True
-        if let.var.low == 0 and let.value.high <= let.var.high and less_a_minimum(let.value):
+        if let.var.low == 0 and let.value.high <= let.var.high and (less_a_minimum(let.value) or self._is_turn(let)):
             return True
         # A quotient by a size has no useful range; what the number of blocks makes of it has.
         top = self._largest_digit(let.value)
@@ -108,6 +108,12 @@ class _Bounds:
         for loop in loops.values():
             values = np.where(frame.full(loop.var) < frame.full(loop.extent), values, let.var.low)
         return bool(values.min() >= let.var.low and values.max() <= let.var.high)
+
+    def _is_turn(self, let: Let) -> bool:
+        """Whether a named value is not negative because a loop around it, whose extent is a minimum, takes a turn."""
+        extents = [loop.extent for loop in self.around.get(let.var.name, ())]
+        sides = [side for one in extents for side in ((one.left, one.right) if isinstance(one, Min) else (one,))]
+        return any((let.value - side).low >= -1 for side in sides)
 
     def _counts_down(self, value: Expr) -> bool:
         """Whether sizes less a digit of the block's number, taken to be at least 1, are so over all sizes; true of others."""
@@ -216,14 +222,14 @@ class _Bounds:
         """What is wrong with the coordinates along a dimension, if they are not proved to stay inside."""
         base = use.access.base[dim]
         extent = self.kernel.buffer(use.access.buffer).tensor.shape[dim]
-        steps = [offset[dim] for offset in use.access.elements()]
+        steps = use.access.steps(dim)
         if self.trusted and base.low >= 0 and self._proved(use, dim, base, steps, extent):
             return None
         return self._straddling(use, base, steps, extent, dim) or self._enumerated(use, dim, base, steps, extent)
 
     def _proved(self, use: Use, dim: int, base: Expr, steps: Sequence[int], extent: Expr) -> bool:
         """Whether all elements that are touched lie below the extent of a dimension: by ranges, or by what their pieces test."""
-        last = base + max(steps)
+        last = base + use.access.reach[dim]
         if self._below(last, extent):
             return True
         outer = conjuncts(use.statement.performed)

@@ -17,8 +17,8 @@ SEVERITIES = ("error", "warning", "note")
 class Finding:
     """One result of a check.
 
-    `kind` is `"race"`, `"bounds"`, `"alignment"`, `"banks"`, `"coalescing"`, `"resources"` or `"ineffective"` (the command line adds
-    `"decomposition"` and `"micro-kernel"`); `at` the line of the user's strategy,
+    `kind` is `"race"`, `"registers"`, `"bounds"`, `"alignment"`, `"banks"`, `"coalescing"`, `"resources"` or `"ineffective"` (the command
+    line adds `"decomposition"` and `"micro-kernel"`); `at` the line of the user's strategy,
     `access` says who touches the buffer how; `details` are numbers and names for programs, with plain values only.
     """
 

@@ -3,7 +3,8 @@
     for turn in range(tiles / blocks + (block < tiles % blocks)):  tile = block + turn * blocks
 
 Every tile below `tiles` belongs to one block and one turn, where no more blocks than `blocks` are launched. So tiles may stand for blocks
-where these are compared: a kernel that deals the same tiles to a block each has the same tiles, and is checked in its place.
+where these are compared: a kernel that deals the same tiles to a block each has the same tiles, and is checked in its place. So do those
+that blocks take from a counter, whichever block takes which.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from collections.abc import Iterator
 
 import attrs
 
-from fireiron.ir import For, Kernel, Let, Stmt, lets, rewritten, statements, substituted
-from fireiron.values.expr import Expr, FloorDiv, Var, as_expr, constant, less, minimum, mod
+from fireiron.ir import Acquire, For, Kernel, Leave, Let, NextTile, Release, Stmt, lets, rewritten, statements, substituted
+from fireiron.values.expr import Expr, FloorDiv, Min, Var, as_expr, constant, less, minimum, mod
 
 
 @attrs.frozen
 class Persistence:
-    """A loop over a block's tiles: `tile` is the number of the one it is at, of `tiles` in all."""
+    """A loop over a block's tiles: `tile` names the number of the one it is at, of `tiles` in all."""
 
     loop: For
-    tile: Let
+    tile: Let | NextTile
     tiles: Expr
 
 
@@ -32,8 +33,15 @@ def persistence(kernel: Kernel) -> tuple[Persistence, ...]:
     return tuple(one for one in found if one is not None)
 
 
+def fetched(kernel: Kernel) -> frozenset[str]:
+    """The names of tiles that blocks take from a counter."""
+    return frozenset(one.var.name for one in statements(kernel.body) if isinstance(one, NextTile))
+
+
 def _of(kernel: Kernel, loop: For) -> Persistence | None:
     for one in loop.body:
+        if isinstance(one, NextTile):
+            return Persistence(loop, one, one.tiles.substitute(lets(kernel.body)))
         block = next((var for var in one.value.variables() if var.name == "block"), None) if isinstance(one, Let) else None
         if isinstance(one, Let) and block is not None and loop.var in one.value.variables():
             blocks = constant(one.value.substitute({loop.var: 1}) - one.value.substitute({loop.var: 0})) or 0
@@ -43,6 +51,36 @@ def _of(kernel: Kernel, loop: For) -> Persistence | None:
             tiles = tiles.substitute(lets(kernel.body))
             return Persistence(loop, one, tiles) if kernel.grid == minimum(tiles, as_expr(blocks)) else None
     return None
+
+
+def dealt(kernel: Kernel) -> Kernel:
+    """The kernel that deals tiles in turns, where blocks take them from a counter: one of the ways in which they may come to take them, for
+    readers who ask how long a kernel takes, or who draw it; any other kernel itself.
+    """
+    if not fetched(kernel):
+        return kernel
+
+    def static(statement: Stmt) -> tuple[Stmt, ...]:
+        tile = next((one for one in statement.body if isinstance(one, NextTile)), None) if isinstance(statement, For) else None
+        if tile is None or not isinstance(statement, For):
+            return (statement,)
+        blocks = _most(kernel.grid, tile.tiles.substitute(lets(kernel.body)))
+        number = Let(tile.var, kernel.block + statement.var * blocks)
+        body = tuple(number if one is tile else one for one in statement.body if not _asks(one, tile))
+        return (attrs.evolve(statement, extent=tile.tiles // blocks + less(kernel.block, tile.tiles % blocks), body=body),)
+
+    return attrs.evolve(kernel, body=rewritten(kernel.body, static), counter=None)
+
+
+def _most(grid: Expr, tiles: Expr) -> Expr:
+    """Of a grid that is the smaller of two, the number of blocks that is not that of tiles."""
+    return next((one for one in grid.children if one != tiles), grid) if isinstance(grid, Min) else grid
+
+
+def _asks(statement: Stmt, tile: Let | NextTile) -> bool:
+    """Whether a statement is about how a block comes by its next tile."""
+    about = isinstance(statement, (Acquire, Release)) and isinstance(tile, NextTile) and statement.ring == tile.ring
+    return about or isinstance(statement, Leave)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -77,7 +115,8 @@ def one_tile_each(kernel: Kernel) -> Kernel:
         one = found.get(id(statement))
         if one is None:
             return (statement,)
-        body = tuple(Let(part.var, number) if part is one.tile else part for part in one.loop.body)
+        parts = (part for part in one.loop.body if not _asks(part, one.tile))
+        body = tuple(Let(one.tile.var, number) if part is one.tile else part for part in parts)
         return substituted(body, {one.loop.var: as_expr(0)})
 
     body = rewritten(kernel.body, flat)

@@ -24,7 +24,9 @@ from fireiron.ir import (
     Exec,
     Fence,
     For,
+    Leave,
     Let,
+    NextTile,
     Reach,
     Release,
     Roles,
@@ -109,6 +111,8 @@ class _Run:
                 case Skip():
                     self.follow(statement.body)
                 case Let() | Comment() | Barrier() | ClusterBarrier() | Fence() | Commit() | Wait() | Acquire() | Release() | Chain():
+                    pass
+                case NextTile() | Leave():
                     pass
                 case _:
                     raise unknown(statement, "the check of products")

@@ -108,9 +108,15 @@ def layouts(text: str) -> str:
     return text.upper()
 
 
-def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_only: bool = False, open_values: bool = False) -> Strategy:
+def strategy_of(
+    arguments: argparse.Namespace,
+    name: str | None = None,
+    known_only: bool = False,
+    open_values: bool = False,
+    architecture: str | None = None,
+) -> Strategy:
     """The strategy of the arguments, bound; `known_only` passes on only those tunables that it has. Those that nobody sets have the values
-    that suit the problem, by its file, unless they are to stay open."""
+    that suit the problem on `architecture` (None: `--arch`), by its file, unless they are to stay open."""
     from fireiron.language.library import bind, find
     from fireiron.values.machine import as_architecture, as_dtype
     from fireiron.values.tensor import ColMajor, RowMajor
@@ -127,7 +133,7 @@ def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_on
     values = dict(arguments.set)
     if known_only:
         values = {key: value for key, value in values.items() if key in entry.strategy.tunables()}
-    return bind(entry, sizes, options, values, open_values)
+    return bind(entry, sizes, options, values, open_values, architecture or arguments.arch)
 
 
 def _written(name: str) -> Entry:

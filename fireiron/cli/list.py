@@ -110,7 +110,7 @@ def _with_figures(row: Row, architecture: str | None) -> Row:
     except FireironError:  # as its row says
         return unknown
     try:
-        kernel = bind(entry).program(architecture).lowered
+        kernel = bind(entry, architecture=architecture).program(architecture).lowered
     except FireironError as error:
         return unknown | {"what it is": f"{entry.doc} ({error.headline})"}
     return row | {"threads": kernel.threads, "shared bytes": kernel.shared_bytes}

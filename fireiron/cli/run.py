@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         if gpu and arguments.blocks is not None:
             raise ArgumentError("a sample of blocks is simulated, there is none on a GPU", hint="--simulate, or leave --blocks out")
         architecture = arguments.arch or (target_for(launch.device_arch()) if gpu else None)
-        program = strategy_of(arguments).program(architecture)
+        program = strategy_of(arguments, architecture=architecture).program(architecture)
         _ = program.ir  # refused before a line is printed
     symbols = _symbol_values(program.spec, arguments)
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
@@ -420,9 +420,9 @@ def _compared_blocks(
 
 def _turns(program: Program, symbols: Mapping[str, int], block: int) -> list[Mapping[str, int]]:
     """The turns in which a block takes its tiles, as values of the loop's variable; one without a variable where it has one tile."""
-    from fireiron.check.persistence import persistence
+    from fireiron.check.persistence import dealt, persistence
 
-    found = persistence(program.lowered)
+    found = persistence(dealt(program.lowered))
     if not found:
         return [{}]
     loop = found[0].loop

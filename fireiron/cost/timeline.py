@@ -26,7 +26,9 @@ from fireiron.ir import (
     Exec,
     Fence,
     For,
+    Leave,
     Let,
+    NextTile,
     Release,
     Roles,
     Side,
@@ -125,7 +127,7 @@ class Clock:
                     self._turn(ring)
                 case Release(ring=ring, side=Side.EMPTY):
                     self.released[ring].append(self.now)
-                case Let() | Comment() | Fence() | Acquire() | Release() | Chain():
+                case Let() | Comment() | Fence() | Acquire() | Release() | NextTile() | Leave() | Chain():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")

@@ -14,6 +14,7 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
+from fireiron.check.persistence import dealt
 from fireiron.check.scene import Scene
 from fireiron.check.turns import Turns, left_out, typical_block
 from fireiron.cost.accesses import WARP, Accesses
@@ -36,7 +37,9 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Release,
     Roles,
     Rotations,
@@ -71,7 +74,7 @@ class Work:
     """A kernel's work for given sizes."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int] | None = None) -> None:
-        self.scene = Scene(kernel)
+        self.scene = Scene(dealt(kernel))
         # Of turns that data choose one is taken: tiles of which several share one are few.
         chosen = {symbol.name: 1 for symbol in self.scene.kernel.symbols if symbol not in kernel.symbols}
         self.sizes = {**checked_sizes(kernel, sizes or {}), **chosen}
@@ -143,7 +146,7 @@ class Work:
                 case Roles():
                     for child in statement.children:
                         total = total + self._sum(child, loops)
-                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | Chain():
+                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | NextTile() | Leave() | Chain():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")

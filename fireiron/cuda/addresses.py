@@ -302,7 +302,7 @@ class Addresses:
         if inmost.around is not None and owner is inmost.around:  # counted on from the first turn of the loop around
             return owner.begun(base) % rounds + rest
         value = (_reduced(base, rounds) if is_wide(base) else base) % rounds
-        if constant(value) is not None:  # whole rounds, of which nothing depends on the loops around
+        if constant(value) is not None or (isinstance(value, Var) and value in self.fixed):  # nothing depends on the loops around
             return value + rest
         if value not in owner.named:
             owner.named[value] = Var(self.names.fresh(f"{owner.var.name}_first"), 0, rounds - 1)

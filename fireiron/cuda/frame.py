@@ -14,7 +14,7 @@ from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
-from fireiron.ir import Buffer, Completion, Exec, For, Kernel, Let, Reciprocal, Roles, TensorMap, execs, statements
+from fireiron.ir import Buffer, Completion, Counter, Exec, For, Kernel, Let, NextTile, Reciprocal, Roles, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment, Joined
@@ -71,12 +71,13 @@ def _taken(kernel: Kernel) -> set[str]:
         "warp_of_block",
         *(symbol.name for symbol in kernel.symbols),
         *(one.name for one in kernel.reciprocals),
+        *(() if kernel.counter is None else (kernel.counter.name,)),
         *BUILT_IN.values(),
     }
     for buffer in kernel.buffers:
         names |= {buffer.name, buffer.name.lower()}
     for one in statements(kernel.body):
-        if isinstance(one, (Let, For)):
+        if isinstance(one, (Let, For, NextTile)):
             names.add(one.var.name)
         if isinstance(one, Exec) and one.scratch is not None:
             names.add(one.scratch.name)
@@ -100,6 +101,8 @@ def _header(kernel: Kernel) -> Iterable[str]:
         yield from comment(f"requires: {text}, {_readable(condition)}")
     for name in kernel.zeroed:
         yield from comment(f"requires: {name} is zero before the launch, blocks add to it")
+    if kernel.counter is not None:
+        yield from comment(f"requires: {kernel.counter.name} is zero before the first launch, and no other launch uses it at the same time")
     for name in kernel.ready:
         yield from comment(f"requires: no kernel of the chain writes {name}, which is read before the wait for the kernel before")
     for reason in kernel.unchecked:
@@ -151,7 +154,9 @@ def _signature(kernel: Kernel) -> Iterable[str]:
         yield from [f"    {parameter}," for parameter in parameters[:-1]] + [f"    {parameters[-1]})"]
 
 
-def _parameter(one: TensorMap | Buffer | Var | Reciprocal, chained: bool) -> str:
+def _parameter(one: TensorMap | Buffer | Var | Reciprocal | Counter, chained: bool) -> str:
+    if isinstance(one, Counter):
+        return f"unsigned* {one.name}"
     """A parameter in C++.
 
     What an input of a chained kernel points to is still written while the kernel waits: `__restrict__` would say that nobody writes it,

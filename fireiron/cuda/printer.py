@@ -191,10 +191,11 @@ class KernelPrinter:
 
     def barrier(self, ring: str, side: Side, number: Expr) -> str:
         """The address of a ring's barrier for a turn, in the window of shared memory."""
-        found = self.kernel.ring(ring)
-        stage = self.addresses.stage(self.turn(ring, number) % found.stages)
-        offset = self.expression(stage * BARRIER_BYTES)
-        return f"{ring}_{side.value}" + (f" + {offset}" if offset != "0" else "")
+        stages, name = self.kernel.ring(ring).stages, f"{ring}_{side.value}"
+        if stages == 1:  # whichever turn it is, so that no name for it is wanted
+            return name
+        offset = self.expression(self.addresses.stage(self.turn(ring, number) % stages) * BARRIER_BYTES)
+        return name + (f" + {offset}" if offset != "0" else "")
 
     def blocks(self, *several: Peers) -> str:
         """Blocks of a cluster as a mask, a bit for each rank."""

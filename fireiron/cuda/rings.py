@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fireiron.cuda.addresses import SHARED_ADDRESS
+from fireiron.cuda.addresses import FIRST_LANE, SHARED_ADDRESS
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.printer import KernelPrinter
-from fireiron.ir import Acquire, Kernel, Release, Ring, Role, Side
+from fireiron.ir import Acquire, Kernel, Leave, NextTile, Release, Ring, Role, Side
 from fireiron.ir.text import Braces, Function, Item, Noted
-from fireiron.values.expr import conjuncts
+from fireiron.values.expr import conjuncts, constant
 
 TENSOR_MAP = (
     "// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)",
@@ -91,6 +91,14 @@ WAIT = Function(
     "until the phase of this parity is over",
 )
 
+TAKE = Function(
+    "take_tile",
+    ("unsigned* counter", "unsigned tiles", "unsigned blocks"),
+    ("return static_cast<int>(min(atomicInc(counter, tiles - 1), tiles - blocks) + blocks);",),
+    "the next tile that no block has taken, or how many there are; launches ask as often, and the last time sets the counter to zero",
+    result="int",
+)
+
 PREFETCH = Function(
     "prefetch_map",
     ("const TensorMap* map",),
@@ -115,6 +123,16 @@ def names_of(ring: Ring, side: Side) -> str:
     return f"{ring.name}_{side.value}"
 
 
+def numbers_of(ring: Ring) -> str:
+    """The variable of the numbers of a ring of tiles."""
+    return f"{ring.name}_numbers"
+
+
+def _held(ring: Ring) -> str:
+    """What the stages of a ring hold."""
+    return ", ".join(ring.buffers) or "numbers of tiles"
+
+
 def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
     """The barriers of all rings, made by one thread before anybody goes on."""
     kernel = printer.kernel
@@ -130,13 +148,19 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             start = ring.name
             yield f"__shared__ unsigned long long {ring.name}[{ring.barrier_bytes // 8}];"
         init = printer.function(INIT)
-        if not ring.buffers:
-            yield Noted(f"const unsigned {empty} = {address}({start});", f"{ring.stages} barriers: products of the tile before are done")
+        if ring.is_order:
+            said = "turns of warpgroups are over" if ring.each else "products of the tile before are done"
+            yield Noted(f"const unsigned {empty} = {address}({start});", f"{ring.stages} barriers: {said}")
             inits.append(
                 Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", (f"{init}({empty} + stage * 8, {ring.consumers});",))
             )
             continue
-        yield Noted(f"const unsigned {full} = {address}({start});", f"{ring.stages} barriers: {', '.join(ring.buffers)} are full")
+        if ring.tiles:
+            numbers = (
+                f"reinterpret_cast<volatile int*>({f'{start} + {2 * ring.stages * 8}' if dynamic else f'{start} + {2 * ring.stages}'})"
+            )
+            yield Noted(f"volatile int* const {numbers_of(ring)} = {numbers};", f"of {ring.stages} tiles of this block")
+        yield Noted(f"const unsigned {full} = {address}({start});", f"{ring.stages} barriers: {_held(ring)} are full")
         yield Noted(f"const unsigned {empty} = {full} + {ring.stages * 8};", "and empty again")
         lines = (f"{init}({full} + stage * 8, 1);", f"{init}({empty} + stage * 8, {ring.consumers});")
         inits.append(Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", lines))
@@ -151,10 +175,14 @@ def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     ring = printer.kernel.ring(statement.ring)
     parity = printer.parity(ring.name, statement.number, 0 if statement.side is Side.FULL else 1)
     barrier = printer.barrier(ring.name, statement.side, statement.number)
-    names = ", ".join(ring.buffers)
-    note = f"{names} of this turn {'are full' if statement.side is Side.FULL else 'are empty'}"
-    if not ring.buffers:
-        note = "the products of the tile before are done"
+    state = "full" if statement.side is Side.FULL else "empty"
+    note = (
+        f"the number of this turn's tile is {'there' if state == 'full' else 'read'}"
+        if ring.tiles
+        else f"{_held(ring)} of this turn are {state}"
+    )
+    if ring.is_order:
+        note = "the turn of this warpgroup" if ring.each else "the products of the tile before are done"
     return [Noted(f"{printer.function(WAIT)}({barrier}, {printer.expression(parity)});", note)]
 
 
@@ -162,13 +190,35 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     """The announcement of a stage."""
     ring = printer.kernel.ring(statement.ring)
     barrier = printer.barrier(ring.name, statement.side, statement.number)
-    if statement.side is Side.FULL:
+    if statement.side is Side.FULL and not ring.tiles:
         return [f"{printer.function(EXPECT)}({barrier}, {ring.bytes});"]
     line = f"{printer.function(ARRIVE)}({barrier});"
     if statement.to:
         line = f"{printer.function(ARRIVE_AT)}({barrier}, {printer.blocks(*statement.to)});"
     conditions = conjuncts(statement.active)
     return [guarded(printer.conditions(conditions), [line]) if conditions else line]
+
+
+def next_tile(printer: KernelPrinter, statement: NextTile) -> list[Item]:
+    """The number of the next tile: taken from the counter and left for the others, or read by all lanes of a warp."""
+    kernel = printer.kernel
+    ring = kernel.ring(statement.ring)
+    place = f"{numbers_of(ring)}[{printer.expression(statement.number % ring.stages)}]"
+    if not statement.takes:
+        return [Noted(f"const int {statement.var} = {FIRST_LANE}{place}, 0);", "the same for all lanes, which have all read it")]
+    assert kernel.counter is not None
+    tiles, turn = (printer.expression(one) for one in (statement.tiles, statement.number))
+    blocks = "gridDim.x" if constant(kernel.grid) is None else printer.expression(kernel.grid)
+    taken = f"{printer.function(TAKE)}({kernel.counter.name}, {tiles}, {blocks})"
+    return [
+        Noted(f"const int {statement.var} = {turn} == 0 ? {printer.expression(kernel.block)} : {taken};", "the next tile that is left"),
+        f"{place} = {statement.var};",
+    ]
+
+
+def left(printer: KernelPrinter, statement: Leave) -> list[Item]:
+    """The end of the loop over tiles."""
+    return [f"if ({printer.expression(statement.tile)} >= {printer.expression(statement.tiles)}) break;"]
 
 
 def branch(kernel: Kernel, role: Role, number: int, items: Sequence[Item], printer: KernelPrinter) -> Item:

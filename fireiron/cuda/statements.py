@@ -11,7 +11,7 @@ from fireiron.cuda.chosen import ChosenTurns, chosen_turns
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.printer import KernelPrinter
-from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, released
+from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, left, next_tile, released
 from fireiron.cuda.versions import Branch
 from fireiron.errors import VerificationError
 from fireiron.ir import (
@@ -30,8 +30,10 @@ from fireiron.ir import (
     For,
     Instruction,
     Kernel,
+    Leave,
     Let,
     Link,
+    NextTile,
     Reach,
     Release,
     Roles,
@@ -233,6 +235,10 @@ class Statements:
                 return [self._let(statement)]
             case Roles():
                 return self._roles(statement)
+            case NextTile():
+                return next_tile(self.printer, statement)
+            case Leave():
+                return left(self.printer, statement)
             case Acquire():
                 return acquired(self.printer, statement)
             case Release():
@@ -340,13 +346,16 @@ class Statements:
             return self._chosen(turns)
         unroll = statement.unroll or self._indexes_registers(statement)
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
+        if statement.holds:
+            before = (*self._asynchronous(Completion.PRODUCT).completion_text(self.printer, statement), *before)
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
         name, kind = statement.var.name, _integer(statement.extent.high)
         self.printer.addresses.used |= statement.extent.variables()
         further = f"++{name}" if statement.step == 1 else f"{name} += {statement.step}"
-        head = f"for ({kind} {name} = {statement.first}; {name} < {operand(statement.extent, Binds.SUM)}; {further})"
+        goes_on = "" if _is_left(statement) else f" {name} < {operand(statement.extent, Binds.SUM)}"
+        head = f"for ({kind} {name} = {statement.first};{goes_on}; {further})"
         return [*before, Braces(head, tuple(body), "#pragma unroll" if unroll else self._rolled(statement))]
 
     def _rolled(self, loop: For) -> str:
@@ -389,6 +398,11 @@ class Statements:
                 if registers and loop.var in buffer.address(access, access.elements()[0]).variables():
                     return True
         return False
+
+
+def _is_left(loop: For) -> bool:
+    """Whether a statement of its body says when a loop is over."""
+    return any(isinstance(one, Leave) for one in loop.body)
 
 
 def _integer(high: int) -> str:

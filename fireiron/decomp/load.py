@@ -37,6 +37,7 @@ class LoadPlan:
     no_sync: str | None = None
     converted: bool = False
     stages: int = 0
+    shares: str = ""
 
 
 @attrs.frozen
@@ -92,7 +93,7 @@ class Load(Decomposition):
         tensor = Tensor(
             name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
             free=self.memory.of_block and plan.layout is None and plan.swizzle is None and not plan.pad, stages=plan.stages,
-            origin=context.origin,
+            shares=self._shared(plan, spec, shape, dtype), origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
         move = Move.on(spec.level, view, fresh, names=_labels(spec, self.operand))
@@ -114,7 +115,7 @@ class Load(Decomposition):
 
     def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
         """Refuse what means nothing for an array that each thread has of its own."""
-        wanted = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages}
+        wanted = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages, "share": plan.shares}
         asked = [name for name, is_asked in wanted.items() if is_asked]
         if self.memory.private and asked:
             raise DecompositionError(
@@ -123,6 +124,29 @@ class Load(Decomposition):
                 within=spec,
                 hint=f"drop {', '.join(f'.{name}()' for name in asked)}",
             )
+
+    def _shared(self, plan: LoadPlan, spec: Spec, shape: tuple[int, ...], dtype: DType) -> str:
+        """The buffer whose slots the new one takes turns in; empty if there is none."""
+        if not plan.shares:
+            return ""
+        others = [name for name, view in spec.operands.items() if name != self.operand and view.tensor.memory.of_block]
+        if plan.shares not in others:
+            raise DecompositionError(
+                f"share({plan.shares!r}): no load to SH above this one has made a buffer of that operand",
+                legal=others or "none is loaded yet",
+                within=spec,
+                hint=f".load({plan.shares!r}, SH) above, or leave share out",
+            )
+        view = spec.operands[plan.shares]
+        other = tuple(constant(size) for size in view.shape), view.dtype
+        if other != (shape, dtype):
+            raise DecompositionError(
+                f"share({plan.shares!r}): a slot holds one kind of tile",
+                got=f"{'x'.join(map(str, shape))} of {dtype} beside {'x'.join(map(str, other[0]))} of {other[1]}",
+                legal="the same shape and element type",
+                within=spec,
+            )
+        return view.tensor.shares or view.tensor.name
 
     def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
         if not plan.converted:

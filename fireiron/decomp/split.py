@@ -28,7 +28,8 @@ class SplitPlan:
     """How the loop is carried out: unrolled, with a barrier required at the end of its body, its loads ahead by `stages`, and issued by
     so many `producers`, threads of their own; how many groups of products run on while the next turn begins; whether turns in which
     a mask hides all elements are left out; how many turns further on a block begins than the one before; and of the steps inside, from
-    which one on the rest of a turn is done behind which one of the next.
+    which one on the rest of a turn is done behind which one of the next, and from which one to which one warpgroups issue products in
+    turns.
     """
 
     unroll: bool = False
@@ -40,6 +41,7 @@ class SplitPlan:
     skip: bool = False
     staggered: int = 0
     delay: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -175,6 +177,9 @@ class Split(Decomposition):
         if plan.delay:
             _require_steps(spec, plan.delay)
             program = tuple(attrs.evolve(one, delay=plan.delay) if isinstance(one, For) else one for one in program)
+        if plan.turns:
+            _require_turns(spec, plan)
+            program = tuple(attrs.evolve(one, turns=plan.turns) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return draft.expansion((Child(name, child),), program)
@@ -241,6 +246,24 @@ def _require_steps(spec: Spec, delay: tuple[str, ...]) -> None:
             f"{said}: {behind} is not in front of {step}",
             legal=names[: names.index(step)] or "none: it is the first step",
             within=spec,
+        )
+
+
+def _require_turns(spec: Spec, plan: SplitPlan) -> None:
+    """Refuse turns at steps that the loop has not, or not in this order, and turns of loops without a producer."""
+    first, last = plan.turns
+    said, made = f"turns({first!r}, {last!r})", fused(spec)
+    if made is None:
+        raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
+    names = [one.name for one in made.steps]
+    for name in plan.turns:
+        if name not in names:
+            raise DecompositionError(f"{said}: the loop has no step {name}", legal=names, within=spec)
+    if names.index(last) < names.index(first):
+        raise DecompositionError(f"{said}: {last} comes in front of {first}", legal=names[names.index(first) :], within=spec)
+    if not plan.producers:
+        raise DecompositionError(
+            f"{said}: no producer fills the stages that warpgroups read in turns", hint=f".pipeline(2).specialize().{said}", within=spec
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from fireiron.decomp.behind import Behind
 from fireiron.decomp.masks import in_place, may_fail, numbers_of
 from fireiron.decomp.region import Run, runs_of
 from fireiron.errors import DecompositionError
@@ -135,6 +136,7 @@ class _Steps:
     """The steps of a spec, with the children that they become; `own` are those whose strategy the user chose.
 
     `outer` are the chains of an accumulator's init and of copies to memory, where the rest of the chain is that of the product.
+    `behind` says what lies behind the end of dimensions of which a tile may hang over it.
     `asked` are the specs that find out which warps need steps, `needed` that of the steps which are being made.
     """
 
@@ -150,6 +152,7 @@ class _Steps:
     views: dict[str, View] = attrs.field(factory=dict, init=False)
     asked: dict[Skipped, Spec] = attrs.field(factory=dict, init=False)
     needed: Spec | None = attrs.field(default=None, init=False)
+    behind: dict[str, Behind] = attrs.field(factory=dict, init=False)
 
     @property
     def made(self) -> FusedDefinition:
@@ -167,6 +170,7 @@ class _Steps:
                 single = (*self.made.batch, *self.made.scan)
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
         self.views |= allocated(self.spec, self.made.temporaries, self.draft)
+        self.behind = {dim: Behind(self.made, dim) for dim in self.made.dims if self._hangs_over(dim)}
         for run in runs_of(self.made):
             self._run(run)
         return self.draft.expansion(tuple(self.children), tuple(self.program), zeroed=tuple(self.zeroed))
@@ -271,7 +275,10 @@ class _Steps:
     def _step(self, step: Step) -> None:
         one = step.formula
         self.program += [Begin(step.name), Comment(str(step))]
+        whole = step
         step = self._masked(step)
+        for behind in self.behind.values():
+            behind.perform(whole)
         one = step.formula
         if one.contracts:
             self._product(step)
@@ -416,7 +423,7 @@ class _Steps:
     def _numbers(self, condition: Value) -> Mapping[str, Expr]:
         """The integers that a condition compares coordinates with, of which a tile reads one."""
         coordinates = [one for one in elements_of(condition) if one.tensor.startswith(INDICES)]
-        if not coordinates:
+        if not coordinates or not self.made.over:
             return {}
         most = max((self.views[one.tensor].tensor.shape[0] for one in coordinates), key=lambda size: size.high)
         return numbers_of(self.made, self.views, most)
@@ -424,21 +431,27 @@ class _Steps:
     def _masked(self, step: Step) -> Step:
         """What lies behind the end of a reduced dimension changes nothing: the terms there become what changes no sum, or no maximum.
 
-        A copy of an operand has zeros there. Where these change the result, the step reads terms of its own.
+        A copy of an operand has zeros there. Where these change the result, the step reads terms of its own. What is there as an earlier
+        step made it so, such as an exponential of -inf, needs nothing.
         """
         for dim in step.formula.over:
-            counted = self.views.get(f"{INDICES}{dim}")
-            if counted is None or not counted.bounded:
-                continue
-            for element in step.formula.elements:
-                if dim in element.dims:
-                    step = self._masked_along(dim, element, step)
+            if dim in self.behind:
+                for element in step.formula.elements:
+                    if dim in element.dims:
+                        step = self._masked_along(dim, element, step)
         return step
+
+    def _hangs_over(self, dim: str) -> bool:
+        """Whether the tile may reach behind the end of a dimension."""
+        counted = self.views.get(f"{INDICES}{dim}")
+        return counted is not None and counted.bounded
 
     def _masked_along(self, dim: str, element: Element, step: Step) -> Step:
         """The step with an element that changes nothing behind the end of a dimension."""
         one, view = step.formula, self.views[element.tensor]
         nothing = neutral((one.reduction if one.reduces else None) or "sum", view.dtype)
+        if self.behind[dim].is_number(element, nothing):
+            return step
         target = element
         if element.tensor in self.made.uses:
             if not nothing or view.memory.of_grid:
@@ -448,6 +461,7 @@ class _Steps:
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(nothing)))
         self._pointwise(f"{step.name}_inside", Formula(target, "=", value), None)
+        self.behind[dim].assume(target, Number(nothing))
         renamed = {other: target if other == element else other for other in one.elements}
         return attrs.evolve(step, formula=attrs.evolve(one, value=_renamed(one.value, renamed)))
 

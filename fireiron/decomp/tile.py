@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
-from fireiron.ir import Comment, For, Hole, Let, Stmt
+from fireiron.ir import Comment, Fetched, For, Hole, Let, Stmt
 from fireiron.language.clusters import gathered, require_whole_clusters, rows_of_clusters
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product
 from fireiron.language.substrategy import divisors, fits
@@ -75,6 +75,7 @@ class TilePlan:
     resident: int = 0
     within: int = 0
     persistent: int = 0
+    dynamic: bool = False
     turns: int = 1
     chained: bool = False
     ready: tuple[str, ...] = ()
@@ -422,6 +423,13 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         raise DecompositionError(
             f"persistent({plan.persistent}): {other} says which block does what", hint=f"persistent, or {other}; bands"
         )
+    if plan.dynamic and (cluster is not None or plan.turns > 1 or plan.chained):
+        other = "cluster" if cluster is not None else f"turns({plan.turns})" if plan.turns > 1 else "chained"
+        raise DecompositionError(
+            f"persistent({plan.persistent}, dynamic=True): {_ONE_COUNTER[other.partition('(')[0]]}",
+            got=other,
+            hint=f"leave {other} out, or dynamic=True",
+        )
     if plan.turns > 1 and not plan.persistent:
         raise DecompositionError(
             f"turns({plan.turns}): a block has one tile, and nothing to take in turns", hint=f"persistent().turns({plan.turns})"
@@ -430,7 +438,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         if cluster is not None:
             require_whole_clusters(plan.persistent, cluster)
         names = _Inside(draft)
-        tile, turn = _taken_in_turns(blocks, plan.persistent, draft)
+        tile, turn = _taken_in_turns(blocks, plan.persistent, plan.dynamic, draft)
         unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
         views = take(spec, views, order, unit // each, names)
         program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body")), groups=plan.turns),)
@@ -449,6 +457,13 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         chained=plan.chained,
         ready=tuple(spec.operands[name].tensor.name for name in plan.ready),
     )
+
+
+_ONE_COUNTER = {
+    "cluster": "the blocks of a cluster take neighbouring tiles, and each of them takes its own from the counter",
+    "turns": "groups take tiles in turns by their numbers, and the last tile of a block is not known before",
+    "chained": "the kernel before may still take tiles from the counter when this one begins",
+}
 
 
 def _check_ready(names: tuple[str, ...], spec: Spec) -> None:
@@ -480,17 +495,19 @@ class _Inside:
         self.lets.append(Let(var, value))
 
 
-def _taken_in_turns(tiles: Expr, blocks: int, draft: Draft) -> tuple[Let, For]:
-    """The number of a block's tile in each of its turns, and the loop over them."""
+def _taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tuple[Let, For]:
+    """The number of a block's tile in each of its turns, and the loop over them; where `dynamic`, a block may take all tiles."""
     launched = constant(minimum(tiles, as_expr(blocks)))
     block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)
     tiles = draft.let("tiles", tiles, high=2**31 - 1)
     # The first blocks take one tile more than the others; a quotient of the difference would be one of a number that may be negative.
     turns = tiles // blocks + less(block, tiles % blocks)
     # The launcher checks that tiles are fewer than 2**31, as blocks have to be.
-    turn = Var(draft.fresh("turn"), 0, min(max(turns.high - 1, 0), 2**31 - 1))
+    turn = Var(draft.fresh("turn"), 0, min(max((tiles + 1 if dynamic else turns).high - 1, 0), 2**31 - 1))
     tile = Var(draft.fresh("tile"), 0, min(max(tiles.high - 1, 0), 2**31 - 1))
-    return Let(tile, block + turn * blocks), For(turn, turns, (), False, draft.origin)
+    return Let(tile, block + turn * blocks), For(
+        turn, turns, (), False, draft.origin, fetched=Fetched(tile.name, tiles) if dynamic else None
+    )
 
 
 def _deals_to_blocks(step: Decomposition) -> bool:

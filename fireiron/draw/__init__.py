@@ -1,4 +1,4 @@
-"""Pictures of a strategy: its tree, tiles and owners, lane maps, banks, pipeline; as SVG, PNG or HTML. No GPU is needed.
+"""Pictures of a strategy: its tree, data flow, tiles and owners, lane maps, banks, pipeline; as SVG, PNG or HTML. No GPU is needed.
 
 May import: the compiler, inspect, and what these may import.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fireiron.draw.gallery import Gallery
     from fireiron.draw.shapes import Picture
 
-KINDS: Final = ("tree", "tiles", "lanes", "banks", "timeline")
+KINDS: Final = ("tree", "flow", "tiles", "lanes", "banks", "timeline")
 """What can be drawn."""
 
 
@@ -31,11 +31,13 @@ def draw(
 ) -> Picture | Gallery:
     """Draw a bound strategy, a program or a compiled kernel.
 
-    Args: `what` is `"tree"` (decompositions), `"tiles"` (who has which element), `"lanes"` (lane maps of instructions), `"banks"` (of
-        shared memory), `"timeline"` (of a pipeline), several of them, or `"all"`; `to` a file (`.svg`, `.png`, `.html`) or a folder
-        to write; `sizes` values for run-time sizes; `architecture` the target of a strategy (its own if none is named).
+    Args: `what` is `"tree"` (decompositions), `"flow"` (between the steps of a definition), `"tiles"` (who has which element), `"lanes"`
+        (lane maps of instructions), `"banks"` (of shared memory), `"timeline"` (of a pipeline), several of them, or `"all"`; `to` a file
+        (`.svg`, `.png`, `.html`) or a folder to write; `sizes` values for run-time sizes; `architecture` the target of a strategy (its
+        own if none is named).
     Returns: a picture for one name, a gallery for several; both show themselves in notebooks.
-    Raises: an `ArgumentError` for an unknown name; an `IncompleteError` for all but the tree where the strategy has open leaves.
+    Raises: an `ArgumentError` for an unknown name; an `IncompleteError` for all but the tree and the flow where the strategy has
+        open leaves.
 
     >>> from fireiron import Block, GL, Kernel, MatMul, Thread
     >>> strategy = MatMul.tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
@@ -94,6 +96,10 @@ def _drawn(program: Program, name: str, sizes: Mapping[str, int]) -> Picture:
         from fireiron.draw.tree import tree
 
         return tree(program)
+    if name == "flow":
+        from fireiron.draw.flow import flow
+
+        return flow(program)
     if name == "lanes":
         from fireiron.draw.lanes import lanes
 

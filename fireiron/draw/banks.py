@@ -10,6 +10,7 @@ import numpy as np
 
 from fireiron.check.banks import BANKS, WORD, Request, check_banks, lanes_per_phase, request
 from fireiron.check.finding import Finding
+from fireiron.check.persistence import dealt
 from fireiron.check.scene import Scene
 from fireiron.compiler import Program
 from fireiron.draw import colours
@@ -84,7 +85,7 @@ def _words(buffer: Buffer, one: Request, index: int) -> Array:
 
 def banks(program: Program) -> Picture:
     """The picture; a sentence where no access to shared memory can be drawn."""
-    scene = Scene(program.lowered)
+    scene = Scene(dealt(program.lowered))
     found = loads(scene)
     page = Page()
     page.text(16, 28, f"Banks of shared memory: {program.spec}", 15, bold=True)

@@ -12,6 +12,7 @@ from typing import Final
 import attrs
 import numpy as np
 
+from fireiron.check.persistence import dealt
 from fireiron.check.scene import Frame, Scene
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
@@ -26,7 +27,9 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Release,
     Ring,
     Role,
@@ -91,6 +94,7 @@ class _Walk:
     """Follows the consumers of block 0, and with them the producer, who asks for a stage as soon as it is given back."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+        kernel = dealt(kernel)
         self.kernel, self.ring, self.scene = kernel, kernel.rings[0], Scene(kernel)
         self.values = {**sizes, "block": 0, "thread": 0}
         self.now, self.over = 0, False
@@ -127,7 +131,22 @@ class _Walk:
                     self.stores.append((self.now, self.now + STORE))
                     self.now += STORE
                 case (
-                    For() | Exec() | Skip() | Let() | Comment() | Acquire() | Release() | Barrier() | Commit() | Wait() | Fence() | Chain()
+                    (
+                        For()
+                        | Exec()
+                        | Skip()
+                        | Let()
+                        | Comment()
+                        | Acquire()
+                        | Release()
+                        | Barrier()
+                        | Commit()
+                        | Wait()
+                        | Fence()
+                        | Chain()
+                    )
+                    | NextTile()
+                    | Leave()
                 ):
                     pass
                 case _:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from fireiron.check.persistence import persistence
+from fireiron.check.persistence import dealt, persistence
 from fireiron.check.scene import Scene, Use
 from fireiron.compiler import Program
 from fireiron.draw import colours
@@ -40,7 +40,7 @@ class Place:
 
 def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     """The picture; run-time sizes take the values of `sizes`, or a sample."""
-    kernel = program.lowered
+    kernel = dealt(program.lowered)
     scene = Scene(kernel)
     values = sample_sizes(kernel, sizes or {})
     fixed = {"block": 0, **values}

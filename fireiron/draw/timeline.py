@@ -8,6 +8,7 @@ from typing import Final
 import attrs
 import numpy as np
 
+from fireiron.check.persistence import dealt
 from fireiron.check.scene import Frame, Scene, Use
 from fireiron.check.turns import left_out
 from fireiron.compiler import Program
@@ -35,7 +36,7 @@ class Slot:
 
 def pipeline_loop(program: Program) -> For | None:
     """The loop whose iterations use the copies of a shared buffer in turn, if there is one."""
-    kernel = program.lowered
+    kernel = dealt(program.lowered)
     scene = Scene(kernel)
     for use in scene.uses:
         buffer = kernel.buffer(use.access.buffer)
@@ -52,7 +53,7 @@ def slots(program: Program, loop: For, steps: int, sizes: Mapping[str, int]) -> 
     Copies, and the conditions under which a statement takes part, are evaluated. Data that are written are numbered by how far into
     global memory their source lies; data that are read are those written last into that copy.
     """
-    scene = Scene(program.lowered)
+    scene = Scene(dealt(program.lowered))
     turning = [use for use in scene.uses if (buffer := scene.kernel.buffer(use.access.buffer)).memory.of_block and buffer.tensor.copies > 1]
     found: dict[Slot, None] = {}
     latest: dict[tuple[str, int], int] = {}
@@ -114,7 +115,7 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
         page.text(16, 52, "No shared buffer of this kernel has several copies that iterations use in turn.", 11)
         return page.picture("timeline", title, WIDTH, 72)
     values = sample_sizes(program.lowered, sizes or {})
-    scene = Scene(program.lowered)
+    scene = Scene(dealt(program.lowered))
     uneven = {one.loop.var.name: one for one in left_out(scene, values)}.get(loop.var.name)
     block = 0 if uneven is None else int(uneven.blocks[np.argmax(uneven.counts)])
     values = {**values, "block": block}

@@ -12,7 +12,7 @@ from typing import ClassVar
 import attrs
 
 from fireiron.executable.by_lanes import target_mismatch
-from fireiron.ir import Commit, Completion, Exec, Fence, Stmt, Wait
+from fireiron.ir import Commit, Completion, Exec, Fence, For, Stmt, Wait
 from fireiron.ir.text import Function, Item, Noted, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, execution
 from fireiron.spec import Spec
@@ -70,7 +70,7 @@ class CpAsync(Executable):
                 items.append(called(printer.function(self._function(True)), copy.target, copy.source, copy.condition))
         return items
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
         if not isinstance(statement, Wait):
             return [f"{printer.function(COMMIT)}();"]
         line = f"{printer.function(WAIT)}<{statement.groups}>();"

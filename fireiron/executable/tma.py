@@ -16,7 +16,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
-from fireiron.ir import BlockCluster, Commit, Completion, Exec, Fence, Peers, Side, Stmt, TensorMap, Wait
+from fireiron.ir import BlockCluster, Commit, Completion, Exec, Fence, For, Peers, Side, Stmt, TensorMap, Wait
 from fireiron.ir.chunks import Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.text import Function, If, Item, Noted, Printer
 from fireiron.language.dividing import divide, moved
@@ -250,7 +250,7 @@ class TmaStore(Executable):
         lane = index_in(statement.spec.level, printer.kernel.thread)
         return [If((printer.expression(equal(lane, 0)),), tuple(stores))]
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
         if isinstance(statement, Commit):
             return [f"{printer.function(COMMIT)}();"]
         assert isinstance(statement, Wait)

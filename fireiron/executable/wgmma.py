@@ -25,7 +25,7 @@ from fireiron.executable.by_lanes import (
     with_registers,
 )
 from fireiron.executable.mma import wrapped
-from fireiron.ir import Commit, Completion, Exec, Fence, Stmt, Wait, edited
+from fireiron.ir import Commit, Completion, Exec, Fence, For, Stmt, Wait, edited
 from fireiron.ir.awaited import awaited
 from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.lanes import LaneMap, Part
@@ -224,7 +224,9 @@ class Wgmma(Executable):
         product = called(printer.function(self._function(columns, transposed)), c.place, held.place, factors[self.right], adds)
         return with_registers([product], held, c)
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
+        if isinstance(statement, For):
+            return [f"{printer.function(hold(self.result))}({name});" for name in statement.holds]
         if isinstance(statement, Wait):
             line = f"{printer.function(WAIT)}<{statement.groups}>();"
             held = [f"{printer.function(hold(self.result))}({name});" for name in statement.holds]

@@ -15,7 +15,7 @@ from fireiron.errors import ArgumentError, LaunchError
 from fireiron.export.copies import SCRATCH_ALIGN, Copy
 from fireiron.export.maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
-from fireiron.ir import TensorMap
+from fireiron.ir import Counter, TensorMap
 from fireiron.ir.cluster import PORTABLE
 from fireiron.ir.reciprocal import ONE_HALF, Reciprocal
 from fireiron.specs.fused import positive_numbers
@@ -145,7 +145,12 @@ class Unit:
     @property
     def passed(self) -> str:
         """What a launcher passes on to the function that checks it."""
-        return ", ".join([*self.names, *([self.scratch] if self.copies else [])])
+        return ", ".join([*self.names, *([self.scratch] if self.copies else []), *self.counters])
+
+    @property
+    def counters(self) -> list[str]:
+        """The name of the parameter for what counts tiles, if the kernel has one."""
+        return [] if self.kernel.counter is None else [self.local(self.kernel.counter.name)]
 
     @property
     def scratch(self) -> str:
@@ -160,7 +165,8 @@ class Unit:
     def arguments(self) -> list[str]:
         """What a launcher passes to the kernel, in order."""
         maps = {one.name: f"{self.local('maps')}[{number}]" for number, one in enumerate(self.maps)}
-        return [maps[one.name] if isinstance(one, TensorMap) else self.place(one.name) for one in self.kernel.parameters]
+        arguments = [one for one in self.kernel.parameters if not isinstance(one, Counter)]
+        return [*(maps[one.name] if isinstance(one, TensorMap) else self.place(one.name) for one in arguments), *self.counters]
 
     def reciprocals(self, kernel: Kernel | None = None) -> list[str]:
         """C that works out the reciprocals that a kernel takes, the last one if none is named, of sizes that were checked."""
@@ -180,7 +186,8 @@ class Unit:
         """The parameters of a C function: the operands (as `pointer`, or typed ones), the sizes, scratch memory, and more."""
         pointers = [f"{_number(one) if one.memory.by_value else pointer or _pointer(one)}{one.name}" for one in self.given]
         scratch = [f"{pointer or 'void *'}{self.scratch}"] if self.copies else []
-        return ", ".join([*pointers, *self._sizes(), *scratch, *more])
+        counters = [f"{pointer or 'void *'}{one}" for one in self.counters]
+        return ", ".join([*pointers, *self._sizes(), *scratch, *counters, *more])
 
     def _sizes(self) -> list[str]:
         return [f"int {symbol.name}" for symbol in self.symbols]
@@ -204,6 +211,9 @@ class Unit:
             )
             lines.append("copies operands there first, so launches that may run at the same time need scratch memory each:")
             lines += [f"  {one.reason}." for one in self.copies]
+        for counter in self.counters:
+            lines.append(f"{counter}: 4 bytes of GPU memory, at a multiple of 4, zero before the first launch: blocks count tiles there,")
+            lines.append("and each launch leaves it zero. Launches that may run at the same time need one each.")
         if self.symbols:
             lines += ["Sizes, known at run time:", *(f"  {_range(symbol)}" for symbol in self.symbols)]
         fixed = [f"{dim} < {size}" for dim, size in zip(kernel.spec.dims, kernel.spec.sizes, strict=True) if constant(size) is not None]
@@ -285,6 +295,7 @@ class Unit:
             *(one.name if one.memory.by_value else f"(uintptr_t){one.name}" for one in self.given),
             *(symbol.name for symbol in self.symbols),
             *([f"(uintptr_t){self.scratch}"] if self.copies else []),
+            *(f"(uintptr_t){one}" for one in self.counters),
         ]
         return f"{self.name}_refusal({', '.join(arguments)})"
 
@@ -311,6 +322,9 @@ class Unit:
         if self.copies:
             yield f"{self.scratch} == 0", f"{self.scratch} is NULL"
             yield f"{self.scratch} % {SCRATCH_ALIGN} != 0", f"the address of {self.scratch} is no multiple of {SCRATCH_ALIGN} bytes"
+        for counter in self.counters:
+            yield f"{counter} == 0", f"{counter} is NULL"
+            yield f"{counter} % 4 != 0", f"the address of {counter} is no multiple of 4 bytes"
 
     def _overlaps(self) -> Iterable[tuple[str, str]]:
         for place, out in enumerate(self.operands):

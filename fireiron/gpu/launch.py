@@ -40,7 +40,7 @@ _MAX_PARAMETERS = 32764  # bytes, hence an upper bound of their number too; CUDA
 _CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-_LEGACY = 1  # CU_STREAM_LEGACY, the same stream as 0
+LEGACY = 1  # CU_STREAMLEGACY, the same stream as 0
 _NOT_INTERLEAVED = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
 _PROMOTED_TO_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: of 256 bytes nothing is faster, and narrow matrices are slower
 _ZEROS_OUTSIDE = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
@@ -183,6 +183,7 @@ class Launcher:
         scalars: Mapping[int, int] = MappingProxyType({}),
         parameters: Sequence[Parameter] | None = None,
         chained: bool = False,
+        counter: Callable[[int], int] | None = None,
     ) -> FixedLaunch:
         """A launch with all but addresses and stream decided.
 
@@ -196,6 +197,7 @@ class Launcher:
             parameters: what the kernel takes, in order; by default all addresses, then all values.
             scalars: positions among the addresses where a number is passed, its bits in the place of an address, and its bytes.
             chained: whether the kernel may begin while the one before it in the stream ends; it waits for that one by itself.
+            counter: gives a stream the address of what counts tiles, the last of the addresses, which no caller names.
 
         Raises:
             LaunchError: the arguments do not fit the kernel's parameters, or the driver knows no chained launches.
@@ -206,7 +208,11 @@ class Launcher:
         self._values(slots if parameters is None else [slots[one] if isinstance(one, int) else np.void(MAP_BYTES) for one in parameters])
         shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))
         given = cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills
-        fixed = FixedLaunch(*given) if parameters is None else MappedLaunch(*given, parameters=parameters)
+        if counter is not None:
+            every = range(pointers + len(values)) if parameters is None else parameters
+            fixed: FixedLaunch = CountedLaunch(*given, parameters=every, counter=counter)
+        else:
+            fixed = FixedLaunch(*given) if parameters is None else MappedLaunch(*given, parameters=parameters)
         if chained:
             fixed.launch_by(ChainedLaunch(self._function.ptr, shape, self.dynamic_shared))
         return fixed
@@ -499,6 +505,34 @@ class MappedLaunch(FixedLaunch):
         self.fire(self._known(tuple(addresses)), addresses, stream)
 
 
+class CountedLaunch(MappedLaunch):
+    """A fixed launch of a kernel that takes tiles from a counter, whose address depends on the stream."""
+
+    def __init__(self, *given: Any, parameters: Sequence[Parameter], counter: Callable[[int], int]) -> None:
+        super().__init__(*given, parameters=parameters)
+        self._counter = counter
+
+    def frame(self, addresses: Sequence[int]) -> Frame:
+        """Memory with the arguments of one launch; without a counter yet, where the stream is not known."""
+        return super().frame(addresses if len(addresses) == self._pointers else (*addresses, 0))
+
+    def __call__(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch on these addresses; returns before the kernel has run.
+
+        Raises:
+            LaunchError: TMA takes no such address, or the driver refuses.
+        """
+        whole = (*addresses, self._counter(stream))
+        super().fire(self._known(whole), whole, stream)
+
+    def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
+        """The same, of arguments that lie ready but for the counter."""
+        if len(addresses) == self._pointers:
+            super().fire(frame, addresses, stream)
+        else:
+            self(addresses, stream)
+
+
 class MappedFrame(Frame):
     """The arguments of a launch with tensor maps, to which the table points where they are: it keeps them as long as it lives."""
 
@@ -789,7 +823,7 @@ def stream_address(stream: object, device: int) -> int:
 
 def same_stream(one: int, other: int) -> bool:
     """Whether two addresses are one stream: 0 and 1 both are the legacy default stream."""
-    return (one or _LEGACY) == (other or _LEGACY)
+    return (one or LEGACY) == (other or LEGACY)
 
 
 def capturing(stream: int) -> bool:
@@ -798,6 +832,36 @@ def capturing(stream: int) -> bool:
         return bool(require_cupy().cuda.runtime.streamIsCapturing(stream))
     except RuntimeError:  # the legacy stream while another one is captured
         return False
+
+
+def capture_of(stream: int) -> int:
+    """The number of the capture in which a stream is, from 1 on; 0 where it is in none."""
+    if not capturing(stream):
+        return 0
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    ask = getattr(_driver(), "cuStreamGetCaptureInfo_v2", None) or getattr(_driver(), "cuStreamGetCaptureInfo", None)
+    if ask is None or ask(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None):
+        raise LaunchError("the driver does not tell which graph is captured", hint="persistent() without dynamic=True in graphs")
+    return number.value + 1
+
+
+def zeros(device: int, size: int) -> int:
+    """The address of new GPU memory, set to zero, that stays for as long as the process; also while a graph is captured, which is not
+    touched.
+
+    Raises:
+        LaunchError: the GPU has not so much.
+    """
+    cupy = require_cupy()
+    try:
+        with on_device(device), _loading_in_a_capture():
+            stream = cupy.cuda.Stream(non_blocking=True)
+            address: int = cupy.cuda.runtime.malloc(size)
+            cupy.cuda.runtime.memsetAsync(address, 0, size, stream.ptr)
+            cupy.cuda.runtime.streamSynchronize(stream.ptr)
+    except RuntimeError as error:
+        raise LaunchError(f"GPU {device} gives no {size} bytes", got=str(error)) from error
+    return address
 
 
 def order(first: int, then: int) -> None:

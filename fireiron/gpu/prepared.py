@@ -31,8 +31,9 @@ from fireiron.gpu.arguments import (
     steps_of,
 )
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView, Library, Order, Scalars, Signature, library_of
+from fireiron.gpu.counters import counters
 from fireiron.gpu.maps import MapForm
-from fireiron.ir import Buffer, Kernel, TensorMap
+from fireiron.ir import Buffer, Counter, Kernel, TensorMap
 from fireiron.spec import Spec
 from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import bits_of, value_of
@@ -346,17 +347,19 @@ class Calls:
         values = [*(symbols[var.name] for var in kernel.symbols), *(one.value(symbols) for one in kernel.reciprocals)]
         parameters = self._parameters(dict(zip(order, self.names, strict=True)), symbols)
         grid = evaluated(kernel.grid, symbols)
-        given = device, grid, kernel.threads, len(places), values, fills, scalars, parameters
-        fixed = self.launcher(device).fixed(*given, chained=kernel.chained)
+        pointers, counter = (len(places), None) if kernel.counter is None else (len(places) + 1, counters(device).of)
+        given = device, grid, kernel.threads, pointers, values, fills, scalars, parameters
+        fixed = self.launcher(device).fixed(*given, chained=kernel.chained, counter=counter)
         plan = _Plan if len(self.outputs) == 1 else _PlanOfSeveral
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 
     def _parameters(self, names: Mapping[str, str], symbols: Mapping[str, int]) -> list[launch.Parameter] | None:
         """What the kernel takes, in order; None where that is all operands, then all numbers. `names` are what messages call operands."""
         kernel = self._kernel
-        if not any(isinstance(one, TensorMap) for one in kernel.parameters):
+        if not any(isinstance(one, (TensorMap, Counter)) for one in kernel.parameters):
             return None
         held = [buffer.name for buffer in kernel.buffers if buffer.parameter]
+        held += [] if kernel.counter is None else [kernel.counter.name]
         held += [*(var.name for var in kernel.symbols), *(one.name for one in kernel.reciprocals)]
         return [
             launch.Mapped(held.index(one.buffer), MapForm.of(one, names[one.buffer], kernel.buffer(one.buffer), symbols).encode)

@@ -15,7 +15,7 @@ from fireiron.graphene.generic import GENERIC, generic_spec
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
-from fireiron.ir import Begin, BlockCluster, Comment, Commit, Completion, For, Let, SyncPoint
+from fireiron.ir import Begin, BlockCluster, Comment, Commit, Completion, Fetched, For, Let, SyncPoint
 from fireiron.language.execution import Execution, parse_execution
 from fireiron.language.statement import read_definition, read_statement
 from fireiron.language.strategy import Strategy
@@ -312,7 +312,7 @@ class _Reader:
         with line.here(found.start(4)):
             extent = read_expression(found[4], scope.values)
         with line.here(len(text)):
-            var, said = self._loop_options(found[1], extent, options)
+            var, said = self._loop_options(found[1], extent, options, scope)
         first, step = int(found[2]), int(found[6])
         if step < 1:
             line.refuse("a loop steps forward", offset=found.start(6), legal="at least 1")
@@ -321,7 +321,7 @@ class _Reader:
         inner.loops |= {var.name}
         yield Loop(For(var, extent, (), first=first, step=step, **said), self._body(inner, line))
 
-    def _loop_options(self, name: str, extent: Expr, options: str) -> tuple[Var, dict[str, Any]]:
+    def _loop_options(self, name: str, extent: Expr, options: str, scope: _Scope) -> tuple[Var, dict[str, Any]]:
         low, high, multiple = 0, max(extent.high - 1, 0), 1
         said: dict[str, Any] = {}
         for key, value in listed(options):
@@ -329,8 +329,10 @@ class _Reader:
                 said[key] = True
             elif key in _LOOP_NUMBERS:
                 said[key] = _number(value, key)
-            elif key == "delay" and len(value.split(":")) == 2:
+            elif key in ("delay", "turns") and len(value.split(":")) == 2:
                 said[key] = tuple(value.split(":"))
+            elif key == "fetched" and len(parts := value.split(":")) == 2:
+                said[key] = Fetched(parts[0], read_expression(parts[1], scope.values))
             elif key == "range":
                 low, high, multiple = _range(value)
             else:

@@ -88,7 +88,9 @@ class _Writer:
         self.instructions: dict[str, Executable] = {}
         self.levels: dict[Level, None] = {}
         self.context = self._context()
-        self.delayed = any(isinstance(one, For) and one.delay for node in program.tree.nodes() for one in statements(node.program))
+        self.delayed = any(
+            isinstance(one, For) and (one.delay or one.turns) for node in program.tree.nodes() for one in statements(node.program)
+        )
         self.taken = {var.name for var in (*lets(kernel.body), *kernel.symbols)} | {starter.kind.title for starter in STARTERS}
 
     def _tensors(self) -> Iterator[tuple[Buffer, Any]]:
@@ -239,7 +241,9 @@ class _Writer:
         options += [f"{name}={getattr(loop, name)}" for name in ("stages", "period", "producers") if getattr(loop, name)]
         options += [f"in_flight={loop.in_flight}"] if loop.in_flight is not None else []
         options += [f"delay={':'.join(loop.delay)}"] if loop.delay else []
+        options += [f"turns={':'.join(loop.turns)}"] if loop.turns else []
         options += [f"groups={loop.groups}"] if loop.groups != 1 else []
+        options += [f"fetched={loop.fetched.tile}:{expression_text(loop.fetched.tiles)}"] if loop.fetched is not None else []
         options += _range_option(loop.var, Var(loop.var.name, 0, max(loop.extent.high - 1, 0)))
         name, extent = loop.var.name, expression_text(loop.extent)
         braces = f" {{{', '.join(options)}}}" if options else ""

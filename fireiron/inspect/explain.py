@@ -11,6 +11,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron import ir
+from fireiron.check.persistence import dealt
 from fireiron.check.scene import Scene
 from fireiron.check.turns import Turns, left_out
 from fireiron.compiler import Program
@@ -461,7 +462,7 @@ def turns(explanation: Explanation) -> tuple[Turns, ...]:
     if explanation.refused is not None:
         return ()
     kernel = explanation.program.lowered
-    return () if kernel.symbols else left_out(Scene(kernel), {})
+    return () if kernel.symbols else left_out(Scene(dealt(kernel)), {})
 
 
 def _refusal(leaves: tuple[Leaf, ...], error: FireironError) -> str:

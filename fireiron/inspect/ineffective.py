@@ -11,6 +11,7 @@ from fireiron import cuda
 from fireiron.check import Finding
 from fireiron.compiler import Program
 from fireiron.errors import FireironError
+from fireiron.ir import Kernel
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.sync import Sync
@@ -26,7 +27,7 @@ def ineffective(program: Program) -> Iterator[Finding]:
     Each is left out alone and the kernel printed anew; one that stands in a chain used several times counts in all of them together,
     and equal ones share a note. Raises the program's own errors where it has no kernel.
     """
-    text = _text(program)
+    text = _text(program.ir)
     same: dict[tuple[str, str | None], bool] = {}
     for step, refinement, steps in _left_out(program.strategy.steps):
         key = refinement.label(), step.origin
@@ -43,14 +44,15 @@ def ineffective(program: Program) -> Iterator[Finding]:
         yield Finding("ineffective", "note", None, message, origins[0], None, {"refinement": label.partition("(")[0]})
 
 
-def _text(program: Program) -> str:
+def _text(kernel: Kernel) -> str:
     """The kernel without the strategy in its header."""
-    return cuda.emit(attrs.evolve(program.ir, title=()))
+    return cuda.emit(attrs.evolve(kernel, title=()))
 
 
 def _prints(program: Program, text: str) -> bool:
+    """Whether a program is printed as a text, which was checked; nothing of it need be checked where it is not."""
     try:
-        return _text(program) == text
+        return _text(program.lowered) == text
     except FireironError:  # then it is needed
         return False
 

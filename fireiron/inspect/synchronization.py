@@ -26,8 +26,10 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
     Link,
+    NextTile,
     Peers,
     Reach,
     Release,
@@ -59,6 +61,10 @@ _WHY_CHAINED: Final = {
 
 _WHY_SINGLE: Final = "a turn is fetched in front of what uses it, and given back behind the last use"
 _WHY_ORDERED: Final = "a group issues the products of a tile when the one before has issued those of its own: they run one behind the other"
+_WHY_ALTERNATE: Final = "while products of one warpgroup run, the others do what stands between theirs"
+
+
+_WHY_TAKEN: Final = "a block that is free takes the next tile that is left; its producer asks for it while the one before is multiplied"
 
 
 @attrs.frozen
@@ -107,7 +113,8 @@ class RingAccount:
     `fillers` and `users` are the instructions that fill and use them, with their lines; so many `arrivals` end a phase of an empty barrier,
     one ends that of a full one; `in_flight` groups of products still read when the next turn begins, and `why` says why so many. In a
     cluster `shared` are the loads that a block does for several: the buffer, how many blocks do a part of it each, and their ranks. Without
-    buffers it is an order, in which so many groups as it has stages take turns.
+    buffers it holds numbers of tiles, or, filled by nobody, is an order in which so many groups as it has stages take turns: of tiles, or
+    `each` of so many threads of a role.
     """
 
     name: str
@@ -122,6 +129,7 @@ class RingAccount:
     in_flight: int
     why: str
     shared: tuple[tuple[str, int, str], ...] = ()
+    each: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -169,9 +177,13 @@ def _threads(role: Role) -> str:
 
 
 def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingAccount:
-    if not ring.buffers:
+    if ring.tiles:
+        taking, told = (" and ".join(role.name for role in roles.roles if role.elected == alone) for alone in (True, False))
+        return RingAccount(ring.name, (), ring.stages, 0, taking, told, ring.consumers, (), (), 0, _WHY_TAKEN)
+    if ring.is_order:
         groups = " and ".join(role.name for role in roles.roles if any(_is_of(one, ring) for one in statements(role.body)))
-        return RingAccount(ring.name, (), ring.stages, 0, "", groups, ring.consumers, (), (), 0, _WHY_ORDERED)
+        why = _WHY_ALTERNATE if ring.each else _WHY_ORDERED
+        return RingAccount(ring.name, (), ring.stages, 0, "", groups, ring.consumers, (), (), 0, why, each=ring.each)
     producer = next(role for role in roles.roles if any(one.ring == ring.name for one, _ in execs(role.body)))
     consumers = [role for role in roles.roles if role is not producer]
     in_flight, why = _in_flight(ring, consumers[0])
@@ -276,7 +288,7 @@ class _Reader:
                 self.open[statement.completion].append(statement)
             elif isinstance(statement, For):
                 yield from self.points(statement.body, (*loops, statement.var.name))
-            elif not isinstance(statement, (Let, Comment, Roles, Skip)):
+            elif not isinstance(statement, (Let, Comment, Roles, Skip, NextTile, Leave)):
                 raise unknown(statement, "the account of synchronisation")
 
     def _point(self, one: Synchronising, loops: tuple[str, ...]) -> Point:
@@ -369,16 +381,24 @@ def _why_wait(wait: Wait) -> str:
 
 def _why_acquire(acquire: Acquire, ring: Ring) -> str:
     stage, round_ = acquire.number % ring.stages, acquire.number // ring.stages
+    if acquire.side is Side.FULL and ring.tiles:
+        return f"mbarrier of stage {stage}, phase {round_ % 2}: over when the number of the turn's tile is there"
     if acquire.side is Side.FULL:
         return f"mbarrier of stage {stage}, phase {round_ % 2}: over when TMA has brought its {ring.bytes} bytes, which are seen then"
+    if ring.each:
+        return f"mbarrier {stage}, a phase a round: over when the warpgroup before has issued its products; the first turn passes"
     first = "the first turn passes" if ring.stages == 1 else f"the first {ring.stages} turns pass"
     return f"mbarrier of stage {stage}, phase {(round_ + 1) % 2}: over with {_arrivals(ring)} for the turn {ring.stages} before; {first}"
 
 
 def _why_release(release: Release, ring: Ring, conditions: int) -> str:
     stage = release.number % ring.stages
+    if release.side is Side.FULL and ring.tiles:
+        return f"the one arrival at the mbarrier of stage {stage}, behind the number"
     if release.side is Side.FULL:
         return f"the one arrival at the mbarrier of stage {stage}, which announces {ring.bytes} bytes: TMA counts them, no thread does"
+    if ring.each:
+        return f"one of {_arrivals(ring)} at mbarrier {stage}, behind which the next warpgroup issues its products"
     late = "; a turn whose products are done by now" if conditions > 1 else ""
     there = f" in each of the blocks {_ranks(release.to)}, which send to this one" if release.to else ""
     return f"one of {_arrivals(ring)} at the mbarrier of stage {stage}{there}{late}"
@@ -472,8 +492,12 @@ def _placed(name: str, places: Sequence[str], file: str) -> str:
 
 
 def _ring_text(ring: RingAccount, file: str) -> str:
+    if not ring.buffers and ring.filled_by:
+        head = f"tiles {ring.name}: the numbers of {ring.stages} tiles"
+        return f"{head}\n  taken      by {ring.filled_by}, from the counter\n  read       by {ring.emptied_by}\n  why        {ring.why}"
     if not ring.buffers:
-        head = f"order {ring.name}: {ring.stages} groups of consumers take tiles in turns"
+        what = f"warpgroups of {ring.each} threads issue products" if ring.each else "groups of consumers take tiles"
+        head = f"order {ring.name}: {ring.stages} {what} in turns"
         given = f"by {ring.emptied_by}: {ring.arrivals} arrivals, one a warp, end a phase of its barriers"
         return f"{head}\n  given on   {given}\n  why        {ring.why}"
     fillers = ", ".join(_placed(name, places, file) for name, places in ring.fillers)

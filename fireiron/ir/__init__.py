@@ -25,6 +25,7 @@ from fireiron.ir.statement import (
     Dependence,
     Exec,
     Fence,
+    Fetched,
     For,
     Hole,
     Instruction,
@@ -43,6 +44,7 @@ from fireiron.ir.statement import (
     Wait,
     unknown,
 )
+from fireiron.ir.tickets import Counter, Leave, NextTile
 from fireiron.ir.verifier import verify
 from fireiron.ir.versions import inside, nest_of, plain, separated, whole_of
 
@@ -61,16 +63,20 @@ __all__ = [
     "Comment",
     "Commit",
     "Completion",
+    "Counter",
     "Dependence",
     "Divisors",
     "Exec",
     "Fence",
+    "Fetched",
     "For",
     "Hole",
     "Instruction",
     "Kernel",
+    "Leave",
     "Let",
     "Link",
+    "NextTile",
     "Peers",
     "Piece",
     "Reach",

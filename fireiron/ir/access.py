@@ -58,6 +58,10 @@ class Access:
         """Offsets from `base` of all elements: as an instruction numbers them, else the first dimension fastest."""
         return self.points or _elements(self.modes)
 
+    def steps(self, dim: int) -> tuple[int, ...]:
+        """The offsets from `base` of all elements along a dimension."""
+        return tuple(offset[dim] for offset in self.points) if self.points else _steps(self.modes, dim)
+
     def coordinates(self, offset: tuple[int, ...]) -> tuple[Expr, ...]:
         """Absolute coordinates of an element."""
         return tuple(base + step for base, step in zip(self.base, offset, strict=True))
@@ -93,6 +97,11 @@ def _extent(modes: tuple[Mode, ...]) -> int:
 @functools.lru_cache(maxsize=4096)
 def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(point[::-1] for point in itertools.product(*reversed(_offsets(modes))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _steps(modes: tuple[tuple[Mode, ...], ...], dim: int) -> tuple[int, ...]:
+    return tuple(offset[dim] for offset in _elements(modes))
 
 
 @functools.lru_cache(maxsize=4096)

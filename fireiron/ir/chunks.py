@@ -8,6 +8,7 @@ is, whoever made it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -114,9 +115,10 @@ def _in_phase(storage: Storage, view: View, steps: Mapping[int, int], period: in
     return all(start % period == 0 for start in starts)
 
 
-def _places(storage: Storage, dim: int, size: int) -> list[int]:
+@functools.lru_cache(maxsize=256)
+def _places(storage: Storage, dim: int, size: int) -> tuple[int, ...]:
     """What each coordinate adds to an address before the swizzle."""
-    return [storage.part(dim, coordinate) for coordinate in range(size)]
+    return tuple(storage.part(dim, coordinate) for coordinate in range(size))
 
 
 def _spans(line: Sequence[int], rows: Sequence[int], element: int, storage: Storage) -> tuple[int, int, int] | str:

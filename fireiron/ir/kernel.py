@@ -16,6 +16,7 @@ from fireiron.ir.maps import TensorMap
 from fireiron.ir.reciprocal import Reciprocal
 from fireiron.ir.rewrite import execs
 from fireiron.ir.statement import Ring, Stmt, SyncPoint
+from fireiron.ir.tickets import Counter
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, constant
 from fireiron.values.machine import Architecture
@@ -33,7 +34,8 @@ class Kernel:
     `rings` are the buffers that producers fill for consumers. With a `cluster`, whole clusters of neighbouring blocks are launched.
     `reciprocals` are those of launch constants that it divides by, parameters behind the sizes.
     `within` is the most bytes of shared memory that the user allows (0: those of the target). What is `chained` is launched while the
-    kernel before it ends; the inputs that are `ready` no kernel of the chain writes.
+    kernel before it ends; the inputs that are `ready` no kernel of the chain writes. Where blocks take tiles as they become free, `counter`
+    counts them, the last parameter.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Kernel:
     chained: bool = attrs.field(default=False, kw_only=True)
     ready: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     reciprocals: tuple[Reciprocal, ...] = attrs.field(default=(), kw_only=True)
+    counter: Counter | None = attrs.field(default=None, kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property
@@ -88,9 +91,9 @@ class Kernel:
         return tuple(one for one in self.parameters if isinstance(one, TensorMap))
 
     @functools.cached_property
-    def parameters(self) -> tuple[TensorMap | Buffer | Var | Reciprocal, ...]:
+    def parameters(self) -> tuple[TensorMap | Buffer | Var | Reciprocal | Counter, ...]:
         """What the kernel takes, in order: of each parameter its maps, then a pointer if some statement loads or stores it by itself; then
-        sizes, then reciprocals.
+        sizes, then reciprocals, then the counter of tiles.
         """
         found: list[TensorMap | Buffer | Var] = []
         inside = [one for one, _ in execs(self.body)]
@@ -103,7 +106,7 @@ class Kernel:
                 found += maps
                 if not maps or any(one.tensor_map is None for one in touching):
                     found.append(buffer)
-        return (*found, *self.symbols, *self.reciprocals)
+        return (*found, *self.symbols, *self.reciprocals, *(() if self.counter is None else (self.counter,)))
 
 
 def buffer_table(kernel: Kernel) -> Mapping[str, Buffer]:

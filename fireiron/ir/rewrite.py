@@ -15,6 +15,9 @@ T = TypeVar("T")
 MOST_REMEMBERED: Final = 256
 """Answers that `by_identity` keeps."""
 
+MOST_SMALL: Final = 4096
+"""Answers that `by_identities` keeps."""
+
 
 def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -> tuple[Stmt, ...]:
     """The program with each statement replaced by what `rewrite` makes of it, inner statements before the one around them.
@@ -51,25 +54,17 @@ def filled(program: Iterable[Stmt], holes: Mapping[str, tuple[Stmt, ...]]) -> tu
 
 def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """All statements, outer before inner, in program order."""
-    for statement in body:
-        yield statement
-        for child in statement.children:
-            yield from statements(child)
+    return iter(_all(body) if isinstance(body, tuple) else _flat(body))
 
 
-def located(body: Iterable[Stmt], around: tuple[Stmt, ...] = ()) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
+def located(body: Iterable[Stmt]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
     """All statements in program order, each with the statements that contain it, outermost first."""
-    for statement in body:
-        yield statement, around
-        for child in statement.children:
-            yield from located(child, (*around, statement))
+    return iter(_all_located(body) if isinstance(body, tuple) else _placed(body, (), []))
 
 
 def execs(body: Iterable[Stmt]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
     """All `Exec` with the loops around them, outermost first."""
-    for statement, around in located(body):
-        if isinstance(statement, Exec):
-            yield statement, tuple(one for one in around if isinstance(one, For))
+    return iter(_all_execs(body) if isinstance(body, tuple) else _looped(body, (), []))
 
 
 def variables(body: Iterable[Stmt]) -> set[Var]:
@@ -91,6 +86,72 @@ def by_identity(function: Callable[[Any], T]) -> Callable[[Any], T]:
         return found[1]
 
     return answer
+
+
+def by_identities(function: Callable[..., T]) -> Callable[..., T]:
+    """The same for small answers about several objects, such as a statement and what it stands in; `MOST_SMALL` are kept."""
+    known: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
+
+    @functools.wraps(function)
+    def answer(*values: Any) -> T:
+        key = tuple(map(id, values))
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MOST_SMALL:
+                known.clear()
+            found = known[key] = (values, function(*values))
+        return found[1]
+
+    return answer
+
+
+def _flat(body: Iterable[Stmt]) -> list[Stmt]:
+    found: list[Stmt] = []
+    for statement in body:
+        found.append(statement)
+        for child in statement.children:
+            found += _flat(child)
+    return found
+
+
+Located = tuple[Stmt, tuple[Stmt, ...]]
+
+
+def _placed(body: Iterable[Stmt], around: tuple[Stmt, ...], found: list[Located]) -> list[Located]:
+    for statement in body:
+        found.append((statement, around))
+        for child in statement.children:
+            _placed(child, (*around, statement), found)
+    return found
+
+
+Looped = tuple[Exec, tuple[For, ...]]
+
+
+def _looped(body: Iterable[Stmt], loops: tuple[For, ...], found: list[Looped]) -> list[Looped]:
+    for statement in body:
+        if isinstance(statement, Exec):
+            found.append((statement, loops))
+        else:
+            inside = (*loops, statement) if isinstance(statement, For) else loops
+            for child in statement.children:
+                _looped(child, inside, found)
+    return found
+
+
+@by_identity
+def _all(body: tuple[Stmt, ...]) -> list[Stmt]:
+    return _flat(body)
+
+
+@by_identity
+def _all_located(body: tuple[Stmt, ...]) -> list[Located]:
+    return _placed(body, (), [])
+
+
+@by_identity
+def _all_execs(body: tuple[Stmt, ...]) -> list[Looped]:
+    return _looped(body, (), [])
 
 
 @by_identity

@@ -6,6 +6,7 @@ Units without work are a condition (`active`) on `Exec`, never control flow, so 
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -172,6 +173,17 @@ class Let(Stmt):
         return attrs.evolve(self, value=self.value.substitute(values))
 
 
+@attrs.frozen
+class Fetched:
+    """The tiles of a loop which blocks take as they become free: the name of a tile's number, how many there are, and the ring of tiles by
+    which a block is told, which `pipeline` makes.
+    """
+
+    tile: str
+    tiles: Expr
+    ring: str = ""
+
+
 @attrs.frozen(cache_hash=True)
 class For(Stmt):
     """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`.
@@ -185,6 +197,11 @@ class For(Stmt):
     `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length;
     with a `growth` other than 1, in which names of its body may be, it grows by so many at the end of each: the turns of a loop inside.
     `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
+    `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where
+    they are if the loop has no turn, too.
+    Of a loop over tiles that are `fetched` the body says, until `specialize` makes it so, which tile it would be if all took equally long.
+    `turns` names two steps, behind the walk the registers that their products write: the products from the first to the second are issued
+    by one warpgroup after the other (see `alternate`).
     """
 
     var: Var
@@ -203,6 +220,9 @@ class For(Stmt):
     taken: Var | None = None
     growth: Expr = ONE
     delay: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
+    fetched: Fetched | None = None
+    turns: tuple[str, ...] = ()
 
     def values(self, count: int) -> range:
         """The values of the variable, where the extent is `count`."""
@@ -225,7 +245,8 @@ class For(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> For:
         """The loop over the extent with variables replaced."""
-        return attrs.evolve(self, extent=self.extent.substitute(values), growth=self.growth.substitute(values))
+        fetched = None if self.fetched is None else attrs.evolve(self.fetched, tiles=self.fetched.tiles.substitute(values))
+        return attrs.evolve(self, extent=self.extent.substitute(values), growth=self.growth.substitute(values), fetched=fetched)
 
 
 class Completion(enum.Enum):
@@ -294,7 +315,7 @@ class Exec(Stmt):
     follows: bool = attrs.field(default=False, eq=False)
     origin: str | None = attrs.field(default=None, eq=False)
 
-    @property
+    @functools.cached_property
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
         tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
@@ -308,6 +329,11 @@ class Exec(Stmt):
             *tested,
             *(() if self.whole == FALSE else (self.whole,)),
         )
+
+    @functools.cached_property
+    def variables(self) -> frozenset[Var]:
+        """The variables of its expressions."""
+        return frozenset().union(*(value.variables() for value in self.expressions))
 
     @property
     def performed(self) -> Expr:
@@ -505,7 +531,10 @@ class Ring:
     `offset`, first those of full stages.
 
     A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
-    the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits.
+    the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits. With `each` its turns are
+    not those of tiles, but of units of so many threads of one role: one turn after the other belongs to one unit after the other.
+
+    One of `tiles` has no buffers either: behind its barriers lies an int for each stage, the number of the tile of that turn.
     """
 
     name: str
@@ -514,11 +543,18 @@ class Ring:
     bytes: int = 0
     consumers: int = 0
     offset: int = 0
+    tiles: bool = False
+    each: int = 0
+
+    @property
+    def is_order(self) -> bool:
+        """Whether it is an order of groups."""
+        return not self.buffers and not self.tiles
 
     @property
     def barrier_bytes(self) -> int:
-        """Bytes of its barriers."""
-        return (2 if self.buffers else 1) * self.stages * 8
+        """Bytes of its barriers, and of the numbers behind them."""
+        return (1 if self.is_order else 3 if self.tiles else 2) * self.stages * 8
 
 
 class Side(enum.Enum):

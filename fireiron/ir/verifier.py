@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Mapping
 
 from fireiron.errors import VerificationError
+from fireiron.ir.access import Buffer
 from fireiron.ir.kernel import Kernel, buffer_table
-from fireiron.ir.rewrite import execs, statements
+from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
 from fireiron.ir.statement import (
     Acquire,
     Barrier,
@@ -30,6 +31,7 @@ from fireiron.ir.statement import (
     Wait,
     unknown,
 )
+from fireiron.ir.tickets import Leave, NextTile
 from fireiron.values.expr import FALSE, Expr, Less, Var, conjuncts, constant, table, tables_of
 from fireiron.values.machine import int32
 
@@ -64,11 +66,13 @@ def _verify_cluster(kernel: Kernel) -> None:
     if cluster is not None and kernel.grid.factor % cluster.blocks:
         raise VerificationError(f"{kernel.grid} blocks are no whole clusters of {cluster.blocks}")
     for one in statements(kernel.body):
+        if not isinstance(one, (ClusterBarrier, Exec, Release)):
+            continue
         if isinstance(one, ClusterBarrier) and (cluster is None or all(one is not other for other in kernel.body)):
             raise VerificationError("a barrier of a cluster stands where not all threads of its blocks come once")
         across = (isinstance(one, Exec) and one.multicast is not None) or (isinstance(one, Release) and bool(one.to))
         if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(one))):
-            raise VerificationError(f"{_described(one)} reaches into other blocks, and no cluster says which")  # type: ignore[arg-type]
+            raise VerificationError(f"{_described(one)} reaches into other blocks, and no cluster says which")
 
 
 def _first(statement: Stmt) -> tuple[Expr, ...]:
@@ -132,6 +136,8 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     divergent = divergent | {var}
             case For(var=var, delay=(step, *_)) if final:
                 raise VerificationError(f"loop {var} delays {step}, and was not rotated")
+            case For(var=var, turns=(_, *_)) if final:
+                raise VerificationError(f"warpgroups take turns in loop {var}, and nothing orders them")
             case For(var=var, extent=extent):
                 _bound(extent, scope, statement)
                 _fresh(var, scope)
@@ -149,6 +155,16 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                         statement.growth, {**inner, **{one.var.name: one.var for one in statement.body if isinstance(one, Let)}}, statement
                     )
                 _verify_list(kernel, statement.body, inner, divergent, final)
+            case NextTile(var=var, ring=ring):
+                for value in statement.expressions:
+                    _bound(value, scope, statement)
+                _fresh(var, scope)
+                scope = {**scope, var.name: var}
+                if kernel.counter is None or all(one.name != ring or not one.tiles for one in kernel.rings):
+                    raise VerificationError(f"{_described(statement)}: no counter, or no ring of tiles {ring}")
+            case Leave():
+                for value in statement.expressions:
+                    _bound(value, scope, statement)
             case Skip():
                 _verify_skip(kernel, statement)
                 _verify_list(kernel, statement.body, scope, divergent, final)
@@ -221,29 +237,43 @@ def _fresh(var: Var, scope: Mapping[str, Var]) -> None:
         raise VerificationError(f"the name {var.name} is bound twice")
 
 
-def _bound(value: Expr, scope: Mapping[str, Var], statement: Let | For | Exec | Acquire | Release) -> None:
+def _bound(value: Expr, scope: Mapping[str, Var], statement: Stmt) -> None:
     free = [var for var in value.variables() if (known := scope.get(var.name)) is not var and known != var]
     if free:
         names = ", ".join(sorted(var.name for var in free))
         raise VerificationError(f"{_described(statement)}: {names} is not bound in {value}")
 
 
-def _described(statement: Let | For | Exec | Acquire | Release) -> str:
-    if isinstance(statement, (Acquire, Release)):
-        return f"{type(statement).__name__.lower()} {statement.side.value} of {statement.ring}"
-    if isinstance(statement, Exec):
-        return f"{statement.instruction.name} {statement.spec}"
-    return f"{'let' if isinstance(statement, Let) else 'for'} {statement.var}"
+def _described(statement: Stmt) -> str:
+    match statement:
+        case Acquire() | Release():
+            return f"{type(statement).__name__.lower()} {statement.side.value} of {statement.ring}"
+        case Exec():
+            return f"{statement.instruction.name} {statement.spec}"
+        case NextTile(var=var) | Leave(tile=var):
+            return f"the number {var} of a tile"
+        case Let(var=var):
+            return f"let {var}"
+        case For(var=var):
+            return f"for {var}"
+    raise unknown(statement, "the verifier")
 
 
 def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], final: bool) -> None:
-    for value in statement.expressions:
-        _bound(value, scope, statement)
+    if any((known := scope.get(var.name)) is not var and known != var for var in statement.variables):
+        for value in statement.expressions:
+            _bound(value, scope, statement)
+    _verify_accesses(statement, kernel.buffers, final)
+
+
+@by_identities  # most statements of a program are those of the program before the pass, on the same buffers
+def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) -> None:
+    """A statement's accesses are those of its spec, and fit the buffers."""
     if len(statement.accesses) != len(statement.spec.operands):
         raise VerificationError(f"{_described(statement)}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
     if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
         raise VerificationError(f"{_described(statement)}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
-    table = buffer_table(kernel)
+    table = _table(buffers)
     for access in statement.accesses:
         if access.buffer not in table:
             raise VerificationError(f"{_described(statement)}: unknown buffer {access.buffer}")
@@ -258,6 +288,11 @@ def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], fina
         _verify_pieces(statement)
     elif final and not statement.collective and not statement.instruction.tests_edges:
         raise VerificationError(f"{_described(statement)}: nothing says which of its elements are stored", hint="the pass guard comes last")
+
+
+@by_identity
+def _table(buffers: tuple[Buffer, ...]) -> Mapping[str, Buffer]:
+    return {buffer.name: buffer for buffer in buffers}
 
 
 def _verify_pieces(statement: Exec) -> None:

@@ -1,11 +1,11 @@
 """The strategy library and the user's own files: a STRATEGY argument becomes a strategy bound to a spec.
 
 A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; a `spec` with a parameter `made` is
-given the definition that the strategy starts from. The first line of its
-docstring describes it. `values(spec)` there are values of the tunables that suit a spec; of another strategy than `strategy`,
-`NAME_values(spec)`. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or
-such a function; without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32, or, where the strategy
-starts from a definition, that definition.
+given the definition that the strategy starts from. The first line of its docstring describes it. `values(spec)` there are values of the
+tunables that suit a spec, `values(spec, target)` those that suit it on a target, an `Architecture`; of another strategy than `strategy`,
+`NAME_values`. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or such a function;
+without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32, or, where the strategy starts from a
+definition, that definition.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FEW: Final = 4
 class Entry:
     """A strategy with the problem it is meant for: `problem` makes a spec from `sizes` (None: the plain spec).
 
-    `suits` gives the values of tunables that suit a spec, where its file states them.
+    `suits` gives the values of tunables that suit a spec on a target, where its file states them.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Entry:
     sizes: tuple[Any, ...] = DEFAULT_SIZES
     doc: str = ""
     path: Path | None = None
-    suits: Callable[[Spec], Mapping[str, int]] | None = None
+    suits: Callable[[Spec, Architecture], Mapping[str, int]] | None = None
 
     @property
     def batched(self) -> bool:
@@ -117,19 +117,20 @@ def bind(
     options: Mapping[str, Any] | None = None,
     values: Mapping[str, int] | None = None,
     open_values: bool = False,
+    architecture: Any = None,
 ) -> Strategy:
     """The entry's strategy on a problem.
 
     Args: `sizes` by parameter name of the problem (`M`, `N`, `K`; the entry's own where missing), `options` for the problem
-        (`dtype`, `A`, `B`, `C`, ...), and values of tunables: without, those that its file states for the problem, unless they are to
-        stay open (`open_values`).
+        (`dtype`, `A`, `B`, `C`, ...), and values of tunables: without, those that its file states for the problem on `architecture`
+        (None: the strategy's own target), unless they are to stay open (`open_values`).
     Raises: an `ArgumentError` where the strategy is bound already and sizes or options are given.
     """
     sizes, options, values = sizes or {}, options or {}, values or {}
     strategy = _with_values(entry, values)
     if strategy.spec is None:
         spec = _problem(entry, sizes, options)
-        return strategy(spec) if values or open_values else strategy.with_(**suited(entry, spec))(spec)
+        return strategy(spec) if values or open_values else strategy.with_(**suited(entry, spec, architecture))(spec)
     if sizes or options:
         given = ", ".join([*sizes, *options])
         raise ArgumentError(
@@ -144,14 +145,16 @@ FEW_BLOCKS: Final = 64
 """Large tiles are the default where they make at least this many blocks: about half the multiprocessors of a large GPU."""
 
 
-def suited(entry: Entry, spec: Spec) -> Mapping[str, int]:
-    """The values of tunables that an entry's file states for a spec; none where it states none, or says that nothing suits."""
+def suited(entry: Entry, spec: Spec, architecture: Any = None) -> Mapping[str, int]:
+    """The values of tunables that an entry's file states for a spec on a target (None: the strategy's own); none where it states none, or
+    says that nothing suits."""
     known = entry.strategy.tunables()
     if entry.suits is None or not known:
         return {}
+    target = as_architecture(entry.strategy.target if architecture is None else architecture)
     try:
         with _users_code(entry.path, f"values of {entry.name}"):
-            found = entry.suits(spec)
+            found = entry.suits(spec, target)
     except FireironError:  # the strategy says what is wrong with the spec
         return {}
     return {name: value for name, value in found.items() if name in known}
@@ -165,7 +168,7 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     a definition of several steps: the strategy of the library's file of its name that starts from it.
     """
     if isinstance(spec.starter, Fused):
-        return _for_definition(spec, as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture))
+        return _for_definition(spec, architecture)
     if not (spec.multiplies or of_stacks(spec)):
         return ()
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
@@ -173,7 +176,7 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     gemm = f"gemm_{''.join('t' if order == 'row' else 'n' for order in orders[:2])}"
     small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
     found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
-    return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target.capability), *found, ("naive", {}))
+    return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target), *found, ("naive", {}))
 
 
 def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strategy:
@@ -183,7 +186,7 @@ def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strate
     return MatMul.tile(b=1).to(Block).then(strategy) if of_stacks(spec) and not entry.batched else strategy
 
 
-def _for_definition(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
+def _for_definition(spec: Spec, architecture: Any) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """The strategies of the library's file of a definition's name that start from it, with the values that the file states.
 
     `fastest(spec)` of the file, where there is one, names the strategy that comes first; those for warpgroups come next where there are
@@ -195,9 +198,10 @@ def _for_definition(spec: Spec, target: Architecture) -> tuple[tuple[str, Mappin
     there = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
     fitting = [key for key, value in there.items() if value.start == spec.starter and value.spec is None and value.finished]
     first = module.fastest(spec) if hasattr(module, "fastest") else ""
+    target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
     fitting.sort(key=lambda key: (key != first, target.name == WARPGROUP_ARCHITECTURE and there[key].target != WARPGROUP_ARCHITECTURE))
     found = [find(spec.title if key == "strategy" else f"{spec.title}:{key}") for key in fitting]
-    return tuple((one.name, suited(one, spec)) for one in found)
+    return tuple((one.name, suited(one, spec, architecture)) for one in found)
 
 
 def _matrix(spec: Spec, name: str) -> View:
@@ -353,16 +357,21 @@ def _apart(view: View) -> tuple[Expr, ...] | None:
     return None if None in steps else tuple(step for step in steps if step is not None)
 
 
-def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
+def _on_tensor_cores(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Tensor cores where they compute what the types of A and B say: float32 stays float32."""
-    dtype = spec.A.dtype
+    dtype, capability = spec.A.dtype, target.capability
     if capability >= 80 and _halves(spec) and not _worth_copies(spec) and not _as_given(spec):
         return (("split_k", SPLIT), ("small", {}))
     if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
-        return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (("hmma_ampere", {}), ("small", {}))
+        return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (_stated("hmma_ampere", spec, target), ("small", {}))
     if dtype == float16 and capability >= 70:
-        return ((("hmma_turing" if capability >= 75 else "hmma_volta"), {}),)
+        return (_stated("hmma_turing" if capability >= 75 else "hmma_volta", spec, target),)
     return ()
+
+
+def _stated(name: str, spec: Spec, target: Architecture) -> tuple[str, Mapping[str, int]]:
+    """A strategy of the library, with the values that its file states."""
+    return name, suited(find(name), spec, target)
 
 
 def _blocks(spec: Spec, rows: int, columns: int) -> int:
@@ -478,7 +487,14 @@ def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
     if not isinstance(sizes, tuple):
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
     suits = getattr(module, "values" if chosen == "strategy" else f"{chosen}_values", None)
-    return Entry(argument, there[chosen], problem, sizes, doc, path, suits if callable(suits) else None)
+    return Entry(argument, there[chosen], problem, sizes, doc, path, _of_targets(suits) if callable(suits) else None)
+
+
+def _of_targets(suits: Callable[..., Mapping[str, int]]) -> Callable[[Spec, Architecture], Mapping[str, int]]:
+    """What a file states of a spec and a target; a function of the spec alone has the same values for all."""
+    if "target" in inspect.signature(suits).parameters:
+        return suits
+    return lambda spec, target: suits(spec)
 
 
 def _usual_sizes(strategy: Strategy) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ from fireiron.refine.chained import Chained
 from fireiron.refine.converted import Converted
 from fireiron.refine.delay import Delay
 from fireiron.refine.in_flight import InFlight
+from fireiron.refine.in_turns import InTurns
 from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import MOST as MOST_PAD
@@ -45,6 +46,7 @@ from fireiron.refine.persistent import Persistent
 from fireiron.refine.pipeline import Pipeline
 from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
+from fireiron.refine.share import Share
 from fireiron.refine.skip import Skip
 from fireiron.refine.specialize import Specialize
 from fireiron.refine.stages import OwnStages
@@ -436,15 +438,16 @@ class TileStrategy(Strategy):
         return self.refine(Bands(1, BY_CURVE))
 
     @fitting
-    def persistent(self, blocks: int | Any = 132) -> Self:
+    def persistent(self, blocks: int | Any = 132, dynamic: bool = False) -> Self:
         """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
 
-        With `specialize` the loads of the next tile are under way while this one is stored. Legal on a tile dealt to Block, for a number or
-        a tunable.
-        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...
+        With `specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
+        is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `last_first`. Legal on a
+        tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, turns and chained.
+        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
         """
         count(blocks, "persistent")
-        return self.refine(Persistent(blocks))
+        return self.refine(Persistent(blocks, dynamic))
 
     @fitting
     def turns(self, groups: int | Any) -> Self:
@@ -552,6 +555,17 @@ class SplitStrategy(Strategy):
         rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
         """
         return self.refine(Delay(step, behind))
+
+    @fitting
+    def turns(self, first: str, last: str) -> Self:
+        """Let warpgroups issue the products from the step `first` to the step `last` of a turn of the loop one after the other.
+
+        So one's products run while others do the steps between. `turns("s", "pv")` goes with `delay("pv", behind="s")`, by which both
+        products are issued together. Legal on the split of a fused definition with `specialize`, where both steps are products by wgmma; of
+        one warpgroup, and where TMA takes none of the loads, it changes nothing.
+        rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for turn i * warpgroups + w - 1; P(i); give on turn i * warpgroups + w; R(i)
+        """
+        return self.refine(InTurns(first, last))
 
     @fitting
     def sync(self) -> Self:
@@ -662,6 +676,15 @@ class LoadStrategy(Strategy):
         """
         count(stages, "stages")
         return self.refine(OwnStages(stages))
+
+    @fitting
+    def share(self, operand: object) -> Self:
+        """Fill slots of the ring of another load, `operand`, in turns with it, and have no buffer of its own.
+
+        Legal on a load to SH under the same split with `specialize` as the other load, which stands above it, for tiles of one shape, type
+        and layout; all who are in that ring are shared with. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+        """
+        return self.refine(Share(operand))
 
     @fitting
     def swizzle(self, swizzle: Swizzle | None = None) -> Self:

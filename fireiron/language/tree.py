@@ -6,6 +6,7 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from fireiron.ir import (
     statements,
 )
 from fireiron.ir.holding import Holding, owns
+from fireiron.ir.rewrite import by_identities
 from fireiron.ir.text import Item, Printer
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
@@ -136,7 +138,8 @@ class Expansion:
     `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory; `cluster` the blocks that are launched
     together; `chained` whether they begin while the kernel before ends, `ready` which inputs no kernel before writes; `unchecked` why races
     are reported as warnings. A leaf `waits` if
-    who performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
+    who performs it depends on who holds registers of its operands, and nobody said so yet; it is asked again when somebody does.
+    `settled` are the storages of buffers that were free.
     """
 
     children: tuple[Child, ...]
@@ -382,9 +385,9 @@ class Executable:
         """The declaration of a buffer in fragments, which only instructions like this one touch; an error where it has none."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, or the fence of registers that they need; an error
-        where it has none.
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, the fence of registers that they need, or in front of
+        a loop for the registers that it holds; an error where it has none.
         """
         raise _undefined(self, "completion_text(self, printer, statement)")
 
@@ -669,7 +672,7 @@ class Node:
     waiting: Context | None = attrs.field(default=None, repr=False)
     alone: tuple[Decomposition, ...] = attrs.field(default=(), repr=False)
 
-    @property
+    @functools.cached_property
     def complete(self) -> bool:
         """Whether every leaf is executable."""
         return self.step is not None and self.waiting is None and all(child.complete for _, child in self.children)
@@ -716,12 +719,13 @@ def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tupl
     Who holds what of registers is a fixpoint: leaves that follow wait until somebody decides it, in whatever part of the tree.
     """
     node, whole = _grown(spec, steps, context)
+    tried: Tried = {}
     while not node.complete and any(_waiting(node)):
         held = held_by(node)
-        again, whole = _again(node, held, whole)
-        if again == node:
+        again, whole = _again(node, held, whole, tried)
+        if again is node:
             again, whole = _decided(node, held, whole)
-        if again == node:
+        if again is node:
             break
         node = again
     return node, whole
@@ -771,16 +775,29 @@ def _bodies_first(node: Node) -> list[tuple[str, Node]]:
     return sorted(node.children, key=lambda pair: pair[0] != "body")
 
 
-def _again(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Node, Whole]:
-    """The tree with each leaf that waits tried once more, now that more is held."""
+Tried = dict[int, tuple[Node, Any]]
+"""By their identity, the leaves that were tried in vain, with what was known of their registers."""
+
+
+def _again(node: Node, held: Mapping[str, Holding], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
+    """The tree with each leaf that waits tried once more, if more of what it touches is held now; itself where none can be performed."""
     if node.complete:
         return node, whole
     if node.waiting is not None and node.step is not None:
-        found, whole = _grown(node.spec, (node.step,), attrs.evolve(node.waiting, held=held, whole=whole))
-        return _or_alone(found, node.alone), whole
+        needed = () if node.waiting.needed is None else (node.waiting.needed,)
+        known = {name: held.get(name) for name in sorted(_in_registers((node.spec, *needed)))}, whole.settled
+        if id(node) in tried and tried[id(node)][1] == known:
+            return node, whole
+        found, after = _grown(node.spec, (node.step,), attrs.evolve(node.waiting, held=held, whole=whole))
+        if found.waiting is not None:
+            tried[id(node)] = node, known
+            return node, whole
+        return found, after
     grown = {}
     for name, child in _bodies_first(node):
-        grown[name], whole = _again(child, held, whole)
+        grown[name], whole = _again(child, held, whole, tried)
+    if all(grown[name] is child for name, child in node.children):
+        return node, whole
     return attrs.evolve(node, children=tuple((name, grown[name]) for name, _ in node.children)), whole
 
 
@@ -810,9 +827,9 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
 def _replaced(node: Node, old: Node, new: Node) -> Node:
     if node is old:
         return new
-    if node.complete:
-        return node
-    return attrs.evolve(node, children=tuple((name, _replaced(child, old, new)) for name, child in node.children))
+    children = node.children if node.complete else tuple((name, _replaced(child, old, new)) for name, child in node.children)
+    same = all(child is other for (_, child), (_, other) in zip(children, node.children, strict=True))
+    return node if same else attrs.evolve(node, children=children)
 
 
 def _told(error: FireironError, node: Node, leaf: Node) -> FireironError:
@@ -891,10 +908,15 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
             if name in owned or not (view.memory.private if names is None else name in names):
                 continue
             if owns(view.tensor, statement, access):
-                owned[name] = None if statement.collective else Holding.of(statement, access, loops)
+                owned[name] = None if statement.collective else _holding(statement, access, *loops)
             elif name not in (following if statement.follows else others) and not statement.collective:
-                (following if statement.follows else others)[name] = Holding.of(statement, access, loops)
+                (following if statement.follows else others)[name] = _holding(statement, access, *loops)
     return {name: holding for name, holding in {**following, **others, **owned}.items() if holding is not None}
+
+
+@by_identities  # a tree is asked again and again while it grows
+def _holding(statement: Exec, access: Access, *loops: For) -> Holding:
+    return Holding.of(statement, access, loops)
 
 
 def _execs(node: Node, loops: tuple[For, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:

@@ -23,7 +23,9 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Reach,
     Release,
     Roles,
@@ -100,7 +102,7 @@ class _Places:
                     for child in statement.children:
                         self.written, self.under_way = {}, {}
                         self.follow(child)
-                case Let() | Comment() | Commit() | Fence() | Acquire() | Release() | Skip():
+                case Let() | Comment() | Commit() | Fence() | Acquire() | Release() | NextTile() | Leave() | Skip():
                     pass
                 case _:
                     raise unknown(statement, "fence")

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import ResourceError
-from fireiron.ir import Access, Exec, For, Kernel, execs, lets
+from fireiron.ir import Access, Exec, For, Kernel, NextTile, execs, lets, statements
 from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
 
@@ -70,8 +70,10 @@ def thread_values(kernel: Kernel) -> Named:
     """The values of all names of a kernel that can be known before a loop runs."""
     values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
     least = {var.name: var.low for var in kernel.symbols}
-    block_alone = {"block"}
-    of_block = {"block"}
+    tiles = {one.var.name for one in statements(kernel.body) if isinstance(one, NextTile)}  # as the number of a block
+    values |= dict.fromkeys(tiles, values["block"])
+    block_alone = {"block", *tiles}
+    of_block = {"block", *tiles}
     for var, value in lets(kernel.body).items():
         names = {one.name for one in value.variables()}
         if names & of_block:

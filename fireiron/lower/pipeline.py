@@ -36,8 +36,12 @@ from fireiron.ir import (
     statements,
     substituted,
 )
+from fireiron.lower.slots import Slots
 from fireiron.lower.walk import taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
+
+GROUP_THREADS = 128
+"""Threads of a warpgroup."""
 
 MOST_UNROLLED = 64
 """Steps of a loop whose loads go to registers."""
@@ -55,6 +59,7 @@ def pipeline(kernel: Kernel) -> Kernel:
     buffers = tuple(
         attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1)))
         for one in kernel.buffers
+        if one.name not in pass_.slots.of
     )
     rings = sorted(pass_.rings, key=lambda ring: ring.name in pass_.single)
     return attrs.evolve(kernel, body=body, buffers=buffers, rings=tuple(rings))
@@ -70,19 +75,21 @@ class _Pipeline:
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.asked = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
+        self.slots = Slots(kernel)
         self.stages: dict[str, int] = {}
         self.taken = taken_names(kernel)
         self.read = _read_from_memory(kernel)
         self.counts: dict[Var, Var] = {}
         self.grown: dict[Var, Expr] = {}
         self.definitions = lets(kernel.body)
+        self.workers, self.clustered = kernel.workers, kernel.cluster is not None
 
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
         for statement in self._fetched(body) if self.produced else body:
             if isinstance(statement, For) and statement.producers and not _has_engine(statement):
-                result += self.body((attrs.evolve(statement, producers=0),))
+                result += self.body((attrs.evolve(statement, producers=0, turns=()),))
             elif isinstance(statement, For) and statement.producers:
                 result.append(self._ring(statement))
             elif isinstance(statement, For) and statement.stages:
@@ -99,6 +106,11 @@ class _Pipeline:
             return statement.rebuilt(tuple(self.body(child) for child in statement.children))
         self.around.append(statement)
         rings = len(self.rings)
+        if statement.fetched is not None and self.produced:
+            ring = Ring(self._fresh(f"{statement.fetched.tile}_ring"), 2, (), tiles=True)
+            statement = attrs.evolve(statement, fetched=attrs.evolve(statement.fetched, ring=ring.name))
+            self.rings.append(ring)
+            self.single.add(ring.name)
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
         if statement.var in self.counts:
@@ -156,27 +168,59 @@ class _Pipeline:
         # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
         number = self._turn(loop)
         names = _filled(loads)
-        depth = {name: self.asked.get(name, loop.stages) for name in sorted(names)}
-        self._give_stages(depth)
-        users = _by_users(rest, [name for one in loads for name in sorted(_written(one) & names)])
+        depth = {name: self.asked.get(self.slots.of.get(name, name), loop.stages) for name in sorted(names)}
+        self._give_stages({name: stages for name, stages in depth.items() if name not in self.slots.of})
+        users = _by_users(self._that_hold(rest), [name for one in loads for name in sorted(_written(one) & names)])
         ordered = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
         shared = [alike for buffers in ordered for alike in _by_depth(buffers, depth)]
-        of_buffer: dict[str, str] = {}
-        for together in shared:
-            name = self._fresh(f"{together[0] if len(shared) > 1 else loop.var.name}_ring")
-            ring = Ring(name, depth[together[0]], tuple(sorted(together)))
-            self.rings.append(ring)
-            of_buffer |= dict.fromkeys(together, ring.name)
+        of_buffer: dict[str, tuple[str, Expr]] = {}
+        body: Sequence[Stmt] = [*_in_order(loads, shared), *rest]
+        for turns in self.slots.rings(shared, depth, loop):
+            first, stages = turns[0][0], depth[turns[0][0]]
+            name = self._fresh(f"{first if len(shared) > 1 else loop.var.name}_ring")
+            self.rings.append(Ring(name, stages, tuple(sorted(turns[0]))))
+            for position, together in enumerate(turns):
+                turn = number * len(turns) + position
+                of_buffer |= dict.fromkeys(together, (name, turn))
+                body = _staged(body, together, stages, mod(turn, as_expr(stages)))
 
         def edit(one: Exec) -> Exec:
-            return attrs.evolve(one, ring=of_buffer[one.accesses[1].buffer], turn=number) if one.completion is Completion.RING else one
+            if one.completion is Completion.RING:
+                ring, turn = of_buffer[one.accesses[1].buffer]
+                one = attrs.evolve(one, ring=ring, turn=turn)
+            return self.slots.moved(one)
 
-        body: Sequence[Stmt] = [*_in_order(loads, shared), *rest]
-        for together in shared:
-            stages = depth[together[0]]
-            body = _staged(body, together, stages, mod(number, as_expr(stages)))
+        loop = self._in_order(loop)
         inner = attrs.evolve(loop, body=tuple(edited(body, edit)), stages=0, period=math.lcm(*depth.values()))
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
+
+    def _that_hold(self, body: Sequence[Stmt]) -> list[Stmt]:
+        """The statements that say who uses what: but for those that have nothing to do with products of the list, and run beside them. They
+        hold no stage for longer than the products that read it.
+        """
+        products = [one for one in body if any(part.completion is Completion.PRODUCT for part, _ in execs((one,)))]
+        private = {name for one in products for name in _written(one) | _read(one) if self.memories[name].private}
+        read = {name for one in products for name in _read(one)}
+        return [one for one in body if one in products or not (private.isdisjoint(_written(one) | _read(one)) and _read(one) & read)]
+
+    def _in_order(self, loop: For) -> For:
+        """A loop in which warpgroups take turns, with a ring that orders them; of one warpgroup, without turns."""
+        groups = self.workers // GROUP_THREADS
+        if not loop.turns or groups < 2:
+            return attrs.evolve(loop, turns=()) if loop.turns else loop
+        if self.workers % GROUP_THREADS:
+            reason = f"{self.workers} threads are no whole warpgroups"
+        elif any(one.groups > 1 for one in self.around):
+            reason = "groups of consumers take tiles in turns"
+        elif self.clustered:
+            reason = "blocks of a cluster wait for each other"
+        elif any(ring.is_order for ring in self.rings):
+            reason = "warpgroups take turns in another loop"
+        else:
+            self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, (), each=GROUP_THREADS))
+            return loop
+        legal = "one loop of a tile that whole warpgroups have"
+        raise DecompositionError(f"turns of warpgroups in the loop {loop.var}: {reason}", at=loop.origin, legal=legal)
 
     def _differs(self, loop: For) -> bool:
         """Whether a loop is longer in some iterations of the loops around it than in others."""
@@ -570,6 +614,13 @@ def _require_rings(kernel: Kernel) -> None:
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
     filled = {name for loop in loops for one in loop.body for name in _written(one)}
     for buffer in kernel.buffers:
+        if buffer.tensor.shares and buffer.name not in filled:
+            raise DecompositionError(
+                f"share: no producer fills {buffer.name} in turns, so there is no ring whose slots it could have",
+                legal="a load directly under a split with pipeline() and specialize(), as that of the operand which it shares with",
+                at=buffer.tensor.origin,
+                hint=".split(64).pipeline(4).specialize(), or leave share out",
+            )
         if buffer.tensor.stages and buffer.name not in filled:
             raise DecompositionError(
                 f"stages({buffer.tensor.stages}) of {buffer.name}: no producer fills it in turns, so it has no ring of its own. Threads "

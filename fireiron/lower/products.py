@@ -39,7 +39,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.lower.specialize import touches_stage
-from fireiron.values.expr import Expr, all_of, as_expr, less, mod
+from fireiron.values.expr import Expr, all_of, as_expr, constant, less, mod
 
 PRODUCT = Completion.PRODUCT
 
@@ -100,15 +100,16 @@ class _Sky:
     """What may be under way at a place of the program.
 
     `groups` are how many groups were committed behind the last one of each, `turns` who is held, by turn and by how many iterations ago it
-    was acquired.
+    was acquired. `own` are the registers that threads wrote themselves, and no product since.
     """
 
     groups: dict[int, int] = attrs.field(factory=dict)
     turns: dict[tuple[_Turn, int], _Held] = attrs.field(factory=dict)
+    own: frozenset[str] = frozenset()
 
     def copy(self) -> _Sky:
         """The same, to be changed."""
-        return _Sky(dict(self.groups), dict(self.turns))
+        return _Sky(dict(self.groups), dict(self.turns), self.own)
 
     def commit(self, group: int, read: Iterable[_Turn]) -> None:
         """A group takes off, which reads the stages of some turns."""
@@ -127,7 +128,7 @@ class _Sky:
     def later(self, own: Iterable[_Turn]) -> _Sky:
         """At the head of the next iteration of a loop whose body acquires the turns `own`."""
         mine = set(own)
-        return _Sky(self.groups, {(turn, lag + (turn in mine)): held for (turn, lag), held in self.turns.items()})
+        return _Sky(self.groups, {(turn, lag + (turn in mine)): held for (turn, lag), held in self.turns.items()}, self.own)
 
     def joined(self, other: _Sky) -> _Sky:
         """What may be under way where two ways meet."""
@@ -137,7 +138,7 @@ class _Sky:
             held = [one.turns[key] for one in (self, other) if key in one.turns]
             ages = [one.age for one in held if one.age is not None]
             turns[key] = _Held(min(ages, default=None), all(one.over for one in held))
-        return _Sky(groups, turns)
+        return _Sky(groups, turns, self.own | other.own)
 
 
 # ---------------------------------------------------------------------------------------------- one program
@@ -280,6 +281,8 @@ class _Writer:
                 turn = _Turn(statement.ring, statement.number)
                 self.sky.turns[turn, 0] = attrs.evolve(self.sky.turns.get((turn, 0), _Held()), over=True)
                 self.result += self._given_back()
+                if self.loop is not None and self.loop.in_flight == 0:
+                    self._end()  # of a turn that no later group reads, too
             case Wait(completion=Completion.PRODUCT, groups=groups):
                 self.result.append(statement)
                 self.sky.wait(groups)
@@ -288,7 +291,9 @@ class _Writer:
             case _ if any(_matters(one) for child in statement.children for one in statements(child)):
                 raise unknown(statement, "products")
             case _:
-                self._wait_for_registers(statement, *self.follower.touched(statement))
+                written, read = self.follower.touched(statement)
+                self._wait_for_registers(statement, written, read)
+                self.sky.own |= written
                 self.result.append(statement)
 
     def _group(self) -> None:
@@ -303,7 +308,8 @@ class _Writer:
         met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
         self._wait({one: names for one, names in met.items() if names}, group.products)
         self.result += [Fence(Reach.REGISTERS, orders=_met(self.follower.others, group.products, first_writes=True)), *run, Commit(PRODUCT)]
-        held = [turn for turn, lag in self.sky.turns if not lag]
+        held = [turn for (turn, lag), one in self.sky.turns.items() if not lag and not one.over]
+        self.sky.own -= group.writes
         self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
         if self.loop is not None and self.loop.in_flight is not None:
             self._end()  # so many groups run on, of whichever turn: what the others read is given back before the next ones are issued
@@ -318,13 +324,23 @@ class _Writer:
         if early:  # inside the loop they could not be given back, and it wants their stages
             self._wait_for_turns(early)
         if not any(_matters(one) for one in statements(loop.body)):
+            self.sky.own |= written
             self.result.append(loop)
             return
-        own = set(_turns(self.follower.rings, loop.body))
+        own, mine = set(_turns(self.follower.rings, loop.body)), self.sky.own
         written_anew, self.sky = self.follower.loop(loop, self.sky)
-        self.result.append(written_anew)
+        self.result.append(attrs.evolve(written_anew, holds=self._at_stake(loop, mine)))
         left = [key for key in self.sky.turns if key[0] in own]
         self.last = (loop, left) if left else None
+
+    def _at_stake(self, loop: For, mine: frozenset[str]) -> tuple[str, ...]:
+        """Of registers that threads wrote in front of a loop those of products under way at its end, if it may be one without a turn: a
+        compiler would move what was written to them there, and so wait for the products, or refuse to let any fly.
+        """
+        if constant(loop.extent) is not None:
+            return ()
+        flying = frozenset().union(*(self.follower.groups[number].writes for number in self.sky.groups))
+        return tuple(sorted(mine & flying & self.follower.used(loop)))
 
     # ------------------------------------------------------------------------------------------ waits
 
@@ -409,6 +425,7 @@ class _Writer:
         said = f"{self._names(turns)} of the last turn have been read"
         self.result.append(Wait(number, said, PRODUCT, self._held(number), orders=orders))
         self.sky.wait(number)
+        self.result += self._lanes_done(turns, loop.body, loop)
         releases = _releases(self.follower.rings, loop.body)
         for turn, lag in sorted(keys, key=lambda key: -key[1]):
             del self.sky.turns[turn, lag]
@@ -424,10 +441,7 @@ class _Writer:
         done = [key for key, held in self.sky.turns.items() if key[0] in self.own and held.over and held.age is None]
         done.sort(key=lambda key: -key[1])
         found: list[Stmt] = []
-        lanes = [turn for turn, _ in done if self._read_by_lanes(turn)]
-        if lanes:
-            orders = self._orders(lanes, self.body, self.loop)
-            found.append(Barrier(WARP_SCOPE, f"all lanes have read {self._names(lanes)}", orders=orders))
+        found += self._lanes_done([turn for turn, _ in done], self.body, self.loop)
         for turn, lag in done:
             del self.sky.turns[turn, lag]
             release = self.releases[turn]
@@ -439,9 +453,15 @@ class _Writer:
             found.append(release)
         return found
 
-    def _read_by_lanes(self, turn: _Turn) -> bool:
-        """Whether lanes read a stage by themselves: one of them speaks for its warp, so all of them must be done."""
-        uses = [one for one, _ in execs(self.body) if self.follower.reads(one, turn)]
+    def _lanes_done(self, turns: Iterable[_Turn], body: tuple[Stmt, ...], loop: For | None) -> tuple[Stmt, ...]:
+        """A barrier of the warp, where lanes read stages by themselves: one of them speaks for its warp, so all of them must be done."""
+        lanes = [turn for turn in turns if self._read_by_lanes(turn, body)]
+        if not lanes:
+            return ()
+        return (Barrier(WARP_SCOPE, f"all lanes have read {self._names(lanes)}", orders=self._orders(lanes, body, loop)),)
+
+    def _read_by_lanes(self, turn: _Turn, body: Iterable[Stmt]) -> bool:
+        uses = [one for one, _ in execs(body) if self.follower.reads(one, turn)]
         return not uses or any(one.completion is not PRODUCT for one in uses)
 
     def _names(self, turns: Iterable[_Turn]) -> str:

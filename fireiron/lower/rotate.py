@@ -48,7 +48,10 @@ def rotate(kernel: Kernel) -> Kernel:
     """The kernel with its delayed steps behind those of the next turn; a `DecompositionError` for two that do not commute."""
     if not any(isinstance(one, For) and one.delay for one in statements(kernel.body)):
         return kernel
-    return attrs.evolve(kernel, body=without_marks(_Rotate(kernel).rotated(kernel.body)))
+    return attrs.evolve(kernel, body=without_marks(_Rotate(kernel).rotated(kernel.body, {})))
+
+
+Values = Mapping[Var, Expr]
 
 
 class _Rotate:
@@ -57,20 +60,27 @@ class _Rotate:
     def __init__(self, kernel: Kernel) -> None:
         self.taken = taken_names(kernel)
 
-    def rotated(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """A statement list; a loop that is rotated brings its first and its last turn along."""
+    def rotated(self, body: Sequence[Stmt], names: Values) -> tuple[Stmt, ...]:
+        """A statement list; a loop that is rotated brings its first and its last turn along. `names` are those in front of the list."""
         found: list[Stmt] = []
+        known = dict(names)
         for statement in body:
+            if isinstance(statement, Let):
+                known[statement.var] = statement.value.substitute(known)
             if statement.children:
-                statement = statement.rebuilt(tuple(self.rotated(child) for child in statement.children))
+                statement = statement.rebuilt(tuple(self.rotated(child, known) for child in statement.children))
             if isinstance(statement, For) and statement.delay:
-                found += self._loop(attrs.evolve(statement, delay=()), *statement.delay)
+                runs = statement.extent.substitute(known).low > 0
+                found += self._loop(attrs.evolve(statement, delay=()), *statement.delay, runs)
             else:
                 found.append(statement)
         return tuple(found)
 
-    def _loop(self, loop: For, step: str, behind: str) -> list[Stmt]:
-        """A loop as its first turn up to the delayed step, the turns between, and the delayed step of the last one."""
+    def _loop(self, loop: For, step: str, behind: str, runs: bool) -> list[Stmt]:
+        """A loop as its first turn up to the delayed step, the turns between, and the delayed step of the last one.
+
+        All under a condition, where it is not known that the loop `runs` at all.
+        """
         turns = loop.extent
         if turns.high <= 1:
             return [loop]
@@ -89,7 +99,7 @@ class _Rotate:
         body = _turn(pieces, early={loop.var: inner + 1}, delayed={loop.var: inner})
         steady = attrs.evolve(loop, var=inner, extent=turns - 1, body=(_note(inner, step), *body))
         every = (*first, steady, *self._last(pieces, loop, step))
-        if turns.low > 0:
+        if runs:
             return list(every)
         # Without a turn there is neither a first one nor a last.
         return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(turns, ONE), every, origin=loop.origin)]
@@ -144,9 +154,6 @@ def _implies(known: Expr, condition: Expr) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- pieces
-
-
-Values = Mapping[Var, Expr]
 
 
 @attrs.frozen(eq=False)

@@ -8,7 +8,7 @@ behind its last use. Products may still read a stage there; `products`, which kn
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -18,10 +18,13 @@ from fireiron.ir import (
     Comment,
     Commit,
     Completion,
+    Counter,
     Exec,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Peers,
     Release,
     Ring,
@@ -46,6 +49,12 @@ WARP_THREADS, GROUP_THREADS = 32, 128
 KEPT = 40
 """Registers that a thread of a producing warpgroup keeps: 24 are the least, with which some producers spill."""
 
+KEPT_AT_LEAST = 32
+"""The same where consumers want more than they would get otherwise."""
+
+SPARE = 16
+"""Registers that a consumer should have beside those of its data, for addresses, conditions and what the compiler keeps twice."""
+
 KEPT_IN_CLUSTER = 56
 """The same where it sends to other blocks: of those with 40 some spill; consumers of two warpgroups get as many as with 48."""
 
@@ -54,6 +63,8 @@ FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit, Skip)
 
 REGISTERS = 65536
 """Registers of a multiprocessor, and so of a block at most."""
+
+REGISTER_BYTES = 4
 
 MOST_THREADS = 1024
 """Threads of a block at most."""
@@ -70,6 +81,7 @@ def specialize(kernel: Kernel) -> Kernel:
             hint=".split(64).pipeline(4).specialize(), or .coalesced(8) in the load for copies by all threads",
         )
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
+    _require_producer(kernel, loops)
     if not loops:
         return kernel
     producers = max(one.producers for one in loops)
@@ -80,10 +92,11 @@ def specialize(kernel: Kernel) -> Kernel:
     turns = {ring.name: {one.turn for one, _ in execs(kernel.body) if one.ring == ring.name} for ring in rings}
     several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
     consume = _Consumers({ring.name: ring for ring in rings}, equal(lane, 0), _fillers(kernel), several)
-    kept = KEPT if kernel.cluster is None else KEPT_IN_CLUSTER
-    if any(not ring.buffers for ring in rings):
-        return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, kept)
-    kept, given = _registers(kernel.workers, producers, kept, kernel.resident)
+    if any(ring.tiles for ring in rings):
+        kernel = attrs.evolve(kernel, counter=Counter(_fresh(kernel, "tiles_taken")))
+    if any(ring.is_order and not ring.each for ring in rings):
+        return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, KEPT)  # in no cluster
+    kept, given = _registers(kernel.workers, producers, _kept(kernel, producers), kernel.resident)
     roles = Roles(
         (
             Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
@@ -91,6 +104,18 @@ def specialize(kernel: Kernel) -> Kernel:
         )
     )
     return attrs.evolve(kernel, body=(*names, roles), rings=rings, threads=kernel.workers + producers)
+
+
+def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
+    """Tiles that blocks take as they become free are taken by a producer."""
+    fetched = next((one for one in statements(kernel.body) if isinstance(one, For) and one.fetched is not None), None)
+    if fetched is not None and not loops:
+        raise DecompositionError(
+            "persistent(dynamic=True): nothing is loaded by a producer, which would take tiles from the counter ahead of the others",
+            legal="a split with pipeline() and specialize() whose loads are done by TMA",
+            at=fetched.origin,
+            hint="leave dynamic=True out",
+        )
 
 
 def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], consume: _Consumers, producers: int, kept: int) -> Kernel:
@@ -162,6 +187,8 @@ def _counted(kernel: Kernel, ring: Ring) -> Ring:
     sizes: dict[Expr, int] = {}
     for one in (load for load, _ in execs(kernel.body) if load.ring == ring.name):
         sizes[one.turn] = sizes.get(one.turn, 0) + _brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes
+    if ring.each:
+        return attrs.evolve(ring, consumers=ring.each // WARP_THREADS)
     size = max(sizes.values(), default=0)
     blocks = len({rank for peers in _fillers(kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
     return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS) * blocks)
@@ -179,6 +206,15 @@ def _fillers(kernel: Kernel) -> dict[str, tuple[Peers, ...]]:
         if one.multicast is not None:
             found.setdefault(one.ring, {})[one.multicast] = None
     return {ring: tuple(peers) for ring, peers in found.items()}
+
+
+def _kept(kernel: Kernel, producers: int) -> int:
+    """The registers that each thread of the producer should keep: fewer where that gives consumers more, and their data want it."""
+    if kernel.cluster is not None:
+        return KEPT_IN_CLUSTER
+    data = sum(one.tensor.copies * one.elements.high * one.dtype.bytes for one in kernel.buffers if one.memory.private) // REGISTER_BYTES
+    given = [_registers(kernel.workers, producers, kept, kernel.resident)[1] for kept in (KEPT, KEPT_AT_LEAST)]
+    return KEPT_AT_LEAST if 0 < given[0] < given[1] and data + SPARE > given[0] else KEPT
 
 
 def _registers(workers: int, producers: int, kept: int, resident: int) -> tuple[int, int]:
@@ -210,10 +246,23 @@ class _Fill:
         return _Fill(load.ring, load.turn)
 
     def is_bound_in(self, statement: Stmt, loop: For | None) -> bool:
-        """Whether its number is the same in all of a statement, and belongs to the list around: that of a loop, or of the whole program."""
+        """Whether its number is the same in all of a statement, and belongs to the list around: that of a loop, or of the whole program.
+
+        What a condition stands around belongs to the list under it: without a turn of it there is nothing to wait for.
+        """
         used = self.turn.variables()
         inside = (var for one in statements((statement,)) if isinstance(one, For) for var in _numbers(one))
-        return (loop is None or not used.isdisjoint(_numbers(loop))) and used.isdisjoint(inside)
+        here = loop is None or _is_condition(loop) or not used.isdisjoint(_numbers(loop))
+        return here and used.isdisjoint(inside) and not any(self._is_filled_in(one) for one in statements((statement,)))
+
+    def _is_filled_in(self, statement: Stmt) -> bool:
+        """Whether a statement is a condition around loads of this turn."""
+        return _is_condition(statement) and any(one.ring and _Fill.of(one) == self for one, _ in execs((statement,)))
+
+
+def _is_condition(statement: Stmt) -> bool:
+    """Whether it is a loop of one turn or none."""
+    return isinstance(statement, For) and statement.extent.low <= 0 and statement.extent.high <= 1
 
 
 def _numbers(loop: For) -> tuple[Var, ...]:
@@ -244,10 +293,28 @@ def _produced(body: Iterable[Stmt], loop: For | None) -> tuple[Stmt, ...]:
         elif isinstance(statement, For):
             inner = _produced(statement.body, statement)
             if any(True for _ in execs(inner)):
-                kept.append(attrs.evolve(statement, body=inner, producers=0))
+                kept.append(_fetching(attrs.evolve(statement, body=inner, producers=0), _takes))
         elif isinstance(statement, Let):
             kept.append(statement)
     return tuple(kept)
+
+
+def _takes(tile: NextTile) -> tuple[Stmt, ...]:
+    """How a producer comes by the number of a tile."""
+    return (Acquire(tile.ring, Side.EMPTY, tile.number), attrs.evolve(tile, takes=True), Release(tile.ring, Side.FULL, tile.number))
+
+
+def _fetching(loop: For, come_by: Callable[[NextTile], tuple[Stmt, ...]]) -> For:
+    """A loop over tiles that blocks take as they become free: each begins with its number, and ends the loop where none is left, one turn
+    behind all of them at the latest.
+    """
+    if loop.fetched is None:
+        return loop
+    tiles = loop.fetched.tiles
+    number = next(one for one in loop.body if isinstance(one, Let) and one.var.name == loop.fetched.tile)
+    head = (*come_by(NextTile(number.var, tiles, loop.fetched.ring, loop.var)), Leave(number.var, tiles))
+    rest = tuple(one for one in loop.body if one is not number)
+    return attrs.evolve(loop, extent=tiles + 1, body=(*head, *rest), fetched=None)
 
 
 # ---------------------------------------------------------------------------------------------- consumers
@@ -268,30 +335,42 @@ class _Consumers:
     def list(self, body: Iterable[Stmt], around: For | None = None) -> tuple[Stmt, ...]:
         """A list, the body of the loop around or the whole program, without its loads: each turn acquired and released."""
         kept: list[Stmt] = []
-        fills: dict[_Fill, None] = {}
+        fills: dict[_Fill, int] = {}
         for statement in body:
-            fills |= dict.fromkeys(_filled(statement, around))
-            if any(True for _ in execs((statement,))) and all(one.ring for one, _ in execs((statement,))):
-                while kept and isinstance(kept[-1], Comment):  # it is about the load
-                    kept.pop()
-            elif isinstance(statement, For):
+            is_load = any(True for _ in execs((statement,))) and all(one.ring for one, _ in execs((statement,)))
+            while is_load and kept and isinstance(kept[-1], Comment):  # it is about the load
+                kept.pop()
+            for fill in _filled(statement, around):
+                fills.setdefault(fill, len(kept))
+            if is_load:
+                continue
+            if isinstance(statement, For):
                 inside = attrs.evolve(self, tile=statement.var) if statement.groups > 1 else self
                 loop = attrs.evolve(statement, body=inside.list(statement.body, statement), producers=0)
-                kept += self._ordered(loop) if statement.producers else (loop,)
+                kept += self._ordered(loop) if statement.producers else (_fetching(loop, self._is_told),)
             elif isinstance(statement, (Let, *FOR_CONSUMERS)):
                 kept.append(statement)
             else:
                 raise unknown(statement, "specialize")
-        return self._held(kept, tuple(fills))
+        return self._held(kept, fills)
 
-    def _held(self, body: Sequence[Stmt], fills: Sequence[_Fill]) -> tuple[Stmt, ...]:
-        """A list in which each of some turns is acquired in front of its first use, and released behind the last."""
+    def _is_told(self, tile: NextTile) -> tuple[Stmt, ...]:
+        """How consumers come by the number of a tile."""
+        return (Acquire(tile.ring, Side.FULL, tile.number), tile, Release(tile.ring, Side.EMPTY, tile.number, self.first))
+
+    def _held(self, body: Sequence[Stmt], fills: Mapping[_Fill, int]) -> tuple[Stmt, ...]:
+        """A list in which each of some turns is acquired in front of its first use, and released behind the last.
+
+        By turn it is said how many statements stand in front of its loads: those behind use it, up to the next turn of that stage.
+        """
         before: dict[int, list[Stmt]] = {}
         behind: dict[int, list[Stmt]] = {}
-        for fill in fills:
+        for fill, place in fills.items():
             ring = self.rings[fill.ring]
-            stage = None if fill.ring not in self.several else mod(fill.turn, as_expr(ring.stages))
-            uses = [number for number, one in enumerate(body) if touches_stage(one, ring, stage)] or [len(body)]
+            stage = self._stage(fill)
+            later = (one for other, one in fills.items() if one > place and other.ring == fill.ring and self._is_of_stage(other, stage))
+            end = min(later, default=len(body))
+            uses = [number for number in range(place, end) if touches_stage(body[number], ring, stage)] or [end]
             release = Release(ring.name, Side.EMPTY, fill.turn, self.first, self.fillers.get(ring.name, ()))
             before.setdefault(_in_front_of_notes(body[: uses[0]]), []).append(Acquire(ring.name, Side.FULL, fill.turn))
             behind.setdefault(uses[-1], []).append(release)
@@ -300,9 +379,18 @@ class _Consumers:
             found += [*before.get(number, ()), *body[number : number + 1], *behind.get(number, ())]
         return tuple(found)
 
+    def _stage(self, fill: _Fill) -> Expr | None:
+        """The stage of a turn; None where the ring's turns are all of one list, so that none has to be told from others."""
+        return mod(fill.turn, as_expr(self.rings[fill.ring].stages)) if fill.ring in self.several else None
+
+    def _is_of_stage(self, fill: _Fill, stage: Expr | None) -> bool:
+        """Whether it is a turn of a stage that is told from others."""
+        own = self._stage(fill)
+        return own is not None and stage is not None and same(own, stage)
+
     def _ordered(self, loop: For) -> tuple[Stmt, ...]:
         """The loop over a ring's turns, in the order of tiles where groups take these in turns: one behind the other's last products."""
-        order = next((ring for ring in self.rings.values() if not ring.buffers), None)
+        order = next((ring for ring in self.rings.values() if ring.is_order and not ring.each), None)
         if order is None or self.tile is None:
             return (loop,)
         release = Release(order.name, Side.EMPTY, self.tile, self.first)
@@ -313,10 +401,16 @@ class _Consumers:
 def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
     """Whether a turn's stage of a ring is touched in a statement; None for any stage. What a list inside acquires is its own."""
     if isinstance(statement, Exec):
-        return any(access.buffer in ring.buffers and stage in (None, access.copy) for access in statement.accesses)
+        return any(access.buffer in ring.buffers and (stage is None or same(stage, access.copy)) for access in statement.accesses)
     inside = [one for child in statement.children for one in child]
-    own = any(isinstance(one, Acquire) and one.ring == ring.name and mod(one.number, as_expr(ring.stages)) == stage for one in inside)
+    acquired = (one.number for one in inside if isinstance(one, Acquire) and one.ring == ring.name)
+    own = stage is not None and any(same(stage, mod(number, as_expr(ring.stages))) for number in acquired)
     return not own and any(touches_stage(one, ring, stage) for one in inside)
+
+
+def same(stage: Expr, other: Expr) -> bool:
+    """Whether two stages are the same one, of which a loop of one turn may have a name for 0."""
+    return stage == other or (stage.low == stage.high == other.low == other.high)
 
 
 def _in_front_of_notes(body: Sequence[Stmt]) -> int:

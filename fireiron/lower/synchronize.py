@@ -30,7 +30,9 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Release,
     Roles,
     Scope,
@@ -183,7 +185,7 @@ class _Solver:
                 case Roles():
                     statement = statement.rebuilt(tuple(self.solve(child, loops)[0] for child in statement.children))
                     summary = self._everywhere(())
-                case Acquire() | Release() | Skip():
+                case Acquire() | Release() | NextTile() | Leave() | Skip():
                     summary = self._everywhere(())
                 case Commit(completion=completion):
                     found.commits.append((len(found.items), completion))

@@ -30,7 +30,9 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Release,
     Roles,
     Scope,
@@ -206,7 +208,7 @@ class _Replay:
                     for child in statement.children:
                         self.begin(self.counts)
                         self.run(child, loops, fixed)
-                case Let() | Comment() | Fence() | Acquire() | Release() | Skip():
+                case Let() | Comment() | Fence() | Acquire() | Release() | NextTile() | Leave() | Skip():
                     pass
                 case _:
                     raise unknown(statement, "wait")

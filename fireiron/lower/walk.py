@@ -9,6 +9,7 @@ import attrs
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
 from fireiron.ir import Begin, Buffer, Completion, Exec, For, Kernel, Let, Stmt, execs, filled, rewritten, statements, variables, verify
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
+from fireiron.lower.alternate import with_products_of_turns
 from fireiron.spec import Spec, symbols_of
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
 from fireiron.values.layout import Layout
@@ -168,7 +169,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     if whole.part is not None and whole.grid is None:
         raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
-    body = _program(grown.node)
+    body = with_products_of_turns(_program(grown.node))
     if not any(isinstance(one, For) and one.delay for one in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())

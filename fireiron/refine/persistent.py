@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.errors import ArgumentError, call_site
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import chosen, integral
 
@@ -17,23 +18,31 @@ def _blocks(value: Any) -> Any:
     return integral(value, "persistent")
 
 
+def _flag(_: Any, attribute: Any, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"persistent: {attribute.name} is true or false", got=value, legal="True or False", at=call_site())
+
+
 @attrs.frozen
 class Persistent(Refinement):
     """At most `blocks` blocks are launched, one for each multiprocessor, say; each takes every `blocks`-th tile, in a loop.
 
-    With `specialize` the loads of the next tile are under way while this one is stored. Legal on a tile that is dealt to Block; a
-    tunable may stand for the number.
-    rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...
+    With `specialize` the loads of the next tile are under way while this one is stored. Where `dynamic`, a block takes the next tile that
+    none has taken when it is free, from a counter in global memory: tiles that take longer than others are best dealt so, longest first.
+    Legal on a tile that is dealt to Block; a tunable may stand for the number. `dynamic` is for kernels with a producer, which asks for the
+    next tile while this one is multiplied, without clusters, turns of groups, and chained launches.
+    rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
     blocks: Any = attrs.field(converter=_blocks)
+    dynamic: bool = attrs.field(default=False, validator=_flag)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, persistent=chosen(self.blocks, "persistent", 1, MOST))
+        return attrs.evolve(plan, persistent=chosen(self.blocks, "persistent", 1, MOST), dynamic=self.dynamic)
 
     def __str__(self) -> str:
-        return f"persistent({self.blocks})"
+        return f"persistent({self.blocks}{', dynamic=True' if self.dynamic else ''})"
 
 
 __all__ = ["Persistent"]

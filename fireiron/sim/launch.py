@@ -22,6 +22,7 @@ from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import MOST_ELEMENTS, Array, Plan
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History, Shadow
+from fireiron.sim.tickets import deal
 from fireiron.sim.warps import Warps
 from fireiron.spec import with_strides
 from fireiron.values.expr import compiled
@@ -130,8 +131,10 @@ class _Launch:
         shadow: bool,
         order: random.Random | None,
         careful: bool = False,
+        dealt: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         self.plan, self.blocks, self.order, self.careful, self.shadow = plan, blocks, order, careful, shadow
+        self.dealt = deal(plan, order) if dealt is None else dealt
         self.parameters = global_memory(plan, arrays, careful)
         written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written}
         self.history = History({name: Shadow(one.flat.size, plan.pitch) for name, one in written.items()})
@@ -184,7 +187,8 @@ class _Launch:
         with np.errstate(all="ignore"):
             # Where all blocks touch shared memory alike, those of the first chunk stand for all.
             watch = self.shadow and (number == 0 or not self.plan.uniform)
-            runs = [Run(self.plan, self.parameters, self.history, blocks[rank::each], watch, self.careful, rank) for rank in range(each)]
+            given = self.plan, self.parameters, self.history
+            runs = [Run(*given, blocks[rank::each], watch, self.careful, rank, self.dealt) for rank in range(each)]
             if order is None and not self.plan.kernel.rings:
                 runs[0].in_step()
             else:
@@ -209,4 +213,4 @@ def _name_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> No
         else:
             blocks = launch.blocks[: plan.cluster]
         if bad.size:
-            _Launch(plan, arrays, blocks, False, launch.order, careful=True).run()
+            _Launch(plan, arrays, blocks, False, launch.order, careful=True, dealt=launch.dealt).run()

@@ -29,7 +29,9 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Leave,
     Let,
+    NextTile,
     Piece,
     Release,
     Role,
@@ -296,7 +298,11 @@ class Plan:
                     nodes.append(SkipPlan(statement.needed, self._list(statement.body, scope), frozenset(written)))
                 case Roles():
                     nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
-                case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release():
+                case NextTile(var=var):
+                    self.block_loops = True
+                    scope = scope.inside(var.name)  # it moves accesses as the loop does
+                    nodes.append(statement)
+                case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | Leave():
                     nodes.append(statement)
                 case Comment() | Chain():  # one kernel runs alone
                     pass

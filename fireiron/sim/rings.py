@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, Completion, Peers, Release, Ring, Side
+from fireiron.ir import Acquire, Completion, NextTile, Peers, Release, Ring, Side
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Operand, Plan, Site
 from fireiron.values.expr import compiled
@@ -72,11 +72,14 @@ class Load:
 class Rings:
     """All rings of the blocks of a chunk, which run alike; `cluster` are those of all blocks of a cluster, by rank.
 
-    `reached` is how many barriers of the cluster those had passed who came from other blocks, at most.
+    `reached` is how many barriers of the cluster those had passed who came from other blocks, at most. `left` are the tiles that the block
+    has yet to take, `numbers` those in the stages of rings of tiles.
     """
 
-    def __init__(self, plan: Plan, rank: int = 0) -> None:
+    def __init__(self, plan: Plan, rank: int = 0, dealt: Sequence[int] = ()) -> None:
         self.plan, self.rank = plan, rank
+        self.left = list(dealt)
+        self.numbers: dict[tuple[str, int], int] = {}
         self.cluster: Sequence[Rings] = (self,)
         self.reached = -1
         self.emptied: dict[tuple[str, int], int] = {}
@@ -125,9 +128,9 @@ class Rings:
         arriving = int(active.sum())
         if not arriving:
             return
-        held = Side.EMPTY if statement.side is Side.FULL or not ring.buffers else Side.FULL
+        held = Side.EMPTY if statement.side is Side.FULL or ring.is_order else Side.FULL
         # Of an order, which is never full, a group says at its turn what the next one waits for, as many turns later as it has stages.
-        own = turn if ring.buffers else turn + ring.stages - 1
+        own = turn + ring.stages - 1 if ring.is_order else turn
         if (ring.name, own, held) not in group.held:
             raise SimulationError(f"{ring.name}: turn {turn} is released by a group that does not hold it", within=where)
         who = [(self.rank, int(one) // WARP) for one in group.threads[active]]
@@ -147,6 +150,22 @@ class Rings:
             rings.released.setdefault((ring.name, statement.side, turn), []).extend(who)
             for _ in range(arriving):
                 rings.phases[ring.name, statement.side, turn % ring.stages].arrive()
+
+    def tile(self, statement: NextTile, env: Mapping[str, Any], group: Group, where: str) -> int:
+        """The number of the block's tile at a turn: taken, and left in the stage, which the group holds empty; or read there."""
+        ring, turn = self.rings[statement.ring], int(np.asarray(compiled(statement.number)(env)).flat[0])
+        side = Side.EMPTY if statement.takes else Side.FULL
+        if (ring.name, turn, side) not in group.held:
+            verb = "left in a stage" if statement.takes else "read"
+            raise SimulationError(
+                f"{ring.name}: the number of turn {turn} is {verb} by a group that does not hold it {side.value}",
+                within=where,
+                hint="acquire the turn before, release it behind",
+            )
+        if statement.takes:
+            count = int(np.asarray(compiled(statement.tiles)(env)).flat[0])
+            self.numbers[ring.name, turn % ring.stages] = self.left.pop(0) if self.left else count
+        return self.numbers[ring.name, turn % ring.stages]
 
     def reach(self, to: Sequence[Peers], env: Mapping[str, Any], group: Group, what: str, where: str) -> list[Rings]:
         """The rings of the blocks that a group reaches into, each once; its own where none are named."""
@@ -245,7 +264,7 @@ class Rings:
         ring, turn = self.rings[statement.ring], self.turn(statement, env)
         phases = self.phases[ring.name, statement.side, turn % ring.stages]
         lacks = f"{phases.left} of {phases.arrivals} arrivals and {phases.bytes} bytes missing"
-        names = f"{', '.join(ring.buffers)}; " if ring.buffers else ""
+        names = f"{', '.join(ring.buffers) or 'numbers of tiles'}; " if not ring.is_order else ""
         what = f"turn {turn} of {ring.name} to be {statement.side.value} ({names}{phases.over} phases over, {lacks})"
         return f"{what}: {self._arrived(ring, statement.side, turn)}"
 
@@ -256,6 +275,10 @@ class Rings:
             return "the producer has announced it" if found else "the producer has not announced it"
         before = turn - ring.stages
         found = self.released.get((ring.name, side, before), [])
+        if ring.each:
+            return f"turn {before} has {'' if found else 'not '}been given on" + (
+                f" by {warps(warp for _, warp in found)}" if found else ""
+            )
         if before < 0:
             return "it is the first of its stage"
         if len(self.cluster) > 1:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, Commit, Fence, Reach, Release, Wait
+from fireiron.ir import Barrier, Commit, Fence, Leave, NextTile, Reach, Release, Wait
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
@@ -22,6 +23,7 @@ from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site, 
 from fireiron.sim.rings import Rings
 from fireiron.sim.shadow import History
 from fireiron.sim.watch import Watch
+from fireiron.values.expr import compiled
 
 Event: TypeAlias = "tuple[Any, Environment]"
 
@@ -41,11 +43,12 @@ class Run:
         watch: bool,
         careful: bool,
         rank: int = 0,
+        dealt: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.plan = plan
         self.chunk = Chunk(plan, parameters, blocks, careful)
         self.watch = Watch(self.chunk, history, watch)
-        self.rings = Rings(plan, rank)
+        self.rings = Rings(plan, rank, dealt.get(blocks[0], ()))
         self.executor = Executor(self.chunk, self.watch, self.rings)
         self.barriers = 0
 
@@ -90,8 +93,8 @@ class Run:
             group.clock = group.clock.behind(barrier.scope.threads or self.plan.pitch)
             group.apart.clear()
 
-    def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, None]:
-        """Execute statements for a group; barriers and collective statements are handed out."""
+    def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, bool]:
+        """Execute statements for a group; barriers and collective statements are handed out. Returns whether the loop around is over."""
         for node in nodes:
             if isinstance(node, Site):
                 if node.collective or node.wide:
@@ -106,10 +109,19 @@ class Run:
                     env[node.name] = value
                     if node.taken is not None:
                         env.setdefault(node.taken, 0)
-                    yield from self.body(node.body, env, group)
+                    if (yield from self.body(node.body, env, group)):
+                        break
                     if node.taken is not None and node.growth is not None:
                         env[node.taken] = env[node.taken] + np.asarray(node.growth(env)).flat[0]
+                else:
+                    if any(isinstance(one, Leave) for one in node.body):
+                        raise SimulationError(f"loop {node.name} goes on behind the last tile", within=self.chunk.where(env))
                 env.pop(node.name, None)
+            elif isinstance(node, NextTile):
+                env[node.var.name] = self.rings.tile(node, env, group, self.chunk.where(env))
+            elif isinstance(node, Leave):
+                if np.asarray(compiled(node.tile)(env)).flat[0] >= np.asarray(compiled(node.tiles)(env)).flat[0]:
+                    return True
             elif isinstance(node, SkipPlan):
                 yield from self._needed(node, env, group)
             elif isinstance(node, Name):
@@ -124,6 +136,7 @@ class Run:
                 self.rings.release(node, env, group, self.chunk.where(env))
             else:
                 yield node, env
+        return False
 
     def _needed(self, skip: SkipPlan, env: Environment, group: Group) -> Generator[Event, None, None]:
         """Execute the body for all threads, and give those of warps that leave it out what they had: it writes nothing but registers."""

@@ -53,8 +53,11 @@ class Warps:
 
     def _add(self, run: Run, first: int, count: int, nodes: list[Any]) -> None:
         threads = np.arange(first, first + count)
-        for start in range(0, count, count if self.order is None else WARP):
-            group = run.group(threads[start : start + (count if self.order is None else WARP)])
+        # Units that take turns are never in step.
+        units = next((ring.each for ring in run.plan.kernel.rings if ring.each), count)
+        each = min(units, count) if self.order is None else WARP
+        for start in range(0, count, each):
+            group = run.group(threads[start : start + each])
             self.groups.append(group)
             self.programs.append(run.body(nodes, group.environment, group))
             self.owners.append(run)

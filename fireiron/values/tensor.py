@@ -121,7 +121,7 @@ class Tensor:
     one copy each, `reuse` lets it share storage with an earlier buffer that is dead. `owner` says which accesses decide who
     holds an element of a distributed tensor: those that read it (`"reads"`), or those that add to it (`"accumulates"`).
     `free` says that nobody asked for the layout: an instruction that wants another may settle it. `stages` are those that were asked for
-    its ring (0: as many as the loop around its load has).
+    its ring (0: as many as the loop around its load has); `shares` names the buffer in whose ring it has turns, with none of its own.
     """
 
     name: str
@@ -138,6 +138,7 @@ class Tensor:
     owner: str = "reads"
     free: bool = False
     stages: int = 0
+    shares: str = ""
     origin: str | None = attrs.field(default=None, eq=False, repr=False)
 
     def storage(self) -> Storage:

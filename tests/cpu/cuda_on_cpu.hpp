@@ -215,6 +215,13 @@ Number atomicAdd(Number* place, Number number)
   return before;
 }
 
+inline unsigned atomicInc(unsigned* place, unsigned last)
+{
+  const unsigned before = *place;
+  *place = before >= last ? 0 : before + 1;
+  return before;
+}
+
 // ---------------------------------------------------------------------------------------------- inline PTX
 
 namespace ptx {

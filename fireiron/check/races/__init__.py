@@ -17,6 +17,7 @@ from typing import Any
 
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding
+from fireiron.check.persistence import fetched
 from fireiron.check.races.atoms import split
 from fireiron.check.races.clusters import at_places, blocks_of, uneven
 from fireiron.check.races.findings import Report, trusted, undecided
@@ -56,7 +57,7 @@ def _not_placed(scene: Scene, places: Places) -> dict[str, str]:
     doubts = {name: local.problem for name, local in places.local.items() if local.problem is not None}
     for use in scene.uses:
         if _shared(scene, use.access.buffer) and use.access.buffer not in doubts:
-            known = {"thread", *(loop.var.name for loop in use.loops), *blocks_of(scene.kernel).names}
+            known = {"thread", *(loop.var.name for loop in use.loops), *blocks_of(scene.kernel).names, *fetched(scene.kernel)}
             foreign = scene.needs(places.parts(use.access)) - known
             if foreign:
                 doubts[use.access.buffer] = f"its addresses depend on {', '.join(sorted(foreign))}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Scene
-from fireiron.ir import BlockCluster, Exec, For, Kernel, Peers, Release, Stmt, rewritten, statements
+from fireiron.ir import BlockCluster, Exec, For, Kernel, Let, NextTile, Peers, Release, Stmt, rewritten, statements
 from fireiron.values.expr import Expr, Var, compiled, constant
 
 ALIGNED = 1024
@@ -83,7 +83,7 @@ def uneven(scene: Scene) -> Iterator[str]:
     if kernel.cluster is None:
         return
     each, grid = kernel.cluster.blocks, constant(kernel.grid)
-    whole = {id(one.loop) for one in persistence(kernel) if one.tiles.factor % each == 0 and _step(one.loop, one.tile.value) % each == 0}
+    whole = {id(one.loop) for one in persistence(kernel) if one.tiles.factor % each == 0 and _step(one.loop, one.tile) % each == 0}
     for loop in statements(kernel.body):
         if isinstance(loop, For) and id(loop) not in whole and "block" in scene.roots(loop.extent):
             if grid is None or grid > MANY or scene.roots(loop.extent) != {"block"}:
@@ -94,5 +94,8 @@ def uneven(scene: Scene) -> Iterator[str]:
                 yield f"the length {loop.extent} of loop {loop.var} differs between blocks of a cluster, which wait for each other in it"
 
 
-def _step(loop: For, tile: Expr) -> int:
-    return constant(tile.substitute({loop.var: 1}) - tile.substitute({loop.var: 0})) or 1
+def _step(loop: For, tile: Let | NextTile) -> int:
+    """How many tiles further on the next one of a block is; 1 where nobody knows."""
+    if isinstance(tile, NextTile):
+        return 1
+    return constant(tile.value.substitute({loop.var: 1}) - tile.value.substitute({loop.var: 0})) or 1

@@ -11,6 +11,7 @@ addition all but other additions. Operations of one warp need `seen` too, unless
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
@@ -181,10 +182,10 @@ class Order:
         return f"agent {agent.warp}" + (f" of block {agent.rank} of the cluster" if len(self.reached) > 1 else "")
 
     def _advance(self, agent: Agent) -> bool:
-        start = agent.position
-        while agent.position < len(agent.trace):
-            event = agent.trace[agent.position]
-            if not self.rules[type(event)](self, agent, event):
+        start, trace, rules = agent.position, agent.trace, self.rules
+        while agent.position < len(trace):
+            event = trace[agent.position]
+            if not rules[type(event)](self, agent, event):
                 break
             agent.position += 1
         return agent.position > start
@@ -233,10 +234,12 @@ class Order:
             return True
         if event.side is Side.FULL:
             phases.bytes += event.ring.bytes
+        count = event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0
         for rank in event.ranks or (agent.rank,):
-            for _ in range(event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0):
-                if rank == agent.rank or self._reaches(agent, rank, str(event)):
-                    self._phases_of(event, rank).arrive(agent.seen, agent.over)
+            if count and (rank == agent.rank or self._reaches(agent, rank, str(event))):
+                there = phases if rank == agent.rank else self._phases_of(event, rank)
+                for _ in range(count):
+                    there.arrive(agent.seen, agent.over)
         return True
 
     def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int) -> None:
@@ -453,18 +456,21 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
     order that are given on; others are as far from the nearest of these as their numbers are.
     """
     turns = [event for trace in {id(one): one for one in traces}.values() for event in trace if isinstance(event, Turn)]
-    if all(event.ring.buffers for event in turns):
+    if not any(event.ring.is_order for event in turns):
         return {}
     filled: dict[str, set[int]] = {}
     for event in turns:
-        if event.arrivals is not None and (event.side is Side.FULL or not event.ring.buffers):
+        if event.arrivals is not None and (event.side is Side.FULL or event.ring.is_order):
             filled.setdefault(event.ring.name, set()).add(event.number)
     found: dict[str, dict[int, int]] = {event.ring.name: {} for event in turns}
+    in_order = {name: sorted(numbers) for name, numbers in filled.items()}
     for event in turns:
         numbers = found[event.ring.name]
         if event.number not in numbers:
-            known = sorted(filled.get(event.ring.name, {event.number}))
-            position = min(range(len(known)), key=lambda one: abs(known[one] - event.number))
+            known = in_order.get(event.ring.name, [event.number])
+            behind = bisect.bisect_left(known, event.number)
+            near = range(max(behind - 1, 0), min(behind + 1, len(known)))
+            position = min(near, key=lambda one: abs(known[one] - event.number))
             numbers[event.number] = position + event.number - known[position]
     return found
 

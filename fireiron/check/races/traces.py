@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import attrs
 import numpy as np
@@ -20,7 +20,7 @@ from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, element_tests, stages
 from fireiron.check.races.tiles import PIECE
-from fireiron.check.scene import Scene, Use
+from fireiron.check.scene import Array, Scene, Use
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -32,7 +32,9 @@ from fireiron.ir import (
     Exec,
     Fence,
     For,
+    Leave,
     Let,
+    NextTile,
     Release,
     Ring,
     Roles,
@@ -43,7 +45,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.values.expr import ZERO, Expr, Mod, Var, as_expr, compiled, conjuncts, constant, mod, replaced
+from fireiron.values.expr import TRUE, ZERO, Expr, Mod, Var, as_expr, compiled, conjuncts, constant, mod, replaced
 
 
 class Kind(enum.IntEnum):
@@ -94,7 +96,8 @@ class Touch:
 class Turn:
     """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, at turn `number`.
 
-    In a cluster a release goes to the blocks of these `ranks`, and so does what a load brings; none: to its own.
+    In a cluster a release goes to the blocks of these `ranks`, and so does what a load brings; none: to its own. `own` are the numbers of
+    the warps, where they differ.
     """
 
     ring: Ring
@@ -102,6 +105,11 @@ class Turn:
     number: int
     arrivals: tuple[int, ...] | None = None
     ranks: tuple[int, ...] = ()
+    own: tuple[int, ...] = ()
+
+    def of_warp(self, warp: int) -> Turn:
+        """The same for one warp of its role."""
+        return attrs.evolve(self, number=self.own[warp], own=())
 
     @functools.cached_property
     def stage(self) -> int:
@@ -197,6 +205,8 @@ class Tracer:
             if all(one.use.access is not use.access for one in sites):
                 sites.append(self._site(use))
         self.patterns: dict[Any, Pattern] = {}
+        self.rings = {one.name: one for one in scene.kernel.rings}
+        self.turns: dict[Any, Turn] = {}
         self.numbers: dict[Expr, Callable[[Mapping[str, Any]], Any]] = {}
         self.named: Mapping[str, int] = {}
         self.steps = 0
@@ -217,7 +227,7 @@ class Tracer:
         found: list[Trace] = []
         for role in roles.roles:
             body = (*kernel.body[:position], *role.body, *kernel.body[position + 1 :])
-            found += [self._trace(body, lengths, rank)] * (1 if role.elected else -(-role.threads // WARP))
+            found += _by_warp(self._trace(body, lengths, rank), 1 if role.elected else -(-role.threads // WARP))
         return tuple(found)
 
     def _trace(self, body: Sequence[Stmt], lengths: Lengths, rank: int) -> Trace:
@@ -236,26 +246,36 @@ class Tracer:
         pass
 
     def _turn(self, statement: Acquire | Release, walk: Walk) -> None:
-        ring = self.scene.kernel.ring(statement.ring)
-        number = self._number(statement.number, walk)
+        ring = self.rings[statement.ring]
+        firsts = range(0, self.scene.kernel.workers, WARP) if ring.each else (0,)
+        numbers = tuple(self._number(statement.number, walk, thread) for thread in firsts)
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
             ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
-            walk.events.append(Turn(ring, statement.side, number, arrivals, ranks))
+            walk.events.append(self._same(ring.name, statement.side, numbers[0], arrivals, ranks, numbers if ring.each else ()))
 
-    def _number(self, value: Expr, walk: Walk) -> int:
-        """The number of a turn, where loops of unknown length have those that are assumed."""
+    def _same(self, ring: str, *how: Any) -> Turn:
+        """A turn of a ring, one object for all that are equal."""
+        found = self.turns.get((ring, *how))
+        if found is None:
+            found = self.turns[ring, *how] = Turn(self.rings[ring], *how)
+        return found
+
+    def _number(self, value: Expr, walk: Walk, thread: int = 0) -> int:
+        """The number of a turn of a thread, where loops of unknown length have those that are assumed."""
         function = self.numbers.get(value)
         if function is None:
             lengths = {extent: Var(name) for name, extent in zip(self.named, walk.lengths, strict=True)}
             function = self.numbers[value] = compiled(_by_lengths(self.loops.opened(value), lengths))
-        return int(function({**self.named, **walk.fixed}))
+        return int(function({"thread": thread, **self.named, **walk.fixed}))
 
     def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
         """How many threads of each warp say that a stage is free; a producer's one thread says that it fills one."""
         if statement.side is Side.FULL:
             return (1,) * (self.scene.kernel.workers // WARP + 1)
         threads = self.scene.threads
+        if statement.active == TRUE:
+            return self.all_threads
         conditions = [one for one in conjuncts(statement.active) if decided(one, self.scene, walk.fixed, walk.lengths) is None]
         if any(decided(one, self.scene, walk.fixed, walk.lengths) is False for one in conjuncts(statement.active)):
             return (0,)
@@ -263,7 +283,12 @@ class Tracer:
         speaking = np.ones(threads.shape, dtype=bool)
         for one in conditions:
             speaking &= frame.full(one).astype(bool)
-        return tuple(int(count) for count in np.add.reduceat(speaking, np.arange(0, threads.size, WARP)))
+        return _by_warps(speaking)
+
+    @functools.cached_property
+    def all_threads(self) -> tuple[int, ...]:
+        """The arrivals of each warp where every thread arrives."""
+        return _by_warps(np.ones(self.scene.threads.shape, dtype=bool))
 
     def _loop(self, statement: For, walk: Walk) -> None:
         if constant(statement.extent) == 0 or not self.loops.matters(statement):
@@ -271,13 +296,16 @@ class Tracer:
         if id(statement) not in self.loops.ordered:
             self._list(statement.body, walk.into(statement))
             return
-        before = 0
+        before, value = 0, -1
         for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
             inside = walk.into(statement, value)
             if statement.taken is not None:
                 inside = attrs.evolve(inside, fixed=self._counted(statement, inside, before))
                 before += self._number(statement.growth, inside)
             self._list(statement.body, inside)
+        # A block that has no tile left learns so at one turn more.
+        last = next((number for number, one in enumerate(statement.body) if isinstance(one, Leave)), 0)
+        self._list(statement.body[:last], walk.into(statement, value + 1))
 
     def _counted(self, loop: For, walk: Walk, before: int) -> Mapping[str, int]:
         """The numbers that loops say, and how often the loops inside were taken before; and which tile it is, where these differ."""
@@ -301,10 +329,10 @@ class Tracer:
 
     def _load(self, statement: Exec, site: Site, walk: Walk) -> None:
         """A load, in each block that it arrives in."""
-        ring, number = self.scene.kernel.ring(statement.ring), self._number(statement.turn, walk)
+        number = self._number(statement.turn, walk)
         peers = () if statement.multicast is None else (statement.multicast,)
         for rank in self.blocks.ranks(peers, walk.rank) or (walk.rank,):
-            turn = Turn(ring, Side.FULL, number, None, (rank,))
+            turn = self._same(statement.ring, Side.FULL, number, None, (rank,))
             walk.events.append(Touch(self.steps, self._footprint(site, walk, rank), walk.fixed, site.kind, site.under_way, turn))
 
     # -------------------------------------------------------------------------------------- accesses
@@ -357,6 +385,25 @@ class Tracer:
         return site.space.footprint(pattern, shift)
 
 
+def _by_warp(trace: Trace, warps: int) -> list[Trace]:
+    """The trace of each warp of a role: one, but for turns whose numbers differ between them."""
+    several = [position for position, event in enumerate(trace) if isinstance(event, Turn) and event.own]
+    found: dict[tuple[int, ...], Trace] = {}
+    for warp in range(warps if several else 0):
+        own = [cast(Turn, trace[position]).of_warp(warp) for position in several]
+        key = tuple(one.number for one in own)
+        if key not in found:
+            replaced_by = dict(zip(several, own, strict=True))
+            found[key] = tuple(replaced_by.get(position, event) for position, event in enumerate(trace))
+    keys = [tuple(cast(Turn, trace[position]).own[warp] for position in several) for warp in range(warps)]
+    return [found[key] for key in keys] if several else [trace] * warps
+
+
+def _by_warps(threads: Array) -> tuple[int, ...]:
+    """How many threads of each warp it holds for."""
+    return tuple(int(count) for count in np.add.reduceat(threads, np.arange(0, threads.size, WARP)))
+
+
 def _by_lengths(value: Expr, lengths: Mapping[Expr, Var]) -> Expr:
     """The number of a turn, or a stage, with assumed lengths for extents: of those it is made, or it is so many turns away from one."""
     # A rotated loop has a turn less than what it was made of, whose turns are counted.
@@ -395,6 +442,8 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Release: Tracer._turn,
     Roles: Tracer._nothing,
     Chain: Tracer._nothing,
+    NextTile: Tracer._nothing,  # between the waits for its ring's stage, see `tickets`
+    Leave: Tracer._nothing,  # whose turn without a tile a loop adds
     Skip: Tracer._nothing,  # of one thread's registers
 }
 """What a statement adds to a trace."""

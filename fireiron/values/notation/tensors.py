@@ -29,7 +29,8 @@ from fireiron.values.notation.words import SHORT, Symbols, dtype_text, expressio
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
 _COUNTS: Final = ("pad", "align", "copies", "stages")
-_OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 reuse may_reuse free owner=reads layout=row"
+_NAMES: Final = ("owner", "shares")
+_OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 reuse may_reuse free owner=reads shares=other layout=row"
 _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
 """What a word alone in braces says: `free` that whoever reads a buffer may still choose how it is stored."""
 
@@ -86,8 +87,8 @@ def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout 
             found[name] = int(value)
         elif item.strip() in _FLAGS:
             found |= _FLAGS[item.strip()]
-        elif name == "owner" and value.isidentifier():
-            found["owner"] = value
+        elif name in _NAMES and value.isidentifier():
+            found[name] = value
         elif name == "layout":
             order = _read_order(value, symbols)
         else:
@@ -108,7 +109,7 @@ def tensor_texts(tensor: Tensor) -> Iterator[str]:
     layout = tensor.storage().layout
     sizes, strides = f"[{listed(sizes_of(layout))}]", f":[{listed(strides_of(layout))}]"
     front, back = around(tensor)
-    options = [f"{name}={getattr(tensor, name)}" for name in (*_COUNTS, "owner") if getattr(tensor, name) != _DEFAULTS[name]]
+    options = [f"{name}={getattr(tensor, name)}" for name in (*_COUNTS, *_NAMES) if getattr(tensor, name) != _DEFAULTS[name]]
     options += [name for name, fields in _FLAGS.items() if all(getattr(tensor, field) == value for field, value in fields.items())]
     braces = f"{{{', '.join(options)}}}" if options else ""
     order = f"{{{', '.join([*options, f'layout={_order_text(tensor.layout)}'])}}}"

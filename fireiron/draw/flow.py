@@ -1,0 +1,174 @@
+"""The picture `flow`: which step of a definition reads what another one, or the caller, gives it; one box for each step, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from fireiron.compiler import Program
+from fireiron.draw import colours
+from fireiron.draw.shapes import PALE, Line, Page, Picture, Rect, text_width, wrapped
+from fireiron.spec import Spec
+from fireiron.specs.fused import FusedDefinition, Step
+
+WIDTH: Final = 900
+_LEFT: Final = (16.0, 168.0)
+_STEPS: Final = (236.0, 420.0)
+_RIGHT: Final = (762.0, 122.0)
+_LETTERS: Final = 66
+_INPUT: Final = "#eaeef2"
+_PARTS: Final = {"first": "#f6f8fa", "each": "#eef6ff", "last": "#f6f8fa"}
+
+
+@attrs.frozen
+class Edge:
+    """A temporary goes from a step to another, by their places; `carried` to the next turn of the loop."""
+
+    name: str
+    writer: int
+    reader: int
+    carried: bool = False
+
+
+def steps_of(spec: Spec) -> tuple[Step, ...]:
+    """The steps of a spec's definition; one for each formula where it has no steps."""
+    made = spec.definition
+    if isinstance(made, FusedDefinition):
+        return made.steps
+    return tuple(Step(spec.kind.title, one) for one in made.formulas)
+
+
+def edges(steps: Sequence[Step], given: Sequence[str]) -> tuple[Edge, ...]:
+    """How temporaries go from step to step; `given` are the operands, which the caller has."""
+    found = []
+    for reader, step in enumerate(steps):
+        for name in (one for one in step.reads if one not in given):
+            writers = [place for place, one in enumerate(steps) if one.formula.output == name]
+            before = [place for place in writers if place < reader]
+            found += [Edge(name, before[-1], reader)] if before else []
+            turning = [place for place in writers if steps[place].part == "each"]
+            if step.part == "each" and turning and not any(place < reader for place in turning):
+                found.append(Edge(name, turning[-1], reader, carried=True))
+    return tuple(found)
+
+
+def flow(program: Program) -> Picture:
+    """The picture: inputs at the left, steps in the middle, what is made and kept for others at their right, outputs at the far right."""
+    spec = program.spec
+    steps = steps_of(spec)
+    given = tuple(spec.operands)
+    made = edges(steps, given)
+    colour = dict(zip(dict.fromkeys(one.name for one in made), colours.distinct(len({one.name for one in made})), strict=True))
+    page = Page()
+    page.text(16, 28, f"Data flow: {spec}", 15, bold=True)
+    places, below = _boxes(page, spec, steps, colour)
+    below = max(below, _inputs(page, spec, steps, places))
+    _outputs(page, spec, steps, places)
+    _lines(page, made, places, colour)
+    below = page.legend(16, below + 12, [(colour[name], _said(name, steps)) for name in colour]) if colour else below
+    text = "Dashed: what the next turn of the loop reads." if any(one.carried for one in made) else ""
+    below = page.paragraph(16, below + 12, text) if text else below
+    return page.picture("flow", f"Data flow: {spec}", WIDTH, below + 8)
+
+
+def _boxes(page: Page, spec: Spec, steps: Sequence[Step], colour: Mapping[str, str]) -> tuple[list[tuple[float, float]], float]:
+    """Draw the steps; the upper and the lower edge of each, and the y below the last."""
+    x, width = _STEPS
+    y, part = 46.0, ""
+    places = []
+    heights = [34.0 + 13 * (len(wrapped(str(step.formula), _LETTERS)) - 1) for step in steps]
+    for number, step in enumerate(steps):
+        if step.part != part and _title(spec, step.part):
+            part = step.part
+            size = sum(heights[place] + 10 for place in range(number, len(steps)) if steps[place].part == part) + 22
+            page.add(Rect(x - 12, y, width + 110, size, _PARTS.get(part, "none"), radius=6.0))
+            page.text(x - 4, y + 14, _title(spec, part), 10, colour=PALE)
+            y += 22
+        page.add(Rect(x, y, width, heights[number], "#ffffff", "#57606a", 1.2, 5.0))
+        if step.formula.output in colour:
+            page.add(Rect(x, y, 6, heights[number], colour[step.formula.output], radius=2.0))
+        page.text(x + 12, y + 13, step.name, 10, bold=True)
+        for line, text in enumerate(wrapped(str(step.formula), _LETTERS)):
+            page.text(x + 12, y + 27 + 13 * line, text, 9.5, mono=True)
+        places.append((y, y + heights[number]))
+        y += heights[number] + 10
+        if number + 1 < len(steps) and steps[number + 1].part != step.part:
+            y += 8
+    return places, y
+
+
+def _title(spec: Spec, part: str) -> str:
+    """What is said of a part; nothing where there is no loop."""
+    made = spec.definition
+    loops = made.loops if isinstance(made, FusedDefinition) else ()
+    if not loops:
+        return ""
+    said = {"first": "once, in front", "each": f"for each part of {', '.join(loops)}", "last": "once, behind"}
+    return said.get(part, "")
+
+
+def _inputs(page: Page, spec: Spec, steps: Sequence[Step], places: Sequence[tuple[float, float]]) -> float:
+    """Draw what the caller gives, beside the first that reads it, and lines to all readers; the y below."""
+    x, width = _LEFT
+    shown = [name for name, view in spec.operands.items() if not view.memory.counts]
+    readers = {name: [place for place, step in enumerate(steps) if name in step.reads_others] for name in shown}
+    y = 46.0
+    for name, those in sorted(readers.items(), key=lambda pair: pair[1][:1] or [len(steps)]):
+        if not those:
+            continue
+        top, bottom = places[those[0]]
+        y = max(y, (top + bottom) / 2 - 14)
+        _operand(page, spec, name, x, y, width)
+        for place in those:
+            end = sum(places[place]) / 2
+            page.add(Line(((x + width, y + 14), (_STEPS[0] - 22, y + 14), (_STEPS[0], end)), "#8c959f", 1.0, arrow=True))
+        y += 36
+    return y
+
+
+def _outputs(page: Page, spec: Spec, steps: Sequence[Step], places: Sequence[tuple[float, float]]) -> None:
+    """Draw what is written, beside the last that writes it."""
+    x, width = _RIGHT
+    for name in spec.operands:
+        writers = [place for place, step in enumerate(steps) if step.formula.output == name]
+        if writers:
+            y = sum(places[writers[-1]]) / 2
+            page.add(Line(((sum(_STEPS), y), (x, y)), "#8c959f", 1.2, arrow=True))
+            _operand(page, spec, name, x, y - 14, width)
+
+
+def _operand(page: Page, spec: Spec, name: str, x: float, y: float, width: float) -> None:
+    """The box of an operand."""
+    view = spec.operands[name]
+    page.add(Rect(x, y, width, 28, _INPUT, "#57606a", 1.0, 4.0))
+    page.text(x + 8, y + 12, name, 10, bold=True)
+    text = f"{'×'.join(map(str, view.shape))} {view.dtype.name}".strip()
+    page.text(x + 8, y + 23, text, round(min(8.5, 8.5 * (width - 12) / text_width(text, 8.5, mono=True)), 1), mono=True)
+
+
+def _lines(page: Page, made: Sequence[Edge], places: Sequence[tuple[float, float]], colour: Mapping[str, str]) -> None:
+    """Draw how temporaries go, each in a lane that is free between its ends."""
+    taken: list[list[tuple[float, float]]] = []
+    routes = []
+    for one in sorted(made, key=lambda edge: abs(edge.writer - edge.reader)):
+        start, end = places[one.writer][1] - 8, places[one.reader][0] + 9
+        low, high = min(start, end), max(start, end)
+        lane = next((number for number, those in enumerate(taken) if all(high < a or b < low for a, b in those)), len(taken))
+        if lane == len(taken):
+            taken.append([])
+        taken[lane].append((low, high))
+        routes.append((one, lane, start, end))
+    x, room = sum(_STEPS), _RIGHT[0] - sum(_STEPS) - 24
+    for one, lane, start, end in routes:
+        at = x + 10 + lane * min(14.0, room / max(len(taken), 1))
+        page.add(Line(((x, start), (at, start), (at, end), (x, end)), colour[one.name], 1.6, one.carried, arrow=True))
+
+
+def _said(name: str, steps: Sequence[Step]) -> str:
+    """A temporary with its dimensions."""
+    return str(next(step.formula.target for step in steps if step.formula.output == name))
+
+
+__all__ = ["Edge", "edges", "flow", "steps_of"]

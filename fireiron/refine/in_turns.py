@@ -1,0 +1,43 @@
+"""Warpgroups issue their products one after the other: `turns` with the names of steps, on the split of a fused definition."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import ArgumentError, call_site
+from fireiron.language.tree import Refinement
+
+
+@attrs.frozen
+class InTurns(Refinement):
+    """The products from the step `first` to the step `last` of a turn of the loop are issued by one warpgroup after the other.
+
+    While a warpgroup does the steps between, matrix units work on what the others issued. In the first turn of a delayed loop those of
+    `first` are issued alone.
+    Legal on the split of a fused definition with a producer, where both steps are products that run by themselves (wgmma). Of one
+    warpgroup, and where TMA takes none of the loads, it changes nothing.
+    rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for turn i * warpgroups + w - 1; P(i); give on turn i * warpgroups + w; R(i)
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("split",)
+    first: str
+    last: str
+
+    def __attrs_post_init__(self) -> None:
+        for name in (self.first, self.last):
+            if not isinstance(name, str) or not name:
+                raise ArgumentError("turns: the names of two steps of the definition", got=name, legal='turns("s", "pv")', at=call_site())
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, turns=(self.first, self.last))
+
+    def __str__(self) -> str:
+        return f'turns("{self.first}", "{self.last}")'
+
+
+EXAMPLES = (InTurns("s", "pv"),)
+"""Any of the kind, which cannot be made without arguments."""
+
+__all__ = ["InTurns"]

@@ -1,0 +1,33 @@
+"""The load takes turns with another one in the slots of its ring: `share` on a load."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.language.tree import Refinement
+from fireiron.specs.operand import operand_name
+
+
+@attrs.frozen
+class Share(Refinement):
+    """The load fills slots of the ring that the load of `operand` has, in turns with it: no buffer of its own.
+
+    Of an iteration the first load's turn comes first, then that of each who shares, so a ring of `s` stages is `s` slots for all of them
+    together, of any number. Legal on a load to SH under the same split with `specialize` as that of `operand`, which stands above it, for
+    tiles of one shape, element type and layout; and all who share a ring do: where X and W are one, H shares X's and R shares W's.
+    rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    operand: Any = attrs.field(converter=operand_name)
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, shares=self.operand)
+
+    def __str__(self) -> str:
+        return f"share({self.operand!r})"
+
+
+__all__ = ["Share"]

@@ -1,0 +1,658 @@
+"""Cypress's experiments (PLDI 2025, section 5; Figures 13 and 14) on Hopper, its ratios beside ours, with one decision of a mapping changed at a time.
+
+    python perf/cypress.py FOLDER [--only gemm,batched,dual,row_sum,attention,causal] [--sizes 4096,6144,8192] [--lengths 512,1024,2048,4096,8192,16384]
+        [--rounds 4] [--regimes burst,busy] [--no-forms]
+    python perf/cypress.py FOLDER --page        no GPU: the page and the plots of what is there
+
+Halves, float32 inside, normal numbers; each kernel is compared with float64 first, on outputs that were NaN. Beside ours: cuBLAS, cuDNN, FlashAttention-2,
+and Triton by TMA and wgmma (`triton_tma.py`), restricted to mma.sync for the experiments `dual80`, `row_sum80` and `attention80`, whose kernels are
+those for sm_80 (there FlashAttention-2 is the peer). All contenders are measured once, then the best of each group in turns, in bursts and busy, and by the
+paper's method: the mean of 100 launches behind 5 (`published` in the files).
+The forms, which differ from the first in one decision, are measured at the first size (of attention: 4096). Kernels are compiled by other processes
+meanwhile. On an H200 about 25 seconds to begin with, 14 a problem with forms and 8 without. Writes `cypress-NAME.json` for each experiment, and of all
+that are there `cypress.md`; with `--page` a plot of each, too (`.svg`, with matplotlib).
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+from attention import WIDTH, by_kernel, by_torch, spec_of
+from attention import sets_of as attention_sets
+from fused import Contenders, Crew, best, error_of, say, sets_of
+from tabulate import tabulate
+
+from fireiron import Load, Split
+from fireiron.language.library import defaults, find
+from fireiron.refine.in_flight import InFlight
+from fireiron.refine.specialize import Specialize
+from fireiron.refine.stages import OwnStages
+from fireiron.strategies import attention, dual, gemm_row_sum, hopper, hopper_attention, hopper_batched
+
+TOKENS, BATCH = 16384, 16
+
+WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4, "bands": 8}
+SQUARE = {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4}
+TILES = {
+    "128x256": WIDE,
+    "128x256, stored at once": WIDE | {"chunk": 256, "stages": 3, "bands": 4},
+    "192x192": SQUARE,
+    "128x224": WIDE | {"bn": 224, "wn": 224, "chunk": 32, "bands": 4},
+}
+"""Of plain products: what is among the fastest on an H200."""
+
+MAPPINGS = {
+    "no producer": None,
+    "a block for each tile": {"blocks": 65536},
+    "3 stages": {"stages": 3},
+    "2 stages": {"stages": 2},
+    "clusters of 2": {"cm": 2},
+    "three consumer warpgroups (192x192)": SQUARE | {"chunk": 64},
+    "accumulators of 128 rows a warpgroup (128x128)": {"bn": 128, "wm": 128, "wn": 64, "stages": 6},
+}
+"""Of plain products: what differs from the first of the tiles; None: loads by all threads, in the order of the program."""
+
+
+def unspecialized(strategy):
+    """The mapping without a producer: all threads load, multiply and wait in turn."""
+    for at, kind in ((Split, InFlight), (Load, OwnStages), (Split, Specialize)):
+        places = [step for step in strategy.steps if isinstance(step, at) and any(isinstance(one, kind) for one in step.refinements)]
+        for step in places:
+            strategy = strategy.at(at, getattr(step, "operand", None)).unrefine(kind)
+    return strategy
+
+
+def forms_of(strategy, base, changes):
+    """Strategies by name: the base, and what differs from it."""
+    found = {"form as it is": strategy.with_(**base)}
+    for name, values in changes.items():
+        mapped = unspecialized(strategy) if values is None else strategy
+        known = mapped.tunables()
+        found[f"form {name}"] = mapped.with_(**{key: value for key, value in {**base, **(values or {})}.items() if key in known})
+    return found
+
+
+class Experiment:
+    """What is computed, by whom: `contenders` are how names begin and what they are called, ours first; `paper` is its figure, on an H100."""
+
+    name, title, paper = "", "", ""
+    contenders = (("ours", "Fireiron"), ("cuBLAS", "cuBLAS"), ("Triton", "Triton"))
+    target = "sm_90a"
+
+    @property
+    def groups(self):
+        """What contenders are called, by how their names begin."""
+        return dict(self.contenders)
+
+    def problems(self, options):
+        """Sizes, the first of which the forms are measured at."""
+        return options.sizes
+
+    def label(self, problem):
+        """In words."""
+        return f"{problem}^3"
+
+    def jobs(self, problem, forms):
+        """Pairs of strategies by name and their spec."""
+        raise NotImplementedError
+
+    def trial(self, problem, kernels):
+        """Contenders with ours and all others."""
+        raise NotImplementedError
+
+
+def drawn(*shape):
+    """Normal numbers in halves."""
+    import torch
+
+    return torch.randn(*shape, device="cuda").half()
+
+
+def like(*shape):
+    """Room for a result."""
+    import torch
+
+    return torch.empty(*shape, device="cuda", dtype=torch.half)
+
+
+class Gemm(Experiment):
+    """One product."""
+
+    name, title = "gemm", "E1: GEMM (Figure 13a)"
+    paper = "0.88 to 1.06 of cuBLAS, 1.05 to 1.11 of Triton"
+
+    def work(self, n):
+        return 2 * n**3
+
+    def jobs(self, n, forms):
+        found = {f"ours {name}": hopper.product.with_(**values) for name, values in TILES.items()}
+        return [(found | (forms_of(hopper.product, WIDE, MAPPINGS) if forms else {}), hopper.spec(n, n, n))]
+
+    def trial(self, n, kernels):
+        import torch
+        import triton_wgmma
+
+        from fireiron import matmul
+
+        count = sets_of(6 * n * n)
+        a, b, d = drawn(count, n, n), drawn(count, n, n), like(count, n, n)
+        found = Contenders(d, a[0].double() @ b[0].double())
+        chosen = matmul.kernel(a[0], b[0], d[0])
+        for name, kernel in {**kernels, "ours, what matmul takes": chosen}.items():
+            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=d[one]))
+        found.add("cuBLAS", lambda one: lambda: torch.matmul(a[one], b[one], out=d[one]))
+        for config in triton_wgmma.CONFIGS[-4:]:
+            found.add(f"Triton {config}", lambda one, c=config: triton_wgmma.launcher(a[one], b[one], d[one], c))
+        return found
+
+
+class Batched(Gemm):
+    """Stacks of products."""
+
+    name, title = "batched", f"E2: batched GEMM, {BATCH} matrices (Figure 13b)"
+    paper = "competitive with cuBLAS, slightly above at the largest size"
+
+    def problems(self, options):
+        return [one // 4 * 4 for one in options.stacks]
+
+    def label(self, n):
+        return f"{BATCH} x {n}^3"
+
+    def work(self, n):
+        return 2 * BATCH * n**3
+
+    def jobs(self, n, forms):
+        strategy = hopper_batched.strategy
+        found = {f"ours {name}": strategy.with_(**values) for name, values in TILES.items()}
+        return [(found | (forms_of(strategy, WIDE, MAPPINGS) if forms else {}), hopper_batched.spec(n, n, n, BATCH))]
+
+    def trial(self, n, kernels):
+        import torch
+        import triton_tma
+
+        count = sets_of(6 * BATCH * n * n)
+        a, b, d = drawn(count, BATCH, n, n), drawn(count, BATCH, n, n), like(count, BATCH, n, n)
+        found = Contenders(d, torch.stack([left.double() @ right.double() for left, right in zip(a[0], b[0], strict=True)]))
+        for name, kernel in kernels.items():
+            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=d[one]))
+        found.add("cuBLAS", lambda one: lambda: torch.matmul(a[one], b[one], out=d[one]))
+        for tiles in triton_tma.STACKS:
+            found.add(f"Triton {tiles}", lambda one, t=tiles: triton_tma.batched(a[one], b[one], d[one], t))
+        return found
+
+
+class Dual(Experiment):
+    """Two products of one factor."""
+
+    name, title = "dual", "E3: dual GEMM, A·B1 + A·B2 (Figure 13c)"
+    paper = "1.36 to 1.40 of Triton"
+    contenders = (("ours", "Fireiron"), ("cuBLAS", "two of cuBLAS"), ("Triton", "Triton"), ("torch.compile", "torch.compile"))
+
+    def work(self, n):
+        return 4 * n**3
+
+    def jobs(self, n, forms):
+        base = dual.hopper
+        found = {"ours": {}, "ours depth 4": {"depth": 4}, "ours bk 32": {"bk": 32, "stages": 4, "depth": 4}}
+        mappings = {
+            "no producer": None,
+            "a block for each tile": {"blocks": 65536},
+            "no ring of A's own (2 stages of each)": {"depth": 2},
+            "a wait for each product": {"fly": 0},
+            "128x128": {"bn": 128, "stages": 4, "depth": 4},
+        }
+        strategies = {name: base.with_(**values) for name, values in found.items()}
+        return [(strategies | (forms_of(base, {}, mappings) if forms else {}), dual.spec(n, n, n))]
+
+    def tensors(self, n):
+        """`(a, both, d)`, of all sets."""
+        count = sets_of(8 * n * n)
+        return drawn(count, n, n), drawn(count, 2, n, n), like(count, n, n)
+
+    def trial(self, n, kernels):
+        import torch
+        import triton_tma
+
+        a, both, d = self.tensors(n)
+        found = Contenders(d, a[0].double() @ (both[0, 0].double() + both[0, 1].double()))
+        for name, kernel in kernels.items():
+            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], both[one, 0], both[one, 1], out=d[one]))
+        found.add("cuBLAS", lambda one: lambda: torch.matmul(a[one], both[one, 0], out=d[one]).addmm_(a[one], both[one, 1]))
+        compiled = torch.compile(lambda a, left, right: a @ left + a @ right)
+        found.add("torch.compile", lambda one: lambda: compiled(a[one], both[one, 0], both[one, 1]), returned=True)
+        for tiles in triton_tma.DUALS:
+            found.add(f"Triton {tiles}", lambda one, t=tiles: triton_tma.dual(a[one], both[one], d[one], t))
+        return found
+
+
+class RowSum(Experiment):
+    """A product and the sums of the rows of its first factor."""
+
+    name, title = "row_sum", "E4: GEMM + row sum of A (Figure 13d)"
+    contenders = (
+        ("ours", "Fireiron"),
+        ("cuBLAS alone", "cuBLAS, the product alone"),
+        ("cuBLAS + torch.sum", "cuBLAS + torch.sum"),
+        ("Triton, first", "Triton, first column of programs"),
+        ("Triton, all", "Triton, all programs"),
+        ("torch.compile", "torch.compile"),
+    )
+    paper = "2.02 to 2.18 of Triton"
+
+    def work(self, n):
+        return 2 * n**3
+
+    def jobs(self, n, forms):
+        base = gemm_row_sum.hopper
+        strategies = {name: base.with_(**values) for name, values in {"ours": {}, "ours 3 stages": {"stages": 3}}.items()}
+        mappings = {"no producer": None, "a block for each tile": {"blocks": 65536}, "3 stages": {"stages": 3}, "2 stages": {"stages": 2}}
+        strategies |= forms_of(base, {}, mappings) if forms else {}
+        for name in IN_SHARED if forms else ():
+            if hasattr(gemm_row_sum, name):
+                strategies["form sums in shared memory"] = getattr(gemm_row_sum, name)
+        return [(strategies, gemm_row_sum.spec(n, n, n))]
+
+    def tensors(self, n):
+        """`(a, b, outputs)`, of all sets."""
+        import torch
+
+        count = sets_of(6 * n * n)
+        d, y = like(count, n, n), torch.empty(count, n, device="cuda")
+        return drawn(count, n, n), drawn(count, n, n), [(d[one], y[one]) for one in range(count)]
+
+    def trial(self, n, kernels):
+        import torch
+        import triton_tma
+
+        a, b, outputs = self.tensors(n)
+        found = Contenders(outputs, (a[0].double() @ b[0].double(), a[0].double().sum(1)))
+        for name, kernel in kernels.items():
+            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=outputs[one]))
+
+        def two(one):
+            d, y = outputs[one]
+            return lambda: (torch.matmul(a[one], b[one], out=d), torch.sum(a[one], 1, dtype=torch.float32, out=y))
+
+        found.add("cuBLAS + torch.sum", two)
+        compiled = torch.compile(lambda a, b: (a @ b, a.sum(1, dtype=torch.float32)))
+        found.add("torch.compile", lambda one: lambda: compiled(a[one], b[one]), returned=True)
+        for tiles in triton_tma.SUMS:
+            for every in (True, False):
+                title = f"Triton, {'all' if every else 'first'} {tiles}"
+                found.add(title, lambda one, t=tiles, e=every: triton_tma.row_sum(a[one], b[one], *outputs[one], t, e))
+        # the product alone writes one of the two outputs: it is compared by itself
+        alone = Contenders([one[0] for one in outputs], found.wanted[0])
+        alone.add("cuBLAS alone", lambda one: lambda: torch.matmul(a[one], b[one], out=outputs[one][0]))
+        found.calls |= alone.calls
+        return found
+
+
+IN_SHARED = ("in_shared", "hopper_shared", "shared")
+"""What the strategy may be called whose sums are in shared memory: the mapping by which the paper gets Triton's speed."""
+
+
+class Attention(Experiment):
+    """Attention forward, heads of 128."""
+
+    name, title, causal, d = "attention", "E5, E6: attention, heads of 128, 16384 tokens (Figure 14)", False, 128
+    paper = "the second's form 0.87 to 1.06 of ThunderKittens, the third's 0.80 to 0.98 of FlashAttention-3"
+    contenders = (
+        ("FA3", "Fireiron, FlashAttention-3's form"),
+        ("FA2", "Fireiron, FlashAttention-2's form"),
+        ("cuDNN", "cuDNN"),
+        ("FlashAttention-2", "FlashAttention-2"),
+        ("Triton", "Triton"),
+    )
+
+    def problems(self, options):
+        return sorted(options.lengths, key=lambda one: one != 4096)
+
+    def label(self, length):
+        return f"length {length}{', causal' * self.causal}"
+
+    def work(self, length):
+        return 4 * TOKENS * length * WIDTH // (2 if self.causal else 1)
+
+    def jobs(self, length, forms):
+        made, rows = attention.definition(causal=self.causal), hopper_attention.by_rows
+        slack = attention.definition(causal=self.causal, slack=8)
+        found = {"FA2": rows(made, delayed=False), "FA3": rows(made)}
+        for delayed in (False, True) if forms else ():
+            found |= {f"form FA{2 + delayed} {name}": one for name, one in self.forms(made, delayed).items()}
+        stays = {"FA3 maxima that stay": rows(slack), "FA3 maxima that stay, queries in registers": rows(slack, held=True)}
+        if self.causal:
+            stays["FA3 maxima that stay, blocks that stay"] = rows(slack, held=True, stays=True)
+        return [(one, spec_of(length, self.d, self.causal, TOKENS, number)) for one, number in ((found, 0), (stays, 8))]
+
+    def forms(self, made, delayed):
+        """Strategies that differ from the form in one decision, by name."""
+        base = hopper_attention.by_rows(made, delayed=delayed)
+        found = {
+            "as it is": base,
+            "three consumer warpgroups (192x80)": base.with_(bm=192, bn=80),
+            "three consumer warpgroups (192x64)": base.with_(bm=192, bn=64),
+            "128x64, 3 stages": base.with_(bn=64, stages=3),
+            "128x64, 2 stages": base.with_(bn=64),
+            "no producer": unspecialized(base),
+        }
+        if not delayed:
+            found["1 stage"] = base.with_(stages=1)
+        if self.causal:
+            found["blocks that stay"] = hopper_attention.by_rows(made, delayed=delayed, stays=True)
+        else:
+            found["a block for each tile"] = base.with_(blocks=65536)
+        return found
+
+    def trial(self, length, kernels):
+        import triton_tma
+
+        sets = attention_sets(length, self.d, TOKENS)
+        found = Contenders([one[3] for one in sets], errors(sets[0], self.causal))
+        for name, kernel in kernels.items():
+            found.add(name, lambda one, kernel=kernel: by_kernel(kernel, sets[one]))
+        for name, backend in (("cuDNN", "CUDNN_ATTENTION"), ("FlashAttention-2", "FLASH_ATTENTION")):
+            found.add(name, lambda one, backend=backend: by_torch(backend, self.causal, sets[one]), returned=True)
+        for tiles in triton_tma.HEADS if self.target == "sm_90a" else ():
+            found.add(f"Triton {tiles}", lambda one, t=tiles: triton_tma.heads(*sets[one], self.causal, t))
+        return found
+
+
+class Causal(Attention):
+    """The same under a mask."""
+
+    name, title, causal = "causal", "E5, E6: attention under a causal mask, heads of 128, 16384 tokens (Figure 14)", True
+
+
+def errors(arrays, causal):
+    """The error of a result: of the first, the middle and the last head against float64."""
+    import torch
+
+    q, k, v, _ = arrays
+    b, h, length, d = q.shape
+    chosen = ((0, 0), (b // 2, h // 2), (b - 1, h - 1))
+    places = torch.arange(length, device=q.device)
+    wanted = []
+    for batch, head in chosen:
+        keys, values = k[batch, head].double(), v[batch, head].double()
+        parts = []
+        for rows in q[batch, head].double().split(2048):
+            scores = rows @ keys.T * d**-0.5
+            if causal:
+                first = sum(map(len, parts))
+                scores.masked_fill_(places[None] > places[first : first + len(rows), None], -math.inf)
+            parts.append(scores.softmax(-1) @ values)
+        wanted.append(torch.cat(parts))
+    return lambda found: error_of([found[one] for one in chosen], wanted)
+
+
+class Dual80(Dual):
+    """The same by instructions up to sm_80, beside Triton restricted to them."""
+
+    name, title, target = "dual80", "E3 by mma.sync: dual GEMM", "sm_90"
+    paper = ""
+    contenders = (("ours", "Fireiron, mma.sync"), ("Triton", "Triton, mma.sync"))
+
+    def jobs(self, n, forms):
+        found = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"ahead": 1})
+        return [({f"ours {values}": dual.strategy.with_(**values) for values in found}, dual.spec(n, n, n))]
+
+    def trial(self, n, kernels):
+        from fused_peers import duals, products
+        from peers import CONFIGS
+
+        a, both, d = self.tensors(n)
+        found = Contenders(d, a[0].double() @ (both[0, 0].double() + both[0, 1].double()))
+        for name, kernel in kernels.items():
+            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], both[one, 0], both[one, 1], out=d[one]))
+        for config in CONFIGS:
+            found.add(
+                f"Triton {config}",
+                lambda one, c=config: products(duals, (a[one], both[one, 0], both[one, 1], d[one]), d[one], c, True),
+            )
+        return found
+
+
+class RowSum80(RowSum):
+    """The same by instructions up to sm_80, beside Triton restricted to them."""
+
+    name, title, target = "row_sum80", "E4 by mma.sync: GEMM + row sum of A", "sm_90"
+    paper = ""
+    contenders = (("ours", "Fireiron, mma.sync"), ("Triton", "Triton, mma.sync"))
+
+    def jobs(self, n, forms):
+        found = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"ahead": 1})
+        return [({f"ours {values}": gemm_row_sum.strategy.with_(**values) for values in found}, gemm_row_sum.spec(n, n, n))]
+
+    def trial(self, n, kernels):
+        from fused_peers import products, sums
+        from peers import CONFIGS
+
+        a, b, outputs = self.tensors(n)
+        found = Contenders(outputs, (a[0].double() @ b[0].double(), a[0].double().sum(1)))
+        for name, kernel in kernels.items():
+            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=outputs[one]))
+        for config in CONFIGS:
+            found.add(f"Triton {config}", lambda one, c=config: products(sums, (a[one], b[one], *outputs[one]), outputs[one][0], c, True))
+        return found
+
+
+class Attention80(Attention):
+    """The library's kernel of instructions up to sm_80."""
+
+    name, title, target = "attention80", "E5, E6 by mma.sync: attention, heads of 128", "sm_90"
+    paper = ""
+    contenders = (("ours", "Fireiron, mma.sync"), ("FlashAttention-2", "FlashAttention-2"), ("cuDNN", "cuDNN (wgmma)"))
+
+    def jobs(self, length, forms):
+        spec = spec_of(length, self.d, self.causal, TOKENS)
+        name, values = defaults(spec, "sm_90")[0]
+        return [({f"ours {name}": find(name).strategy.with_(**values)}, spec)]
+
+
+EXPERIMENTS = {one.name: one() for one in (Gemm, Batched, Dual, RowSum, Attention, Causal, Dual80, RowSum80, Attention80)}
+FIRST = ("gemm", "batched", "dual", "row_sum", "attention", "causal")
+
+
+def published(calls):
+    """Microseconds by name, by the paper's method: the mean of 100 launches behind 5, one contender behind the other."""
+    import torch
+
+    found = {}
+    for name, launches in calls.items():
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for number in range(105):
+            if number == 5:
+                first.record()
+            launches[number % len(launches)]()
+        last.record()
+        torch.cuda.synchronize()
+        found[name] = first.elapsed_time(last) * 10
+    return found
+
+
+def measured(experiment, problem, kernels, options):
+    """The times of a problem, by regime."""
+    found = experiment.trial(problem, kernels)
+    say(f"{experiment.name} {experiment.label(problem)}: {len(found.calls)} contenders are right")
+    forms = [name for name in found.calls if name.startswith("form ")]
+    times = {}
+    for regime in options.regimes:
+        first, times[regime] = found.times(options.rounds, (*experiment.groups, *forms), regime=regime)
+        times.setdefault("first", first)
+    times["published"] = published({name: found.calls[name] for name in times[options.regimes[0]]})
+    return {"problem": experiment.label(problem), "work": experiment.work(problem), "us": times}
+
+
+def run(options):
+    """Measure, and store after each problem."""
+    crew = Crew()
+    jobs = {}
+    for name in options.only:
+        experiment = EXPERIMENTS[name]
+        for number, problem in enumerate(experiment.problems(options)):
+            jobs[name, problem] = {}
+            for strategies, spec in experiment.jobs(problem, options.forms and number == 0):
+                jobs[name, problem] |= crew.begin(strategies, spec, experiment.target)
+    from fireiron.measure.timing import environment
+
+    kept = {}
+    for (name, problem), begun in jobs.items():
+        import torch
+
+        kernels = crew.kernels(begun)
+        kept.setdefault(name, []).append(measured(EXPERIMENTS[name], problem, kernels, options))
+        torch.cuda.empty_cache()
+        saved = {"environment": environment(), "measured": kept[name]}
+        Path(options.folder, f"cypress-{name}.json").write_text(json.dumps(saved, indent=1) + "\n")
+
+
+# ---------------------------------------------------------------------------------------------- the page
+
+
+def saved(folder):
+    """What was measured, by experiment."""
+    found = {name: Path(folder, f"cypress-{name}.json") for name in EXPERIMENTS}
+    return {name: json.loads(path.read_text())["measured"] for name, path in found.items() if path.exists()}
+
+
+def ratios(experiment, rows, regime):
+    """By group: each problem's ratio of its time by our best."""
+    ours = next(iter(experiment.groups))
+    found = {}
+    for start in list(experiment.groups)[1:]:
+        pairs = [(best(row["us"].get(regime, {}), start)[0], best(row["us"].get(regime, {}), ours)[0]) for row in rows]
+        found[start] = [other / us if other and us else None for other, us in pairs]
+    return found
+
+
+REGIMES = ("burst", "busy", "published")
+
+
+def table(experiment, rows):
+    """Problems: our speed, and the ratios in bursts, in parentheses busy and by the paper's method."""
+    ours = next(iter(experiment.groups))
+    heads = ["problem", "TFLOP/s", "by", *(f"of {title}" for title in list(experiment.groups.values())[1:])]
+    by_regime = {regime: ratios(experiment, rows, regime) for regime in REGIMES}
+    lines = []
+    for number, row in enumerate(rows):
+        us, name = best(row["us"]["burst"], ours)
+        cells = []
+        for start in list(experiment.groups)[1:]:
+            burst, *others = ((regime, by_regime[regime][start][number]) for regime in REGIMES)
+            said = ", ".join(f"{regime} {one:.3f}" for regime, one in others if one)
+            cells.append("" if burst[1] is None else f"{burst[1]:.3f}" + (f" ({said})" if said else ""))
+        lines.append([row["problem"], f"{row['work'] / us / 1e6:.0f}" if us else "", name, *cells])
+    return tabulate(lines, heads, tablefmt="github", disable_numparse=True)
+
+
+def worth(rows):
+    """Forms: the speed of each by that of the first of its kind, in bursts and busy."""
+    lines = []
+    for row in rows:
+        times = row["us"]["burst"]
+        for name in (one for one in times if one.startswith("form ")):
+            start = next((one for one in ("form FA2 ", "form FA3 ") if name.startswith(one)), "form ")
+            base = f"{start}as it is"
+            speeds = [row["us"].get(regime, {}) for regime in ("burst", "busy")]
+            found = [one[base] / one[name] if base in one and name in one else None for one in speeds]
+            lines.append([name.removeprefix("form "), row["problem"], times[name], row["work"] / times[name] / 1e6, *found])
+    heads = ("mapping", "problem", "us", "TFLOP/s", "of the first", "busy")
+    return tabulate(lines, heads, tablefmt="github", floatfmt=("", "", ".1f", ".0f", ".3f", ".3f")) if lines else ""
+
+
+def span(values):
+    """From the least to the greatest."""
+    values = [one for one in values if one]
+    return f"{min(values):.2f} to {max(values):.2f}" if values else "not measured"
+
+
+def page(results):
+    """The whole page as Markdown."""
+    parts = [
+        "# Cypress's experiments, its figures and ours",
+        "Written by `python perf/cypress.py FOLDER --page` from the files beside it. A ratio is the other's time by ours, in bursts; in parentheses busy, and as the paper measures (published): the mean of 100 launches behind 5.",
+    ]
+    everyone = {"expert": [], "Triton": []}
+    for name, rows in results.items():
+        experiment = EXPERIMENTS[name]
+        parts += [f"## {experiment.title}"]
+        beside = ratios(experiment, rows, "burst")
+        said = [f"The paper (H100): {experiment.paper}"] if experiment.paper else []
+        said += [f"ours: {span(values)} times {experiment.groups[start]}" for start, values in beside.items()]
+        parts += ["; ".join(said) + ".", table(experiment, rows)]
+        if text := worth(rows):
+            parts += ["What differs from the first in one decision:", text]
+        if name in FIRST:
+            for start, values in beside.items():
+                everyone["Triton" if start.startswith("Triton") else "expert"] += values if start not in ("torch.compile", "FA2") else []
+    if everyone["expert"]:
+        parts.append(
+            f"All: {span(everyone['expert'])} times the libraries (the paper: 0.80 to 1.09 of expert code), {span(everyone['Triton'])} times Triton (0.99 to 2.18)."
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def plot(experiment, rows, path):
+    """Bars: TFLOP/s of each group at each problem; below, of the forms."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    forms = [(name, row["work"] / us / 1e6) for row in rows for name, us in row["us"]["burst"].items() if name.startswith("form ")]
+    figure, axes = pyplot.subplots(2 if forms else 1, 1, figsize=(7.5, 3.2 + 0.24 * len(forms) + bool(forms)), squeeze=False,
+                                   height_ratios=[3.0, 0.24 * len(forms) + 0.8] if forms else [1])  # fmt: skip
+    top = axes[0][0]
+    width = 0.8 / len(experiment.groups)
+    for place, (start, title) in enumerate(experiment.groups.items()):
+        speeds = [(row["work"] / us / 1e6 if (us := best(row["us"]["burst"], start)[0]) else 0) for row in rows]
+        top.bar([number + place * width for number in range(len(rows))], speeds, width, label=title, color=COLOURS[place])
+    top.set_xticks([number + 0.4 - width / 2 for number in range(len(rows))], [row["problem"] for row in rows], fontsize=7)
+    top.set_ylabel("TFLOP/s")
+    top.set_title(experiment.title, fontsize=9)
+    top.legend(fontsize=6, loc="lower right")
+    if forms:
+        low = axes[1][0]
+        low.barh([name.removeprefix("form ") for name, _ in forms][::-1], [speed for _, speed in forms][::-1], color=COLOURS[0])
+        low.tick_params(labelsize=7)
+        low.set_xlabel("TFLOP/s")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
+
+
+def written(folder, plots):
+    """The page, and the plots, of what is there."""
+    results = {name: sorted(rows, key=lambda row: row["work"]) for name, rows in saved(folder).items()}
+    text = page(results)
+    print(text, flush=True)
+    Path(folder, "cypress.md").write_text(text)
+    for name, rows in results.items() if plots else ():
+        plot(EXPERIMENTS[name], rows, Path(folder, f"cypress-{name}.svg"))
+
+
+def main():
+    numbers = lambda text: [int(one) for one in text.split(",")]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(FIRST))
+    parser.add_argument("--sizes", type=numbers, default=[4096, 6144, 8192])
+    parser.add_argument("--stacks", type=numbers, default=[1024, 2048, 4096], help="sizes of the matrices of a stack")
+    parser.add_argument("--lengths", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--regimes", type=lambda text: text.split(","), default=["burst", "busy"])
+    parser.add_argument("--no-forms", dest="forms", action="store_false")
+    parser.add_argument("--page", action="store_true", help="measure nothing")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if not options.page:
+        run(options)
+    written(options.folder, options.page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""`share`: loads that take turns in the slots of one ring, in the text, in the simulator, in faults that are planted, and refused."""
+
+import random
+
+import numpy as np
+import pytest
+from printed_text import COMPILER, HostProgram, Printed
+from ringed import TARGET, dropped, errors, halves, ring_faults, roles_of, with_changed
+from test_rings import is_harmless
+from test_rings_by_users import U, V, given, outcome, pair, turns_of, wanted
+
+from fireiron import *
+from fireiron import ir
+from fireiron.values.notation import parse_tensor, tensor_text
+
+BOTH = (("C", "A"), ("E", "B"))
+"""C takes turns with A, E with B."""
+
+AFTER = ["full a k * 2 + 1", *V[1:]]
+FIRST = ["full a k * 2", *U[1:]]
+
+
+def test_one_ring_has_the_turns_of_both():
+    """Of so many slots as `pipeline` says for all together, of any number; no buffers but A's and B's."""
+    kernel = pair("u v low", stages=3, shares=BOTH).program(TARGET).ir
+    assert [(ring.buffers, ring.stages) for ring in kernel.rings] == [(("a_sh", "b_sh"), 3)]
+    assert {one.name for one in kernel.buffers if one.memory.of_block} == {"a_sh", "b_sh", "store_u_sh"}
+    assert kernel.shared_bytes < pair("u v low", stages=2).program(TARGET).ir.shared_bytes
+    consumers, producer = roles_of(kernel)
+    assert [str(one.number) for one in ir.statements(producer.body) if isinstance(one, ir.Acquire)] == ["k * 2", "k * 2 + 1"]
+    assert not [one for one in ir.statements(consumers.body) if isinstance(one, ir.Exec) and one.ring]
+
+
+@pytest.mark.parametrize(
+    ("order", "stages", "in_flight", "found"),
+    [
+        ("u v", 4, 0, [*FIRST, "wait 0", "empty a k * 2", *AFTER, "wait 0", "empty a k * 2 + 1"]),
+        ("u v", 3, 1, [*FIRST, "wait 1", "empty a k * 2 - 1 later", *AFTER, "wait 1", "empty a k * 2"]),
+        ("u v low high", 2, None, [*FIRST, *AFTER, "wait 1", "empty a k * 2", "do u", "wait 0", "empty a k * 2 + 1", "do v"]),
+    ],
+)
+def test_slots_are_given_back_one_by_one(order, stages, in_flight, found):
+    body, _ = turns_of(pair(order, stages=stages, shares=BOTH, in_flight=in_flight).program(TARGET))
+    assert body == found
+
+
+RIGHT = {
+    "three stages, tiles": pair("u low v", (192, 64, 192), blocks=2, stages=3, shares=BOTH),
+    "two stages": pair("u v low high", stages=2, shares=BOTH, rows=128),
+    "one later": pair("u v", (192, 64, 192), blocks=2, stages=3, shares=BOTH, in_flight=1),
+}
+
+
+@pytest.mark.parametrize("name", ["three stages, tiles", *(pytest.param(name, marks=pytest.mark.night) for name in RIGHT)])
+def test_kernels_are_right(name):
+    program = RIGHT[name].program(TARGET)
+    assert errors(program.ir) == []
+    arrays = given(program.spec)
+    assert {outcome(program.ir, arrays, wanted(program.spec, arrays), order) for order in (None, 1)} == {"right"}
+
+
+@pytest.mark.night
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_the_printed_text_on_a_cpu(tmp_path):
+    program = RIGHT["three stages, tiles"].program(TARGET)
+    arrays = given(program.spec)
+    made = HostProgram([Printed.of(program)], tmp_path).run(0, arrays, {}, 1)
+    assert all(np.allclose(made[name], value, rtol=1e-2) for name, value in wanted(program.spec, arrays).items())
+
+
+@pytest.mark.parametrize(
+    ("which", "count"), [("three stages, tiles", 4), *(pytest.param(name, 400, marks=pytest.mark.night) for name in RIGHT)]
+)
+def test_faults_are_found_by_both(which, count):
+    """Turns left out, moved or given back too early, of the one ring that both fill."""
+    kernel = RIGHT[which].program(TARGET).ir
+    arrays = given(kernel.spec)
+    expected = wanted(kernel.spec, arrays)
+    fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.reach is ir.Reach.REGISTERS]
+    spare = with_changed(kernel, lambda one: one is fences[1], 0, dropped).body  # of registers that nobody touched since the last one
+    found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and faulty.body != spare]
+    assert len(found) > 30
+    for name, faulty in random.Random(5).sample(found, min(count, len(found))):
+        assert errors(faulty), f"the race check misses {name}"
+        assert any(outcome(faulty, arrays, expected, one) != "right" for one in (None, 3)), f"the simulator misses {name}"
+
+
+# ---------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shares": (("C", "E"), ("E", "B"))}, "share('E'): no load to SH above this one has made a buffer of that operand"),
+        ({"shares": (("B", "A"),)}, "share: a_sh, b_sh are used together"),
+        (
+            {"shares": (("C", "A"),)},
+            "share: c_sh, e_sh are used together, so they have turns together, each in slots of another buffer of one ring",
+        ),
+        ({"shares": (("C", "A"), ("E", "A"))}, "share: c_sh, e_sh are used together"),
+        ({"shares": BOTH, "stages": 1}, "share: each iteration has 2 turns in the slots of a_sh, b_sh"),
+        ({"shares": (("C", "B"),), "rows": 128}, "share('B'): a slot holds one kind of tile"),
+    ],
+)
+def test_refused(options, said):
+    with pytest.raises(DecompositionError) as caught:
+        _ = pair("u v low", **options).program(TARGET).ir
+    assert str(caught.value).startswith(said)
+
+
+def test_a_ring_is_needed():
+    """Threads that copy have no ring; and registers nobody shares."""
+    plain = MatMul.split(64).pipeline(2).load(A, SH, Move.coalesced(8).done()).load(B, SH, Move.coalesced(8).done()).share(A)
+    chain = MatMul.tile(64, 64).to(Block).then(plain).tile(8, 4).to(Thread).tile(1, 1).split(1).done()
+    with pytest.raises(DecompositionError, match="share: no producer fills b_sh in turns"):
+        _ = chain(halves(64, 64, 128)).program(TARGET).stages["pipeline"]
+    chain = MatMul.tile(64, 64).to(Block).load(A, SH, Move.done()).load(B, RF, Move.done()).share(A).done()
+    with pytest.raises(DecompositionError, match="share would change nothing for registers"):
+        _ = chain(halves(64, 64, 64)).program(TARGET).tree
+
+
+def test_texts():
+    """Of a strategy, which says what it was made by, and of a tensor, which can be read again."""
+    assert ".load(C, SH, Move.done()).share('A')" in str(pair("u v", shares=BOTH)).replace("\n", "").replace("  ", "")
+    tensor = parse_tensor("%h_sh:[64,64].fp16.SH{free, shares=x_sh}")
+    assert tensor.shares == "x_sh" and parse_tensor(tensor_text(tensor)) == tensor

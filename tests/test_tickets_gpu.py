@@ -1,0 +1,87 @@
+"""Tiles from a counter on a GPU: launches one after the other, beside each other, and in CUDA graphs give the same, bit by bit."""
+
+import pytest
+from ringed import halves, product
+
+from fireiron import *
+from fireiron.gpu import launch
+from fireiron.strategies import attention, hopper_attention
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+]
+
+
+@pytest.fixture
+def torch():
+    found = pytest.importorskip("torch", reason="needs PyTorch")
+    if not found.cuda.is_available() or not launch.device_arch().startswith("sm_90"):
+        pytest.skip("needs PyTorch for CUDA, and Hopper")
+    found.manual_seed(0)
+    return found
+
+
+@pytest.fixture
+def calls(torch):
+    """Two prepared launches of a causal kernel with their outputs, and what these are after a launch of each alone."""
+    made = attention.definition(causal=True, slack=8)
+    kernel = hopper_attention.by_rows(made, held=True, dynamic=True)(hopper_attention.spec(1024, 1024, 128, heads=16, batch=4, made=made))
+    kernel, found = kernel.compile("sm_90a"), []
+    for _ in range(2):
+        q, out = (torch.randn(4, 1024, 16, 1, 128, device="cuda").half() for _ in range(2))
+        k, v = (torch.randn(4, 1024, 16, 128, device="cuda").half() for _ in range(2))
+        call = kernel.prepare(q, k, v, 128**-0.5, out=out)
+        call()
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            *(one.flatten(2, -2).transpose(1, 2) for one in (q, k, v)), is_causal=True
+        )
+        assert float((out[:, :, :, 0].transpose(1, 2).float() - expected.float()).norm() / expected.float().norm()) < 2e-3
+        found.append((call, out, out.clone()))
+    return found
+
+
+def require_same(torch, calls):
+    """The outputs are what they were, and are cleared for the next time."""
+    torch.cuda.synchronize()
+    for _, out, expected in calls:
+        assert torch.equal(out, expected)
+        out.fill_(float("nan"))
+    torch.cuda.synchronize()
+
+
+def test_one_after_the_other_and_beside_each_other(torch, calls):
+    require_same(torch, calls)
+    streams = [torch.cuda.Stream() for _ in calls]
+    for _ in range(20):
+        for (call, *_), stream in zip(calls, streams, strict=True):
+            call()
+            call(stream=stream)
+        require_same(torch, calls)
+
+
+def test_in_graphs_beside_each_other_and_an_ordinary_launch(torch, calls):
+    graphs, streams = [], [torch.cuda.Stream() for _ in calls]
+    for call, *_ in calls:
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            call()
+            call()
+    require_same(torch, calls)
+    for _ in range(20):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        calls[0][0]()
+        require_same(torch, calls)
+
+
+def test_a_product_of_sizes_known_at_run_time(torch):
+    """Fewer tiles than blocks, and many more."""
+    spec = halves(sym("M", multiple_of=8), sym("N", multiple_of=8), 256)
+    kernel = product((128, 128, 64), (64, 128), blocks=132, dynamic=True)(spec).compile("sm_90a")
+    for m, n in ((256, 128), (4096, 3992)):
+        a, b = torch.randn(m, 256, device="cuda").half(), torch.randn(256, n, device="cuda").half()
+        expected = (a.float() @ b.float()).half()
+        for _ in range(3):
+            assert float((kernel(a, b).float() - expected.float()).abs().max()) < 0.1
