@@ -24,10 +24,20 @@ DYNAMIC = tuple(
     {"slack": 8, "dynamic": True, **one} for one in ({"held": True}, {"held": True, "together": 4}, {"held": True, "together": 16}, {})
 )
 VALUES = {
-    64: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "stays": True}, *DYNAMIC),
-    128: ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 80}, {"slack": 8, "held": True, "stays": True}, *DYNAMIC),
+    64: (
+        {"slack": 8, "held": True},
+        {"slack": 8, "bm": 192, "bn": 128},
+        {"slack": 8, "turns": True, "bm": 256, "bn": 64},
+        {"slack": 8, "held": True, "stays": True},
+        {"slack": 8, "dynamic": True, "turns": True, "bm": 256, "bn": 64, "together": 16},
+        {"slack": 8, "dynamic": True, "turns": True, "bm": 192, "bn": 128, "together": 16},
+        *DYNAMIC,
+    ),
+    128: ({"slack": 8}, {"slack": 8, "held": True, "chunk": 128}, {"slack": 8, "held": True, "stays": True}, *DYNAMIC),
 }
 """What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables; `stays` and `dynamic` under a mask."""
+
+FORMS = ("delayed", "held", "stays", "dynamic", "turns")
 
 LARGE = (4096, 6144, 8192)
 
@@ -49,7 +59,7 @@ LAYERS = (8192, 128, 20)
 def kernel_of(length, d, causal, tokens, values):
     """A compiled kernel for attention; None where it is refused."""
     given = dict(values)
-    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in ("delayed", "held", "stays", "dynamic") if name in given}
+    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in FORMS if name in given}
     if causal:
         given.pop("blocks", None)
     try:

@@ -357,8 +357,19 @@ MUTANTS = [
     *mutants(
         "lower/specialize.py",
         "test_rings_by_users",
-        ("turns of several lists", "stage = None if fill.ring not in self.several else", "stage = None if True else"),
-        ("the stage of an access", "and stage in (None, access.copy)", ""),
+        ("turns of several lists", "if fill.ring in self.several else None", "if False else None"),
+        ("the stage of an access", "and (stage is None or same(stage, access.copy))", ""),
+    ),
+    *mutants(
+        "lower/specialize.py",
+        "test_hopper_attention",
+        ("the next turn of a stage", "end = min(later, default=len(body))", "end = len(body)"),
+        ("what stands under a condition", "statement.extent.low <= 0 and statement.extent.high <= 1", "False"),
+    ),
+    *mutants(
+        "decomp/behind.py",
+        "test_fused_masks",
+        ("other dimensions", "one.index != self.targets[one.tensor].index", "False"),
     ),
     *mutants(
         "lower/pipeline.py",

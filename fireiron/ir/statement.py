@@ -91,8 +91,10 @@ class Instruction(Protocol):
         """The CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
         ...
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, or the fence of registers that they need."""
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, the fence of registers that they need, or in front of
+        a loop for the registers that it holds.
+        """
         ...
 
 

@@ -59,20 +59,20 @@ class _Rotate:
 
     def __init__(self, kernel: Kernel) -> None:
         self.taken = taken_names(kernel)
-        self.fetched = {one.fetched.tile for one in statements(kernel.body) if isinstance(one, For) and one.fetched is not None}
 
     def rotated(self, body: Sequence[Stmt], names: Values) -> tuple[Stmt, ...]:
         """A statement list; a loop that is rotated brings its first and its last turn along. `names` are those in front of the list."""
         found: list[Stmt] = []
         known = dict(names)
         for statement in body:
-            if isinstance(statement, Let) and statement.var.name not in self.fetched:  # of which the range alone is known
+            if isinstance(statement, Let):
                 known[statement.var] = statement.value.substitute(known)
             if statement.children:
                 statement = statement.rebuilt(tuple(self.rotated(child, known) for child in statement.children))
             if isinstance(statement, For) and statement.delay:
                 runs = max(statement.extent.low, statement.extent.substitute(known).low) > 0
-                found += self._loop(attrs.evolve(statement, delay=()), *statement.delay, runs)
+                step, behind = statement.delay
+                found += self._loop(attrs.evolve(statement, delay=()), step, behind, runs)
             else:
                 found.append(statement)
         return tuple(found)
