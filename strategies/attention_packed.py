@@ -13,7 +13,7 @@ low[t,m] <= n < high[t,m]; what queries of a tile see lies in begin[t] <= n < en
 see inner[t] <= n < outer[t], so that blocks in there are not masked. A query that sees none is 0. All are int32: `ranges` makes low and
 high of the offsets of sequences, under a causal mask and in a window, or not, `of_tiles` the others; `attend` launches.
 
-`hopper` is by TMA, rings and wgmma, with a producer.
+`hopper` is by TMA, rings and wgmma, with a producer; values are multiplied while the exponentials of the next block of keys are made.
 """
 
 import functools
@@ -35,7 +35,7 @@ TILE = 128
 RANGES = dict.fromkeys(("begin", "end", "inner", "outer", "low", "high"), int32)
 
 bm = Tunable("bm", 128, 64)
-bn = Tunable("bn", 64, 32, 128)
+bn = Tunable("bn", 64, 32, 128, 96, 112)
 wm = Tunable("wm", 16, 32)
 stages = Tunable("stages", 2, 1, 3)
 
@@ -105,7 +105,7 @@ def by_engines():
     """TMA, wgmma, and a producer."""
     copy = Move.done()
     queries = definition.partial("sums", 4).tile(r=1, g=1, t=1).to(Block).tile(m=bm).to(Block).load("Q", SH, copy)
-    turns = queries.split(n=bn).pipeline(stages).skip().specialize(128).load("K", SH, copy).load("V", SH, copy)
+    turns = queries.split(n=bn).pipeline(stages).skip().specialize(128).delay("pv", behind="s").load("K", SH, copy).load("V", SH, copy)
     rows = seldom(turns.tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups))
     return rows.step("store", hopper_attention.staged).done()
 
@@ -126,8 +126,9 @@ def values(spec):
 
 
 def hopper_values(spec):
-    """The same for Hopper: those of `hopper_attention`."""
-    return hopper_attention.values(spec)
+    """The same for Hopper: those of `hopper_attention`, with fewer keys where conditions want registers, too."""
+    d = constant(spec.size("d")) or 128
+    return {**hopper_attention.values(spec), **({"bn": 112} if 96 < d <= 128 else {})}
 
 
 def ranges(offsets, tokens, keys=None, causal=False, window=None):
