@@ -27,6 +27,8 @@ from fireiron.errors import (
 )
 from fireiron.executable import INSTRUCTIONS
 from fireiron.export import Exported, export
+from fireiron.function import Function as Function
+from fireiron.function import function as function
 from fireiron.ir.lanes import LaneMap
 from fireiron.language import methods as _methods
 from fireiron.language.strategy import Strategy

@@ -149,6 +149,8 @@ from fireiron.executable.wmma import MmaSync as MmaSync
 from fireiron.executable.wmma import STORE_MATRIX_SYNC as STORE_MATRIX_SYNC
 from fireiron.export import Exported as Exported
 from fireiron.export import export as export
+from fireiron.function import Function as Function
+from fireiron.function import function as function
 from fireiron.ir.lanes import LaneMap as LaneMap
 from fireiron.language.strategy import Strategy as Strategy
 from fireiron.language.tree import Child as Child

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.language.strategy import Strategy
-    from fireiron.tune.records import Choice
+    from fireiron.tune.records import Choice, Records
 
 TYPES: Final = ("float16", "bfloat16")
 """Element types of queries, keys and values."""
@@ -77,6 +77,7 @@ class Options:
     window: int | None = None
     lse: bool = False
     score: str | None = None
+    slack: int = 0
 
 
 @attrs.frozen
@@ -99,25 +100,32 @@ class Sizes:
 
 @attrs.frozen
 class _Found:
-    """What answers a call: a kernel, how it sees the arrays, and how the caller sees its results."""
+    """What answers a call: a kernel, how it sees the arrays, and how the caller sees its results; `behind` puts parts together."""
 
     kernel: CompiledKernel
     choice: Choice
     inputs: tuple[Places, ...]
     outputs: tuple[Places, ...]
     results: tuple[Places, ...]
+    behind: CompiledKernel | None = None
 
     def __call__(self, arrays: Sequence[Any], scale: float, out: Any, stream: Any) -> Any:
         """The result, or a pair with the log-sum-exp."""
         seen = [_viewed(array, places) for array, places in zip(arrays, self.inputs, strict=True)]
         if out is None:
-            made = self.kernel(*seen, scale, stream=stream)
+            made = self._run(seen, scale, None, stream)
             several = made if len(self.results) > 1 else (made,)
             given = tuple(_viewed(array, places) for array, places in zip(several, self.results, strict=True))
             return given if len(given) > 1 else given[0]
         outs = tuple(_viewed(array, places) for array, places in zip(_each(out), self.outputs, strict=True))
-        self.kernel(*seen, scale, out=outs if len(outs) > 1 else outs[0], stream=stream)
+        self._run(seen, scale, outs if len(outs) > 1 else outs[0], stream)
         return out
+
+    def _run(self, arrays: Sequence[Any], scale: float, out: Any, stream: Any) -> Any:
+        given = {} if out is None else {"out": out}
+        if self.behind is None:
+            return self.kernel(*arrays, scale, stream=stream, **given)
+        return self.behind(*self.kernel(*arrays, scale, stream=stream), stream=stream, **given)
 
 
 class _Attention:
@@ -388,9 +396,12 @@ def _made(arrays: Sequence[Any], out: Any, options: Options, arch: Any, pinned: 
     operands = dict(zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True))
     views = {letter: _as_kernel(letter, *lie[name], sizes) for letter, name in operands.items() if name in lie}
     aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
-    spec = _spec(sizes, options, q.dtype, views, aligned)
     architecture = as_architecture(target_of(device) if arch is None else arch)
-    choice = _chosen(spec, options, architecture, is_pinned(pinned), device, aligned)
+    problems = _problems(sizes, options, q.dtype, views, aligned, architecture)
+    if is_few(sizes, options, architecture) and not is_pinned(pinned):
+        with contextlib.suppress(FireironError):  # arrays that lie so that it does not copy them are left to the others
+            return _decoded(sizes, q.dtype, views, aligned, architecture, tuple(made.values()))
+    choice = _chosen(problems, _Place(architecture, device, aligned), is_pinned(pinned))
     seen = tuple(views.values())
     return _Found(CompiledKernel(choice.program), choice, seen[:3], seen[3:], tuple(made.values()))
 
@@ -408,6 +419,74 @@ def _definition(options: Options) -> Any:
     return _file("attention").definition(**attrs.asdict(options))
 
 
+FEW: Final = 16
+"""Queries that read the same keys, of all their heads, up to which keys are taken in parts (`attention_decode`)."""
+
+
+def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
+    """Whether there are few queries and many keys: blocks take parts of the keys then, and a second kernel puts these together."""
+    shared = sizes.heads // sizes.groups
+    rows, file = sizes.queries * shared, _file("attention_decode")
+    plain = not (options.causal or options.window or options.lse or options.score)
+    if not plain or min(sizes.queries, shared) > 1 or rows > FEW or architecture.capability < 80:
+        return False
+    return bool(sizes.keys > file.size_for(sizes.keys, sizes.batch * sizes.groups))
+
+
+def _decoded(
+    sizes: Sizes,
+    dtype: str,
+    views: Mapping[str, Places],
+    aligned: Mapping[str, int],
+    architecture: Architecture,
+    results: tuple[Places, ...],
+) -> _Found:
+    """Two kernels for few queries: what of `Q[b,m,g,r,d]` reads the same keys are rows of `Q[b,g,m,d]`."""
+    from fireiron.tune.records import Choice
+
+    file = _file("attention_decode")
+    seen = {name: _as_rows(name, *places, sizes) for name, places in views.items()}
+    size, rows = file.size_for(sizes.keys, sizes.batch * sizes.groups), sizes.queries * (sizes.heads // sizes.groups)
+    orders = {name: _named(name, "bgmd" if name in "QO" else "bngd", seen[name], aligned) for name in seen}
+    shape = (rows, sizes.keys, sizes.elements, sizes.groups, sizes.batch, size)
+    parts, whole = file.kernels(*shape, dtype=as_dtype(dtype), architecture=architecture, **orders)
+    why = f"{rows} queries read the same {sizes.keys} keys: attention_decode in parts of {size}, then attention_combine"
+    places = tuple(seen.values())
+    return _Found(parts, Choice(None, False, why, parts.program), places[:3], places[3:], results, whole)
+
+
+def _as_rows(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
+    """Queries, or results, by head of keys: those of one head, or one of several heads, are rows; keys stay as they are."""
+    if name in "KV":
+        return shape, steps
+    b, m, g, r, d = range(5)
+    row = m if sizes.queries > 1 else r
+    return tuple(shape[dim] for dim in (b, g, row, d)), tuple(steps[dim] for dim in (b, g, row, d))
+
+
+def _named(name: str, dims: str, places: Places, aligned: Mapping[str, int]) -> Strides:
+    """The strides of an operand by dimension."""
+    return Strides(**dict(zip(dims, places[1], strict=True))).aligned(min(aligned.get(name, ALIGNMENT), ALIGNMENT))
+
+
+@attrs.frozen
+class _Problem:
+    """A spec of the arrays as they lie, and `packed`, the same of arrays row by row, for which records are kept."""
+
+    options: Options
+    spec: Spec
+    packed: Spec
+
+
+def _problems(
+    sizes: Sizes, options: Options, dtype: str, views: Mapping[str, Places], aligned: Mapping[str, int], architecture: Architecture
+) -> list[_Problem]:
+    """The problem in each of the library's definitions, the likelier fastest first: on sm_90a with maxima that stay (`slack`), too."""
+    slack = (_file(BY_TMA).SLACK,) if architecture.name == WARPGROUP_ARCHITECTURE else ()
+    chosen = [attrs.evolve(options, slack=one) for one in (*slack, 0)]
+    return [_Problem(one, _spec(sizes, one, dtype, views, aligned), _spec(sizes, one, dtype, {}, {})) for one in chosen]
+
+
 def _spec(sizes: Sizes, options: Options, dtype: str, views: Mapping[str, Places], aligned: Mapping[str, int]) -> Spec:
     orders: dict[str, Strides] = {}
     for letter, places in views.items():
@@ -418,71 +497,131 @@ def _spec(sizes: Sizes, options: Options, dtype: str, views: Mapping[str, Places
     return spec
 
 
-def _chosen(
-    spec: Spec, options: Options, architecture: Architecture, pinned: bool, device: int | None, aligned: Mapping[str, int]
-) -> Choice:
-    """The record of just this problem, if there is one; else, if records are not pinned, the first of the library's that serves it."""
+@attrs.frozen
+class _Place:
+    """Where a kernel is to run: the target, the GPU or None for the simulator, and how the arrays are aligned, in bytes by operand."""
+
+    architecture: Architecture
+    device: int | None
+    aligned: Mapping[str, int]
+
+    def legal(self, strategy: Strategy, spec: Spec) -> Program:
+        """The strategy on a spec, lowered; a `FireironError` where it is not legal, or wants other arrays."""
+        program = strategy(spec).program(self.architecture)
+        _ = program.ir
+        if strategy.start == spec.starter and _by_tma(strategy) and not program.ir.rings:
+            raise ArgumentError("TMA copies no arrays that lie so")
+        if not fits(self.aligned, program):
+            raise ArgumentError("the arrays are not aligned as it needs them")
+        return program
+
+    def spills(self, program: Program) -> bool:
+        """Whether registers do not suffice; a `LaunchError` where the compiler here refuses it."""
+        from fireiron.gpu.kernel import CompiledKernel
+
+        if self.device is None:
+            return False
+        kernel = CompiledKernel(program)
+        refused = refused_by_compiler(kernel)
+        if refused is not None:
+            raise refused
+        return bool(program.ir.rings and kernel.compiler is not None and kernel.resources.spill_stores)
+
+
+def _by_tma(strategy: Strategy) -> bool:
+    """Whether it is meant for a producer that fills its stages."""
+    return strategy.target == WARPGROUP_ARCHITECTURE
+
+
+def _chosen(problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice:
+    """What records say of the problem; where none answers, and records are not pinned, the first of the library's that serves it."""
     from fireiron.tune.records import Choice, available
 
-    accept = functools.partial(fits, aligned)
-    records, gpu = available(pinned), gpu_name(device)
+    records = available(pinned)
+    found = _recorded(records, problems, place, pinned)
+    if found is not None:
+        return found
     if pinned:
-        return records.best(spec, architecture, neighbours=False, gpu=gpu, accept=accept)
-    recorded = records.find(spec, architecture, neighbours=False, gpu=gpu, accept=accept)
-    if recorded is not None:
-        return recorded
+        return records.best(problems[-1].spec, place.architecture, neighbours=False)
     refusals: list[str] = []
-    for name, values, strategy in _candidates(spec, options, architecture):
-        program = _served(name, strategy, spec, architecture, device, aligned, refusals)
-        if program is not None:
+    wide: Choice | None = None
+    for problem in problems:
+        for name, values, strategy in _candidates(problem, place.architecture):
+            if wide is not None and not _by_tma(strategy):
+                break
             said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
+            try:
+                program = place.legal(strategy, problem.spec)
+                spills = place.spills(program)
+            except FireironError as error:
+                refusals.append(f"{name}: {error.headline}")
+                continue
             behind = f"; {'; '.join(refusals)}" if refusals else ""
-            why = f"no record answers; the default for {spec.operands['Q'].dtype} on {architecture}: {said}{behind}"
-            return Choice(None, False, why, program)
-    raise ArgumentError(f"attention: no strategy of the library computes {spec} on {architecture}", got="; ".join(refusals))
+            why = f"no record answers; the default for {problem.spec.operands['Q'].dtype} on {place.architecture}: {said}{behind}"
+            choice = Choice(None, False, why, program)
+            if not spills:
+                return choice
+            refusals.append(f"{name}: registers do not suffice")
+            wide = wide or choice
+    if wide is not None:
+        return wide
+    spec = problems[-1].spec
+    raise ArgumentError(f"attention: no strategy of the library computes {spec} on {place.architecture}", got="; ".join(refusals))
 
 
-def _candidates(spec: Spec, options: Options, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
-    """The library's strategies on the definition with values of tunables, the likelier fastest first; on sm_90a Hopper's in front."""
+def _recorded(records: Records, problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice | None:
+    """The best record of just the problem, else of a neighbour; it may be of arrays that lie row by row, and serve these."""
+    exact = [choice for one in problems for spec in dict.fromkeys((one.spec, one.packed)) if (choice := _of(records, one, spec, place))]
+    if exact:
+        return min(exact, key=lambda choice: math.inf if choice.record is None else choice.record.us)
+    if pinned:
+        return None
+    return next((choice for one in problems if (choice := _of(records, one, one.packed, place, near=True))), None)
+
+
+def _of(records: Records, problem: _Problem, spec: Spec, place: _Place, near: bool = False) -> Choice | None:
+    """What a record of a spec is for arrays as they lie: its strategy with its values."""
+    served: list[tuple[Program, Program]] = []
+
+    def accept(program: Program) -> bool:
+        try:
+            served.append((program, place.legal(attrs.evolve(program.strategy, spec=None), problem.spec)))
+        except FireironError:
+            return False
+        return True
+
+    choice = records.find(spec, place.architecture, near, gpu=gpu_name(place.device), accept=accept)
+    if choice is None:
+        return None
+    program = next(one for recorded, one in served if recorded is choice.program)
+    try:
+        return None if place.spills(program) else attrs.evolve(choice, program=program)
+    except FireironError:  # the compiler here is another one than that of the record
+        return None
+
+
+def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
+    """The library's strategies on a definition with values of tunables, the likelier fastest first: of one with slack Hopper's."""
     from fireiron.language.library import defaults, find
 
+    spec, made = problem.spec, _definition(problem.options)
+    if problem.options.slack:
+        file = _file(BY_TMA)
+        for form in file.forms(spec):
+            yield _valued(f"{BY_TMA}:{form}", file.by_rows(made, **file.FORMS[form]), file.values_of(form, spec))
+        return
     known = [(name, values, find(name).strategy) for name, values in defaults(spec, architecture)]
-    by_tma = (BY_TMA,) if architecture.name == WARPGROUP_ARCHITECTURE else ()
-    for name in by_tma if known else (*by_tma, "attention"):
-        file = _file(name)
-        strategy = file.by_rows(_definition(options))
-        tunables = strategy.tunables()
-        values = {tunable: value for tunable, value in file.values(spec, architecture).items() if tunable in tunables}
-        yield name, values, strategy.with_(**values)
+    if not known:
+        file = _file("attention")
+        yield _valued("attention", file.by_rows(made), file.values(spec, architecture))
     yield from ((name, values, strategy.with_(**values)) for name, values, strategy in known)
 
 
-def _served(
-    name: str,
-    strategy: Strategy,
-    spec: Spec,
-    architecture: Architecture,
-    device: int | None,
-    aligned: Mapping[str, int],
-    refusals: list[str],
-) -> Program | None:
-    """The strategy on the spec; None, and why, where it is not legal, wants other alignments, or the compiler here refuses it."""
-    from fireiron.gpu.kernel import CompiledKernel
-
-    try:
-        program = strategy(spec).program(architecture)
-        _ = program.ir
-    except FireironError as error:
-        refusals.append(f"{name}: {error.headline}")
-        return None
-    if name == BY_TMA and not program.ir.rings:
-        refusals.append(f"{name}: TMA copies no arrays that lie so")
-        return None
-    refused = None if device is None else refused_by_compiler(CompiledKernel(program))
-    if refused is not None or not fits(aligned, program):
-        refusals.append(f"{name}: {'the arrays are not aligned as it needs them' if refused is None else refused.headline}")
-        return None
-    return program
+def _valued(name: str, strategy: Strategy, values: Mapping[str, int]) -> tuple[str, Mapping[str, int], Strategy]:
+    """A strategy by name with those values that it has tunables for."""
+    tunables = strategy.tunables()
+    known = {tunable: value for tunable, value in values.items() if tunable in tunables}
+    return name, known, strategy.with_(**known)
 
 
 # ---------------------------------------------------------------------------------------------- PyTorch's operators

@@ -1,13 +1,14 @@
-"""Records for attention, LayerNorm, RMSNorm and softmax: which strategy and values of its tunables are the fastest for a size.
+"""Records for attention, LayerNorm, RMSNorm, softmax, and fused products: which strategy and values of its tunables are the fastest for a size.
 
     python perf/tune_fused.py FOLDER [--only attention,layernorm,rmsnorm,softmax] [--seconds 300] [--rounds 4] [--dims 64,128]
                               [--lengths 384,512,1024,2048,4096,8192,16384] [--rows 4096,16384,65536] [--hidden 1024,4096,8192]
+    python perf/tune_fused.py FOLDER --only hopper [--seconds 190] [--rounds 3]
 
 Halves, stored row by row: attention of 16384 tokens with 2048 elements in all heads, causal and not, and BERT's (length 384: 16 heads of 64,
 batch 32). Candidates are compiled by other processes while others are measured. Each is compared with float64 on an output full of NaN
 first; then all of a problem are measured in turns, in bursts, on sets that rotate through L2, beside PyTorch's function. Appends the best of each
 problem, and the next ones that are nearly as fast, to `records.jsonl`, and writes `tune_fused.json` and `tune_fused.txt`. What is left
-when the seconds are over is left out, and said: about 200 seconds for all on an H200. `fireiron records merge FOLDER/records.jsonl strategies/records/h200.jsonl -o
+when the seconds are over is left out, and said: about 200 seconds for all on an H200. `hopper` are those of `tune_fused_hopper.py`, for sm_90a. `fireiron records merge FOLDER/records.jsonl strategies/records/h200.jsonl -o
 strategies/records/h200.jsonl` makes the file that ships.
 """
 
@@ -23,6 +24,7 @@ import time
 from pathlib import Path
 
 import attrs
+import tune_fused_hopper as by_engines
 from tabulate import tabulate
 
 from fireiron._version import VERSION
@@ -41,14 +43,14 @@ ROTATED = 150e6
 KEPT = 1.03
 """How much slower than the best a candidate may be whose time is recorded too."""
 
-PAUSE = {"attention": 0.15}
+PAUSE = {"attention": 0.15, "hopper_attention": 0.15}
 """Seconds before a burst; what waits for memory needs less."""
 
 VALUES = {
-    64: ((False, 128, 128, 32, 2), (True, 128, 64, 32, 2), (False, 128, 64, 32, 2), (False, 64, 64, 32, 2), (True, 64, 64, 16, 2), (False, 64, 128, 32, 2)),
-    128: ((False, 128, 64, 32, 2), (False, 128, 32, 32, 2), (False, 64, 64, 32, 2), (True, 64, 64, 16, 2), (False, 64, 64, 16, 2)),
+    64: ((False, 128, 128, 32, 8), (False, 128, 128, 32, 1), (True, 128, 64, 32, 1), (False, 128, 64, 32, 1), (False, 64, 64, 32, 1), (True, 64, 64, 16, 1)),
+    128: ((False, 128, 64, 32, 4), (False, 128, 64, 32, 2), (False, 128, 64, 32, 1), (False, 128, 32, 32, 1), (False, 64, 64, 32, 4), (True, 64, 64, 16, 1)),
 }  # fmt: skip
-"""Queries in registers or not, bm, bn, wm, stages; by the elements of a head."""
+"""Queries in registers or not, bm, bn, wm, parts of fragments; by the elements of a head."""
 
 WARPS = (1, 2, 4, 8, 16)
 """How many warps share a row."""
@@ -61,10 +63,18 @@ class Case:
     name: str
     sizes: tuple
     causal: bool = False
+    dtype: str = "float16"
+
+    @property
+    def architecture(self):
+        """The target of its kernels."""
+        return "sm_90a" if self.name in by_engines.NAMES else ARCHITECTURE
 
     @functools.cached_property
     def spec(self):
         """The spec."""
+        if self.name in by_engines.NAMES:
+            return by_engines.spec_of(self.name, self.sizes, self.causal, self.dtype)
         if self.name != "attention":
             return find(self.name).problem(*self.sizes)
         length, d, heads, batch = self.sizes
@@ -73,6 +83,8 @@ class Case:
     @property
     def candidates(self):
         """Strategies by name with values."""
+        if self.name in by_engines.NAMES:
+            return by_engines.candidates(self.name, self.sizes, self.causal, self.spec)
         if self.name == "attention":
             return [self._attention(*one) for one in VALUES[self.sizes[1]]]
         hidden = self.sizes[1]
@@ -82,24 +94,35 @@ class Case:
         one_row = [{"rows": 1, "turns": turn, "vector": 8} for warps, turn in turns if warps < 4]
         return [(self.name, values) for values in (own, *(one for one in (*dealt, *one_row) if one != own))]
 
-    def _attention(self, held, bm, bn, wm, stages):
+    def _attention(self, held, bm, bn, wm, parts):
         form = "_".join([*(["causal"] if self.causal else []), *(["held"] if held else [])])
-        return f"attention:{form}" if form else "attention", {"bm": bm, "bn": bn, "wm": wm, "stages": stages}
+        return f"attention:{form}" if form else "attention", {
+            "bm": bm,
+            "bn": bn,
+            "wm": wm,
+            "stages": 2,
+            **({} if held else {"parts": parts}),
+        }
 
     @property
     def bytes(self):
         """Of a set."""
+        if self.name in by_engines.NAMES:
+            named = (self.spec.operands[name] for name in (*self.spec.inputs, *self.spec.outputs))
+            return 2 * sum(math.prod(int(str(size)) for size in one.shape) for one in named)
         elements = 4 * math.prod(self.sizes) if self.name == "attention" else 2 * math.prod(self.sizes)
         return 2 * elements
 
     def __str__(self):
-        return f"{self.name}{' causal' * self.causal} {'x'.join(map(str, self.sizes))}"
+        kind = "" if self.dtype == "float16" else f" {self.dtype}"
+        return f"{self.name}{' causal' * self.causal} {'x'.join(map(str, self.sizes))}{kind}"
 
 
 def cases_of(options):
     """The problems, the most wanted first."""
-    found = []
-    if "attention" in options.only:
+    only = options.only.split(",")
+    found = [Case(*one) for one in by_engines.cases(by_engines.NAMES if "hopper" in only else only)]
+    if "attention" in only:
         for length in options.lengths:
             for d in options.dims:
                 shape = (BERT["heads"], BERT["batch"]) if length == BERT["length"] else (WIDTH // d, TOKENS // length)
@@ -108,7 +131,7 @@ def cases_of(options):
                         Case("attention", (length, d, *shape), causal) for causal in (False, True)[: 1 if length == BERT["length"] else 2]
                     ]
     for name in ("layernorm", "rmsnorm", "softmax"):
-        if name in options.only:
+        if name in only:
             found += [Case(name, (rows, hidden)) for hidden in options.hidden for rows in options.rows]
     return found
 
@@ -116,7 +139,7 @@ def cases_of(options):
 def compiled(case, name, values):
     """Compile in a process of its own: the kernel, whose machine code is in the cache on disk then, or why it is not legal."""
     try:
-        return find(name).strategy.with_(**values)(case.spec).compile(ARCHITECTURE)
+        return find(name).strategy.with_(**values)(case.spec).compile(case.architecture)
     except FireironError as error:
         return str(error).splitlines()[0]
 
@@ -192,7 +215,8 @@ def measured(torch, case, ready, options):
     """Timings by number of the candidate and of `torch`, and errors."""
     from fireiron.measure.timing import measure
 
-    problem = (Attention if case.name == "attention" else Rows)(torch, case, max(2, math.ceil(ROTATED / case.bytes)))
+    kind = by_engines.problem_of(case.name) if case.name in by_engines.NAMES else Attention if case.name == "attention" else Rows
+    problem = kind(torch, case, max(2, math.ceil(ROTATED / case.bytes)))
     calls, errors = {"torch": problem.peer()}, {}
     for number, (_, _, kernel) in enumerate(ready):
         try:
@@ -215,9 +239,9 @@ def record_of(case, candidate, timing, error, library_us, where, count):
     """The record of a candidate."""
     name, values, kernel = candidate
     strategy, resources = find(name).strategy, kernel.resources
-    operations = make_task(strategy, case.spec, ARCHITECTURE, fixed={}, sizes={}, name=name).operations
+    operations = make_task(strategy, case.spec, case.architecture, fixed={}, sizes={}, name=name).operations
     return Record(
-        strategy=name, strategy_hash=strategy_hash(strategy), values=values, spec=describe(case.spec), architecture=ARCHITECTURE,
+        strategy=name, strategy_hash=strategy_hash(strategy), values=values, spec=describe(case.spec), architecture=case.architecture,
         gpu=where["gpu"], us=timing.us, quartiles=timing.quartiles, tflops=operations / timing.us / 1e6, regime=timing.regime, l2=timing.l2, error=error,
         registers=resources.registers, shared_bytes=resources.shared_bytes, spills=resources.spill_stores, library_us=library_us,
         toolchain=where["toolchain"], driver=where["driver"], clocks=timing.clocks, fireiron=VERSION, date=datetime.date.today().isoformat(),

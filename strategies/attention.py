@@ -42,6 +42,15 @@ LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 SCORE = r"\bs\b"
 """A score, in a formula of what becomes of it."""
 
+DIVISOR = r"/\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)(?![\w.])"
+"""A number that such a formula divides by."""
+
+
+def formula_of(score):
+    """The value of the step that changes a score; a division by a number is a product with its inverse, which takes one instruction."""
+    times = re.sub(DIVISOR, lambda found: f"* {1 / float(found[1])!r}", score)
+    return re.sub(SCORE, "(s[m,n] * scale)", times)
+
 
 def definition(causal=False, window=None, lse=False, slack=0, score=None):
     """Attention as formulas.
@@ -49,14 +58,15 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
     `causal`: of two equally long sequences, query m sees keys 0 to m. `window`: it sees the last so many of these, itself included.
     `lse`: the logarithm of the sum of exponentials of a row's scores is written too, to L[b,m,g,r]. `slack`: the maximum that a row's
     exponentials are taken less stays until a score is above it by a factor of two to the power of it, so that the row is seldom rescaled.
-    `score`: what becomes of a score `s`, which is scaled then, of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.5 * abs(m - n)"`.
+    `score`: what becomes of a score `s`, which is scaled then, of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.5 * abs(m - n)"`;
+    `tanh_approx` is one instruction where `tanh` is twenty.
     """
     bits = str(LOG2_E) if score else f"(scale * {LOG2_E})"
     scaled = f"top[m] * {bits}"
     new = f"where({scaled} > mx[m] + {slack}, {scaled}, mx[m])" if slack else f"max(mx[m], {scaled})"
     seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
     mask = {"mask" if window is None else "window": f"s[m,n] = where({' and '.join(seen)}, s[m,n], -inf)"} if seen else {}
-    changed = {"score": f"s[m,n] = {re.sub(SCORE, '(s[m,n] * scale)', score)}"} if score else {}
+    changed = {"score": f"s[m,n] = {formula_of(score)}"} if score else {}
     operands = {"Q": "b m g r d", "K": "b n g d", "V": "b n g d", "scale": "", "O": "b m g r d"}
     return Fused(
         name="attention",

@@ -40,6 +40,9 @@ from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
 
+SLACK = 8
+"""By how many powers of two a score may be above the maximum that exponentials are taken less, before that moves."""
+
 IN_CACHE = 16 << 20
 """Bytes of keys and values, of 2 bytes each, that stay in the L2 cache while blocks read them."""
 
@@ -50,7 +53,16 @@ chunk = Tunable("chunk", 64, 32, 16, 128)
 blocks = Tunable("blocks", 132, 264, 65536)
 together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
-definition, spec = attention.definition, attention.spec
+
+def definition(causal=False, window=None, lse=False, slack=SLACK, score=None):
+    """The definition of `attention`, whose maxima stay until a score is above them by a factor of 256."""
+    return attention.definition(causal, window, lse, slack, score)
+
+
+def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
+    """The problem of `attention`, of the definition with `SLACK`, unless `made` is another one."""
+    return attention.spec(M, N, D, heads, batch, shared, definition() if made is None else made, **options)
+
 
 copy = Move.done()
 fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
@@ -87,16 +99,30 @@ def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=
     return rows.step("store", staged).done()
 
 
-strategy = by_rows(definition())
-causal = by_rows(definition(causal=True))
-in_order = by_rows(definition(), delayed=False)
-causal_in_order = by_rows(definition(causal=True), delayed=False)
-held = by_rows(definition(), held=True)
-causal_held = by_rows(definition(causal=True), held=True)
-causal_dynamic = by_rows(definition(causal=True), dynamic=True)
-causal_dynamic_held = by_rows(definition(causal=True), held=True, dynamic=True)
-in_turns = by_rows(definition(), turns=True)
-causal_in_turns = by_rows(definition(causal=True), dynamic=True, turns=True)
+FORMS = {
+    "strategy": {},
+    "causal": {},
+    "in_order": {"delayed": False},
+    "causal_in_order": {"delayed": False},
+    "held": {"held": True},
+    "causal_held": {"held": True},
+    "causal_dynamic": {"dynamic": True},
+    "causal_dynamic_held": {"held": True, "dynamic": True},
+    "in_turns": {"turns": True},
+    "causal_in_turns": {"dynamic": True, "turns": True},
+}
+"""Options of `by_rows` of the strategies here, for other definitions of attention, too."""
+
+strategy = by_rows(definition(), **FORMS["strategy"])
+causal = by_rows(definition(causal=True), **FORMS["causal"])
+in_order = by_rows(definition(), **FORMS["in_order"])
+causal_in_order = by_rows(definition(causal=True), **FORMS["causal_in_order"])
+held = by_rows(definition(), **FORMS["held"])
+causal_held = by_rows(definition(causal=True), **FORMS["causal_held"])
+causal_dynamic = by_rows(definition(causal=True), **FORMS["causal_dynamic"])
+causal_dynamic_held = by_rows(definition(causal=True), **FORMS["causal_dynamic_held"])
+in_turns = by_rows(definition(), **FORMS["in_turns"])
+causal_in_turns = by_rows(definition(causal=True), **FORMS["causal_in_turns"])
 
 
 def values(spec, target=None):
@@ -144,18 +170,31 @@ def _rows(m, bm):
     return -(-m // bm) * bm
 
 
-def fastest(spec):
-    """The name of the fastest strategy for a problem on an H200; of heads of more than 128 elements only those in order are measured.
+def forms(spec):
+    """Names of `FORMS` for a problem, the fastest on an H200 first; the last one needs the fewest registers.
 
-    How tiles of lengths that are known at run time only follow each other is not decided: there each block has one.
+    Of heads of more than 128 elements only those in order are measured. How tiles of lengths that are known at run time only follow each
+    other is not decided: there each block has one, and under a window, too.
     """
-    masked, d, m = spec.starter == causal.start, constant(spec.size("d")) or 256, constant(spec.size("m"))
+    masks = {one.name for one in spec.starter.made.steps} & {"mask", "window"}
+    d, m = constant(spec.size("d")) or 256, constant(spec.size("m"))
     if d > 128:
-        return "causal_in_order" if masked else "in_order"
-    if masked and None not in (m, constant(spec.size("n"))):
-        return "causal_dynamic_held"
-    if masked:
-        return "causal" if d > 64 else "causal_held"
+        return ("causal_in_order",) if masks else ("in_order",)
+    if masks:
+        dynamic = "mask" in masks and None not in (m, constant(spec.size("n")))
+        first = ("causal_dynamic_held", "causal_dynamic") if dynamic else ("causal_held",) if d <= 64 else ()
+        return (*first, "causal", "causal_in_order")
     if not _small(spec):
-        return "held"
-    return "in_turns" if m is not None and _rows(m, 192) > 1.05 * _rows(m, 256) else "strategy"
+        return ("held", "strategy", "in_order")
+    return ("in_turns" if m is not None and _rows(m, 192) > 1.05 * _rows(m, 256) else "strategy", "held", "in_order")
+
+
+def fastest(spec):
+    """The name of the fastest form for a problem on an H200."""
+    return forms(spec)[0]
+
+
+def values_of(form, spec):
+    """The tunables of a form for a problem, which is not measured."""
+    stated = globals().get(f"{form}_values", values)
+    return stated(spec)

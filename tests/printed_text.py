@@ -190,6 +190,7 @@ EMULATED = {
         f"{asm.registers[0]} = ptx::function_of_pair<Type::{kind}>({'exp2f' if function == 'ex2' else 'tanhf'}, {asm.registers[1]})"
     ),
     r"ex2\.approx\.ftz\.f32": lambda asm: f"{asm.registers[0]} = exp2f({asm.registers[1]})",
+    r"tanh\.approx\.f32": lambda asm: f"{asm.registers[0]} = tanhf({asm.registers[1]})",
     r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16": lambda asm: (
         f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"
     ),

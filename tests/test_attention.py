@@ -13,6 +13,7 @@ import pytest
 from fireiron import *
 from fireiron import attention as attend
 from fireiron.gpu.kernel import CompiledKernel
+from fireiron.values.machine import as_architecture
 
 attention_module = sys.modules["fireiron.attention"]
 
@@ -61,10 +62,30 @@ def test_fewer_dimensions_with_outputs_given():
     np.testing.assert_allclose(sums, logarithms[0, 0], atol=1e-4)
 
 
+@pytest.mark.night
+def test_one_query_of_many_keys():
+    """Heads that share keys are rows of one kernel, which takes keys in parts; another puts these together."""
+    q, (k, v) = random(1, 1, 4, 16).swapaxes(1, 2), (random(1, 260, 2, 16, seed=seed).swapaxes(1, 2) for seed in (1, 2))
+    out = np.zeros_like(q)
+    assert attend(q, k, v, out=out) is out and "attention_decode in parts of 128" in attend.choice(q, k, v, out=out).why
+    np.testing.assert_allclose(out, softmax(q, k, v, 0.25)[0], atol=2e-3)
+
+
+def test_what_is_taken_in_parts():
+    """Few queries of many keys, of which nothing but the result is asked."""
+    few = lambda queries=1, heads=8, groups=2, keys=4096, **options: attention_module.is_few(
+        attention_module.Sizes(1, heads, groups, queries, keys, 64), attention_module.Options(**options), as_architecture("sm_90a")
+    )
+    assert few() and few(queries=3, groups=8) and few(heads=16, groups=1)
+    assert not few(queries=2) and not few(queries=17, groups=8) and not few(keys=100) and not few(heads=32, groups=1)
+    assert not few(lse=True) and not few(causal=True) and not few(score="s")
+
+
 @pytest.mark.parametrize(
     ("arch", "shape", "options", "named"),
     [
-        ("sm_90a", (1, 2, 64, 64), {}, "hopper_attention bm=64"),
+        ("sm_90a", (1, 2, 64, 64), {}, "hopper_attention:held bm=64"),
+        ("sm_90a", (1, 2, 64, 96), {"window": 9}, "hopper_attention:causal bm=64"),
         ("sm_90", (1, 2, 64, 64), {}, "attention:steady bm=64"),
         ("sm_80", (1, 2, 64, 128), {"causal": True}, "attention:causal bm=64"),
     ],

@@ -82,12 +82,14 @@ def test_simulated(sizes, values, options, problem):
         ((64, 64, 64), {}, {"heads": 4}),  # two blocks of keys, four tiles for three blocks
         ((70, 90, 32), {"slack": 8}, {}),
         ((100, 100, 32), {"causal": True, "slack": 8, "lse": True}, {"heads": 2}),
+        ((100, 70, 16), {"window": 20}, {}),  # of queries behind the last key's window all is hidden in their turn
+        pytest.param((70, 90, 96), {"slack": 8}, {"dtype": bfloat16}, marks=pytest.mark.night),
     ],
 )
 def test_delayed(sizes, options, problem):
     """Values are multiplied a turn later, and what changes nothing is left out."""
-    program = programs(*sizes, {"chunk": 32}, options, True, **problem)
-    require_right(program, orders=(None, 2), ramp="slack" in options, **masks_of(options))
+    program = programs(*sizes, {"chunk": min(32, sizes[2])}, options, True, **problem)
+    require_right(program, orders=(None, 2), ramp="slack" in options and "dtype" not in problem, **masks_of(options))
     assert "wgmma_wait<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("slack" in options)
 
 
@@ -303,3 +305,50 @@ def test_no_spills(d, values, options):
     assert (program.ir.counter is not None) == dynamic
     found = compile_cuda(program.cuda, TARGET).resources[program.name]
     assert not found.spill_stores and not found.spill_loads and not found.stack_frame
+
+
+FORMS = (
+    {},
+    {"causal": True},
+    {"window": 256},
+    {"score": "30 * tanh_approx(s / 30)"},
+    {"score": "s - exp2(-(g + 1)) * (m - n)", "causal": True},
+    {"lse": True},
+)
+
+
+@pytest.mark.night
+@pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
+@pytest.mark.parametrize("d", (64, 96, 128, 256))
+@pytest.mark.parametrize("options", FORMS, ids=lambda options: " ".join(options) or "plain")
+def test_what_is_taken_first_does_not_spill(d, options):
+    """Of each form that `fireiron.attention` knows, in halves and bfloat16."""
+    made = hopper_attention.definition(**options)
+    for dtype in (float16, bfloat16):
+        spec = hopper_attention.spec(4096, 4096, d, heads=16, made=made, dtype=dtype)
+        form = hopper_attention.fastest(spec)
+        strategy = hopper_attention.by_rows(made, **hopper_attention.FORMS[form])
+        known = {name: value for name, value in hopper_attention.values_of(form, spec).items() if name in strategy.tunables()}
+        program = strategy.with_(**known)(spec).program(TARGET)
+        found = compile_cuda(program.cuda, TARGET).resources[program.name]
+        assert not found.spill_stores and not found.spill_loads and not found.stack_frame
+
+
+def test_maxima_that_stay():
+    """Weights are at most 2**SLACK, far below what a half holds, and at least what they are where the maximum moves at once."""
+    assert float(np.finfo(np.float16).max) > 2.0**hopper_attention.SLACK
+    scores = np.random.default_rng(0).standard_normal((64, 40)) * 6
+    most, seldom = np.full(64, -1e30), np.full(64, -1e30)
+    for score in scores.T:
+        most = np.maximum(most, score)
+        seldom = np.where(score > seldom + hopper_attention.SLACK, score, seldom)
+        assert (seldom <= most).all() and (most <= seldom + hopper_attention.SLACK).all()
+
+
+def test_forms_are_strategies_of_the_file():
+    for name, options in hopper_attention.FORMS.items():
+        made = hopper_attention.definition(causal="causal" in name)
+        assert getattr(hopper_attention, name) == hopper_attention.by_rows(made, **options)
+    for d, m, causal, wanted in ((128, 4096, False, "held"), (128, 512, True, "causal_dynamic_held"), (256, 512, True, "causal_in_order")):
+        made = hopper_attention.definition(causal=causal)
+        assert hopper_attention.fastest(hopper_attention.spec(m, m, d, made=made)) == wanted

@@ -385,8 +385,9 @@ def test_one_stage_for_both(stages):
 
 
 def test_a_producer_of_turns_that_data_choose():
-    with pytest.raises(DecompositionError, match="arrays in memory say how many turns the loop n has"):
-        packed(2, Move.done(), producer=True).program("sm_90a").sequential  # noqa: B018
+    """The loop has a turn at least, of which all may be hidden."""
+    program = packed(2, Move.done(), producer=True).program("sm_90a")
+    assert not errors(program.ir) and "n_any" not in program.cuda
 
 
 def test_a_product_has_no_steps():

@@ -17,7 +17,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import persistence
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, less_a_minimum, linear, product
 from fireiron.ir import Buffer, For, Let, Piece, inside, located, statements
 from fireiron.values.expr import (
     FALSE,
@@ -88,7 +88,7 @@ class _Bounds:
             return False
         if let.value.low >= let.var.low and let.value.high <= let.var.high:
             return True
-        if let.var.low == 0 and let.value.high <= let.var.high and (_less_a_minimum(let.value) or self._is_turn(let)):
+        if let.var.low == 0 and let.value.high <= let.var.high and (less_a_minimum(let.value) or self._is_turn(let)):
             return True
         # A quotient by a size has no useful range; what the number of blocks makes of it has.
         top = self._largest_digit(let.value)
@@ -453,12 +453,6 @@ def _versions(use: Use) -> Iterator[Use]:
     if use.statement.whole != FALSE and use.position is not None:
         version = inside(use.statement)
         yield attrs.evolve(use, statement=version, access=version.accesses[use.position])
-
-
-def _less_a_minimum(value: Expr) -> bool:
-    """Whether a value is a number less a minimum of it and another, and so not negative."""
-    minima = [atoms[0] for atoms, times in linear(value)[0] if times == -1 and len(atoms) == 1]
-    return any((value + one - side).low >= 0 for one in minima if isinstance(one, Min) for side in (one.left, one.right))
 
 
 def _multiples(value: Expr, spare: Expr) -> list[int]:

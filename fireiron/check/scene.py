@@ -13,7 +13,7 @@ import numpy as np
 from fireiron.check.counted import with_counted_turns
 from fireiron.errors import ArgumentError, VerificationError
 from fireiron.ir import Access, Exec, For, Kernel, Let, Piece, Stmt, execs, scratch_access, statements
-from fireiron.values.expr import BRACKETS, Expr, Sum, Var, all_of, as_expr, compiled, conjuncts, constant, minimum
+from fireiron.values.expr import BRACKETS, Expr, Min, Sum, Var, all_of, as_expr, compiled, conjuncts, constant, minimum
 
 Array = Any
 
@@ -219,6 +219,12 @@ def linear(expression: Expr) -> tuple[list[tuple[tuple[Expr, ...], int]], int]:
     if number is not None:
         return [], number
     return (list(expression.terms), expression.constant) if isinstance(expression, Sum) else ([((expression,), 1)], 0)
+
+
+def less_a_minimum(value: Expr) -> bool:
+    """Whether a value is a number less a minimum of it and another, and so not negative."""
+    minima = [atoms[0] for atoms, times in linear(value)[0] if times == -1 and len(atoms) == 1]
+    return any((value + one - side).low >= 0 for one in minima if isinstance(one, Min) for side in (one.left, one.right))
 
 
 def product(atoms: Sequence[Expr], coefficient: int) -> Expr:

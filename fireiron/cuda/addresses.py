@@ -230,12 +230,23 @@ class Addresses:
         """The same address where unrolled loops begin, and the bytes that they add."""
         buffer = self.kernel.buffer(access.buffer)
         address = buffer.address(access, offset)
-        terms, _ = terms_of(address)
-        unrolled: Expr = ZERO
-        for term in terms:
-            if not frozenset().union(*(atom.variables() for atom in term[0])).isdisjoint(self.unrolled):
-                unrolled = unrolled + _product(term)
+        unrolled = self._unrolled(address)
         return self._shared(buffer, address - unrolled, access.write, window), scaled(unrolled, buffer.dtype.bytes)
+
+    def coordinates(self, access: Access, offset: tuple[int, ...]) -> tuple[Expr, Expr]:
+        """A coordinate that is a value: what it is where unrolled loops begin, and what these add."""
+        value = self.stepped(self.kernel.buffer(access.buffer).address(access, offset))
+        self.used |= value.variables()
+        added = self._unrolled(value)
+        return value - added, added
+
+    def _unrolled(self, address: Expr) -> Expr:
+        """What unrolled loops add to an address."""
+        total: Expr = ZERO
+        for term in terms_of(address)[0]:
+            if not frozenset().union(*(atom.variables() for atom in term[0])).isdisjoint(self.unrolled):
+                total = total + _product(term)
+        return total
 
     def _shared(self, buffer: Buffer, address: Expr, write: bool, window: str) -> Text:
         size = buffer.dtype.bytes

@@ -23,6 +23,9 @@ from fireiron.values.machine import DType, float32
 BARRIER_BYTES = 8
 """Bytes of a barrier in memory."""
 
+EXACT = 1 << 24
+"""Integers below it are exact in float."""
+
 
 class KernelPrinter:
     """The text of one kernel's statements; what it names and needs in front is kept until the frame is printed."""
@@ -105,10 +108,25 @@ class KernelPrinter:
         """Element `number` of an input in another type; where it is not read zero, or what changes no maximum or minimum."""
         access = statement.accesses[position]
         condition = statement.conditions(position)[number]
-        text = converted(self.place(access, access.elements()[number]), self.buffer(access).dtype, dtype)
+        text = self._counted(access, number, dtype) or converted(
+            self.place(access, access.elements()[number]), self.buffer(access).dtype, dtype
+        )
         if condition == TRUE:
             return text
         return Choice(self.condition(condition), text, literal(statement.spec.outside(list(statement.operands)[position]), dtype))
+
+    def _counted(self, access: Access, number: int, dtype: DType) -> Text | None:
+        """A coordinate in float as what unrolled loops add to another; None where it is no such sum, or may be too large to be exact.
+
+        Of all turns of these loops one converts; a conversion takes as long as sixteen additions.
+        """
+        if dtype != float32 or not self.buffer(access).memory.counts:
+            return None
+        parts = self.addresses.coordinates(access, access.elements()[number])
+        if any(part.low <= -EXACT or part.high >= EXACT for part in parts) or not all(part.variables() for part in parts):
+            return None
+        first, second = (converted(operand(part, Binds.FACTOR), self.buffer(access).dtype, dtype) for part in parts)
+        return Joined(("(", first, " + ", second, ")"))
 
     def accumulator(self, statement: Exec, text: Text, dtype: DType, nothing: float = 0) -> Text:
         """The old value of an output, or `nothing` where the statement does not accumulate."""

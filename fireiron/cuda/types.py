@@ -86,6 +86,7 @@ def _cast(kind: str, text: Text) -> Text:
 FUNCTIONS: Mapping[str, str] = {
     "abs": "fabs", "max": "fmax", "min": "fmin",
     **{name: name for name in ("erf", "exp", "exp2", "log", "log2", "rsqrt", "sqrt", "tanh")},
+    "tanh_approx": "tanh",
 }  # fmt: skip
 """The functions of formulas in double; those in float have an `f` behind them (CUDA Math API).
 
@@ -105,15 +106,16 @@ COMPOSED: Mapping[str, tuple[str, str]] = {
 
 APPROXIMATE: Mapping[str, tuple[str, str]] = {
     "exp2": ("ex2.approx.ftz.f32", "2 to the power of x, with a relative error of at most 2^-22; 0 below 2^-126"),
+    "tanh_approx": ("tanh.approx.f32", "the hyperbolic tangent of x, with a relative error of at most 2^-10.987"),
 }
-"""Functions of formulas in float that are an instruction (PTX ISA, "Floating Point Instructions: ex2"): its name, and what it computes."""
+"""Functions in float that are an instruction (PTX ISA, "Floating Point Instructions", ex2 and tanh): its name, and what it is."""
 
 
 def approximate(name: str) -> Function:
     """The function in front of a kernel that is one of the instructions of `APPROXIMATE`."""
     instruction, note = APPROXIMATE[name]
     body = ("float y;", f'asm("{instruction} %0, %1;" : "=f"(y) : "f"(x));', "return y;")
-    return Function(f"{name}_approx", ("float x",), body, note, result="float")
+    return Function(f"{name.removesuffix('_approx')}_approx", ("float x",), body, note, result="float")
 
 
 def composed(name: str, dtype: DType) -> Function:

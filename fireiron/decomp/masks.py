@@ -15,7 +15,7 @@ from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused
-from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, any_of, as_expr, less, lookup, minimum
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, all_of, any_of, as_expr, less, lookup, minimum
 from fireiron.values.machine import Block, int32
 from fireiron.values.tensor import View
 
@@ -120,13 +120,21 @@ def numbers_of(made: FusedDefinition, views: Mapping[str, View], most: Expr) -> 
     return found
 
 
-def may_fail(condition: Value, views: Mapping[str, View]) -> Expr:
-    """Whether a condition may fail somewhere in the tile that the views of coordinates say; true where it is not analysed."""
+def may_fail(condition: Value, views: Mapping[str, View], numbers: Mapping[str, Expr] | None = None) -> Expr:
+    """Whether a condition may fail somewhere in the tile that the views of coordinates say; true where it is not analysed.
+
+    `numbers` are integers of which a kernel reads one for the tile, by operand.
+    """
+    known = numbers or {}
+    if isinstance(condition, Operation) and condition.name == "or":
+        return all_of(may_fail(one, views, known) for one in condition.arguments)
     found = []
-    for one in all_of_them(condition):
+    for one in all_of_them(condition, known):
         if one is None or any(name not in views for name, _ in one.terms if name.startswith(INDICES)):
             return TRUE
-        found.append(less(*one.parts(views, last=False)))
+        if one.of_numbers and not one.compares(known):
+            return TRUE
+        found.append(less(*one.parts(views, last=False, numbers=known)))
     return any_of(found) if found else FALSE
 
 

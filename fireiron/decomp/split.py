@@ -212,7 +212,17 @@ class Split(Decomposition):
         # The smaller of both says of the number that it is one of a turn, which the loop's extent says already.
         number: Expr = var if first == ZERO else minimum(first + var, whole - 1)
         views = moved(views, spec, digits[0], number, unit=False)
-        return views, (For(var, turns.behind - first, inner, unroll, draft.origin),), [var]
+        return views, (For(var, self._turns(turns.behind, first, whole, label, draft), inner, unroll, draft.origin),), [var]
+
+    def _turns(self, behind: Expr, first: Expr, whole: Expr, label: str, draft: Draft) -> Expr:
+        """How many turns there are from `first` to the one in front of `behind`; where a producer fills stages, one at least.
+
+        A turn of which all is hidden changes nothing, and a loop that surely has one needs no case without.
+        """
+        turns = behind - first
+        if not self.planned(SplitPlan()).producers or turns.low > 0:
+            return turns
+        return minimum(draft.let(f"{label}_more", behind - 1 - minimum(first, behind - 1)), whole - 1) + 1
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Split]:
         for dim in spec.dims:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from fireiron.decomp.behind import Behind
-from fireiron.decomp.masks import in_place, may_fail
+from fireiron.decomp.masks import in_place, may_fail, numbers_of
 from fireiron.decomp.region import Run, runs_of
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
@@ -416,9 +416,17 @@ class _Steps:
         views = {kept[element].tensor: self._view(element) for element in one.elements} | {one.output: self._view(one.target)}
         spec = kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses))
         condition = in_place(one)
-        needed = TRUE if condition is None else may_fail(condition, self.views)
+        needed = TRUE if condition is None else may_fail(condition, self.views, self._numbers(condition))
         if needed != FALSE:
             self._child(name, spec, step, needed)
+
+    def _numbers(self, condition: Value) -> Mapping[str, Expr]:
+        """The integers that a condition compares coordinates with, of which a tile reads one."""
+        coordinates = [one for one in elements_of(condition) if one.tensor.startswith(INDICES)]
+        if not coordinates or not self.made.over:
+            return {}
+        most = max((self.views[one.tensor].tensor.shape[0] for one in coordinates), key=lambda size: size.high)
+        return numbers_of(self.made, self.views, most)
 
     def _masked(self, step: Step) -> Step:
         """What lies behind the end of a reduced dimension changes nothing: the terms there become what changes no sum, or no maximum.

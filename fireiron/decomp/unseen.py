@@ -20,7 +20,7 @@ LEAST = Number(-math.inf)
 ZERO = Number(0)
 ONE = Number(1)
 
-KEEP_FINITE = ("+", "-", "*", "max", "min", "abs", "relu", "tanh", "sigmoid", "erf")
+KEEP_FINITE = ("+", "-", "*", "max", "min", "abs", "relu", "tanh", "tanh_approx", "sigmoid", "erf")
 """What of finite arguments is finite."""
 
 

@@ -8,7 +8,7 @@ Where half arithmetic gives the same, neighbours that are kept side by side are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import attrs
 
@@ -32,6 +32,10 @@ _VECTORS: Mapping[tuple[DType, int], str] = {
     (float16, 2): "__half2", (bfloat16, 2): "__nv_bfloat162", (float32, 2): "float2", (float32, 4): "float4",
 }  # fmt: skip
 """The types of several elements whose parts have names."""
+
+
+APPROXIMATE_TANH: Final = 75
+"""The compute capability from which on threads have `tanh.approx`."""
 
 
 @attrs.frozen
@@ -109,6 +113,8 @@ class ThreadPointwise(Executable):
             if view.memory.fragment is not None:
                 found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
         needed = 80 if bfloat16 in kinds else 53
+        if "tanh_approx" in str(spec.definition) and architecture.capability < APPROXIMATE_TANH:
+            found.append(Mismatch("target", f"sm_{APPROXIMATE_TANH} or newer for tanh_approx", architecture.name))
         if _in_half(spec) and architecture.capability < needed:
             found.append(Mismatch("target", f"sm_{needed} or newer", architecture.name))
         return tuple(found)

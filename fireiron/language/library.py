@@ -189,7 +189,8 @@ def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strate
 def _for_definition(spec: Spec, architecture: Any) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """The strategies of the library's file of a definition's name that start from it, with the values that the file states.
 
-    `fastest(spec)` of the file, where there is one, names the strategy that comes first.
+    `fastest(spec)` of the file, where there is one, names the strategy that comes first; those for warpgroups come next where there are
+    such.
     """
     if spec.title not in names():
         return ()
@@ -197,7 +198,8 @@ def _for_definition(spec: Spec, architecture: Any) -> tuple[tuple[str, Mapping[s
     there = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
     fitting = [key for key, value in there.items() if value.start == spec.starter and value.spec is None and value.finished]
     first = module.fastest(spec) if hasattr(module, "fastest") else ""
-    fitting.sort(key=lambda key: key != first)
+    target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
+    fitting.sort(key=lambda key: (key != first, target.name == WARPGROUP_ARCHITECTURE and there[key].target != WARPGROUP_ARCHITECTURE))
     found = [find(spec.title if key == "strategy" else f"{spec.title}:{key}") for key in fitting]
     return tuple((one.name, suited(one, spec, architecture)) for one in found)
 

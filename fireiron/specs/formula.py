@@ -38,7 +38,7 @@ from fireiron.errors import ArgumentError
 
 FUNCTIONS: Final[Mapping[str, int]] = {
     "abs": 1, "erf": 1, "exp": 1, "exp2": 1, "gelu": 1, "log": 1, "log2": 1, "max": 2, "min": 2, "relu": 1, "rsqrt": 1, "sigmoid": 1,
-    "silu": 1, "sqrt": 1, "tanh": 1, "where": 3,
+    "silu": 1, "sqrt": 1, "tanh": 1, "tanh_approx": 1, "where": 3,
 }  # fmt: skip
 """Functions of elements, with the number of their arguments; `where` takes a condition and two values."""
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from fireiron.check.races.places import Places, element_tests
 from fireiron.check.races.tiles import PIECE, differing, opened
-from fireiron.check.scene import MANY, Array, Scene, Use, distinct, linear, reach_of
+from fireiron.check.scene import MANY, Array, Scene, Use, distinct, less_a_minimum, linear, reach_of
 from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
 
@@ -198,7 +198,7 @@ class Loops:
 
     def _lengths_of(self, loop: For, extent: Expr) -> set[int]:
         course = self.course(loop)
-        low, high = max(extent.low, 0), extent.high
+        low, high = max(extent.low, self._least(loop.extent), 0), extent.high
         known = self._of_blocks(extent)
         if known is None and high <= course.kept:
             known = set(range(low, high + 1))
@@ -215,6 +215,12 @@ class Loops:
             # the loops inside say, and all of those are followed.
             wanted = (*range(course.addresses + 2), course.kept)
         return {min(max(one, low), high) for one in wanted if one >= low or one == course.kept}
+
+    def _least(self, extent: Expr) -> int:
+        """The least length that named values say, where each of them is proved to be as large as its name says."""
+        named = [(var, self.scene.lets[var.name]) for var in extent.variables() if var.name in self.scene.lets]
+        kept = all(value.low >= var.low or (var.low == 0 and less_a_minimum(value)) for var, value in named)
+        return extent.low if kept else 0
 
     def _of_blocks(self, extent: Expr) -> set[int] | None:
         """The lengths of a loop that differ from block to block, in a grid of known size."""

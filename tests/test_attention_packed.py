@@ -1,0 +1,126 @@
+"""Attention of packed sequences: each query with its own range of keys, by mma.sync and by wgmma; what is planted is found."""
+
+import contextlib
+import itertools
+import random
+
+import numpy as np
+import pytest
+from faults import dropped
+from ringed import errors
+
+from fireiron import *
+from fireiron.errors import SimulationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.sim import simulate
+from fireiron.strategies import attention_packed
+
+OFFSETS = np.array([0, 20, 21, 21, 90, 128], np.int32)
+"""Of five sequences: one of one token, one of none, and some that begin and end inside a tile."""
+
+SMALL = {"bm": 64, "bn": 32}
+
+
+def drawn(tokens, heads, groups, d, seed=0):
+    generator = np.random.default_rng(seed)
+    return tuple(generator.standard_normal((tokens, count, d)).astype(np.float16) for count in (heads, groups, groups))
+
+
+def expected(q, k, v, offsets, causal=False, window=None):
+    """The softmax of each sequence, in float64."""
+    found, shared = np.zeros(q.shape), q.shape[1] // k.shape[1]
+    for begin, end in itertools.pairwise(offsets):
+        if end == begin:
+            continue
+        m, n = np.ogrid[: end - begin, : end - begin]
+        for head in range(q.shape[1]):
+            keys, values = (one[begin:end, head // shared].astype(float) for one in (k, v))
+            scores = q[begin:end, head].astype(float) @ keys.T * q.shape[2] ** -0.5
+            scores = np.where((n <= m) | (not causal and window is None), scores, -np.inf)
+            scores = np.where(m < n + window, scores, -np.inf) if window else scores
+            weights = np.exp(scores)
+            found[begin:end, head] = weights / weights.sum(1, keepdims=True) @ values
+    return found
+
+
+def program(strategy=attention_packed.hopper, target="sm_90a", tiles=2, keys=128, d=16, values=None):
+    chosen = {**SMALL, **({"chunk": 16} if target == "sm_90a" else {}), **(values or {})}
+    return strategy.with_(**chosen)(attention_packed.spec(64, keys, d, tiles)).program(target)
+
+
+def arrays_of(options, d=16):
+    q, k, v = drawn(128, 1, 1, d)
+    low, high = (one.reshape(2, 64) for one in attention_packed.ranges(OFFSETS, 128, **options))
+    given = {"Q": q.reshape(2, 64, 1, 1, d), "K": k, "V": v, "scale": np.float32(d**-0.5)}
+    given |= dict(zip(attention_packed.RANGES, (*attention_packed.of_tiles(low, high), low, high), strict=True))
+    return given, expected(q, k, v, OFFSETS, **options)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "target", "options"),
+    [
+        (attention_packed.hopper, "sm_90a", {"causal": True}),
+        pytest.param(attention_packed.hopper, "sm_90a", {"window": 9}, marks=pytest.mark.night),
+        pytest.param(attention_packed.hopper, "sm_90a", {}, marks=pytest.mark.night),
+        pytest.param(attention_packed.strategy, "sm_80", {"causal": True}, marks=pytest.mark.night),
+    ],
+)
+def test_simulated(strategy, target, options):
+    """Blocks of keys of other sequences are left out; a turn in which all is hidden changes nothing."""
+    made, (arrays, right) = program(strategy, target), arrays_of(options)
+    assert not errors(made.ir)
+    got = simulate(made.ir, arrays, order=random.Random(1)).outputs["O"].reshape(right.shape)
+    assert np.linalg.norm(got - right) / np.linalg.norm(right) < 8e-4
+
+
+@pytest.mark.night
+def test_attend(monkeypatch):
+    """Tokens that fill no tile are a launch of their own; heads share keys."""
+    monkeypatch.setattr(attention_packed, "TILE", 64)
+    q, k, v = drawn(140, 2, 1, 32)
+    offsets = np.append(OFFSETS, 140).astype(np.int32)
+    for architecture, options in (("sm_90a", {"window": 30}), ("sm_80", {"causal": True})):
+        got = attention_packed.attend(q, k, v, offsets, architecture=architecture, **options)
+        right = expected(q, k, v, offsets, **options)
+        assert np.linalg.norm(got - right) / np.linalg.norm(right) < 8e-4
+    with pytest.raises(ArgumentError, match="shapes that do not fit"):
+        attention_packed.attend(q, k[:, :, :16], v, offsets)
+
+
+def test_ranges():
+    low, high = attention_packed.ranges(OFFSETS, 130, causal=True, window=3)
+    assert list(low[18:24]) == [16, 17, 20, 21, 21, 21] and list(high[18:24]) == [19, 20, 21, 22, 23, 24]
+    assert (high[128:] <= low[128:]).all()  # behind the last sequence nothing is seen
+    keys = np.array([0, 5, 5, 9, 9, 12], np.int32)
+    low, high = attention_packed.ranges(OFFSETS, 128, keys)
+    assert set(zip(low, high)) == {(0, 5), (5, 5), (9, 9), (9, 12)}
+
+
+@pytest.mark.night
+def test_missing_synchronization_is_found():
+    """By the check; what it does not miss the simulator does, or the result is right without it."""
+    made, (arrays, right) = program(), arrays_of({"causal": True})
+    planted = list(dropped(made.ir))
+    found = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(found) > 8
+    for (_, faulty), fault in zip(planted, found, strict=True):
+        with contextlib.suppress(SimulationError):
+            if not fault:
+                got = simulate(faulty, arrays, order=random.Random(2)).outputs["O"].reshape(right.shape)
+                np.testing.assert_allclose(got.astype(float), right, atol=3e-3)
+
+
+@pytest.mark.night
+@pytest.mark.skipif(not any(one.serves("sm_90a") for one in toolchains()), reason="no NVRTC for sm_90a")
+@pytest.mark.parametrize("d", (64, 96, 128, 256))
+def test_no_spills(d):
+    """Neither on Hopper nor before, of any number of tiles and keys; nothing is serialised."""
+    spec = attention_packed.spec(128, sym("N"), d, sym("T"), 16)
+    for strategy, target, values in (
+        (attention_packed.hopper, "sm_90a", attention_packed.hopper_values(spec)),
+        (attention_packed.strategy, "sm_90", attention_packed.values(spec)),
+    ):
+        known = {name: value for name, value in values.items() if name in strategy.tunables()}
+        made = strategy.with_(**known)(spec).program(target)
+        found = compile_cuda(made.cuda, target).resources[made.name]
+        assert not found.spill_stores and not found.spill_loads

@@ -1,0 +1,97 @@
+"""`fireiron.function`: what it computes of NumPy arrays, what it chooses and refuses; and as an operator of PyTorch, which is pretended."""
+
+import sys
+
+import numpy as np
+import pytest
+import test_attention
+
+import fireiron
+from fireiron import *
+from fireiron.gpu.kernel import CompiledKernel
+
+function_module = sys.modules["fireiron.function"]
+torch, Tensor = test_attention.torch, test_attention.Tensor
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    function_module._registered.cache_clear()
+
+
+def random(*shape):
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float16)
+
+
+def test_rows_with_dimensions_in_front():
+    x, weight, bias = random(2, 3, 64), random(64), random(64)
+    layernorm, out = fireiron.function("layernorm"), np.zeros((2, 3, 64), np.float16)
+    wide = x.astype(np.float64)
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5) * weight + bias
+    assert layernorm(x, weight, bias, 1e-5, out=out) is out
+    np.testing.assert_allclose(out, expected, atol=4e-3)
+    assert layernorm is fireiron.function("layernorm") and "layernorm rows=" in layernorm.choice(x, weight, bias, 1e-5, out=out).why
+
+
+@pytest.mark.night
+def test_several_outputs_and_storage():
+    """By the strategy for warpgroups where there are such; matrices may lie column by column."""
+    a, b = random(64, 64), random(64, 64).T
+    found = fireiron.function("gemm_row_sum")
+    product, sums = found(a, b, arch="sm_90a")
+    np.testing.assert_allclose(product, a.astype(float) @ b, atol=0.05)
+    np.testing.assert_allclose(sums, a.astype(float).sum(1), atol=1e-3)
+    assert sums.dtype == np.float32 and "gemm_row_sum:hopper" in found.choice(a, b, arch="sm_90a").why
+    assert found.choice(a, b, arch="sm_80").why.endswith("gemm_row_sum")
+
+
+def test_a_definition_of_ones_own():
+    doubled = Fused(name="doubled", dims="m n", operands={"X": "m n", "Y": "m n"}, each={"y": "Y[m,n] = X[m,n] + X[m,n]"})
+    lanes = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
+    strategy = doubled.tile(m=1).to(Block).load("X", RF, lanes).done()
+    x = random(4, 64)
+    np.testing.assert_array_equal(fireiron.function(doubled, (strategy,))(x), x + x)
+    with pytest.raises(ArgumentError, match="no strategy of the library"):
+        fireiron.function(doubled)(x)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "said"),
+    [
+        ((random(4, 64), random(32), random(64), 1e-5), {}, "weight has 32 along n"),
+        ((random(4, 64), random(64), random(64)), {}, "3 arrays and numbers"),
+        ((random(64), random(64), random(64), 1e-5), {}, "X has 1 dimensions"),
+        ((random(4, 64), random(64), random(64), 1e-5), {"out": np.zeros((4, 32), np.float16)}, "Y has the shape"),
+        ((random(3, 2, 64).swapaxes(0, 1), random(64), random(64), 1e-5), {}, "do not lie as one"),
+    ],
+)
+def test_refusals(arrays, options, said):
+    with pytest.raises(ArgumentError, match=said):
+        fireiron.function("layernorm")(*arrays, **options)
+
+
+def test_refused_names():
+    with pytest.raises(ArgumentError, match="starts from no definition"):
+        fireiron.function("sgemm")
+
+
+def test_operator(torch, monkeypatch):
+    """What is traced says shapes and types without a launch; the operator launches."""
+    launched, made = [], (Tensor((8, 64)), Tensor((8,)))
+    monkeypatch.setattr(Tensor, "new_empty", lambda self, shape, dtype: Tensor(shape, dtype=str(dtype).removeprefix("torch.")))
+    monkeypatch.setattr(CompiledKernel, "__call__", lambda self, *arrays, **named: launched.append(arrays) or made)
+    monkeypatch.setattr(function_module, "target_of", lambda device: "sm_80")
+    monkeypatch.setattr(function_module, "gpu_name", lambda device: "NVIDIA H200")
+    found, arrays = fireiron.function("gemm_row_sum"), (Tensor((8, 64)), Tensor((64, 64)))
+    torch.compiling, operator = True, torch.ops.fireiron
+    function_module._registered()
+    one = torch.registered["fireiron::function"]
+    operator.function = one.fake
+    product, sums = found(*arrays)
+    assert product.shape == (8, 64) and sums.shape == (8,) and sums.dtype == "torch.float32" and not launched
+    assert one.schema == "(Tensor[] arrays, float[] numbers, str name) -> Tensor[]"
+    torch.compiling = False
+    assert one.run(list(arrays), [], "gemm_row_sum") == list(made)
+    assert len(launched) == 1
