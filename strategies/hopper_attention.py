@@ -40,6 +40,9 @@ from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
 
+SHORT = 1024
+"""Queries of a head up to which two warpgroups are faster than four under a causal mask, of which half is hidden in more of the tile."""
+
 SLACK = 8
 """By how many powers of two a score may be above the maximum that exponentials are taken less, before that moves."""
 
@@ -182,8 +185,9 @@ def forms(spec):
         return ("causal_in_order",) if masks else ("in_order",)
     if masks:
         dynamic = "mask" in masks and None not in (m, constant(spec.size("n")))
+        turns = ("causal_in_turns",) if dynamic and _small(spec) and m > SHORT else ()
         first = ("causal_dynamic_held", "causal_dynamic") if dynamic else ("causal_held",) if d <= 64 else ()
-        return (*first, "causal", "causal_in_order")
+        return (*turns, *first, "causal", "causal_in_order")
     if not _small(spec):
         return ("held", "strategy", "in_order")
     return ("in_turns" if m is not None and _rows(m, 192) > 1.05 * _rows(m, 256) else "strategy", "held", "in_order")

@@ -349,6 +349,11 @@ def test_forms_are_strategies_of_the_file():
     for name, options in hopper_attention.FORMS.items():
         made = hopper_attention.definition(causal="causal" in name)
         assert getattr(hopper_attention, name) == hopper_attention.by_rows(made, **options)
-    for d, m, causal, wanted in ((128, 4096, False, "held"), (128, 512, True, "causal_dynamic_held"), (256, 512, True, "causal_in_order")):
+    for d, m, causal, wanted in (
+        (128, 4096, False, "held"),
+        (128, 512, True, "causal_dynamic_held"),
+        (256, 512, True, "causal_in_order"),
+        (64, 4096, True, "causal_in_turns"),
+    ):
         made = hopper_attention.definition(causal=causal)
         assert hopper_attention.fastest(hopper_attention.spec(m, m, d, made=made)) == wanted
