@@ -7,13 +7,13 @@ up, and said: a use takes a step, a load two, the store of a tile two. So it sho
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
 
 from fireiron.check.persistence import dealt
-from fireiron.check.scene import Frame, Scene
+from fireiron.check.scene import Frame, Scene, assumed
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.shapes import PALE, Page, Picture, Rect
@@ -96,7 +96,8 @@ class _Walk:
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         self.scene = Scene(dealt(kernel))
         self.kernel, self.ring = self.scene.kernel, self.scene.kernel.rings[0]
-        self.values = {**sample_sizes(self.kernel, sizes), "block": 0, "thread": 0}
+        self.values: dict[str, Any] = {**sample_sizes(self.kernel, sizes), "block": 0, "thread": 0}
+        self.values |= assumed(self.scene, self.values)
         self.now, self.over = 0, False
         self.asked: list[int] = []
         self.parts: list[tuple[int, int, int]] = []
