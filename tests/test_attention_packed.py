@@ -10,6 +10,10 @@ from faults import dropped
 from ringed import errors
 
 from fireiron import *
+from fireiron.check import Scene, check
+from fireiron.check.scene import assumed
+from fireiron.cost import predict
+from fireiron.draw import draw
 from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
@@ -124,3 +128,12 @@ def test_no_spills(d):
         made = strategy.with_(**known)(spec).program(target)
         found = compile_cuda(made.cuda, target).resources[made.name]
         assert not found.spill_stores and not found.spill_loads
+
+
+def test_what_reads_a_kernel_takes_ranges_as_long_as_can_be():
+    """Findings, the time that is predicted and pictures of a kernel whose ranges nobody knows."""
+    program = attention_packed.strategy.with_(bm=64, wm=16)(attention_packed.spec(64, 100, 64)).program("sm_80")
+    assert {one.severity for one in check(program.ir)} == {"note"}
+    assert predict(program).us > 0 and draw(program, "tiles").shapes
+    turns = {name: one.value for name, one in assumed(Scene(program.ir), {}).items()}
+    assert turns["begin[]"] == 0 < turns["end[]"]

@@ -25,7 +25,7 @@ from fireiron.draw.shapes import Cells, Picture, Rect, Text, merged, wrapped
 from fireiron.language import library
 from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan
-from fireiron.strategies import attention
+from fireiron.strategies import attention, hopper_ragged
 
 ROOT = Path(__file__).parent.parent
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -388,6 +388,13 @@ def test_timeline_of_a_long_ring_is_shortened():
     found = ring.ring_timeline(program_of("hopper", M=4096, N=4096, K=4096), {})
     assert found.shortened == (("k", 8, 64),)
     assert [turn.number for turn in found.turns] == [*range(8), *range(64, 72)]
+
+
+def test_turns_that_data_choose():
+    """Groups of rows, as of so many as there are: of a picture nobody knows which ones."""
+    program = hopper_ragged.strategy.with_(bm=64, bn=64)(hopper_ragged.spec(64, 64, 128, 3)).program("sm_90a")
+    assert [turn.number for turn in ring.ring_timeline(program, {}).turns] == [0, 1, 2, 3, 4, 5]
+    assert len(draw(program, "tiles").shapes) > 10
 
 
 # ---------------------------------------------------------------------------------------------- files

@@ -4,6 +4,7 @@ import pytest
 from fused_examples import attention, copy, dual, gemm_bias_relu, main_loop, mlp, product
 
 from fireiron import *
+from fireiron import strategies
 from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError
 
 
@@ -171,6 +172,7 @@ def test_temporaries_are_placed():
     refused(DecompositionError, placed("hh", SH), "place('hh'): no temporary of mlp", "legal   h acc")
     refused(DecompositionError, placed("h", GL), "nowhere for it here", "legal   SH RF")
     refused(DecompositionError, lambda: built(mlp.place("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
+    refused(ArgumentError, placed("h", SH, pad=-1), "place: pad: elements behind each row", "0 ... 4096")
 
 
 def test_an_epilog_is_around_one_product():
@@ -187,3 +189,7 @@ def test_chains_are_for_their_definition():
     strategy = dual.tile(m=64, n=64).to(Block).done()
     text = refused(DecompositionError, lambda: strategy(gemm_bias_relu(**CUBE)), "starts from dual, what it is for is a gemm_bias_relu")
     assert "Fused(" not in text  # by name: the formulas would hide what is wrong
+    library = strategies.attention
+    lazy = library.spec(64, 64, 64, made=library.definition(slack=8))
+    text = refused(DecompositionError, lambda: library.strategy(lazy), "another definition of the name attention")
+    assert "got     'new      new[m] = max(mx[m], " in text and "legal   new      new[m] = where(" in text

@@ -17,7 +17,7 @@ from ringed import errors
 from test_fused_attention import inputs, softmax
 
 from fireiron import *
-from fireiron.errors import SimulationError
+from fireiron.errors import DecompositionError, SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import Acquire, Completion, For, Roles, execs, rewritten
 from fireiron.ir.awaited import awaited
@@ -343,6 +343,28 @@ def test_maxima_that_stay():
         most = np.maximum(most, score)
         seldom = np.where(score > seldom + hopper_attention.SLACK, score, seldom)
         assert (seldom <= most).all() and (most <= seldom + hopper_attention.SLACK).all()
+
+
+def chain(made, shares=False, delayed=False, skips=()):
+    """Attention of two stages, whose sums are in parts."""
+    copy = Move.done()
+    steps = made.partial("sums", 4).tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, copy).split(n=32).pipeline(4).specialize(128)
+    steps = (steps.delay("pv", behind="s") if delayed else steps).load("K", SH, copy).load("V", SH, copy)
+    rows = (steps.share("K") if shares else steps).tile(m=64).to(Warpgroup)
+    rows = rows.step("s", hopper_attention.by_warpgroups).step("pv", hopper_attention.by_warpgroups)
+    return (rows.skip(*skips, where="new == mx") if skips else rows).step("store", hopper_attention.staged.with_(chunk=64)).done()
+
+
+@pytest.mark.parametrize("skips", [(), pytest.param(("keep",), marks=pytest.mark.night), pytest.param(("alpha",), marks=pytest.mark.night)])
+def test_what_may_be_left_out_may_be_done(skips):
+    """Rows that are rescaled in any case, though nobody said so: who has the parts of a row's sum decides before others do."""
+    made = attention.definition(slack=8)
+    require_right(chain(made, skips=skips)(attention.spec(64, 64, 64, made=made)).program(TARGET), orders=(None,))
+
+
+def test_loads_that_share_slots_are_read_in_one_turn():
+    with pytest.raises(DecompositionError, match="loads that share the slots of k_sh are read in different turns"):
+        _ = chain(attention.definition(), shares=True, delayed=True)(attention.spec(64, 96, 64)).program(TARGET).ir
 
 
 def test_forms_are_strategies_of_the_file():

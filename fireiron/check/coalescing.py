@@ -13,7 +13,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import dealt, fetched
-from fireiron.check.scene import Array, Scene, Use
+from fireiron.check.scene import Array, Scene, Use, assumed
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 
@@ -34,6 +34,7 @@ def check_coalescing(scene: Scene) -> tuple[Finding, ...]:
     """A finding for each access to global memory; a warning where a warp moves more than twice the sectors it needs."""
     scene = Scene(dealt(scene.kernel)) if fetched(scene.kernel) else scene
     sizes = {symbol.name: -(-max(LARGE, symbol.low) // symbol.multiple_of) * symbol.multiple_of for symbol in scene.kernel.symbols}
+    sizes |= assumed(scene, sizes)
     findings = []
     for use in scene.uses:
         buffer = scene.kernel.buffer(use.access.buffer)

@@ -13,7 +13,8 @@ import numpy as np
 from fireiron.check.counted import with_counted_turns
 from fireiron.errors import ArgumentError, VerificationError
 from fireiron.ir import Access, Exec, For, Kernel, Let, Piece, Stmt, execs, scratch_access, statements
-from fireiron.values.expr import BRACKETS, Expr, Min, Sum, Var, all_of, as_expr, compiled, conjuncts, constant, minimum
+from fireiron.values.expr import BRACKETS, INT_MAX, Expr, Min, Sum, Var, all_of, as_expr, compiled, conjuncts, constant, minimum, tables_of
+from fireiron.values.machine import int32
 
 Array = Any
 
@@ -85,6 +86,38 @@ class Frame(dict[str, Any]):
     def at(self, index: Sequence[int]) -> dict[str, int]:
         """The variables of the axes at one point."""
         return {name: int(values[position]) for (name, values), position in zip(self.axes, index, strict=True)}
+
+
+class Elements:
+    """Elements of an array in memory, all the same: for estimates, which have no data."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __call__(self, index: Any) -> Any:
+        return np.zeros_like(np.asarray(index)) + self.value
+
+
+def assumed(scene: Scene, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Elements by the name of each array of integers: the least or the most, by which block 0 takes more turns.
+
+    For estimates and pictures, of ranges that are as long as they can be.
+    """
+    loops = [one for one in statements(scene.kernel.body) if isinstance(one, For)]
+    names = [f"{one.name}{BRACKETS}" for one in scene.kernel.buffers if one.memory.of_grid and one.dtype == int32]
+    found: dict[str, Any] = {name: Elements(0) for name in names}
+    if not any(tables_of(value) for value in (*scene.lets.values(), *(one.extent for one in loops))):
+        return found
+
+    def turns() -> int:
+        still = {**dict.fromkeys((*(one.var.name for one in loops), "block", "thread"), 0), **sizes, **found}
+        return sum(max(int(np.max(Frame(scene.lets, (), still).value(one.extent))), 0) for one in loops)
+
+    for name in names:
+        few, found[name] = turns(), Elements(INT_MAX)
+        if turns() <= few:
+            found[name] = Elements(0)
+    return found
 
 
 class Scene:

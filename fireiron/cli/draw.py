@@ -13,7 +13,7 @@ def register(add: Add) -> None:
     """Add the command."""
     command = add("draw", run, "pictures: the tree, tiles and their owners, lane maps, banks, the pipeline")
     add_strategy(command)
-    kinds = "tree, tiles, lanes, banks, timeline"
+    kinds = "tree, flow, tiles, lanes, banks, timeline"
     command.add_argument("--what", metavar="KINDS", help=f"what to draw, with commas between: {kinds} (all of them if none is named)")
     text = "a page (.html), one picture (.svg or .png), a folder of SVG files, or - for SVG on standard output (STRATEGY.html if not given)"
     command.add_argument("-o", dest="output", metavar="FILE", help=text)

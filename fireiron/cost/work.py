@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.persistence import dealt
-from fireiron.check.scene import Scene
+from fireiron.check.scene import Scene, assumed
 from fireiron.check.turns import Turns, left_out, typical_block
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
@@ -78,6 +78,7 @@ class Work:
         # Of turns that data choose one is taken: tiles of which several share one are few.
         chosen = {symbol.name: 1 for symbol in self.scene.kernel.symbols if symbol not in kernel.symbols}
         self.sizes = {**checked_sizes(kernel, sizes or {}), **chosen}
+        self.sizes |= assumed(self.scene, self.sizes)
         self.kernel = kernel = self.scene.kernel
         self.grid = int(kernel.grid.evaluate(self.sizes))
         self.fixed = {**self.sizes, "block": typical_block(tuple(self.uneven.values()))}

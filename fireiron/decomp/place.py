@@ -10,6 +10,7 @@ from fireiron.decomp.steps import allocated, passed
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.refine.pad import MOST
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, Placed, fused, with_definition
 from fireiron.values.machine import Kernel, Memory
@@ -30,8 +31,10 @@ class Place(Decomposition):
     pad: int = 0
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.tensor, str) or not isinstance(self.memory, Memory) or not isinstance(self.pad, int):
+        if not isinstance(self.tensor, str) or not isinstance(self.memory, Memory) or type(self.pad) is not int:
             raise ArgumentError("place: a temporary's name and a memory", got=(self.tensor, self.memory, self.pad), at=call_site())
+        if not 0 <= self.pad <= MOST:
+            raise ArgumentError("place: pad: elements behind each row", got=self.pad, legal=f"0 ... {MOST}", at=call_site())
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)

@@ -14,7 +14,7 @@ import attrs
 
 from fireiron.decomp.exchange import held_otherwise
 from fireiron.decomp.unseen import Values
-from fireiron.errors import DecompositionError
+from fireiron.errors import DecompositionError, call_site
 from fireiron.executable.follow import Following, same_elements, steps_of
 from fireiron.ir.holding import Digit
 from fireiron.language.tree import Context
@@ -107,7 +107,10 @@ def equalities(condition: Operation) -> Iterator[tuple[Element, Element | Number
         left, right = right, left
     if condition.name != "==" or not isinstance(left, Element) or isinstance(right, Operation):
         raise DecompositionError(
-            "skip: a condition says that elements are equal, or a number", got=str(condition), legal="new == mx, alpha == 1, joined by and"
+            "skip: a condition says that elements are equal, or a number",
+            got=str(condition),
+            legal="new == mx, alpha == 1, joined by and",
+            at=call_site(),
         )
     yield left, right
 

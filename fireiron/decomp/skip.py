@@ -61,9 +61,14 @@ class SkipSteps(Decomposition):
 
 def _condition(text: Any) -> Operation:
     """The condition of a text; an ArgumentError where it is none."""
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not text.strip():
         raise ArgumentError("skip: where= is a condition", got=text, legal='where="alpha == 1"', at=call_site())
-    value = formula_of(f"needed[i] = where({text}, 0, 1)").value
+    try:
+        value = formula_of(f"needed[i] = where({text}, 0, 1)").value
+    except ArgumentError as error:
+        raise ArgumentError(
+            "skip: where= is a condition", got=text, legal="new == mx, alpha == 1, joined by and", at=call_site()
+        ) from error
     assert isinstance(value, Operation)
     condition = value.arguments[0]
     assert isinstance(condition, Operation)
@@ -79,7 +84,9 @@ def _of_elements(value: Value, made: FusedDefinition) -> Any:
         return value
     dims = {**made.uses, **made.temporaries}.get(value.tensor)
     if dims is None or (value.index and value.dims != dims):
-        raise DecompositionError(f"skip: {value} in the condition", legal=[*made.temporaries, *made.arrays])
+        raise DecompositionError(
+            f"skip: the condition asks for {value}, which no step of this part has", legal=[*made.temporaries, *made.arrays]
+        )
     return Element(value.tensor, tuple(map(Index, dims)))
 
 

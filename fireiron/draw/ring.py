@@ -7,13 +7,13 @@ up, and said: a use takes a step, a load two, the store of a tile two. So it sho
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
 
 from fireiron.check.persistence import dealt
-from fireiron.check.scene import Frame, Scene
+from fireiron.check.scene import Frame, Scene, assumed
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.shapes import PALE, Page, Picture, Rect
@@ -94,9 +94,10 @@ class _Walk:
     """Follows the consumers of block 0, and with them the producer, who asks for a stage as soon as it is given back."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
-        kernel = dealt(kernel)
-        self.kernel, self.ring, self.scene = kernel, kernel.rings[0], Scene(kernel)
-        self.values = {**sizes, "block": 0, "thread": 0}
+        self.scene = Scene(dealt(kernel))
+        self.kernel, self.ring = self.scene.kernel, self.scene.kernel.rings[0]
+        self.values: dict[str, Any] = {**sample_sizes(self.kernel, sizes), "block": 0, "thread": 0}
+        self.values |= assumed(self.scene, self.values)
         self.now, self.over = 0, False
         self.asked: list[int] = []
         self.parts: list[tuple[int, int, int]] = []
@@ -114,6 +115,12 @@ class _Walk:
 
     def _released(self, place: int) -> int | None:
         return self.released[place] if place < len(self.released) else None
+
+    def consumers(self) -> None:
+        """The whole program of the consumers."""
+        roles = roles_of(self.kernel)
+        assert roles is not None
+        self.follow(roles[0].body)
 
     def follow(self, body: Sequence[Stmt]) -> None:
         """A list of the consumers."""
@@ -192,11 +199,8 @@ class _Walk:
 
 def ring_timeline(program: Program, sizes: Mapping[str, int]) -> Timeline:
     """Who does what when, in the first block, of a program with a ring."""
-    kernel = program.lowered
-    roles = roles_of(kernel)
-    assert roles is not None
-    walk = _Walk(kernel, sizes)
-    walk.follow(roles[0].body)
+    walk = _Walk(program.lowered, sizes)
+    walk.consumers()
     return walk.timeline()
 
 

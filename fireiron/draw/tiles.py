@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.persistence import dealt, persistence
-from fireiron.check.scene import Scene, Use
+from fireiron.check.scene import Scene, Use, assumed
 from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
@@ -43,7 +43,8 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     kernel = dealt(program.lowered)
     scene = Scene(kernel)
     values = sample_sizes(kernel, sizes or {})
-    fixed = {"block": 0, **values}
+    fixed = {"block": 0, **sample_sizes(scene.kernel, values)}
+    fixed |= assumed(scene, fixed)
     page = Page()
     page.text(16, 28, f"Who has what: {program.spec}", 15, bold=True)
     y = page.paragraph(16, 48, _explanation(values, program))

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.persistence import dealt
-from fireiron.check.scene import Frame, Scene, Use
+from fireiron.check.scene import Frame, Scene, Use, assumed
 from fireiron.check.turns import left_out
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
@@ -116,6 +116,7 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
         return page.picture("timeline", title, WIDTH, 72)
     values = sample_sizes(program.lowered, sizes or {})
     scene = Scene(dealt(program.lowered))
+    values |= assumed(scene, values)
     uneven = {one.loop.var.name: one for one in left_out(scene, values)}.get(loop.var.name)
     block = 0 if uneven is None else int(uneven.blocks[np.argmax(uneven.counts)])
     values = {**values, "block": block}

@@ -799,10 +799,25 @@ def _meet(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> S
 
 def _of_another_start(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> DecompositionError:
     starter = wanted.starter if isinstance(wanted, Spec) else wanted
+    if start.title == starter.title:
+        return _of_another_definition(start, starter, wanted)
     return DecompositionError(
         f"the strategy starts from {start.title}, what it is for is a {starter.title}",
         within=wanted if isinstance(wanted, Spec) else None,
         hint=f"build it from {starter.title}",
+        at=call_site(),
+    )
+
+
+def _of_another_definition(start: Starter | AnyStarter, starter: Starter | AnyStarter, wanted: Any) -> DecompositionError:
+    """The error of two definitions of one name: the first lines of each that the other one lacks."""
+    mine, theirs = str(start).splitlines(), str(starter).splitlines()
+    return DecompositionError(
+        f"the strategy starts from another definition of the name {start.title} than what it is for",
+        got=next((one.strip() for one in mine if one not in theirs), "fewer steps"),
+        legal=next((one.strip() for one in theirs if one not in mine), "fewer steps"),
+        within=wanted if isinstance(wanted, Spec) else None,
+        hint="a spec of the strategy's own definition, or a strategy of this one",
         at=call_site(),
     )
 

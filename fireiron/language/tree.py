@@ -809,7 +809,7 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
     if any(one.open for one in node.nodes()):
         return node, whole
     refused: FireironError | None = None
-    for leaf in _waiting(node):
+    for leaf in sorted(_waiting(node), key=lambda one: not _follows(one.spec, held)):
         assert leaf.waiting is not None and leaf.step is not None
         for steps in filter(None, ((leaf.step,), leaf.alone)):
             try:
@@ -822,6 +822,11 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
     if refused is not None:
         raise refused
     return node, whole
+
+
+def _follows(spec: Spec, held: Mapping[str, Holding]) -> bool:
+    """Whether it is known who holds an operand that has all dimensions of a spec: others then follow it, and none has to decide."""
+    return any(len(spec.uses[name]) == len(spec.dims) and view.tensor.name in held for name, view in spec.operands.items())
 
 
 def _replaced(node: Node, old: Node, new: Node) -> Node:

@@ -187,7 +187,7 @@ def _pieces(loop: For, step: str, behind: str) -> list[_Piece]:
     middle = min(place for place in marks.values() if place > marks[behind])
     parts = (range(begin, middle), range(start, len(body)), range(middle, start))
     steps = [_Piece(body[place], place, _step_at(place, marks), place < start) for part in parts for place in part]
-    return [*_head(loop, body[:begin], steps), *steps]
+    return [*_head(loop, body[:begin], steps, _said(step, behind)), *steps]
 
 
 def _step_at(place: int, marks: Mapping[str, int]) -> str:
@@ -208,7 +208,7 @@ def _without_names(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     return tuple(found)
 
 
-def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece]) -> list[_Piece]:
+def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -> list[_Piece]:
     """What stands in front of the first step, such as loads: each with the steps that read it, all that fill one ring together.
 
     What both parts read comes with the first of them where it may overwrite nothing that the other one still reads, else with the last.
@@ -217,6 +217,7 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece]) -> list[_Pie
     for places in _together(body):
         written = set().union(*(_touched(body[place], write=True) for place in places))
         readers = {one.early for one in (*decided, *steps) if written & _touched(one.statement, write=False)}
+        _require_one_turn(loop, [body[place] for place in places], readers, said)
         early = readers <= {True}
         pieces = [_Piece(body[place], place, _title(body[place]), early) for place in places]
         if readers == {True, False}:
@@ -224,6 +225,18 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece]) -> list[_Pie
             pieces = first if _clash(loop, [*first, *steps]) is None else pieces
         decided += pieces
     return _with_others(body, {one.place: one for one in decided})
+
+
+def _require_one_turn(loop: For, loads: Sequence[Stmt], readers: set[bool], said: str) -> None:
+    """Refuse loads that take turns in the slots of one ring, of which some are read a turn later than others."""
+    written = {access.copy: access.buffer for one, _ in execs(loads) for access in one.accesses if access.write}
+    if readers == {True, False} and loop.producers and len(written) > 1 and len(set(written.values())) < len(written):
+        raise DecompositionError(
+            f"{said}: loads that share the slots of {next(iter(written.values()))} are read in different turns, and a ring is "
+            "emptied in the order in which it is filled",
+            at=loop.origin,
+            hint="leave out share(...), so that each load has a ring of its own, or delay(...)",
+        )
 
 
 def _together(body: Sequence[Stmt]) -> list[list[int]]:
