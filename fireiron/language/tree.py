@@ -541,7 +541,7 @@ class Context:
 
     def knowing(self, held: Mapping[str, Holding], whole: Whole) -> Context:
         """The context in which so much is decided; itself where no more is."""
-        return self if held is self.held and whole is self.whole else attrs.evolve(self, held=held, whole=whole)
+        return self if held is self.held and whole is self.whole else self._with(held=held, whole=whole)
 
     def fresh(self, wanted: str) -> str:
         """Refused by an error: new names are made in a `Draft`."""
@@ -563,10 +563,17 @@ class Context:
         """The context of a child."""
         prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
         active = all_of((self.active, child.active))
-        return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=active, needed=child.needed)
+        return self._with(path=(*self.path, child.name), prefix=prefix or self.prefix, active=active, needed=child.needed)
+
+    def _with(self, **changed: Any) -> Context:
+        """`attrs.evolve` of it, which a tree asks for at each node."""
+        if type(self) is not Context:
+            return attrs.evolve(self, **changed)
+        return Context(**{**dict(zip(_FIELDS, _OF_CONTEXT(self), strict=True)), **changed})
 
 
-_OF_CONTEXT: Final = operator.attrgetter(*(field.name for field in attrs.fields(Context)))
+_FIELDS: Final = tuple(field.name for field in attrs.fields(Context))
+_OF_CONTEXT: Final = operator.attrgetter(*_FIELDS)
 
 
 @attrs.frozen(eq=False)
