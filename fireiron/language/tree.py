@@ -684,6 +684,22 @@ class Node:
         """Whether every leaf is executable."""
         return self.step is not None and self.waiting is None and all(child.complete for _, child in self.children)
 
+    @functools.cached_property
+    def execs(self) -> tuple[tuple[Exec, tuple[For, ...]], ...]:
+        """All statements that instructions perform with the loops around them, the main chain's first."""
+        found = [(statement, tuple(around)) for statement, around in execs(self.program)]
+        if self.children:
+            holes = {one.child: tuple(outer for outer in around if isinstance(outer, For)) for one, around in located(self.program) if isinstance(one, Hole)}
+            for name, child in _bodies_first(self):
+                loops = holes[name]
+                found += [(statement, (*loops, *inner)) for statement, inner in child.execs] if loops else child.execs
+        return tuple(found)
+
+    @functools.cached_property
+    def opens(self) -> bool:
+        """Whether it, or anything below, is a leaf that nothing performs, and that does not wait for another."""
+        return self.open or any(child.opens for _, child in self.children)
+
     @property
     def open(self) -> bool:
         """Whether it is a leaf that nothing performs, and does not wait for another."""
@@ -813,7 +829,7 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
 
     As long as other leaves are open nobody does, as who decides may come there.
     """
-    if any(one.open for one in node.nodes()):
+    if node.opens:
         return node, whole
     refused: FireironError | None = None
     for leaf in _waiting(node):
@@ -824,7 +840,7 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
             except FireironError as error:
                 refused = _told(error, node, leaf)
                 continue
-            if not any(one.open for one in found.nodes()):
+            if not found.opens:
                 return _replaced(node, leaf, found), after
     if refused is not None:
         raise refused
@@ -909,7 +925,7 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
     owned: dict[str, Holding | None] = {}
     others: dict[str, Holding] = {}
     following: dict[str, Holding] = {}
-    for statement, loops in _execs(node, ()):
+    for statement, loops in node.execs:
         for access, view in zip(statement.accesses, statement.spec.operands.values(), strict=False):
             name = access.buffer
             if name in owned or not (view.memory.private if names is None else name in names):
@@ -924,15 +940,6 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
 @by_identities  # a tree is asked again and again while it grows
 def _holding(statement: Exec, access: Access, *loops: For) -> Holding:
     return Holding.of(statement, access, loops)
-
-
-def _execs(node: Node, loops: tuple[For, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
-    """All statements of a tree with the loops around them, the main chain's first."""
-    for statement, around in execs(node.program):
-        yield statement, (*loops, *around)
-    holes = {one.child: around for one, around in located(node.program) if isinstance(one, Hole)}
-    for name, child in _bodies_first(node):
-        yield from _execs(child, (*loops, *(outer for outer in holes[name] if isinstance(outer, For))))
 
 
 def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:
