@@ -689,7 +689,8 @@ class Node:
         """All statements that instructions perform with the loops around them, the main chain's first."""
         found = [(statement, tuple(around)) for statement, around in execs(self.program)]
         if self.children:
-            holes = {one.child: tuple(outer for outer in around if isinstance(outer, For)) for one, around in located(self.program) if isinstance(one, Hole)}
+            placed = [(one.child, around) for one, around in located(self.program) if isinstance(one, Hole)]
+            holes = {name: tuple(outer for outer in around if isinstance(outer, For)) for name, around in placed}
             for name, child in _bodies_first(self):
                 loops = holes[name]
                 found += [(statement, (*loops, *inner)) for statement, inner in child.execs] if loops else child.execs

@@ -55,12 +55,12 @@ class Course:
 class Nested:
     """A loop of an unknown length inside another: which of their lengths decide together.
 
-    Agents in a ring, and copies under way, are no more than `window` iterations of the inner loop apart, and behind `period` of them
-    all is as before. So where the inner loop is longer than the window, two of its ends are never in sight of each other: what an end does
-    depends on where in the period it is, and on the addresses of the outer loop. Where those stay, the first end of each of `period` lengths
-    shows all of it, in `few` outer iterations; a long run of the outer loop needs the shorter ones alone, in which ends meet. Where
-    outer addresses change (`few` above 2), long runs need those `period` lengths too. Lengths beyond are those with more turns between
-    their ends: one outer iteration follows them to each end of the kernel.
+    Agents in a ring, and copies under way, are no more than `window` iterations of the inner loop apart, and behind `period` of them all is
+    as before. So where the inner loop is longer than the window, two of its ends are never in sight of each other: what an end does depends
+    on where in the period it is, and on the addresses of the outer loop. Where those stay, the first end of each of `period` lengths shows
+    all of it, in `few` outer iterations; a long run of the outer loop needs the shorter ones alone, in which ends meet. Where outer
+    addresses change (`few` above 2), long runs need those `period` lengths too. Lengths beyond are those with more turns between their
+    ends: one outer iteration follows them to each end of the kernel.
     """
 
     outer: Expr
@@ -226,12 +226,13 @@ class Loops:
         few = self.course(outer).addresses + 1
         if not found.get(extent, set()) >= set(range(1, few + 1)):
             return
-        lengths = {self.opened(one.extent) for one in statements(outer.body) if isinstance(one, For)}
-        for length in lengths & set(found):
+        inside = {self.opened(one.extent) for one in statements(outer.body) if isinstance(one, For)}
+        for length in [one for one in found if one in inside and one != extent]:
             courses = [self.course(one) for one, *_ in self.all.values() if self.opened(one.extent) == length]
-            pair = Nested(extent, few, length, max(one.kept - (one.period or 1) for one in courses), math.lcm(*(one.period or 1 for one in courses)))
-            if length != extent and found[length] >= set(range(1, pair.window + pair.period + 1)):
-                yield pair
+            window = max(one.kept - (one.period or 1) for one in courses)
+            period = math.lcm(*(one.period or 1 for one in courses))
+            if found[length] >= set(range(1, window + period + 1)):
+                yield Nested(extent, few, length, window, period)
 
     def matters(self, loop: For) -> bool:
         """Whether anything in a loop touches memory that threads share, or orders threads."""
