@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from fireiron.spec import Spec
     from fireiron.tune.records import Choice
 
-KNOWN: Final[dict[str, Function]] = {}
-"""Functions by the name under which PyTorch's operator finds them."""
-
 
 class Function:
     """What a definition computes, of arrays; kernels are kept in memory, by the arrays' shapes, types, strides and alignment.
@@ -53,7 +50,6 @@ class Function:
         self.types = {one: str(kind) for one, kind in dict(made.types).items()}
         self._kernels: OrderedDict[Any, tuple[CompiledKernel, Choice]] = OrderedDict()
         self._lock = threading.RLock()
-        KNOWN[name] = self
 
     def __repr__(self) -> str:
         return f"function({self.name!r}): {', '.join(self.inputs)} -> {', '.join(self.outputs)}"
@@ -245,24 +241,50 @@ class _Place:
         return self.device is None or refused_by_compiler(CompiledKernel(program)) is None
 
 
-@functools.cache
-def function(what: str | Fused, strategies: tuple[Strategy, ...] = ()) -> Function:
-    """What a definition computes, as a function of arrays.
+class _Functions:
+    """`fireiron.function`: see `__call__`. Functions are kept by what they are made of, and by the name that PyTorch's operator has."""
 
-    Args:
-        what: the name of a strategy of the library that starts from a definition, `"layernorm"`, `"lstm:tanh"`; or a definition.
-        strategies: for it, not bound, the fastest first: the first legal one is taken where no record answers and the library has none.
+    def __init__(self) -> None:
+        self._made: dict[Any, Function] = {}
+        self._named: dict[str, Function] = {}
+        self._lock = threading.RLock()
 
-    Raises: ArgumentError where there is no such strategy, or it starts from no definition.
-    """
+    def __call__(self, what: str | Fused, strategies: Sequence[Strategy] = ()) -> Function:
+        """What a definition computes, as a function of arrays.
+
+        Args:
+            what: the name of a strategy of the library that starts from a definition, `"layernorm"`, `"lstm:tanh"`; or a definition.
+            strategies: for it, not bound, the fastest first: the first legal one is taken where no record answers.
+
+        Raises: ArgumentError where there is no such strategy, or it starts from no definition.
+        """
+        key = what, tuple(strategies)
+        with self._lock:
+            found = self._made.get(key)
+            if found is None:
+                name = what if isinstance(what, str) and not strategies else f"function {len(self._named)}"
+                found = self._made[key] = self._named[name] = Function(name, _start_of(what), strategies)
+            return found
+
+    def named(self, name: str) -> Function:
+        """The function of a name."""
+        return self._named.get(name) or self(name)
+
+
+function: Final = _Functions()
+"""What a definition computes, as a function of arrays; see its `__call__`."""
+
+
+def _start_of(what: str | Fused) -> Fused:
+    """The definition that is meant."""
     if isinstance(what, Fused):
-        return Function(f"{what.kind.title}:{len(KNOWN)}", what, strategies)
+        return what
     from fireiron.language.library import find
 
     start = find(what).strategy.start
     if not isinstance(start, Fused):
         raise ArgumentError(f"function: {what} starts from no definition", got=str(start), hint="fireiron.matmul(a, b)")
-    return Function(what, start, strategies)
+    return start
 
 
 def _more(shapes: Sequence[Sequence[int]], names: Sequence[str], dims: Mapping[str, tuple[str, ...]]) -> int:
@@ -342,11 +364,11 @@ def _registered() -> Any:
         return [next(tensors) if of.dims[name] else next(values) for name in of.inputs]
 
     def run(arrays: Sequence[Any], numbers: Sequence[float], name: str) -> Any:
-        made = KNOWN[name](*given(KNOWN[name], arrays, numbers))
+        made = function.named(name)(*given(function.named(name), arrays, numbers))
         return list(made) if isinstance(made, tuple) else [made]
 
     def shaped(arrays: Sequence[Any], numbers: Sequence[float], name: str) -> Any:
-        of = KNOWN[name]
+        of = function.named(name)
         shapes = of.shapes([tuple(getattr(one, "shape", ())) for one in given(of, arrays, numbers)])
         kinds = {one: getattr(torch, of.type_of(one)) if of.type_of(one) else arrays[0].dtype for one in of.outputs}
         return [arrays[0].new_empty(shapes[one], dtype=kinds[one]) for one in of.outputs]

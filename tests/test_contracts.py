@@ -577,7 +577,7 @@ ROOMS = (
     ("measure", "inspect"),
     ("tune",),
     ("draw", "export", "matmul"),
-    ("attention",),
+    ("attention", "function"),
     ("cli",),
     ("__init__", "__main__"),
 )
@@ -797,7 +797,7 @@ AT_IMPORT = {
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.methods",
     "language.numerals", "ir.awaited",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "draw", "export", "matmul", "stacks", "tune",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "draw", "export", "function", "matmul", "stacks", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 

@@ -616,7 +616,7 @@ MUTANTS = [
         ("addresses that repeat", "part.substitute({var: free + period}) != part.substitute({var: free})", "False"),
         ("steps that meet", "+ last + 1) // abs(step) + 1)", "+ last + 1) // (4 * abs(step)) + 1)"),
         ("what begins late", "if step is None or step < 0:", "if step is None:"),
-        ("loops that may not run", "low, high = max(extent.low, 0), extent.high", "low, high = max(extent.low, 1), extent.high"),
+        ("loops that may not run", "low, high = max(extent.low, self._least(loop.extent), 0), extent.high", "low, high = max(extent.low, 1), extent.high"),
         ("cut at the same place in the period", "cut = max(end - start - kept, 0) // period * period", "cut = max(end - start - kept, 0)"),
     ),
     *mutants(
