@@ -224,7 +224,7 @@ class Order:
             return False
         agent.turns[event.way] = max(count, number + 1)
         meant = event.phase if number == event.number else number // event.ring.stages + (event.side is Side.FULL)
-        if number != event.number and event.stage != number % event.ring.stages:
+        if event.stage != number % event.ring.stages:
             self.broken.setdefault(f"{event} is at stage {event.stage}, and it is the agent's turn {number}")
         elif event.arrivals is None and phases.over != meant:
             self.broken.setdefault(f"{event} passes by parity alone: {phases.over} phases are over, not {meant}")
