@@ -407,8 +407,10 @@ class Spec(Verbs):
             if not isinstance(view, View) or len(view.dims) != len(dims):
                 raise ArgumentError(f"{self.title}: {name} must be a view of the dimensions {', '.join(dims)}", got=view)
             for dim, part in zip(dims, view.dims, strict=True):
-                if extents.setdefault(dim, part.size) != part.size:
-                    raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {extents[dim]}")
+                size = part.size
+                known = extents.setdefault(dim, size)
+                if known is not size and known != size:
+                    raise ArgumentError(f"{self.title}: {name} has {size} elements along {dim}, another operand {extents[dim]}")
         return extents
 
     @property

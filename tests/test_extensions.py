@@ -144,19 +144,34 @@ def test_decomposition_and_refinement():
         MatMul.load(A, SH).refine(Remark("no"))
 
 
-def test_executable():
-    chain = (
+def of_four():
+    """A chain down to four multiply-adds of a thread."""
+    return (
         MatMul.tile(32, 32).to(Block)
         .epilog(RF, Init.tile(8, 4).to(Thread).tile(1, 1).done(), Move.tile(8, 4).to(Thread).tile(1, 1).done())
         .split(4).load(A, SH).load(B, SH).tile(8, 4).to(Thread).split(1)
         .load(A, RF, Move.tile(4, 1).done()).load(B, RF, Move.tile(1, 1).done()).tile(4, 1)
     )  # fmt: skip
+
+
+def test_executable():
+    chain = of_four()
     with pytest.raises(MatchError):
         run(chain.done(), 32, 32, 8)
     program = run(chain.done(Ffma4("FFMA4")), 33, 70, 10)
     assert program.cuda.count("__fmaf_rn") == 4
     program = run(chain.done(), 33, 70, 10, instructions=(Ffma4("FFMA4"), *INSTRUCTIONS))
     assert program.cuda.count("__fmaf_rn") == 4
+
+
+def test_instructions_are_asked_anew():
+    """What one program was matched with is not what another of the same strategy and spec is."""
+    bound = of_four().done()(MatMul(32, 32, 8)(GL, GL, GL)(Kernel))
+    own = (Ffma4("FFMA4"), *INSTRUCTIONS)
+    for _ in range(2):
+        with pytest.raises(MatchError):
+            _ = bound.program("sm_80").tree
+        assert bound.program("sm_80", instructions=own).tree.complete
 
 
 def test_level():

@@ -15,6 +15,7 @@ from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_
 from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
+from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch
 from fireiron.spec import Spec
@@ -138,6 +139,12 @@ class Done(Decomposition):
     def _asked(self, context: Context) -> tuple[Executable, ...]:
         return context.instructions if self.executable is None else (self.executable,)
 
+    def _worth(self, spec: Spec, context: Context) -> tuple[Executable, ...]:
+        """Those that are worth comparing with a spec."""
+        if self.executable is None:
+            return _candidates(context.instructions, spec)
+        return (self.executable,) if self.executable.may_perform(spec) else ()
+
     def _performed(self, spec: Spec, context: Context) -> tuple[Spec, Executable | None]:
         """The executable that performs a spec as it is, or its plain form; and in which of them."""
         found = self._whole(spec, context)
@@ -156,7 +163,7 @@ class Done(Decomposition):
                 f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
                 hint=".epilog(RF) behind tile(...).to(Block)",
             )
-        return next((one for one in self._asked(context) if one.may_perform(spec) and not one.fits(spec, context)), None)
+        return next((one for one in self._worth(spec, context) if not one.fits(spec, context)), None)
 
     def match(self, spec: Spec, context: Context) -> Executable:
         """The executable that performs a spec, or by which its threads do their parts; a `MatchError` with the nearest if there is none."""
@@ -171,8 +178,8 @@ class Done(Decomposition):
         if following is None or following.mismatches(context):
             return None
         element = following.element
-        asked = (one for one in self._asked(context) if one.may_perform(element))
-        return next((one for one in asked if not one.mismatches(element, context.architecture)), None)
+        worth = self._worth(element, context)
+        return next((one for one in worth if not one.mismatches(element, context.architecture)), None)
 
     def _refused(self, spec: Spec, context: Context) -> MatchError:
         def rows() -> str:
@@ -186,6 +193,12 @@ class Done(Decomposition):
             rows=rows,
             hint="fireiron explain STRATEGY shows the steps that would close the gap",
         )
+
+
+@by_identities  # a leaf that waits is asked each time that more is known of who holds its registers
+def _candidates(asked: tuple[Executable, ...], spec: Spec) -> tuple[Executable, ...]:
+    """Those of some executables that are worth comparing with a spec, which nothing but the two decides."""
+    return tuple(one for one in asked if one.may_perform(spec))
 
 
 def _require_terms(following: Following, context: Context) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -94,14 +95,17 @@ def _extent(modes: tuple[Mode, ...]) -> int:
     return total
 
 
+_BACKWARDS: Callable[[tuple[int, ...]], tuple[int, ...]] = operator.itemgetter(slice(None, None, -1))
+
+
 @functools.lru_cache(maxsize=4096)
 def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    return tuple(point[::-1] for point in itertools.product(*reversed(_offsets(modes))))
+    return tuple(map(_BACKWARDS, itertools.product(*reversed(_offsets(modes)))))
 
 
 @functools.lru_cache(maxsize=4096)
 def _steps(modes: tuple[tuple[Mode, ...], ...], dim: int) -> tuple[int, ...]:
-    return tuple(offset[dim] for offset in _elements(modes))
+    return tuple(map(operator.itemgetter(dim), _elements(modes)))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -541,7 +541,7 @@ class Context:
 
     def knowing(self, held: Mapping[str, Holding], whole: Whole) -> Context:
         """The context in which so much is decided; itself where no more is."""
-        return self if held is self.held and whole is self.whole else attrs.evolve(self, held=held, whole=whole)
+        return self if held is self.held and whole is self.whole else self._with(held=held, whole=whole)
 
     def fresh(self, wanted: str) -> str:
         """Refused by an error: new names are made in a `Draft`."""
@@ -563,10 +563,17 @@ class Context:
         """The context of a child."""
         prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
         active = all_of((self.active, child.active))
-        return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=active, needed=child.needed)
+        return self._with(path=(*self.path, child.name), prefix=prefix or self.prefix, active=active, needed=child.needed)
+
+    def _with(self, **changed: Any) -> Context:
+        """`attrs.evolve` of it, which a tree asks for at each node."""
+        if type(self) is not Context:
+            return attrs.evolve(self, **changed)
+        return Context(**{**dict(zip(_FIELDS, _OF_CONTEXT(self), strict=True)), **changed})
 
 
-_OF_CONTEXT: Final = operator.attrgetter(*(field.name for field in attrs.fields(Context)))
+_FIELDS: Final = tuple(field.name for field in attrs.fields(Context))
+_OF_CONTEXT: Final = operator.attrgetter(*_FIELDS)
 
 
 @attrs.frozen(eq=False)
@@ -676,6 +683,23 @@ class Node:
     def complete(self) -> bool:
         """Whether every leaf is executable."""
         return self.step is not None and self.waiting is None and all(child.complete for _, child in self.children)
+
+    @functools.cached_property
+    def execs(self) -> tuple[tuple[Exec, tuple[For, ...]], ...]:
+        """All statements that instructions perform with the loops around them, the main chain's first."""
+        found = [(statement, tuple(around)) for statement, around in execs(self.program)]
+        if self.children:
+            placed = [(one.child, around) for one, around in located(self.program) if isinstance(one, Hole)]
+            holes = {name: tuple(outer for outer in around if isinstance(outer, For)) for name, around in placed}
+            for name, child in _bodies_first(self):
+                loops = holes[name]
+                found += [(statement, (*loops, *inner)) for statement, inner in child.execs] if loops else child.execs
+        return tuple(found)
+
+    @functools.cached_property
+    def opens(self) -> bool:
+        """Whether it, or anything below, is a leaf that nothing performs, and that does not wait for another."""
+        return self.open or any(child.opens for _, child in self.children)
 
     @property
     def open(self) -> bool:
@@ -806,7 +830,7 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
 
     As long as other leaves are open nobody does, as who decides may come there.
     """
-    if any(one.open for one in node.nodes()):
+    if node.opens:
         return node, whole
     refused: FireironError | None = None
     for leaf in sorted(_waiting(node), key=lambda one: not _follows(one.spec, held)):
@@ -817,7 +841,7 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
             except FireironError as error:
                 refused = _told(error, node, leaf)
                 continue
-            if not any(one.open for one in found.nodes()):
+            if not found.opens:
                 return _replaced(node, leaf, found), after
     if refused is not None:
         raise refused
@@ -907,7 +931,7 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
     owned: dict[str, Holding | None] = {}
     others: dict[str, Holding] = {}
     following: dict[str, Holding] = {}
-    for statement, loops in _execs(node, ()):
+    for statement, loops in node.execs:
         for access, view in zip(statement.accesses, statement.spec.operands.values(), strict=False):
             name = access.buffer
             if name in owned or not (view.memory.private if names is None else name in names):
@@ -922,15 +946,6 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
 @by_identities  # a tree is asked again and again while it grows
 def _holding(statement: Exec, access: Access, *loops: For) -> Holding:
     return Holding.of(statement, access, loops)
-
-
-def _execs(node: Node, loops: tuple[For, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
-    """All statements of a tree with the loops around them, the main chain's first."""
-    for statement, around in execs(node.program):
-        yield statement, (*loops, *around)
-    holes = {one.child: around for one, around in located(node.program) if isinstance(one, Hole)}
-    for name, child in _bodies_first(node):
-        yield from _execs(child, (*loops, *(outer for outer in holes[name] if isinstance(outer, For))))
 
 
 def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -58,10 +59,23 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     if not owners or not any(mode.unit for _, _, access in uses for dim in access.dealt for mode in dim):
         return result
     owned = _Owned(kernel, result, owners)
+    deals = {_deal(kernel, use) for use in owners}
+    # Who reads as an owner does finds what that holds; who writes as the only one does reaches all of it.
+    right = {(deal, False) for deal in deals} | {(deal, True) for deal in deals if len(deals) == 1}
     for use in uses:
         if not any(use is owner for owner in owners):
-            _check_other(kernel, owned, use, own)
+            deal = _deal(kernel, _asked(use)), _replaces(use)
+            if deal not in right and _check_other(kernel, owned, use, own):
+                right.add(deal)
     return result
+
+
+def _deal(kernel: Kernel, use: Use) -> Any:
+    """All that decides which thread touches which elements: equal for two uses of a buffer, they touch the same."""
+    statement, loops, access = use
+    needed = needed_variables(kernel, statement, access)
+    around = tuple(id(loop) for loop in loops if loop.var in needed)
+    return access.base, access.points, access.modes, statement.active, needed, around
 
 
 def register_storage(buffer: Buffer, owner: Use, holding: Holding) -> Storage:
@@ -191,18 +205,30 @@ class _Owned:
         return sorted(set((np.flatnonzero(self.table == element) // self.slots).tolist()))
 
 
-def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> None:
-    """A path that does not own touches, in each thread, elements that this thread holds, under the same numbers."""
+def _replaces(use: Use) -> bool:
+    """Whether a statement writes all that it touches: what joins the values that are there need not reach all of them."""
+    statement, _, access = use
+    return access.write and statement.accumulate != TRUE
+
+
+def _asked(use: Use) -> Use:
+    """The use, as if it held everywhere where its condition leaves elements as they are."""
+    statement, _, access = use
+    return _unconditional(use) if access.write and _in_place(statement, access) else use
+
+
+def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
+    """A path that does not own touches, in each thread, elements that this thread holds, under the same numbers; or it is refused.
+
+    False where an init may number the registers by modes of its own, which are noted.
+    """
     statement, _, access = use
     buffer = owned.buffer
-    # What joins the values that are there need not reach all of them.
-    replaces = access.write and statement.accumulate != TRUE
-    asked = _unconditional(use) if access.write and _in_place(statement, access) else use
-    threads, elements = owned.missing(holdings(kernel, buffer, [asked]), replaces)
+    threads, elements = owned.missing(holdings(kernel, buffer, [_asked(use)]), _replaces(use))
     if not threads.size:
-        return
+        return True
     if statement.spec.fills and _covers_with_own_modes(kernel, owned, use, own):
-        return
+        return False
     # The least of all, so that the message does not depend on the order in which entries are made.
     thread, element = min(zip(threads.tolist(), elements.tolist(), strict=True))
     place = _coordinate(buffer, element)

@@ -241,13 +241,13 @@ class _Solver:
         for i in range(count):
             # No item with itself: a list inside is solved by now, and no barrier stands inside a statement.
             for j in range(i + 1, count):
-                hazards += self._between(found.summaries, i, j, range(i + 1, j), frozenset(range(i + 1, j + 1)), outer)
+                hazards += self._between(found.summaries, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
         if carried:
-            everywhere = frozenset(range(count + 1))
+            everywhere = range(count + 1)
             for i in range(count):
                 for j in range(count):
                     # From behind item i round the end to item j; to one further down that is a whole turn, past every position.
-                    positions = frozenset((*range(i + 1, count + 1), *range(j + 1))) if j <= i else everywhere
+                    positions = (*range(i + 1, count + 1), *range(j + 1)) if j <= i else everywhere
                     middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
                     # Without the loop's own variable: the two sides are in two of its iterations.
                     hazards += self._between(found.summaries, i, j, middle, positions, outer[:-1], loops[-1])
@@ -259,23 +259,28 @@ class _Solver:
         i: int,
         j: int,
         middle: Iterable[int],
-        positions: frozenset[int],
+        positions: Iterable[int],
         outer: tuple[Var, ...],
         carried: For | None = None,
     ) -> Iterable[Hazard]:
         """The hazards between two items of a list that no barrier in the items between them meets."""
-        passed = max((summaries[k].barrier for k in middle), default=0)
         before, behind = summaries[i], summaries[j]
-        anywhere = max(one.barrier for one in summaries)
+        exposed = [scope for scope in range(len(self.scopes)) if before.last[scope] and behind.first[scope]]
+        if not exposed:
+            return
+        passed = max([summaries[k].barrier for k in middle], default=0)
+        anywhere = max([one.barrier for one in summaries])
         name = "" if carried is None else carried.var.name
         # Hazards of the scopes below are met by what surely runs between.
-        for scope in range(passed, len(self.scopes)):
+        for scope in exposed:
+            if scope < passed:
+                continue
             for x, y in itertools.product(before.last[scope], behind.first[scope]):
                 if not self._may_conflict(x, y) or self._scope(x, y, outer) != scope:
                     continue
                 later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
                 if not later:
-                    yield Hazard(positions, scope, x, y, i, name)
+                    yield Hazard(frozenset(positions), scope, x, y, i, name)
                 # Iterations apart, so that all of the body lies between: a barrier inside any item meets it too.
                 elif scope >= anywhere:
                     yield Hazard(frozenset(range(len(summaries) + 1)), scope, x, y, i, name)

@@ -744,7 +744,11 @@ def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool
 
 def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
     """The pairs of elements of one tensor whose dimensions have other names: `h[m,n]` and `h[m,k]`."""
-    return [(one, other) for one in elements for other in elements if one.tensor == other.tensor and one.dims != other.dims]
+    alike: dict[str, list[tuple[Element, tuple[str, ...]]]] = {}
+    for one in elements:
+        alike.setdefault(one.tensor, []).append((one, one.dims))
+    apart = {tensor: same for tensor, same in alike.items() if any(dims != same[0][1] for _, dims in same)}
+    return [(one, other) for one in elements for other, dims in apart.get(one.tensor, ()) if one.dims != dims]
 
 
 def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:

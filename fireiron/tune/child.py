@@ -7,6 +7,7 @@ be importable a second time. Messages are pickles in a socket pair; the first is
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import resource
@@ -25,6 +26,10 @@ from fireiron.tune.task import Built, Candidate, Surveyed, Task, build, survey, 
 PARENT_SECONDS = 1.0
 """How often a child looks whether its parent lives."""
 
+YOUNG = 50_000
+"""So many objects more than were freed let Python look for cycles: trees and programs have none, and looking through them takes a tenth of
+the time of lowering a candidate."""
+
 
 def main(descriptor: int) -> None:
     """Answer messages until the other side closes."""
@@ -37,6 +42,8 @@ def main(descriptor: int) -> None:
         if device is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device  # before CUDA is loaded
         worker = _started(connection, payload, measures)
+        gc.freeze()
+        gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
         while worker is not None:
             answer = _answer(worker, *pickle.loads(connection.recv_bytes()))
             connection.send_bytes(pickle.dumps(answer))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -49,6 +49,32 @@ class Course:
     kept: int
     varies: bool
     addresses: int = 1
+
+
+@attrs.frozen(eq=False)
+class Nested:
+    """A loop of an unknown length inside another: which of their lengths decide together.
+
+    Agents in a ring, and copies under way, are no more than `window` iterations of the inner loop apart, and behind `period` of them all is
+    as before. So where the inner loop is longer than the window, two of its ends are never in sight of each other: what an end does depends
+    on where in the period it is, and on the addresses of the outer loop. Where those stay, the first end of each of `period` lengths shows
+    all of it, in `few` outer iterations; a long run of the outer loop needs the shorter ones alone, in which ends meet. Where outer
+    addresses change (`few` above 2), long runs need those `period` lengths too. Lengths beyond are those with more turns between their
+    ends: one outer iteration follows them to each end of the kernel.
+    """
+
+    outer: Expr
+    few: int
+    inner: Expr
+    window: int
+    period: int
+
+    def is_new(self, lengths: Lengths) -> bool:
+        """Whether a combination of lengths shows what no shorter one does."""
+        outer, inner = lengths[self.outer], lengths[self.inner]
+        if outer <= 1 or inner <= self.window:
+            return True
+        return inner <= self.window + self.period and (outer <= self.few or self.few > 2)
 
 
 class Loops:
@@ -190,7 +216,23 @@ class Loops:
                 if self.scene.opened(loop.extent) in found:
                     self.doubt(loop, f"{' x '.join(str(len(one)) for one in found.values())} combinations of loop lengths matter")
             found = {extent: {max(counts)} for extent, counts in found.items()}
-        return [dict(zip(found, one, strict=True)) for one in itertools.product(*(sorted(counts) for counts in found.values()))]
+        nested = [one for loop, *_ in self.all.values() for one in self._nested(loop, found)]
+        combinations = (dict(zip(found, one, strict=True)) for one in itertools.product(*(sorted(counts) for counts in found.values())))
+        return [one for one in combinations if all(pair.is_new(one) for pair in nested)]
+
+    def _nested(self, outer: For, found: Mapping[Expr, set[int]]) -> Iterator[Nested]:
+        """The loops of such lengths inside a loop of such a length, as far as the lengths that stand for others are followed."""
+        extent = self.opened(outer.extent)
+        few = self.course(outer).addresses + 1
+        if not found.get(extent, set()) >= set(range(1, few + 1)):
+            return
+        inside = {self.opened(one.extent) for one in statements(outer.body) if isinstance(one, For)}
+        for length in [one for one in found if one in inside and one != extent]:
+            courses = [self.course(one) for one, *_ in self.all.values() if self.opened(one.extent) == length]
+            window = max(one.kept - (one.period or 1) for one in courses)
+            period = math.lcm(*(one.period or 1 for one in courses))
+            if found[length] >= set(range(1, window + period + 1)):
+                yield Nested(extent, few, length, window, period)
 
     def matters(self, loop: For) -> bool:
         """Whether anything in a loop touches memory that threads share, or orders threads."""

@@ -80,8 +80,10 @@ class Phases:
         """An arrival of an agent that knows so much."""
         self.left -= 1
         self.coming |= known
-        _learn(self.coming_over, over)
-        self._settle()
+        if over:
+            _learn(self.coming_over, over)
+        if not self.left:
+            self._settle()
 
     def bring(self, operation: int, size: int) -> None:
         """Bytes of a load."""
@@ -95,7 +97,8 @@ class Phases:
             self.over += 1
             self.known |= self.coming
             self.coming = 0
-            _learn(self.known_over, self.coming_over)
+            if self.coming_over:
+                _learn(self.known_over, self.coming_over)
 
 
 @attrs.frozen(eq=False)
@@ -214,14 +217,13 @@ class Order:
 
         An arrival brings what the lane knows that arrives.
         """
-        phases = self._phases_of(event, agent.rank)
+        phases = self.phases.get((agent.rank, event.barrier)) or self._phases_of(event, agent.rank)
         count = agent.turns.get(event.way, 0)
         number = self.numbers[event.ring.name][event.number] if self.numbers else count
-        wanted = event.number // event.ring.stages + (event.side is Side.FULL)
-        if event.arrivals is None and (phases.over - wanted) % 2:
+        if event.arrivals is None and (phases.over - event.phase) % 2:
             return False
         agent.turns[event.way] = max(count, number + 1)
-        meant = number // event.ring.stages + (event.side is Side.FULL)
+        meant = event.phase if number == event.number else number // event.ring.stages + (event.side is Side.FULL)
         if event.stage != number % event.ring.stages:
             self.broken.setdefault(f"{event} is at stage {event.stage}, and it is the agent's turn {number}")
         elif event.arrivals is None and phases.over != meant:
@@ -235,8 +237,8 @@ class Order:
         if event.side is Side.FULL:
             phases.bytes += event.ring.bytes
         count = event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0
-        for rank in event.ranks or (agent.rank,):
-            if count and (rank == agent.rank or self._reaches(agent, rank, str(event))):
+        for rank in (event.ranks or (agent.rank,)) if count else ():
+            if rank == agent.rank or self._reaches(agent, rank, str(event)):
                 there = phases if rank == agent.rank else self._phases_of(event, rank)
                 for _ in range(count):
                     there.arrive(agent.seen, agent.over)

@@ -117,6 +117,11 @@ class Turn:
         return self.number % self.ring.stages
 
     @functools.cached_property
+    def phase(self) -> int:
+        """The phase of its barrier that it waits for, or ends."""
+        return self.number // self.ring.stages + (self.side is Side.FULL)
+
+    @functools.cached_property
     def barrier(self) -> tuple[str, Side, int]:
         """The barrier in memory that it is a phase of: ring, side and stage."""
         return self.ring.name, self.side, self.stage
