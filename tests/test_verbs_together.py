@@ -1,0 +1,103 @@
+"""Verbs of Hopper's fused strategies together: delay, turns of warpgroups, share, tiles from a counter; on attention and on two products."""
+
+import random
+
+import attrs
+import numpy as np
+import pytest
+from ringed import TARGET, errors, later, of_kind, with_changed
+from test_fused_attention import inputs, softmax
+
+from fireiron import *
+from fireiron import ir
+from fireiron.sim import simulate
+from fireiron.strategies import attention
+from fireiron.strategies._fused import by_warpgroups, stored
+
+copy = Move.done()
+
+
+def attended(
+    sizes, *, rows=64, delay=False, turns=(), share=False, first="K", blocks=0, dynamic=False, in_flight=None, stages=2, skip=False, **options
+):
+    """Attention with some of the verbs."""
+    made = attention.definition(**options)
+    chain = made.tile(m=rows, r=1, g=1, b=1).to(Block)
+    chain = chain.persistent(blocks, dynamic) if blocks else chain
+    chain = chain.load("Q", SH, copy).split(n=16).pipeline(stages).specialize()
+    chain = chain.delay("pv", behind="s") if delay else chain
+    chain = chain.turns(*turns) if turns else chain
+    chain = chain if in_flight is None else chain.in_flight(in_flight)
+    chain = chain.skip() if skip else chain
+    second = "V" if first == "K" else "K"
+    chain = chain.load(first, SH, copy).load(second, SH, copy)
+    chain = chain.share(first) if share else chain
+    chain = chain.tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups).step("store", stored(16)).done()
+    return chain(attention.spec(*sizes, 16, made=made)).program(TARGET)
+
+
+def require_right(program, **masks):
+    """No finding, and the softmax, with warps in random order."""
+    assert errors(program.ir) == []
+    arrays = inputs(program.spec)
+    expected, _ = softmax(*arrays.values(), **masks)
+    got = simulate(program.ir, arrays, order=random.Random(1)).outputs["O"]
+    np.testing.assert_allclose(got.astype(np.float32), expected, atol=3e-3)
+
+
+RIGHT = {
+    "turns in the slots of one ring": ((128, 32), {"rows": 128, "turns": ("s", "pv"), "share": True, "in_flight": 0}),
+    "turns of values alone": ((128, 32), {"rows": 128, "turns": ("pv", "pv"), "share": True, "in_flight": 0}),
+    "loads in another order than they are used": ((64, 80), {"first": "V", "share": True, "stages": 3}),
+    "tiles of one dimension, as blocks become free": ((128, 128), {"causal": True, "skip": True, "blocks": 2, "dynamic": True}),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.night] if "alone" in one or "tiles" in one else []) for one in RIGHT])
+def test_kernels_are_right(name):
+    sizes, options = RIGHT[name]
+    require_right(attended(sizes, **options), **({"causal": True} if "causal" in options else {}))
+
+
+def test_the_number_of_a_tile_says_how_long_its_loop_is():
+    """As it is taken from the counter, where tiles have one dimension."""
+    assert "n_before += tile * 4 + 4;" in attended((128, 128), causal=True, skip=True, blocks=2, dynamic=True).cuda
+
+
+def test_slots_have_turns_in_the_order_of_use():
+    """Whichever load is written first."""
+    producer = next(one for one in attended((64, 80), first="V", share=True).ir.body if isinstance(one, ir.Roles)).roles[1]
+    loads = [(one.accesses[0].buffer, str(one.turn)) for one, _ in ir.execs(producer.body) if one.accesses[0].buffer in "KV"]
+    assert loads == [("K", "n * 2"), ("V", "n * 2 + 1")]
+
+
+def test_stages_given_back_too_early_are_found_where_warpgroups_take_turns():
+    """The turns of all rings but the order are each warpgroup's own."""
+    kernel = attended((128, 48), rows=128, delay=True, turns=("s", "pv")).ir
+    for ring, number in (("k_sh_ring", 1), ("v_sh_ring", 0)):
+        faulty = with_changed(kernel, of_kind(ir.Release, ring=ring, side=ir.Side.EMPTY), number, later(-1))
+        assert any("it is the agent's turn" in str(one) for one in errors(faulty))
+
+
+DUAL = Fused(
+    name="dual", dims="m n k", over="k", operands={"A": "m k", "B": "k n", "C": "k n", "D": "m n"},
+    first={"one": "p[m,n] = 0", "other": "q[m,n] = 0"},
+    each={"left": "p[m,n] += sum(k, A[m,k] * B[k,n])", "right": "q[m,n] += sum(k, A[m,k] * C[k,n])"},
+    last={"store": "D[m,n] = p[m,n] + q[m,n]"},
+)  # fmt: skip
+
+
+def both_read():
+    """Two products of one factor, one of them a turn later."""
+    chain = DUAL.tile(m=64, n=16).to(Block).split(k=16).pipeline(3).specialize().delay("right", behind="left")
+    for name in "ABC":
+        chain = chain.load(name, SH, copy)
+    chain = chain.tile(m=64).to(Warpgroup).step("left", by_warpgroups).step("right", by_warpgroups).done()
+    return chain(DUAL(m=64, n=16, k=80, dtype=float16)).program(TARGET)
+
+
+@pytest.mark.parametrize("change", [both_read, lambda: attended((64, 80), delay=True, share=True, stages=4)], ids=("one factor", "share"))
+def test_stages_of_one_ring_are_given_back_in_the_turn_that_waits_for_them(change):
+    with pytest.raises(DecompositionError, match="which is done a turn later, read stages of one ring") as caught:
+        _ = change().ir
+    assert "leave out delay(...)" in str(caught.value)
