@@ -2,7 +2,6 @@
 
 import random
 
-import attrs
 import numpy as np
 import pytest
 from ringed import TARGET, errors, later, of_kind, with_changed
@@ -18,7 +17,19 @@ copy = Move.done()
 
 
 def attended(
-    sizes, *, rows=64, delay=False, turns=(), share=False, first="K", blocks=0, dynamic=False, in_flight=None, stages=2, skip=False, **options
+    sizes,
+    *,
+    rows=64,
+    delay=False,
+    turns=(),
+    share=False,
+    first="K",
+    blocks=0,
+    dynamic=False,
+    in_flight=None,
+    stages=2,
+    skip=False,
+    **options,
 ):
     """Attention with some of the verbs."""
     made = attention.definition(**options)
@@ -49,11 +60,13 @@ RIGHT = {
     "turns in the slots of one ring": ((128, 32), {"rows": 128, "turns": ("s", "pv"), "share": True, "in_flight": 0}),
     "turns of values alone": ((128, 32), {"rows": 128, "turns": ("pv", "pv"), "share": True, "in_flight": 0}),
     "loads in another order than they are used": ((64, 80), {"first": "V", "share": True, "stages": 3}),
-    "tiles of one dimension, as blocks become free": ((128, 128), {"causal": True, "skip": True, "blocks": 2, "dynamic": True}),
+    "tiles of one dimension, as blocks become free": ((192, 192), {"causal": True, "skip": True, "blocks": 2, "dynamic": True}),
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.night] if "alone" in one or "tiles" in one else []) for one in RIGHT])
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.night] if "alone" in one or "tiles" in one else []) for one in RIGHT]
+)
 def test_kernels_are_right(name):
     sizes, options = RIGHT[name]
     require_right(attended(sizes, **options), **({"causal": True} if "causal" in options else {}))
@@ -61,7 +74,7 @@ def test_kernels_are_right(name):
 
 def test_the_number_of_a_tile_says_how_long_its_loop_is():
     """As it is taken from the counter, where tiles have one dimension."""
-    assert "n_before += tile * 4 + 4;" in attended((128, 128), causal=True, skip=True, blocks=2, dynamic=True).cuda
+    assert "n_before += tile * 4 + 4;" in attended((192, 192), causal=True, skip=True, blocks=2, dynamic=True).cuda
 
 
 def test_slots_have_turns_in_the_order_of_use():

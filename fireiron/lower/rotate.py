@@ -323,8 +323,8 @@ def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, behind: s
         readers = {one.early: one.title for one in pieces if buffers & _touched(one.statement, write=False)}
         if len(readers) == 2:
             raise DecompositionError(
-                f"{_said(step, behind)}: {readers[True]} and {readers[False]}, which is done a turn later, read stages of one ring, {ring}: "
-                f"{', '.join(sorted(buffers))}",
+                f"{_said(step, behind)}: {readers[True]} and {readers[False]}, which is done a turn later, read stages of one ring, "
+                f"{ring}: {', '.join(sorted(buffers))}",
                 legal="loads each of which is read by steps in front of the delayed one only, or by those from it on only",
                 at=loop.origin,
                 hint="leave out delay(...), or .share(...) in the load where one stands",
