@@ -9,6 +9,7 @@ from test_fused_attention import inputs, softmax
 
 from fireiron import *
 from fireiron import ir
+from fireiron.check import check
 from fireiron.sim import simulate
 from fireiron.strategies import attention
 from fireiron.strategies._fused import by_warpgroups, stored
@@ -100,13 +101,19 @@ DUAL = Fused(
 )  # fmt: skip
 
 
-def both_read():
+def both_read(blocks=lambda tiles: tiles, change=lambda turns: turns.delay("right", behind="left"), m=64):
     """Two products of one factor, one of them a turn later."""
-    chain = DUAL.tile(m=64, n=16).to(Block).split(k=16).pipeline(3).specialize().delay("right", behind="left")
+    chain = change(blocks(DUAL.tile(m=64, n=16).to(Block)).split(k=16).pipeline(3).specialize())
     for name in "ABC":
         chain = chain.load(name, SH, copy)
     chain = chain.tile(m=64).to(Warpgroup).step("left", by_warpgroups).step("right", by_warpgroups).done()
-    return chain(DUAL(m=64, n=16, k=80, dtype=float16)).program(TARGET)
+    return chain(DUAL(m=m, n=72, k=32, dtype=float16)).program(TARGET)
+
+
+def test_coordinates_of_tiles_from_a_counter_are_enumerated():
+    """In bands, where ranges alone do not say that they stay inside; and all else that is found of a kernel."""
+    program = both_read(lambda tiles: tiles.bands(2).persistent(2, dynamic=True), lambda turns: turns, m=200)
+    assert not [one for one in check(program.ir) if one.severity == "error"]
 
 
 @pytest.mark.parametrize("change", [both_read, lambda: attended((64, 80), delay=True, share=True, stages=4)], ids=("one factor", "share"))
