@@ -78,6 +78,12 @@ def test_the_number_of_a_tile_says_how_long_its_loop_is():
     assert "n_before += tile * 4 + 4;" in attended((192, 192), causal=True, skip=True, blocks=2, dynamic=True).cuda
 
 
+def test_turns_of_the_last_iteration_are_told_by_how_many_there_are():
+    """The number of the last block of keys of a tile, times the warpgroups, is no more a number of blocks of keys itself."""
+    sizes, options = (256, 256), {"rows": 128, "causal": True, "skip": True}
+    assert errors(attended(sizes, delay=True, turns=("pv", "pv"), **options).ir) == []
+
+
 def test_slots_have_turns_in_the_order_of_use():
     """Whichever load is written first."""
     producer = next(one for one in attended((64, 80), first="V", share=True).ir.body if isinstance(one, ir.Roles)).roles[1]
