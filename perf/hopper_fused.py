@@ -26,12 +26,23 @@ VALUES = {
         {"slack": 8, "held": True},
         {"slack": 8, "bm": 192, "bn": 128},
         {"slack": 8, "turns": True, "bm": 256, "bn": 64},
-        {"slack": 8, "held": True, "stays": True},
         {"slack": 8, "dynamic": True, "turns": True, "bm": 256, "bn": 64, "together": 16},
-        {"slack": 8, "dynamic": True, "turns": True, "bm": 192, "bn": 128, "together": 16},
+        {"slack": 8, "dynamic": True, "turns": True, "bm": 256, "bn": 64, "together": 4},
+        {"slack": 8, "dynamic": True, "turns": True, "bm": 192, "bn": 128, "together": 8},
         *DYNAMIC,
     ),
-    128: ({"slack": 8}, {"slack": 8, "held": True, "chunk": 128}, {"slack": 8, "held": True, "stays": True}, *DYNAMIC),
+    256: tuple(
+        {"slack": 8, "bn": bn, "stages": stages, **form}
+        for bn, stages in ((64, 1), (64, 2), (80, 1))
+        for form in (
+            {"delayed": False},
+            {},
+            {"turns": True},
+            {"dynamic": True, "together": 4},
+            {"dynamic": True, "turns": True, "together": 4},
+        )
+    ),
+    128: ({"slack": 8, "held": True}, *({"slack": 8, "held": True, "chunk": 128, **one} for one in ({}, *DYNAMIC))),
 }
 """What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables; `stays` and `dynamic` under a mask."""
 
