@@ -381,7 +381,8 @@ class _Bounds:
     def _static(self, values: Iterable[Expr], use: Use) -> bool:
         """Whether nothing that matters depends on a size known at run time."""
         needed = self.scene.needs((*values, *(loop.extent for loop in use.loops)))
-        return needed.isdisjoint(self.scene.symbols) and ("block" not in needed or constant(self.kernel.grid) is not None)
+        launched = {"block": self.kernel.grid, **self.scene.tiles}
+        return needed.isdisjoint(self.scene.symbols) and all(constant(launched[name]) is not None for name in needed & launched.keys())
 
     def _sizes(self) -> Iterator[Mapping[str, int]]:
         """Small sizes that the symbols may take; one empty choice for a static kernel."""
@@ -400,7 +401,7 @@ class _Bounds:
         empty = self.scene.frame([], sizes)
         axes: list[tuple[str, Array]] = [("thread", self.scene.threads)]
         fixed = dict(sizes)
-        extents = {"block": self.kernel.grid, **{loop.var.name: loop.extent for loop in use.loops}}
+        extents = {"block": self.kernel.grid, **self.scene.tiles, **{loop.var.name: loop.extent for loop in use.loops}}
         complete = True
         for name, extent in extents.items():
             if name in needed and self.scene.roots(extent) <= self.scene.symbols:

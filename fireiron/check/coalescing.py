@@ -48,7 +48,7 @@ def check_coalescing(scene: Scene) -> tuple[Finding, ...]:
 def _traffic(scene: Scene, use: Use, sizes: dict[str, int]) -> _Traffic | None:
     statement, access = use.statement, use.access
     needed = scene.needs((*access.base, statement.performed))
-    fixed = {**sizes, "block": 0}
+    fixed = {**sizes, "block": 0, **dict.fromkeys(scene.tiles, 0)}
     axes: list[tuple[str, Array]] = []
     for loop in use.loops:
         if loop.var.name in needed:
@@ -124,7 +124,9 @@ def _better_order(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, siz
     dims = len(use.access.base)
     if dims != 2 or len(traffic.active) * 32 < scene.kernel.workers:
         return None
-    frame = scene.frame([("thread", scene.threads)], {**sizes, "block": 0, **{loop.var.name: 0 for loop in use.loops}})
+    frame = scene.frame(
+        [("thread", scene.threads)], {**sizes, "block": 0, **dict.fromkeys(scene.tiles, 0), **{loop.var.name: 0 for loop in use.loops}}
+    )
     lanes = [frame.full(base) for base in use.access.base]
     values = [np.unique(part) for part in lanes]
     if len(values[0]) * len(values[1]) != scene.kernel.workers:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fireiron.check.counted import with_counted_turns
 from fireiron.errors import ArgumentError, VerificationError
-from fireiron.ir import Access, Exec, For, Kernel, Let, Piece, Stmt, execs, scratch_access, statements
+from fireiron.ir import Access, Exec, For, Kernel, Let, NextTile, Piece, Stmt, execs, scratch_access, statements
 from fireiron.values.expr import BRACKETS, INT_MAX, Expr, Min, Sum, Var, all_of, as_expr, compiled, conjuncts, constant, minimum, tables_of
 from fireiron.values.machine import int32
 
@@ -121,7 +121,10 @@ def assumed(scene: Scene, sizes: Mapping[str, int]) -> dict[str, Any]:
 
 
 class Scene:
-    """A kernel with its named values; the starting point of every check."""
+    """A kernel with its named values; the starting point of every check.
+
+    `tiles` says of each number of a tile that blocks take as they become free how many tiles there are.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         kernel = self.kernel = with_counted_turns(kernel)
@@ -131,6 +134,7 @@ class Scene:
             # Passes copy parts of a program with the names in them: a name must mean the same wherever it stands.
             if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
                 raise VerificationError(f"{one.var} has two meanings, {self.lets[one.var.name]} and {one.value}")
+        self.tiles = {one.var.name: one.tiles for one in statements(kernel.body) if isinstance(one, NextTile)}
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)
         self.uses = tuple(_uses(kernel.body))

@@ -151,9 +151,8 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 if statement.taken is not None:
                     _fresh(statement.taken, inner)
                     inner[statement.taken.name] = statement.taken
-                    _bound(
-                        statement.growth, {**inner, **{one.var.name: one.var for one in statement.body if isinstance(one, Let)}}, statement
-                    )
+                    named = {one.var.name: one.var for one in statement.body if isinstance(one, (Let, NextTile))}
+                    _bound(statement.growth, {**inner, **named}, statement)
                 _verify_list(kernel, statement.body, inner, divergent, final)
             case NextTile(var=var, ring=ring):
                 for value in statement.expressions:

@@ -2,12 +2,14 @@
 
 A warpgroup waits for its turn in front of the products of the first step, and gives it on behind those of the last one that follow in the
 same list; where none follow, as in the first turn of a delayed loop, behind those of the first. Turns are counted by the ring that the
-first step reads: its turn `t` is the turn `t * warpgroups + w` of warpgroup `w`. They go through an order, a ring without buffers that has
-as many stages as there are warpgroups, so at each barrier one warpgroup arrives and one waits.
+first step reads: its turn `t` (where loads share its slots, the turns of an iteration together) is the turn `t * warpgroups + w` of
+warpgroup `w`. They go through an order, a ring without buffers that has as many stages as there are warpgroups, so at each barrier one
+warpgroup arrives and one waits.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import attrs
@@ -76,8 +78,9 @@ class _Turns:
         self.unit, self.speaks = next(named, unit), equal(index_in(Warp, kernel.thread), 0)
         read = {access.buffer for one, _ in execs(kernel.body) if _writes(one, first) for access in one.accesses}
         loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.turns]
-        acquired = {one.ring for loop in loops for one in loop.body if isinstance(one, Acquire) and one.side is Side.FULL}
-        self.rings = {ring.name for ring in kernel.rings if ring.name in acquired and not read.isdisjoint(ring.buffers)}
+        filled = {ring.name for ring in kernel.rings if not read.isdisjoint(ring.buffers)}
+        acquired = {(one.ring, one.number) for loop in loops for one in loop.body if isinstance(one, Acquire) and one.side is Side.FULL}
+        self.rings = Counter(ring for ring, _ in acquired if ring in filled)
 
     def written(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A list with the turns of its products."""
@@ -86,7 +89,7 @@ class _Turns:
         given: tuple[int, Expr] | None = None
         for statement in body:
             if isinstance(statement, Acquire) and statement.ring in self.rings and statement.side is Side.FULL:
-                number = statement.number
+                number = statement.number // self.rings[statement.ring]
             if isinstance(statement, For) and any(isinstance(one, Acquire) for one in statements(statement.body)):
                 found, given = self._given_on(found, given), None
                 statement = statement.rebuilt((self.written(statement.body),))

@@ -179,7 +179,7 @@ class _Pipeline:
             first, stages = turns[0][0], depth[turns[0][0]]
             name = self._fresh(f"{first if len(shared) > 1 else loop.var.name}_ring")
             self.rings.append(Ring(name, stages, tuple(sorted(turns[0]))))
-            for position, together in enumerate(turns):
+            for position, together in enumerate(sorted(turns, key=lambda names: shared.index(list(names)))):  # as they are loaded
                 turn = number * len(turns) + position
                 of_buffer |= dict.fromkeys(together, (name, turn))
                 body = _staged(body, together, stages, mod(turn, as_expr(stages)))

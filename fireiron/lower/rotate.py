@@ -92,6 +92,7 @@ class _Rotate:
                 hint="leave out specialize() or delay(...)",
             )
         pieces = _pieces(loop, step, behind)
+        _require_own_rings(loop, pieces, step, behind)
         _require_commuting(loop, pieces, step, behind)
         first = [Comment(f"{loop.var}: the first turn up to {step}"), *_turn(pieces, early={loop.var: ZERO})]
         if constant(turns) is None and not loop.producers:
@@ -324,6 +325,23 @@ def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, behind: s
         if stages is not None
         else f"another temporary in the place of {access.buffer} for one of them, as p[m,n] = s[m,n]",
     )
+
+
+def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, behind: str) -> None:
+    """Refuse a ring whose stages both parts read: a turn is waited for and given back in one iteration."""
+    filled: dict[str, set[str]] = {}
+    for one in (one for piece in pieces for one, _ in execs((piece.statement,)) if one.ring):
+        filled.setdefault(one.ring, set()).update(_touched(one, write=True))
+    for ring, buffers in filled.items():
+        readers = {one.early: one.title for one in pieces if buffers & _touched(one.statement, write=False)}
+        if len(readers) == 2:
+            raise DecompositionError(
+                f"{_said(step, behind)}: {readers[True]} and {readers[False]}, which is done a turn later, read stages of one ring, "
+                f"{ring}: {', '.join(sorted(buffers))}",
+                legal="loads each of which is read by steps in front of the delayed one only, or by those from it on only",
+                at=loop.origin,
+                hint="leave out delay(...), or .share(...) in the load where one stands",
+            )
 
 
 def _said(step: str, behind: str) -> str:

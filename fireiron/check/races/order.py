@@ -219,7 +219,8 @@ class Order:
         """
         phases = self.phases.get((agent.rank, event.barrier)) or self._phases_of(event, agent.rank)
         count = agent.turns.get(event.way, 0)
-        number = self.numbers[event.ring.name][event.number] if self.numbers else count
+        numbers = self.numbers.get(event.ring.name)
+        number = count if numbers is None else numbers[event.number]
         if event.arrivals is None and (phases.over - event.phase) % 2:
             return False
         agent.turns[event.way] = max(count, number + 1)
@@ -454,12 +455,14 @@ def _learn(known: dict[Any, int], more: Mapping[Any, int]) -> None:
 def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]]:
     """The turns of each ring that are followed, counted from 0, where groups of agents take them in turns; else each agent counts its own.
 
+    Warpgroups of one role take those of their order in turns, and all have each turn of other rings.
+
     Of long loops some iterations are left out, so the numbers have gaps. The turns are those that a producer fills, and those of an
     order that are given on; others are as far from the nearest of these as their numbers are.
     """
     turns = [event for trace in {id(one): one for one in traces}.values() for event in trace if isinstance(event, Turn)]
-    if not any(event.ring.is_order for event in turns):
-        return {}
+    if not any(event.ring.is_order and not event.ring.each for event in turns):
+        turns = [event for event in turns if event.ring.is_order]
     filled: dict[str, set[int]] = {}
     for event in turns:
         if event.arrivals is not None and (event.side is Side.FULL or event.ring.is_order):

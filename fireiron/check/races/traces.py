@@ -20,7 +20,7 @@ from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, element_tests, stages
 from fireiron.check.races.tiles import PIECE
-from fireiron.check.scene import Array, Scene, Use
+from fireiron.check.scene import Array, Scene, Use, linear
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -420,12 +420,21 @@ def _by_lengths(value: Expr, lengths: Mapping[Expr, Var]) -> Expr:
 
 
 def _at_length(value: Expr, extent: Expr, length: Var) -> Expr | None:
-    """A value that is so many turns away from an extent, or the stage of such a turn, at an assumed length; None if it is neither."""
-    away = constant(value - extent)
-    if away is not None:
-        return length + away
+    """A value that is so many turns away from an extent, or from a multiple of it, or the stage of such a turn, at an assumed length; None
+    if it is none of these.
+    """
+    times = _times(value, extent)
+    rest = value - extent * times
+    if extent.variables().isdisjoint(rest.variables()):
+        return length * times + rest
     stages = constant(value.right) if isinstance(value, Mod) else None
     return next((mod(length + away, as_expr(stages)) for away in range(stages or 0) if mod(extent + away, as_expr(stages)) == value), None)
+
+
+def _times(value: Expr, extent: Expr) -> int:
+    """How many times an extent is in a value, by its first term."""
+    (atoms, each), *_ = linear(extent)[0]
+    return dict(linear(value)[0]).get(atoms, 0) // each
 
 
 def _key(statement: Exec, loops: Sequence[For]) -> tuple[int, ...]:
