@@ -42,14 +42,33 @@ LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 SCORE = r"\bs\b"
 """A score, in a formula of what becomes of it."""
 
-DIVISOR = r"/\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)(?![\w.])"
-"""A number that such a formula divides by."""
+NUMBER = r"(\d+\.?\d*(?:[eE][+-]?\d+)?)(?![\w.])"
+"""A number in such a formula."""
+
+TIMES = rf"((?:^|[(,+-])\s*){SCORE}\s*\*\s*{NUMBER}"
+"""A score times a number, behind what binds less than a product."""
+
+TIMES_FUNCTION = rf"\s*{NUMBER}\s*\*\s*(\w+\([^()]*\))\s*"
+"""A number times a function."""
 
 
 def formula_of(score):
-    """The value of the step that changes a score; a division by a number is a product with its inverse, which takes one instruction."""
-    times = re.sub(DIVISOR, lambda found: f"* {1 / float(found[1])!r}", score)
-    return re.sub(SCORE, "(s[m,n] * scale)", times)
+    """The value of the step that changes a score, in as few instructions as say the same.
+
+    A division by a number is a product with its inverse, and a number that a score is multiplied by joins the scale, once for all scores.
+    """
+    times = re.sub(rf"/\s*{NUMBER}", lambda found: f"* {1 / float(found[1])!r}", score)
+    times = re.sub(TIMES, r"\1(s[m,n] * (scale * \2))", times)
+    return re.sub(rf"{SCORE}(?!\[)", "(s[m,n] * scale)", times)
+
+
+def factor_of(score):
+    """The number above 0 by which a formula multiplies a function, and the function: (30.0, "tanh(s / 30)"); (1, score) of others.
+
+    The greatest score is that of the function, so exponentials may multiply by the number, as they do by another anyway.
+    """
+    found = re.fullmatch(TIMES_FUNCTION, score)
+    return (float(found[1]), found[2]) if found and float(found[1]) > 0 else (1, score)
 
 
 def definition(causal=False, window=None, lse=False, slack=0, score=None):
@@ -61,7 +80,8 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
     `score`: what becomes of a score `s`, which is scaled then, of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.5 * abs(m - n)"`;
     `tanh_approx` is one instruction where `tanh` is twenty.
     """
-    bits = str(LOG2_E) if score else f"(scale * {LOG2_E})"
+    factor, score = factor_of(score) if score else (1, None)
+    bits = str(LOG2_E * factor) if score else f"(scale * {LOG2_E})"
     scaled = f"top[m] * {bits}"
     new = f"where({scaled} > mx[m] + {slack}, {scaled}, mx[m])" if slack else f"max(mx[m], {scaled})"
     seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)

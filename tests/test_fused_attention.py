@@ -264,3 +264,13 @@ def test_no_spills(form, d, target):
 def test_no_spills_with_queries_in_registers(d, wm, target):
     made = attention.definition(causal=True)
     assert spills(attention.by_rows(made, True).with_(wm=wm), attention.spec(1024, 1024, d, heads=8, made=made), target) == 0
+
+
+def test_what_becomes_of_a_score_takes_few_instructions():
+    """A number on a score joins its scale, one on a whole function the base of the exponentials; nothing else is moved."""
+    assert attention.formula_of("30 * tanh(s / 32)") == "30 * tanh((s[m,n] * (scale * 0.03125)))"
+    assert attention.formula_of("s - 0.5 * s * 3") == "(s[m,n] * scale) - 0.5 * (s[m,n] * scale) * 3"
+    assert attention.formula_of("m / s * 3 + s*2") == "m / (s[m,n] * scale) * 3 + (s[m,n] * (scale * 2))"
+    assert attention.factor_of("30 * tanh(s / 30)") == (30, "tanh(s / 30)")
+    for score in ("0 * tanh(s)", "30 * tanh(s) * tanh(s)", "30 * (s + m)", "s", "30 * tanh(s) + s", "n30 * tanh(s)", "-3 * tanh(s)"):
+        assert attention.factor_of(score) == (1, score)
