@@ -118,16 +118,41 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=3):
     return Mapping(
         [
             TaskMapping("gemm_host", "gemm_host", HOST, [GLOBAL] * 3, dict(U=U, V=V), ["gemm_block"], entrypoint=True),
-            TaskMapping("gemm_block", "gemm_block", BLOCK, [GLOBAL] * 3, dict(W=W), ["clear_tile", "gemm_tile", "copy_tile"], pipeline=stages),
+            TaskMapping(
+                "gemm_block", "gemm_block", BLOCK, [GLOBAL] * 3, dict(W=W), ["clear_tile", "gemm_tile", "copy_tile"], pipeline=stages
+            ),
             TaskMapping("gemm_tile", "gemm_tile", BLOCK, [NONE, SHARED, SHARED], dict(WM=WM, WN=WN), ["gemm_warp"]),
             TaskMapping("gemm_warp", "gemm_steps", WARP, [NONE, SHARED, SHARED], dict(W=16), ["gemm_step"]),
             TaskMapping("gemm_step", "gemm_tile", WARP, [NONE, REGISTER, REGISTER], dict(WM=TM, WN=TN), ["gemm_mma"]),
-            TaskMapping(
-                "gemm_mma", "gemm_inner", WARP, [NONE] * 3, dict(INSTR="mma.m16n8k16", PIECES=32, PROC=THREAD), ["gemm_thread"]
-            ),
+            TaskMapping("gemm_mma", "gemm_inner", WARP, [NONE] * 3, dict(INSTR="mma.m16n8k16", PIECES=32, PROC=THREAD), ["gemm_thread"]),
             TaskMapping("gemm_thread", "gemm_thread", THREAD, [REGISTER] * 3),
             *of_warps("clear", 1, *grids),
             *of_warps("copy", 2, *grids),
+        ],
+        AMPERE,
+    )
+
+
+def ffma(U=128, V=128, W=8, warps=(2, 4), lanes=(8, 4)):
+    """Blocks of warps, products by the multiply-add of each lane, which has a tile of its own."""
+    grids = [dict(WM=rows, WN=columns) for rows, columns in (warps, lanes)]
+
+    def tree(task, block, thread, leaf):
+        """The tiles of a task: for warps, and in each for lanes."""
+        return (
+            TaskMapping(f"{task}_tile", f"{task}_tile", BLOCK, block, grids[0], [f"{task}_warp"]),
+            TaskMapping(f"{task}_warp", f"{task}_tile", WARP, block, grids[1], thread),
+            TaskMapping(f"{task}_thread", f"{task}_thread", THREAD, leaf),
+        )
+
+    return Mapping(
+        [
+            TaskMapping("gemm_host", "gemm_host", HOST, [GLOBAL] * 3, dict(U=U, V=V), ["gemm_block"], entrypoint=True),
+            TaskMapping("gemm_block", "gemm_block", BLOCK, [GLOBAL] * 3, dict(W=W), ["clear_tile", "gemm_tile", "copy_tile"]),
+            *tree("gemm", [NONE, SHARED, SHARED], ["gemm_steps"], [REGISTER] * 3),
+            TaskMapping("gemm_steps", "gemm_steps", THREAD, [NONE, SHARED, SHARED], dict(W=1), ["gemm_thread"]),
+            *tree("clear", [NONE], ["clear_thread"], [REGISTER]),
+            *tree("copy", [GLOBAL, NONE], ["copy_thread"], [GLOBAL, REGISTER]),
         ],
         AMPERE,
     )
@@ -140,9 +165,7 @@ def hopper(U=128, V=256, W=64, WGS=2, stages=3):
         """The instances of a task for a block, its warpgroups, their warps and threads, all the same but for their memories."""
         return (
             TaskMapping(f"{task}_tile", f"{task}_tile", BLOCK, outer, dict(WM=WGS, WN=1), [f"{task}_warpgroup"]),
-            TaskMapping(
-                f"{task}_warpgroup", f"{task}_inner", WARPGROUP, outer, dict(INSTR="wgmma", PIECES=4, PROC=WARP), [f"{task}_warp"]
-            ),
+            TaskMapping(f"{task}_warpgroup", f"{task}_inner", WARPGROUP, outer, dict(INSTR="wgmma", PIECES=4, PROC=WARP), [f"{task}_warp"]),
             TaskMapping(f"{task}_warp", f"{task}_inner", WARP, outer, dict(INSTR="wgmma", PIECES=32, PROC=THREAD), [f"{task}_thread"]),
             TaskMapping(f"{task}_thread", f"{task}_thread", THREAD, leaf),
         )

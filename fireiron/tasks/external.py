@@ -39,12 +39,16 @@ def order_of(function: Any, spec: Spec) -> tuple[str, ...]:
     return tuple(spec.operands) if isinstance(function, Starter) else EXTERNALS[function][1]
 
 
-def require_privileges(name: str, reads: Collection[str], writes: Collection[str], spec: Spec, parameters: Mapping[str, str | None]) -> None:
+def require_privileges(
+    name: str, reads: Collection[str], writes: Collection[str], spec: Spec, parameters: Mapping[str, str | None]
+) -> None:
     """Refuse work on data that does more than the variant `name` says; `parameters` are its tensors by operand."""
     joins = set(spec.outputs) if spec.accumulate == TRUE else set()
     for operand, parameter in parameters.items():
         for verb, mine, does in (("reads", reads, {*spec.inputs, *joins}), ("writes", writes, {*spec.outputs})):
             if parameter is not None and operand in does and parameter not in mine:
                 raise DecompositionError(
-                    f"{name}: {spec.title} {verb} {parameter}, and the variant may not", legal=f'{verb}=[..., "{parameter}"]', at=call_site()
+                    f"{name}: {spec.title} {verb} {parameter}, and the variant may not",
+                    legal=f'{verb}=[..., "{parameter}"]',
+                    at=call_site(),
                 )

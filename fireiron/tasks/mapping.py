@@ -110,7 +110,9 @@ class TaskMapping:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.proc, Processor):
-            raise ArgumentError(f"{self.instance}: proc is no processor", got=self.proc, legal="HOST BLOCK WARPGROUP WARP THREAD", at=call_site())
+            raise ArgumentError(
+                f"{self.instance}: proc is no processor", got=self.proc, legal="HOST BLOCK WARPGROUP WARP THREAD", at=call_site()
+            )
         if not all(isinstance(one, Place) for one in self.mems):
             raise ArgumentError(f"{self.instance}: mems are places", got=self.mems, legal="NONE GLOBAL SHARED REGISTER", at=call_site())
         if as_integer(self.pipeline) is None or self.pipeline < 0:
@@ -150,7 +152,9 @@ class Mapping:
             raise ArgumentError(f"Mapping: two instances are called {twice}", at=call_site())
         roots = [one.instance for one in self.instances if one.entrypoint]
         if len(roots) != 1:
-            raise ArgumentError("Mapping: one instance is the entry point", got=roots or "none", legal="entrypoint=True once", at=call_site())
+            raise ArgumentError(
+                "Mapping: one instance is the entry point", got=roots or "none", legal="entrypoint=True once", at=call_site()
+            )
         for one in self.instances:
             self._check(one, names)
 

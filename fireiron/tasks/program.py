@@ -183,7 +183,9 @@ class TaskTensor:
 
     def __getitem__(self, index: object) -> Any:
         """Refused: elements are the business of what `call_external` names."""
-        raise DecompositionError("a task does not touch elements of its tensors", got=index, legal="call_external(...) in a Leaf", at=call_site())
+        raise DecompositionError(
+            "a task does not touch elements of its tensors", got=index, legal="call_external(...) in a Leaf", at=call_site()
+        )
 
     __array__ = __getitem__
 
@@ -296,7 +298,9 @@ class Runner:
         """The launch of a task by name, from a place in the text of the variant that runs."""
         here = self.here
         if here.variant.form is Leaf:
-            raise DecompositionError(f"{here.variant.name}: a Leaf launches nothing", got=f'launch("{name}")', legal="Inner", at=call_site())
+            raise DecompositionError(
+                f"{here.variant.name}: a Leaf launches nothing", got=f'launch("{name}")', legal="Inner", at=call_site()
+            )
         one = here.sites.get(site)
         if one is None:
             one = self._called(name, len(here.sites))
@@ -336,7 +340,10 @@ class Runner:
         """A call of what works on data."""
         if self.here.variant.form is Inner:
             raise DecompositionError(
-                f"{self.here.variant.name}: an Inner variant touches no data", got=f"call_external({function!r})", legal="Leaf", at=call_site()
+                f"{self.here.variant.name}: an Inner variant touches no data",
+                got=f"call_external({function!r})",
+                legal="Leaf",
+                at=call_site(),
             )
         self.external(function, tensors, options)
 

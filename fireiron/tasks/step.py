@@ -31,7 +31,7 @@ from fireiron.tasks.partition import Partition, pieces
 from fireiron.tasks.program import Runner, Tasks, TaskTensor, Variant, plain
 from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.values.machine import RF, Block, DType, Kernel, Level, Memory
-from fireiron.values.tensor import ColMajor, MatrixLayout, Tensor, View, whole_view
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 from fireiron.values.units import threads_for
 
 PRODUCER = 32
@@ -140,7 +140,9 @@ class Reader(Runner):
         memory = self.known.memories.get(number)
         if memory is None and self.draft is not None:
             raise DecompositionError(
-                "make_tensor: no instance below says where the tensor is, which NONE cannot be for all", legal="SHARED REGISTER", at=call_site()
+                "make_tensor: no instance below says where the tensor is, which NONE cannot be for all",
+                legal="SHARED REGISTER",
+                at=call_site(),
             )
         name = self._name(self.known.names.get(number, "t"), memory or RF)
         owner = "accumulates" if number in self.known.sums else "reads"
@@ -194,9 +196,7 @@ class Reader(Runner):
         """A loop in which each unit does all turns."""
         assert self.draft is not None
         names = "ijkl" if loop.parallel or len(loop.extents) > 1 else "k"
-        variables = tuple(
-            Var(self.draft.fresh(names[place % 4]), 0, max(size.high - 1, 0)) for place, size in enumerate(loop.extents)
-        )
+        variables = tuple(Var(self.draft.fresh(names[place % 4]), 0, max(size.high - 1, 0)) for place, size in enumerate(loop.extents))
         self.out.append([])
         yield from self._inside(loop, variables, self.level)
         body = tuple(self.out.pop())
@@ -271,7 +271,9 @@ class Reader(Runner):
         self.active.pop()
         self.level = outer
 
-    def _note(self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...], inner: Loop | None, level: Level, shares: bool) -> None:
+    def _note(
+        self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...], inner: Loop | None, level: Level, shares: bool
+    ) -> None:
         """What the launch says of the loop it stands in, of the threads of a block, and of new tensors."""
         of_this = inner is not None and inner.parallel and not shares
         if of_this and level != self.here.one.proc.level:
@@ -311,13 +313,17 @@ class Reader(Runner):
     def _copied(self, name: str, part: Part, memory: Memory, dtype: DType, owner: str) -> Part:
         if memory.of_grid:
             raise DecompositionError(
-                f"{name}: a copy in GLOBAL of what is in {part.view.memory}, which a kernel cannot make", legal="NONE SHARED REGISTER", at=call_site()
+                f"{name}: a copy in GLOBAL of what is in {part.view.memory}, which a kernel cannot make",
+                legal="NONE SHARED REGISTER",
+                at=call_site(),
             )
         if any(constant(size) is None for size in part.view.shape):
             raise DecompositionError(
-                f"{name}: a copy in {memory} of {part.view.shape} elements, known only at run time", legal="pieces of known size", at=call_site()
+                f"{name}: a copy in {memory} of {part.view.shape} elements, known only at run time",
+                legal="pieces of known size",
+                at=call_site(),
             )
-        layout = MatrixLayout(part.view.order or "col")
+        layout = RowMajor if part.view.memory.private else MatrixLayout(part.view.order or "row")
         view = self._made(self._name(name, memory), part.view.shape, dtype, memory, layout, owner)
         return Part(view, self._root(), (), part.shares)
 
