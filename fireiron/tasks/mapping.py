@@ -7,7 +7,7 @@ launches become. No mapping changes what a program computes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping as Names
+from collections.abc import Iterable
 from typing import Any, Final
 
 import attrs
@@ -86,6 +86,10 @@ HOPPER: Final = _usual("Hopper", WARPGROUP, WARP, THREAD)
 MACHINES: Final = (AMPERE, HOPPER)
 
 
+def _instances(value: Iterable[TaskMapping]) -> tuple[TaskMapping, ...]:
+    return tuple(value)
+
+
 def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
     """Tunables by name, sorted."""
     return tuple(sorted(dict(value).items()))
@@ -142,7 +146,7 @@ class Mapping:
     memory, or where a call goes outwards.
     """
 
-    instances: tuple[TaskMapping, ...] = attrs.field(converter=tuple)
+    instances: tuple[TaskMapping, ...] = attrs.field(converter=_instances)
     machine: Machine = HOPPER
 
     def __attrs_post_init__(self) -> None:
@@ -245,7 +249,7 @@ def _named(name: str, values: Iterable[Any], what: str) -> Any:
     return known[name]
 
 
-def _read(found: Names[str, Any], machine: Machine) -> TaskMapping:
+def _read(found: dict[str, Any], machine: Machine) -> TaskMapping:
     def value(one: Any) -> Any:
         return _named(one["processor"], machine.processors, "processor") if isinstance(one, dict) else one
 

@@ -125,7 +125,7 @@ class Tasks:
                 raise ArgumentError(
                     f"{one.name}: variants of {one.task} take the same tensors", got=one.tensors, legal=first.tensors, at=one.origin
                 )
-        self.__attrs_init__(variants)  # type: ignore[attr-defined]
+        self.__attrs_init__(variants)
 
     def __getitem__(self, name: str) -> Variant:
         """A variant by its name."""
@@ -133,9 +133,7 @@ class Tasks:
             if one.name == name:
                 return one
         meant = closest(name, [one.name for one in self.variants])
-        raise ArgumentError(
-            f"no variant {name}", legal=[one.name for one in self.variants], hint=f"{meant}?" if meant else None, at=call_site()
-        )
+        raise ArgumentError(f"no variant {name}", legal=[one.name for one in self.variants], hint=f"{meant}?" if meant else None)
 
     def check(self, mapping: Mapping) -> None:
         """Refuse a mapping that does not fit: unknown variants, tensors without a memory, tunables that are missing, unknown or of
@@ -309,7 +307,8 @@ class Runner:
         if variant.task != name:
             raise DecompositionError(
                 f"instance {here.one.instance}: launches {name}, and its call is {one.instance}, a {variant.task}",
-                legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none", at=call_site(),
+                legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
+                at=call_site(),
             )  # fmt: skip
         if len(tensors) != len(variant.tensors) or not all(isinstance(each, TaskTensor) for each in tensors):
             raise DecompositionError(f'launch("{name}"): it takes other tensors', got=len(tensors), legal=variant.tensors, at=call_site())
@@ -320,7 +319,7 @@ class Runner:
         here = self.here
         if number >= len(here.one.calls):
             raise DecompositionError(
-                f'instance {here.one.instance}: launch("{name}") is its launch {number + 1}, and the mapping has {len(here.one.calls)} calls',
+                f'instance {here.one.instance}: launch("{name}") is launch {number + 1}, and the mapping has {len(here.one.calls)} calls',
                 hint=f'calls=[..., "an instance of {name}"]', at=call_site(),
             )  # fmt: skip
         return self.mapping[here.one.calls[number]]

@@ -152,7 +152,7 @@ class Sequential(Runner):
             if others.any():
                 element = numpy.unravel_index(places[others][0], array.shape)
                 raise DecompositionError(
-                    f"{self.here.variant.name}: two launches of a prange touch element {tuple(map(int, element))}, and one of them writes it",
+                    f"{self.here.variant.name}: two launches of a prange touch element {tuple(map(int, element))}, and one writes it",
                     got=f"launch {group.number}, and another", legal="pieces that do not overlap, or srange", at=call_site(),
                 )  # fmt: skip
             if write:

@@ -19,7 +19,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import Comment, For, Hole, Stmt
 from fireiron.language.strategy import Strategy
-from fireiron.language.substrategy import copies_of
+from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
@@ -44,7 +44,8 @@ Path = tuple[tuple[Partition, tuple[Expr, ...]], ...]
 class Part:
     """A tensor of the program, or a piece: the view that it is for its group, the tensor it is a piece of, by number, and how.
 
-    `made` is the number of the tensor among those that variants make, 0 for others. `shares` are the partitions by which threads of the group have parts of the view, with the shapes that they divide.
+    `made` is the number of the tensor among those that variants make, 0 for others. `shares` are the partitions by which threads of the
+    group have parts of the view, with the shapes that they divide.
     """
 
     view: View
@@ -59,7 +60,7 @@ class Loop:
     """A group of launches that is read: its variables, how many turns, and the launches' accesses."""
 
     number: int
-    variables: tuple[Var, ...]
+    variables: tuple[Expr, ...]
     extents: tuple[Expr, ...]
     parallel: bool
     fresh: int
@@ -96,6 +97,7 @@ class Reader(Runner):
     grid: Expr | None = attrs.field(default=None, init=False)
     roots: int = attrs.field(default=0, init=False)
     made: int = attrs.field(default=0, init=False)
+    piped: set[str] = attrs.field(factory=set, init=False)
     numbers: int = attrs.field(default=0, init=False)
 
     def read(self) -> None:
@@ -180,7 +182,7 @@ class Reader(Runner):
 
     def _inside(self, loop: Loop, indices: tuple[Expr, ...], level: Level) -> Iterator[Any]:
         """The launches of a loop, once: with its indices for numbers, on units of a level."""
-        loop.variables = indices  # type: ignore[assignment]
+        loop.variables = indices
         outer, self.level = self.level, level
         self.loops.append(loop)
         depth = len(self.frames)
@@ -189,7 +191,7 @@ class Reader(Runner):
             raise DecompositionError("a loop of a task is not left early", at=call_site())
         self.loops.pop()
         self.level = outer
-        if loop.parallel:
+        if loop.parallel and self.draft is None:
             _require_apart(loop)
 
     def _repeated(self, loop: Loop) -> Iterator[Any]:
@@ -200,21 +202,19 @@ class Reader(Runner):
         self.out.append([])
         yield from self._inside(loop, variables, self.level)
         body = tuple(self.out.pop())
-        here, inner = self.here.one, self.level not in (Kernel, Block)
+        here, inside = self.here.one, self.level not in (Kernel, Block)
+        stages, producers = here.pipeline, PRODUCER if here.warpspecialize else 0
+        self.piped.add(here.instance)
         for var, size in zip(reversed(variables), reversed(loop.extents), strict=True):
-            unroll = inner and constant(size) is not None
-            marks = {"stages": here.pipeline, "producers": PRODUCER if here.warpspecialize else 0} if here.pipeline else {}
-            body = (For(var, size, body, unroll, call_site(), **marks),)
+            body = (For(var, size, body, inside and constant(size) is not None, call_site(), stages=stages, producers=producers),)
+            stages = producers = 0  # the innermost loop is the pipeline
         self.out[-1] += body
 
     def _dealt(self, sizes: tuple[Expr, ...], level: Level) -> tuple[tuple[Expr, ...], Expr]:
         """The indices of a unit of a level, and the condition under which it has any."""
         assert self.draft is not None
         draft = self.draft
-        if level == Block:
-            unit, active = self._block(sizes), TRUE
-        else:
-            unit, active = self._unit(sizes, level)
+        unit, active = (self._block(sizes), TRUE) if level == Block else self._unit(sizes, level)
         indices: list[Expr] = []
         for place, size in reversed(list(enumerate(sizes))):
             index = unit if place == 0 else mod(unit, size)
@@ -228,10 +228,10 @@ class Reader(Runner):
         assert self.draft is not None
         if self.grid is not None:
             raise DecompositionError("launches on BLOCK from two places", legal="one prange of them", at=call_site())
-        self.grid = ONE
+        grid: Expr = ONE
         for size in sizes:
-            self.grid = self.grid * size
-        number = constant(self.grid)
+            grid = grid * size
+        self.grid, number = grid, constant(grid)
         return Var(self.draft.block.name, 0, self.draft.block.high if number is None else number - 1)
 
     def _unit(self, sizes: tuple[Expr, ...], level: Level) -> tuple[Expr, Expr]:
@@ -307,6 +307,10 @@ class Reader(Runner):
             if name in variant.writes:
                 back.append((name, Move.on(self.level, fresh.view, part.view)))
         self.call(one, variant, passed)
+        if one.pipeline and self.draft is not None and one.instance not in self.piped:
+            raise DecompositionError(
+                f"instance {one.instance}: pipeline={one.pipeline}, and {variant.name} has no srange", legal="pipeline=0", at=variant.origin
+            )
         for name, move in back:
             self._child(f"{name}_out", move, f"{move.src.tensor.name} to {name}")
 
@@ -342,7 +346,9 @@ class Reader(Runner):
         if self.draft is None:
             return
         called = f"{name}{len(self.children)}"
-        self.children.append(Child(called, spec, _steps(spec), all_of(self.active), prefix=f"{called.lower()}_"))
+        steps, follows = _steps(spec), spec.level.threads != 1 and any(view.memory.private for view in spec.views)
+        alone = steps_at(default_copy(), spec) if follows and not spec.contracts else ()
+        self.children.append(Child(called, spec, steps, all_of(self.active), f"{called.lower()}_", alone))
         self.out[-1] += [Comment(f"{note}: {spec}")] if note else []
         self.out[-1].append(Hole(called))
 
@@ -395,7 +401,8 @@ def _require_apart(loop: Loop) -> None:
                 raise DecompositionError(
                     f"two launches of a prange may touch the same elements: {what} {'writes' if write else 'reads'} what {whose} "
                     f"{'writes' if also else 'reads'}",
-                    got="pieces that are not known to differ with each index", legal="pieces at the indices of the prange, or srange", at=at,
+                    got="pieces that are not known to differ with each index", legal="pieces at the indices of the prange, or srange",
+                    at=at,
                 )  # fmt: skip
 
 
