@@ -121,7 +121,15 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=3):
             TaskMapping(
                 "gemm_block", "gemm_block", BLOCK, [GLOBAL] * 3, dict(W=W), ["clear_tile", "gemm_tile", "copy_tile"], pipeline=stages
             ),
-            TaskMapping("gemm_tile", "gemm_tile", BLOCK, [NONE, SHARED, SHARED], dict(WM=WM, WN=WN), ["gemm_warp"]),
+            TaskMapping(
+                "gemm_tile",
+                "gemm_tile",
+                BLOCK,
+                [NONE, SHARED, SHARED],
+                dict(WM=WM, WN=WN),
+                ["gemm_warp"],
+                layouts=dict(A=Stored(swizzle=True), B=Stored(swizzle=True)),
+            ),
             TaskMapping("gemm_warp", "gemm_steps", WARP, [NONE, SHARED, SHARED], dict(W=16), ["gemm_step"]),
             TaskMapping("gemm_step", "gemm_tile", WARP, [NONE, REGISTER, REGISTER], dict(WM=TM, WN=TN), ["gemm_mma"]),
             TaskMapping("gemm_mma", "gemm_inner", WARP, [NONE] * 3, dict(INSTR="mma.m16n8k16", PIECES=32, PROC=THREAD), ["gemm_thread"]),

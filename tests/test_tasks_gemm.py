@@ -1,5 +1,7 @@
 """A product as a program of tasks: one program, mappings to Ampere and Hopper, right and free of races in each (Cypress, Figure 5)."""
 
+import re
+
 import attrs
 import numpy
 import pytest
@@ -11,6 +13,7 @@ from fireiron.strategies import _tasks_gemm as gemm
 from fireiron.tasks import *
 
 SMALL = gemm.ampere(32, 32, 32, 2, 2, 2)
+UNSWIZZLED = SMALL.with_("gemm_tile", layouts={})
 FFMA = gemm.ffma(16, 16, 4, (2, 1), (2, 4))
 FIGURE_5 = gemm.hopper(128, 64, stages=2)
 
@@ -38,10 +41,10 @@ def arrays(M, N, K, dtype="float16"):
 CASES = {
     "mma.sync, ragged": (SMALL, (40, 64, 72), "sm_80", ("cp_async_16", "ldmatrix_x4", "mma_m16n8k16_f32_f16")),
     "result through shared memory": (staged(SMALL), (40, 64, 72), "sm_80", ("src_sh",)),
-    "A and B straight from global": (with_mems(SMALL, gemm_tile=[NONE] * 3), (40, 64, 72), "sm_80", ("mma_m16n8k16",)),
+    "A and B straight from global": (with_mems(UNSWIZZLED, gemm_tile=[NONE] * 3), (40, 64, 72), "sm_80", ("mma_m16n8k16",)),
     "fragments of each instruction": (with_mems(SMALL, gemm_step=[NONE] * 3), (32, 32, 32), "sm_80", ("ldmatrix",)),
     "shared memory of each warp": (
-        with_mems(SMALL, gemm_tile=[NONE] * 3, gemm_warp=[NONE, SHARED, SHARED]), (32, 32, 64), "sm_80", ("a_sh[",),
+        with_mems(UNSWIZZLED, gemm_tile=[NONE] * 3, gemm_warp=[NONE, SHARED, SHARED]), (32, 32, 64), "sm_80", ("a_sh[",),
     ),
     "accumulator in shared memory": (with_mems(SMALL, clear_tile=[SHARED]), (40, 64, 72), "sm_80", ("c_sh", "c_rf2")),
     "multiply-adds": (FFMA, (20, 24, 10), "sm_80", ("a_rf", "b_rf")),
@@ -99,3 +102,18 @@ def test_more_warpgroups_are_a_change_of_the_mapping():
     lines = gemm.hopper(192, 64, WGS=2, stages=2).diff(three)
     assert lines == ("gemm_tile.WM: 2 -> 3", "clear_tile.WM: 2 -> 3", "copy_tile.WM: 2 -> 3")
     assert tasks.strategy(gemm.program, three)(halves(192, 64, 64)).program("sm_90a").lowered.threads == 3 * 128 + 32
+
+
+def told(text):
+    """The kernel of a text without comments, its loop variables by their order."""
+    body = re.sub(r"\n *//[^\n]*|//[^\n]*", "", text[text.index("__global__") :])
+    for number, name in enumerate(dict.fromkeys(re.findall(r"for \(int (\w+) = 0; \w+ < \d+; \+\+\w+\)", body))):
+        body = re.sub(rf"\b{name}\b", f"v{number}", body)
+    return re.sub(r"\s+", " ", body)
+
+
+def test_figure_5_is_the_fluent_strategy_of_the_same_structure():
+    loads = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(2).specialize()
+    fluent = loads.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    problem = halves(136, 64, 200)
+    assert told(tasks.strategy(gemm.program, FIGURE_5)(problem).cuda("sm_90a")) == told(fluent(problem).cuda("sm_90a"))

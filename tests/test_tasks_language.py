@@ -99,6 +99,8 @@ def test_two_products_of_one_accumulator():
 
 
 def test_a_mapping_is_a_value():
+    padded = FIGURE_5.with_("gemm_tile", layouts={"A": Stored(pad=8)})
+    assert Mapping.from_json(padded.to_json()) == padded != FIGURE_5
     again = Mapping.from_json(FIGURE_5.to_json())
     assert again == FIGURE_5 and hash(again) == hash(FIGURE_5) and again.diff(FIGURE_5) == ()
     assert eval(repr(FIGURE_5), {**vars(places), **vars(tasks)}) == FIGURE_5
@@ -218,6 +220,9 @@ REFUSED = {
     "a call outwards": (lambda: copying(TaskMapping("x", "blocks", THREAD, [GLOBAL] * 2, calls=["grid"])), "lies around it"),
     "a tunable without a value": (
         lambda: COPY.check(copying().with_("grid", tunables={"R": 4})), "the tunable C has no value",
+    ),
+    "a layout of what is not there": (
+        lambda: COPY.check(copying().with_("grid", layouts={"src": Stored(pad=8)})), "a layout for src, which it has not in SHARED",
     ),
     "an unknown tunable": (lambda: COPY.check(copying(Q=3)), "no tunable Q"),
     "a tunable of another kind": (lambda: COPY.check(copying(R="16")), "got *'16'"),

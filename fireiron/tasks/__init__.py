@@ -20,6 +20,7 @@ from fireiron.tasks.mapping import (
     Mapping,
     Place,
     Processor,
+    Stored,
     TaskMapping,
 )
 from fireiron.tasks.partition import Blocks, Partition
@@ -63,6 +64,7 @@ __all__ = [
     "Partition",
     "Place",
     "Processor",
+    "Stored",
     "TaskMapping",
     "TaskProgram",
     "Tasks",

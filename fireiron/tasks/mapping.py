@@ -90,6 +90,22 @@ def _instances(value: Iterable[TaskMapping]) -> tuple[TaskMapping, ...]:
     return tuple(value)
 
 
+@attrs.frozen
+class Stored:
+    """How a copy in shared memory lies: rows `pad` elements longer, or `swizzle`d so that 16-byte pieces of eight rows lie in all banks.
+
+    `order` is `"row"` or `"col"`; empty for that of the source.
+    """
+
+    swizzle: bool = False
+    pad: int = 0
+    order: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if self.order not in ("", "row", "col") or as_integer(self.pad) is None or self.pad < 0:
+            raise ArgumentError("Stored: an order and a pad", got=(self.order, self.pad), legal="row or col, 0 and more", at=call_site())
+
+
 def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
     """Tunables by name, sorted."""
     return tuple(sorted(dict(value).items()))
@@ -99,7 +115,8 @@ def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
 class TaskMapping:
     """An instance of a variant: on which processor, with which tensors where, and the instances that its launches become, in order.
 
-    `pipeline` is the depth of the loops of the instance; with `warpspecialize` a warp of its own loads ahead by so much.
+    `layouts` say by the tensor's name how a copy that the instance has in shared memory lies. `pipeline` is the depth of the loops of the
+    instance; with `warpspecialize` a warp of its own loads ahead by so much.
     """
 
     instance: str
@@ -111,8 +128,11 @@ class TaskMapping:
     entrypoint: bool = False
     warpspecialize: bool = False
     pipeline: int = 0
+    layouts: tuple[tuple[str, Stored], ...] = attrs.field(default=(), converter=_pairs)
 
     def __attrs_post_init__(self) -> None:
+        if not all(isinstance(one, Stored) for _, one in self.layouts):
+            raise ArgumentError(f"{self.instance}: layouts are Stored(...)", got=dict(self.layouts), at=call_site())
         if not isinstance(self.proc, Processor):
             raise ArgumentError(
                 f"{self.instance}: proc is no processor", got=self.proc, legal="HOST BLOCK WARPGROUP WARP THREAD", at=call_site()
@@ -135,6 +155,7 @@ class TaskMapping:
             "mems": [one.name for one in self.mems],
             "tunables": tunables,
             "calls": list(self.calls),
+            "layouts": {name: attrs.asdict(one) for name, one in self.layouts},
         }
 
 
@@ -259,5 +280,6 @@ def _read(found: dict[str, Any], machine: Machine) -> TaskMapping:
             "proc": _named(found["proc"], machine.processors, "processor"),
             "mems": tuple(_named(one, machine.places, "place") for one in found["mems"]),
             "tunables": {name: value(one) for name, one in found["tunables"].items()},
+            "layouts": {name: Stored(**one) for name, one in found["layouts"].items()},
         }
     )

@@ -155,6 +155,11 @@ def _check_instance(variant: Variant, one: TaskMapping) -> None:
             raise ArgumentError(f"{where}: no tunable {name}", legal=tuple(wanted) or "none", at=variant.origin)
         if not isinstance(value, wanted[name]) or isinstance(value, bool):
             raise ArgumentError(f"{where}: the tunable {name}", got=value, legal=wanted[name].__name__, at=variant.origin)
+    places = zip(variant.tensors, one.mems, strict=True)
+    shared = [name for name, place in places if place.memory is not None and place.memory.of_block]
+    for name, _ in one.layouts:
+        if name not in shared:
+            raise ArgumentError(f"{where}: a layout for {name}, which it has not in SHARED", legal=shared or "none", at=variant.origin)
     if variant.form is Leaf and one.calls:
         raise ArgumentError(f"{where}: a Leaf launches nothing", got=one.calls, legal="calls=[]", at=variant.origin)
 

@@ -21,12 +21,13 @@ from fireiron.ir import Comment, For, Hole, Stmt
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
+from fireiron.refine.swizzle import by_rows
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
 from fireiron.tasks.external import external, order_of, require_privileges
-from fireiron.tasks.mapping import NONE, Mapping, TaskMapping
+from fireiron.tasks.mapping import NONE, Mapping, Stored, TaskMapping
 from fireiron.tasks.partition import Partition, pieces
 from fireiron.tasks.program import Runner, Tasks, TaskTensor, Variant, plain
 from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
@@ -298,7 +299,7 @@ class Reader(Runner):
                 continue
             assert place.memory is not None
             owner = "accumulates" if name in variant.reads & variant.writes else "reads"
-            fresh = self._copied(name, part, place.memory, each.dtype, owner)
+            fresh = self._copied(name, part, place.memory, owner, dict(one.layouts).get(name))
             passed.append(attrs.evolve(each, data=fresh))
             if self.draft is None:
                 continue
@@ -314,7 +315,7 @@ class Reader(Runner):
         for name, move in back:
             self._child(f"{name}_out", move, f"{move.src.tensor.name} to {name}")
 
-    def _copied(self, name: str, part: Part, memory: Memory, dtype: DType, owner: str) -> Part:
+    def _copied(self, name: str, part: Part, memory: Memory, owner: str, stored: Stored | None) -> Part:
         if memory.of_grid:
             raise DecompositionError(
                 f"{name}: a copy in GLOBAL of what is in {part.view.memory}, which a kernel cannot make",
@@ -328,7 +329,8 @@ class Reader(Runner):
                 at=call_site(),
             )
         layout = RowMajor if part.view.memory.private else MatrixLayout(part.view.order or "row")
-        view = self._made(self._name(name, memory), part.view.shape, dtype, memory, layout, owner)
+        view = self._made(self._name(name, memory), part.view.shape, part.view.dtype, memory, layout, owner)
+        view = view if stored is None else attrs.evolve(view, tensor=_laid(view.tensor, stored))
         return Part(view, self._root(), (), part.shares)
 
     def external(self, function: Any, tensors: tuple[TaskTensor, ...], options: dict[str, Any]) -> None:
@@ -351,6 +353,16 @@ class Reader(Runner):
         self.children.append(Child(called, spec, steps, all_of(self.active), f"{called.lower()}_", alone))
         self.out[-1] += [Comment(f"{note}: {spec}")] if note else []
         self.out[-1].append(Hole(called))
+
+
+def _laid(tensor: Tensor, stored: Stored) -> Tensor:
+    """The tensor, stored as a mapping says."""
+    layout = MatrixLayout(stored.order) if stored.order else tensor.layout
+    assert isinstance(layout, MatrixLayout)
+    row = constant(tensor.shape[0 if layout.order == "col" else -1])
+    assert row is not None
+    swizzle = by_rows(row + stored.pad, tensor.dtype.bytes) if stored.swizzle else None
+    return attrs.evolve(tensor, layout=layout, pad=stored.pad, swizzle=swizzle, free=False)
 
 
 def _variables(sizes: tuple[Expr, ...], number: int) -> tuple[Var, ...]:
