@@ -208,6 +208,12 @@ REFUSED = {
         ),
         "may touch the same elements: whole.dst. writes what whole.src. reads",
     ),
+    "a tensor of the host": (
+        lambda: tasks.strategy(Tasks(through, blocks, whole), copying(R=4, C=4).with_("grid", variant="through", calls=["thread"] * 2))(
+            moved(16, 8)
+        ).cuda("sm_80"),
+        "a tensor of HOST",
+    ),
     "elements in an Inner": (program_of(touching), "does not touch elements"),
     "work in an Inner": (program_of(working), "an Inner variant touches no data"),
     "a call that is no launch": (program_of(idle), "idle has 0 launches"),

@@ -239,7 +239,7 @@ class Frame:
 
     variant: Variant
     one: TaskMapping
-    sites: dict[int, TaskMapping] = attrs.field(factory=dict)
+    sites: dict[object, TaskMapping] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
@@ -297,7 +297,7 @@ class Runner:
             )  # fmt: skip
         self.frames.pop()
 
-    def launched(self, name: str, site: int, tensors: tuple[Any, ...]) -> None:
+    def launched(self, name: str, site: object, tensors: tuple[Any, ...]) -> None:
         """The launch of a task by name, from a place in the text of the variant that runs."""
         here = self.here
         if here.variant.form is Leaf:
@@ -375,7 +375,8 @@ def running() -> Runner:
 
 def launch(name: str, *tensors: TaskTensor) -> None:
     """Launch a task on tensors; which variant, and where, the mapping says."""
-    running().launched(name, sys._getframe(1).f_lasti, tensors)
+    caller = sys._getframe(1)
+    running().launched(name, (caller.f_code, caller.f_lasti), tensors)
 
 
 def srange(*extents: Any) -> Iterator[Any]:

@@ -138,6 +138,12 @@ class Reader(Runner):
     def tensor(self, shape: tuple[Any, ...], dtype: DType) -> Part:
         self.made += 1
         number, sizes = self.made, tuple(map(as_expr, shape))
+        if self.level == Kernel:
+            raise DecompositionError(
+                f"make_tensor: a tensor of {self.here.one.proc}, where a kernel has no memory of its own",
+                legal="on BLOCK and inside",
+                at=call_site(),
+            )
         if any(constant(size) is None for size in sizes):
             raise DecompositionError("make_tensor: its size is known only at run time", got=shape, legal="sizes of blocks", at=call_site())
         memory = self.known.memories.get(number)
