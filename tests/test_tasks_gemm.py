@@ -1,6 +1,7 @@
 """A product as a program of tasks: one program, mappings to Ampere and Hopper, right and free of races in each (Cypress, Figure 5)."""
 
 import re
+from random import Random
 
 import attrs
 import numpy
@@ -117,3 +118,28 @@ def test_figure_5_is_the_fluent_strategy_of_the_same_structure():
     fluent = loads.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     problem = halves(136, 64, 200)
     assert told(tasks.strategy(gemm.program, FIGURE_5)(problem).cuda("sm_90a")) == told(fluent(problem).cuda("sm_90a"))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("seed", range(24))
+def test_mappings_at_random(seed):
+    """Tiles, stages and places at random: the product."""
+    random = Random(seed)
+    memories = lambda: [NONE, *random.choices([NONE, SHARED], k=2)]
+    if random.random() < 0.5:
+        rows, columns = random.choice([(1, 1), (2, 1), (1, 2), (2, 2)])
+        tile, step = (rows * random.choice([16, 32]), columns * random.choice([8, 16, 32])), random.choice([16, 32])
+        loads = memories()
+        stages = random.choice([0, 2, 3]) if SHARED in loads else 0  # the stages are those of loads in the loop
+        mapping, target = gemm.ampere(*tile, step, rows, columns, stages).with_("gemm_tile", layouts={}), "sm_80"
+        mapping = with_mems(mapping, gemm_tile=loads, gemm_warp=memories(), gemm_step=[NONE, *random.choices([NONE, REGISTER], k=2)])
+    else:
+        groups = random.choice([1, 2])
+        tile, step = (groups * 64, random.choice([64, 128])), random.choice([32, 64])
+        mapping, target = gemm.hopper(*tile, step, groups, random.choice([2, 3])), "sm_90a"
+    mapping = staged(mapping) if random.random() < 0.4 else mapping
+    mapping = with_mems(mapping, clear_tile=[SHARED]) if random.random() < 0.2 else mapping
+    sizes = random.choice([tile[0], tile[0] + 8]), random.choice([tile[1], tile[1] + 8]), random.choice([step, 2 * step, step + 8])
+    bound = tasks.strategy(gemm.program, mapping)(halves(*sizes))
+    a, b = arrays(*sizes)
+    assert (bound.compile(target)(a, b) == a.astype("float32") @ b.astype("float32")).all()

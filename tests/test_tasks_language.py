@@ -176,6 +176,13 @@ def shifted(dst, src, *, R=tunable(int), C=tunable(int)):
         launch("copy", rows[i, 0], rows[i + 1, 0])
 
 
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def through(dst, src, *, R=tunable(int), C=tunable(int)):
+    own = make_tensor(dst.shape, "float32")
+    launch("copy", own, src)
+    launch("copy", dst, own)
+
+
 SHIFTED = Tasks(blocks, shifted, whole)
 
 
