@@ -1,6 +1,7 @@
 """A product as a program of tasks: one program, mappings to Ampere and Hopper, right and free of races in each (Cypress, Figure 5)."""
 
 import re
+from collections import Counter
 from random import Random
 
 import attrs
@@ -143,3 +144,16 @@ def test_mappings_at_random(seed):
     bound = tasks.strategy(gemm.program, mapping)(halves(*sizes))
     a, b = arrays(*sizes)
     assert (bound.compile(target)(a, b) == a.astype("float32") @ b.astype("float32")).all()
+
+
+def test_amperes_mapping_has_the_statements_of_its_fluent_twin():
+    tiles, copy = MatMul.tile(32, 32).to(Block).epilog(RF, float32).split(32).pipeline(2), Move.coalesced(8).done()
+    warps = tiles.load(A, SH, copy).swizzle().load(B, SH, copy).swizzle().tile(16, 16).to(Warp).split(16).unroll()
+    fluent = warps.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 8).unroll().done()
+    problem = halves(64, 64, 96)
+
+    def counted(strategy):
+        return Counter(re.findall(r"\b(\w+)\(", told(strategy(problem).cuda("sm_80"))))
+
+    found = counted(tasks.strategy(gemm.program, SMALL))
+    assert found == counted(fluent) and {"cp_async_16", "ldmatrix_x4", "mma_m16n8k16_f32_f16"} <= set(found)

@@ -1,5 +1,6 @@
 """Programs of tasks and mappings as values: their meaning in NumPy, other kinds of specs, and what is refused, with the line."""
 
+import attrs
 import numpy
 import pytest
 
@@ -276,3 +277,46 @@ def test_the_meaning_refuses_launches_that_meet_with_the_element():
     mapping = copying(R=4, C=4).with_("grid", variant="twice", calls=["thread"])
     with pytest.raises(FireironError, match=r"touch element \(0, 0\), and one writes it"):
         tasks.run(Tasks(twice, blocks, whole), mapping, out, a)
+
+
+@attrs.frozen
+class EveryOther(Partition):
+    """A partition of one's own: `parts` pieces, of which each has every so manieth row."""
+
+    parts: int
+
+    @property
+    def disjoint(self):
+        return True
+
+    def counts(self, shape):
+        return (self.parts,)
+
+    def shape(self, shape):
+        return (shape[0] // self.parts, shape[1])
+
+    def coordinates(self, shape, place):
+        return list(range(place[0], shape[0], self.parts)), list(range(shape[1]))
+
+    def view(self, whole, place, units):
+        tiled = whole.tile(Layout(int(whole.shape[0].low) // self.parts, self.parts), None)
+        return tiled.at((place[0], 0), unit=bool(units & place[0].variables()))
+
+
+def test_a_partition_of_ones_own():
+    """Pieces that are not contiguous, with coordinates from zero on."""
+
+    @task("copy", Inner, reads=["src"], writes=["dst"])
+    def by_rows(dst, src):
+        to, of = (partition(one, EveryOther(4)) for one in (dst, src))
+        for i in prange(4):
+            launch("copy", to[i], of[i])
+
+    program = Tasks(blocks, by_rows, whole)
+    grid, _, thread = copying(R=16, C=8).instances
+    mapping = Mapping([grid, TaskMapping("block", "by_rows", BLOCK, [GLOBAL, GLOBAL], calls=["thread"]), thread])
+    a = numpy.random.default_rng(0).random((16, 16), numpy.float32)
+    out = numpy.zeros_like(a)
+    tasks.run(program, mapping, out, a, seed=1)
+    assert (out == a).all()
+    assert (tasks.strategy(program, mapping)(moved(16, 16)).compile("sm_80")(a) == a).all()

@@ -1,7 +1,7 @@
 """Partitions: the pieces of a tensor, for NumPy and for the compiler (Cypress, section 3.2).
 
 A partition says how many pieces a shape has, the shape of a piece, and the coordinates of each piece along each dimension. The set is
-open: a subclass of `Blocks` or `Partition` is an operator of its own.
+open: a subclass of `Partition`, a frozen attrs class, is an operator of its own.
 """
 
 from __future__ import annotations

@@ -310,7 +310,7 @@ class Reader(Runner):
             if self.draft is None:
                 continue
             if name in variant.reads:
-                self._child(f"{name}_in", Move.on(self.level, part.view, fresh.view), f"{name} to {fresh.view.tensor.name}")
+                self._child(fresh.view.tensor.name, Move.on(self.level, part.view, fresh.view), f"{name} to {fresh.view.tensor.name}")
             if name in variant.writes:
                 back.append((name, Move.on(self.level, fresh.view, part.view)))
         self.call(one, variant, passed)
@@ -319,7 +319,7 @@ class Reader(Runner):
                 f"instance {one.instance}: pipeline={one.pipeline}, and {variant.name} has no srange", legal="pipeline=0", at=variant.origin
             )
         for name, move in back:
-            self._child(f"{name}_out", move, f"{move.src.tensor.name} to {name}")
+            self._child(f"{move.src.tensor.name}_out", move, f"{move.src.tensor.name} to {name}")
 
     def _copied(self, name: str, part: Part, memory: Memory, owner: str, stored: Stored | None) -> Part:
         if memory.of_grid:
@@ -353,7 +353,9 @@ class Reader(Runner):
         """A spec as a child, at this place of the program."""
         if self.draft is None:
             return
-        called = f"{name}{len(self.children)}"
+        taken = {one.name for one in self.children}
+        numbered = (name if number == 1 else f"{name}{number}" for number in itertools.count(1))
+        called = next(one for one in numbered if one not in taken)
         steps, follows = _steps(spec), spec.level.threads != 1 and any(view.memory.private for view in spec.views)
         alone = steps_at(default_copy(), spec) if follows and not spec.contracts else ()
         self.children.append(Child(called, spec, steps, all_of(self.active), f"{called.lower()}_", alone))
