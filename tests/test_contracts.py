@@ -569,6 +569,7 @@ ROOMS = (
     ("spec", "specs", "stacks"),
     ("ir",),
     ("language", "decomp", "refine", "executable"),
+    ("tasks",),
     ("lower", "cuda", "sim", "check"),
     ("cost",),
     ("compiler",),
