@@ -122,8 +122,20 @@ def test_coordinates_of_tiles_from_a_counter_are_enumerated():
     assert not [one for one in check(program.ir) if one.severity == "error"]
 
 
-@pytest.mark.parametrize("change", [both_read, lambda: attended((64, 80), delay=True, share=True, stages=4)], ids=("one factor", "share"))
-def test_stages_of_one_ring_are_given_back_in_the_turn_that_waits_for_them(change):
-    with pytest.raises(DecompositionError, match="which is done a turn later, read stages of one ring") as caught:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (both_read, "which is done a turn later, read stages of one ring"),
+        (lambda: attended((64, 80), delay=True, share=True, stages=4), "share the slots of k_sh are read in different turns"),
+    ],
+    ids=("one factor", "share"),
+)
+def test_stages_of_one_ring_are_given_back_in_the_turn_that_waits_for_them(change, said):
+    with pytest.raises(DecompositionError, match=said) as caught:
         _ = change().ir
-    assert "leave out delay(...)" in str(caught.value)
+    assert "leave out" in str(caught.value) and "delay(...)" in str(caught.value)
+
+
+def test_a_product_writes_registers_as_it_numbers_them():
+    """Of one instruction alone, too: what is copied behind it would be read while it runs."""
+    assert "s_values" not in attended((64, 32)).text

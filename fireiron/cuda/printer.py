@@ -14,7 +14,8 @@ from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.quotients import Quotients
 from fireiron.cuda.types import APPROXIMATE, COMPOSED, PAIRS, applied, approximate, carrier, composed, converted, literal, zero
-from fireiron.ir import Access, Buffer, Exec, Kernel, Peers, Piece, Side
+from fireiron.errors import DecompositionError
+from fireiron.ir import Access, Buffer, Completion, Exec, Kernel, Peers, Piece, Side
 from fireiron.ir.text import Braces, Copy, Function, Item, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
 from fireiron.values.expr import FALSE, TRUE, Const, Expr, all_of, conjuncts
@@ -171,6 +172,14 @@ class KernelPrinter:
         first = buffer.address(access, elements[0])
         if all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(elements)):
             return Registers(self.pointer(access))
+        if access.write and statement.completion is Completion.PRODUCT:
+            # What is copied behind it would be read while the product is under way.
+            raise DecompositionError(
+                f"{statement.instruction.name} runs on, and the registers of {buffer.name} lie in another order than it numbers them",
+                within=statement.spec,
+                at=statement.origin,
+                hint=f"products of {buffer.name} by one instruction alone",
+            )
         name = self.names.fresh(f"{buffer.name.lower()}_values")
         size = max(buffer.tensor.align, buffer.dtype.bytes)
         places = tuple(self.place(access, offset) for offset in elements)

@@ -16,7 +16,7 @@ import attrs
 
 from fireiron.ir.access import Access
 from fireiron.ir.lanes import LaneMap
-from fireiron.ir.statement import Exec, For
+from fireiron.ir.statement import Completion, Exec, For
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, all_of, as_expr, conjuncts, constant
 from fireiron.values.expr.normal import terms_of
 from fireiron.values.machine import Level
@@ -24,11 +24,14 @@ from fireiron.values.tensor import Tensor, View
 
 
 def owns(tensor: Tensor, statement: Exec, access: Access) -> bool:
-    """Whether an access decides who holds what: one that adds to an accumulator, or reads another tensor, and does not write it too."""
+    """Whether an access decides who holds what: one that adds to an accumulator, or reads another tensor, and does not write it too.
+
+    A product that runs on wants its accumulator as it numbers it, if it begins with that product, too.
+    """
     if statement.follows:
         return False
     if tensor.owner == "accumulates":
-        return access.write and statement.accumulate != FALSE
+        return access.write and (statement.accumulate != FALSE or statement.completion is Completion.PRODUCT)
     return not access.write and not any(other.write and other.buffer == access.buffer for other in statement.accesses)
 
 
