@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from fireiron.strategies import hopper_attention
+from fireiron.strategies import attention, hopper_attention
 
 # What stands in the text, and what it is called here; a count is that of its executions, loops around it included.
 EVENTS = {
@@ -95,8 +95,8 @@ def consumers(text):
 
 @pytest.fixture(scope="module")
 def printed():
-    spec = hopper_attention.spec(*hopper_attention.SIZES)  # four blocks of 128 keys, heads of 128 elements, rows of two registers
-    return hopper_attention.delayed.with_(bm=128, bn=128, stages=2)(spec).cuda()
+    spec = attention.spec(*hopper_attention.SIZES)  # four blocks of 128 keys, heads of 128 elements, rows of two registers
+    return hopper_attention.by_rows(attention.definition()).with_(bm=128, bn=128, stages=2)(spec).cuda()
 
 
 def test_the_loop_is_that_of_hand_written_kernels(printed):

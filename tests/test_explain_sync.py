@@ -109,8 +109,8 @@ LOOP = [
 
 
 def test_the_loop_of_attention_is_told_in_order():
-    module = importlib.import_module("fireiron.strategies.hopper_attention")
-    account = synchronization(module.delayed(module.spec(*module.SIZES)).program(TARGET).ir)
+    module, attention = (importlib.import_module(f"fireiron.strategies.{name}") for name in ("hopper_attention", "attention"))
+    account = synchronization(module.by_rows(attention.definition())(attention.spec(*module.SIZES)).program(TARGET).ir)
     found = [point for point in account.points if point.role == "consumers" and point.loops == ("n",)]
     assert [point.kind for point in found] == [kind for kind, _ in LOOP]
     assert all(why in point.why for point, (_, why) in zip(found, LOOP)), [point.why for point in found]

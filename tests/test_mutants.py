@@ -706,7 +706,7 @@ MUTANTS = [
     *mutants(
         "ir/holding.py",
         "test_distribute",
-        ("who owns a sum", "return access.write and statement.accumulate != FALSE", "return access.write"),
+        ("who owns a sum", "statement.accumulate != FALSE or statement.completion is Completion.PRODUCT)", "True)"),
     ),
     *mutants(
         "language/tree.py",

@@ -11,7 +11,7 @@ from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.shapes import PALE, Line, Page, Picture, Rect, text_width, wrapped
 from fireiron.spec import Spec
-from fireiron.specs.fused import FusedDefinition, Step
+from fireiron.specs.fused import FusedDefinition, Step, shown
 
 WIDTH: Final = 900
 _LEFT: Final = (16.0, 168.0)
@@ -78,7 +78,7 @@ def _boxes(page: Page, spec: Spec, steps: Sequence[Step], colour: Mapping[str, s
     x, width = _STEPS
     y, part = 46.0, ""
     places = []
-    heights = [34.0 + 13 * (len(wrapped(str(step.formula), _LETTERS)) - 1) for step in steps]
+    heights = [34.0 + 13 * (len(wrapped(shown(step.formula), _LETTERS)) - 1) for step in steps]
     for number, step in enumerate(steps):
         if step.part != part and _title(spec, step.part):
             part = step.part
@@ -90,7 +90,7 @@ def _boxes(page: Page, spec: Spec, steps: Sequence[Step], colour: Mapping[str, s
         if step.formula.output in colour:
             page.add(Rect(x, y, 6, heights[number], colour[step.formula.output], radius=2.0))
         page.text(x + 12, y + 13, step.name, 10, bold=True)
-        for line, text in enumerate(wrapped(str(step.formula), _LETTERS)):
+        for line, text in enumerate(wrapped(shown(step.formula), _LETTERS)):
             page.text(x + 12, y + 27 + 13 * line, text, 9.5, mono=True)
         places.append((y, y + heights[number]))
         y += heights[number] + 10
