@@ -374,7 +374,8 @@ def test_forms_are_strategies_of_the_file():
     for d, m, causal, wanted in (
         (128, 4096, False, "held"),
         (128, 512, True, "causal_dynamic_held"),
-        (256, 512, True, "causal_in_order"),
+        (256, 512, True, "causal_dynamic"),
+        (256, 4096, False, "strategy"),
         (64, 4096, True, "causal_in_turns"),
     ):
         made = hopper_attention.definition(causal=causal)
