@@ -14,11 +14,13 @@ from problems import NAMES
 
 import fireiron
 from fireiron import *
+from fireiron import tasks
 from fireiron.executable.by_lanes import MatrixCopy
 from fireiron.graphene.written import Written
 from fireiron.inspect.explain import End
 from fireiron.language import library
 from fireiron.language.store import CLASSES, VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
+from fireiron.tasks.step import TaskProgram
 
 
 @attrs.frozen
@@ -148,6 +150,13 @@ def test_specs_survive_and_bind() -> None:
         assert loads_spec(dumps(residual)) == residual
 
 
+def test_programs_of_tasks_are_not_stored() -> None:
+    from fireiron.strategies import _tasks_gemm
+
+    with pytest.raises(StoreError):
+        dumps(tasks.strategy(_tasks_gemm.program, _tasks_gemm.ampere()))
+
+
 def test_every_class_that_extends_the_language_is_stored() -> None:
     found: set[type] = set()
     for module in pkgutil.walk_packages(fireiron.__path__, "fireiron."):
@@ -157,6 +166,7 @@ def test_every_class_that_extends_the_language_is_stored() -> None:
                     found.add(value)
     abstract = {Decomposition, Refinement, Executable, Spec, End, MatrixCopy}
     abstract.add(Written)  # a program as text, which is stored as text
+    abstract.add(TaskProgram)  # functions of Python; its mapping is stored
     assert found - abstract - set(CLASSES.values()) == set()
 
 

@@ -6,6 +6,7 @@ driver and the date; reading it checks all of that. `records.py` keeps files of 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -145,8 +146,16 @@ def _defined(name: object, fields: Any) -> Kind:
         _need(right and all(isinstance(part, str) for pair in listed for part in pair), f"spec: {one}", "a list of pairs of texts", listed)
     for one, text in texts.items():
         _need(isinstance(text, str), f"spec: {one}", "a text", text)
-    types = [(temporary, as_dtype(dtype)) for temporary, dtype in pairs["types"]]
-    return definition({"name": name, **texts, **pairs, "types": types})
+    _need(isinstance(name, str), "spec: kind", "a text", name)
+    return _of_texts(str(name), tuple(texts.items()), tuple((one, tuple(map(tuple, listed))) for one, listed in pairs.items()))
+
+
+@functools.lru_cache(maxsize=256)
+def _of_texts(name: str, texts: tuple[tuple[str, str], ...], pairs: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]) -> Kind:
+    """The same of texts alone: many records are of one definition."""
+    listed: dict[str, Any] = {one: [list(pair) for pair in found] for one, found in pairs}
+    listed["types"] = [(temporary, as_dtype(dtype)) for temporary, dtype in listed["types"]]
+    return definition({"name": name, **dict(texts), **listed})
 
 
 def _declared(kind: Kind) -> dict[str, Any]:
