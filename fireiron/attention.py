@@ -31,9 +31,9 @@ from fireiron.matmul import (
     Operand,
     fits,
     gpu_name,
-    keep,
     key_of,
     operand_of,
+    recall,
     refused_by_compiler,
     target_of,
 )
@@ -223,15 +223,7 @@ class _Attention:
     def _found(self, arrays: tuple[Any, ...], out: Any, options: Options, arch: Any, pinned: bool | None) -> _Found:
         outs = None if out is None else tuple(map(key_of, _each(out)))
         key = (*map(key_of, arrays), outs, options, arch, pinned)
-        found = self._kernels.get(key)
-        if found is not None:
-            with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
-                self._kernels.move_to_end(key)
-            return found
-        with self._lock:
-            found = self._kernels.get(key) or _made(arrays, out, options, arch, pinned)
-            keep(self._kernels, key, found)
-        return found
+        return recall(self._kernels, self._lock, key, lambda: _made(arrays, out, options, arch, pinned))
 
 
 attention: Final = _Attention()

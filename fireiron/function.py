@@ -11,7 +11,6 @@ first such call is made.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import threading
@@ -23,7 +22,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.strategy import Strategy
-from fireiron.matmul import ALIGNMENT, Operand, fits, gpu_name, keep, key_of, operand_of, refused_by_compiler, target_of
+from fireiron.matmul import ALIGNMENT, Operand, fits, gpu_name, key_of, operand_of, recall, refused_by_compiler, target_of
 from fireiron.specs.fused import Fused
 from fireiron.values.machine import Architecture, as_architecture, as_dtype
 from fireiron.values.strides import Strides
@@ -158,15 +157,7 @@ class Function:
     ) -> tuple[CompiledKernel, Choice]:
         keys = tuple(key_of(one) if hasattr(one, "shape") else None for one in arrays)
         key = (keys, None if outs is None else tuple(map(key_of, outs)), arch, pinned)
-        found = self._kernels.get(key)
-        if found is not None:
-            with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
-                self._kernels.move_to_end(key)
-            return found
-        with self._lock:
-            found = self._kernels.get(key) or self._made(arrays, outs, arch, pinned)
-            keep(self._kernels, key, found)
-        return found
+        return recall(self._kernels, self._lock, key, lambda: self._made(arrays, outs, arch, pinned))
 
     def _made(self, arrays: tuple[Any, ...], outs: tuple[Any, ...] | None, arch: Any, pinned: bool | None) -> tuple[CompiledKernel, Choice]:
         from fireiron.gpu.kernel import CompiledKernel

@@ -15,8 +15,8 @@ import functools
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -319,15 +319,7 @@ class _MatMul:
 
     def _found(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found:
         key = (key_of(a), key_of(b), out if out is None else key_of(out), dtypes, arch, pinned)
-        found = self._kernels.get(key)
-        if found is not None:
-            with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
-                self._kernels.move_to_end(key)
-            return found
-        with self._lock:
-            found = self._kernels.get(key) or self._chosen(a, b, out, dtypes, arch, pinned)
-            keep(self._kernels, key, found)
-        return found
+        return recall(self._kernels, self._lock, key, lambda: self._chosen(a, b, out, dtypes, arch, pinned))
 
     def _chosen(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found:
         """What answers a call that was not made before."""
@@ -343,15 +335,7 @@ class _MatMul:
         further = tuple((name, key_of(one) if getattr(one, "shape", ()) else None) for name, one in given.items())
         said = None if types is None else tuple(types.items())
         key = (key_of(a), key_of(b), keys, dtypes, arch, pinned, text, said, further)
-        found = self._finished.get(key)
-        if found is not None:
-            with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
-                self._finished.move_to_end(key)
-            return found
-        with self._lock:
-            found = self._finished.get(key) or _finished(a, b, out, dtypes, arch, pinned, text, types or {}, given)
-            keep(self._finished, key, found)
-        return found
+        return recall(self._finished, self._lock, key, lambda: _finished(a, b, out, dtypes, arch, pinned, text, types or {}, given))
 
     def _of_problem(self, asked: _Asked) -> _Made:
         """The kernel of a problem: the one that it has already, else one that is chosen now."""
@@ -464,6 +448,22 @@ def _storage(operand: Operand, name: str, dims: str) -> StorageOrder:
 
 
 # ---------------------------------------------------------------------------------------------- from arrays to a kernel
+
+
+Kept = TypeVar("Kept")
+
+
+def recall(kernels: OrderedDict[Any, Kept], lock: contextlib.AbstractContextManager[Any], key: Any, make: Callable[[], Kept]) -> Kept:
+    """What was kept for a key, else what is made now, by one thread at a time."""
+    found = kernels.get(key)
+    if found is not None:
+        with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
+            kernels.move_to_end(key)
+        return found
+    with lock:
+        found = kernels.get(key) or make()
+        keep(kernels, key, found)
+    return found
 
 
 def keep(kernels: OrderedDict[Any, Any], key: Any, made: Any) -> None:
