@@ -2,22 +2,20 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test fuzz lint bench pictures names clean
+.PHONY: demo test fuzz lint bench docs pictures notebook names clean
 
-# One command: Listing 4's strategy as a tree, as CUDA, checked, executed for every thread, compared with NumPy.
+# One kernel on two screens: problem, tree, the heart of its CUDA, checks, executed for every thread, compared with NumPy.
 demo: .venv/core
-	$(BIN)/python -m fireiron show maxwell
-	$(BIN)/python -m fireiron emit maxwell
-	$(BIN)/python -m fireiron check maxwell
-	$(BIN)/python -m fireiron run maxwell -M 256 -N 384 -K 136
-	$(BIN)/python -m fireiron run maxwell
+	@$(BIN)/python -m fireiron demo
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 -q -m "not night"
 
-# The long tier: the same tests with many more draws, and those that are marked `night`.
+# The long tier: random campaigns, and every test file with many more draws. It stops with Control-C and goes on where it stopped;
+# `make fuzz FUZZ="strategies --jobs 4"` runs one subject, FUZZ= alone says how far all are.
+FUZZ ?= all --tier night
 fuzz: .venv/test
-	FIREIRON_FUZZ=40 $(BIN)/python -m pytest -n 2 -q
+	PYTHONPATH=.:tests $(BIN)/python -m campaign $(FUZZ)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -28,9 +26,17 @@ bench: .venv/test
 	$(BIN)/python perf/bench_compile.py
 	$(BIN)/python perf/bench_sim.py
 
+# The documentation site, in build/site; a warning is an error.
+docs: .venv/test
+	$(BIN)/mkdocs build --strict
+
 # The figures of docs/pictures.md, drawn anew.
 pictures: .venv/core
 	$(BIN)/python docs/make_pictures.py
+
+# What the cells of docs/notebook.ipynb show, computed anew.
+notebook: .venv/core
+	$(BIN)/python docs/make_notebook.py
 
 # The public names with their modules, as type checkers read them: behind a new file in a folder of extensions.
 names: .venv/core
@@ -43,12 +49,12 @@ names: .venv/core
 
 .venv/test: setup.cfg setup.py pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q -e .[test]
+	$(BIN)/python -m pip install -q -e '.[test]'
 	@touch $@ .venv/core
 
 .venv/dev: setup.cfg setup.py pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q -e .[test,dev]
+	$(BIN)/python -m pip install -q -e '.[test,dev]'
 	@touch $@ .venv/test .venv/core
 
 clean:

@@ -33,7 +33,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--fireiron-rounds", type=_positive, default=20, metavar="N", help="how often each contender is timed (20)")
     add("--fireiron-regime", choices=("burst", "busy"), default="burst", help="after a pause, or without pauses (burst)")
     add("--fireiron-l2", choices=("rotated", "flushed", "hot"), default="rotated", help="the state of the L2 cache (rotated)")
-    add("--fireiron-architecture", metavar="sm_NN", help="target of the kernels (that of the GPU)")
+    add(
+        "--fireiron-arch",
+        "--fireiron-architecture",
+        dest="fireiron_architecture",
+        metavar="sm_NN",
+        help="target of the kernels (that of the GPU)",
+    )
+    add("--fireiron-simulate", action="store_true", help="without a GPU: verify benchmarks in the simulator in place of skipping them")
     add("--fireiron-table", action="store_true", help="a line for each benchmark at the end, with throughput, ratio and resources")
 
 
@@ -53,7 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from fireiron.measure.plugin import NO_GPU
 
         if not launch.gpu_available():
-            for item in dict.fromkeys((*benchmarks, *marked)):
+            skipped = marked if config.getoption("fireiron_simulate") else [*benchmarks, *marked]
+            for item in dict.fromkeys(skipped):
                 item.add_marker(pytest.mark.skip(reason=NO_GPU))
     if _has_benchmark(config):
         for item in benchmarks:

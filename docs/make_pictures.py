@@ -1,9 +1,14 @@
 """Draws the pictures of docs/pictures.md anew; with --check, says which are not up to date instead."""
 
+import re
 import sys
 from pathlib import Path
 
 from fireiron import draw
+from fireiron.draw.colours import EMPTY, OKABE_ITO, SCALE, tint
+from fireiron.draw.shapes import PALE, Page, Rect
+from fireiron.inspect.heart import heart
+from fireiron.inspect.show import executed, main_child, short
 from fireiron.language import library
 from fireiron.strategies import hopper
 
@@ -38,12 +43,74 @@ def finished(name, text):
     return FOLDER / f"{name}_flow.svg", draw(strategy, "flow").svg
 
 
+README = FOLDER.parent.parent / "README.md"
+LEFT, RIGHT, ROW, LETTERS = 16, 290, 16, 9.5
+"""Where the two columns of README's picture begin, the height of a line and of its letters, in pixels."""
+
+
+def first_kernel():
+    """The first kernel of README.md, as its first block of code makes it, with its problem."""
+    names = {}
+    exec(re.search(r"```python\n(.*?)kernel = ", README.read_text(encoding="utf-8"), re.DOTALL)[1], names)
+    return names["strategy"](names["problem"]).program("sm_90")
+
+
+def steps_of(program):
+    """`(step, spec behind it, specs that its lines of CUDA name)` of the main chain."""
+    node, found = program.tree, []
+    while node is not None and node.step is not None:
+        following = main_child(node)
+        sides = [str(side.spec) for name, side in node.children if following is None or side is not following[1]]
+        behind = f"by {executed(node)}" if following is None else str(following[1].spec)
+        found.append((short(node.step), behind, (*sides, behind)))
+        node = None if following is None else following[1]
+    return found
+
+
+def readme():
+    """`(file, text)` of the picture of README.md: the steps of its first kernel, and the loop over k in the colours of its steps."""
+    program, page = first_kernel(), Page()
+    steps, lines = steps_of(program), heart(program.cuda, most=60)
+    colours = [tint(colour, 0.6) for colour in (*OKABE_ITO, *SCALE)][: len(steps)]
+    page.text(LEFT, 26, "A strategy, and its specs", 12, bold=True)
+    page.text(RIGHT, 26, "The loop over k that it becomes; the barriers are inferred", 12, bold=True)
+    for row, (step, behind, _) in enumerate(steps):
+        y = 40 + row * 2.5 * ROW
+        page.add(Rect(LEFT, y, RIGHT - LEFT - 16, 2.1 * ROW, colours[row], radius=4))
+        page.text(LEFT + 8, y + 14, step, 10.5, mono=True, bold=True)
+        page.text(LEFT + 8, y + 28, behind, LETTERS, mono=True, colour=PALE)
+    for row, (line, step) in enumerate(zip(lines, owners(lines, steps), strict=True)):
+        y = 40 + row * ROW
+        page.add(Rect(RIGHT, y, 900 - RIGHT - 16, ROW, EMPTY if step is None else colours[step]))
+        page.text(RIGHT + 8, y + 11.5, line, LETTERS * 0.86, mono=True, bold="__syncthreads" in line)
+    height = 52 + max(len(lines) * ROW, len(steps) * 2.5 * ROW)
+    return FOLDER.parent / "readme.svg", page.picture("readme", f"README: {program.spec}", 900, height).svg
+
+
+def owners(lines, steps):
+    """The step of each line, by its number: comments name the specs, loops over k are those of `split`; None for braces and barriers."""
+    splits = [row for row, (step, _, _) in enumerate(steps) if step.startswith("split")]
+    found, now = [], None
+    for number, line in enumerate(lines):
+        named = [row for row, (_, _, specs) in enumerate(steps) if any(line.endswith(f" {spec}") for spec in specs)]
+        if "// " in line and named:
+            now = named[-1]
+        elif re.match(r" *for \(int k\d* ", line):
+            now = splits.pop(0)
+        elif line.startswith("#pragma") and any("fmaf" in one for one in lines[number : number + 6]):
+            now = len(steps) - 2
+        elif "fmaf" in line:
+            now = len(steps) - 1
+        found.append(None if line.strip() == "}" or "__syncthreads" in line else now)
+    return found
+
+
 def main():
     """The number of pictures that were not up to date, with --check."""
     stale = 0
     FOLDER.mkdir(exist_ok=True)
     pictures = [one for strategy, (kinds, sizes) in PICTURES.items() for one in drawn(strategy, kinds, sizes)]
-    for path, text in [*pictures, *(finished(*one) for one in EPILOGUES.items())]:
+    for path, text in [readme(), *pictures, *(finished(*one) for one in EPILOGUES.items())]:
         if "--check" in sys.argv:
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 stale += 1

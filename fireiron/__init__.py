@@ -7,7 +7,7 @@ which `make names` writes.
 from fireiron import decomp, executable, folders, refine, specs
 from fireiron._version import VERSION as __version__
 from fireiron.attention import attention as attention
-from fireiron.draw import draw
+from fireiron.draw import draw, explore
 from fireiron.errors import (
     ArgumentError,
     CacheWarning,
@@ -138,6 +138,7 @@ __all__ = [
     "ceildiv",
     "draw",
     "equal",
+    "explore",
     "export",
     "matmul",
     "minimum",

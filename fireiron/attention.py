@@ -17,14 +17,16 @@ import contextlib
 import functools
 import importlib
 import math
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import attrs
 
+from fireiron import operators
+from fireiron.batches import Places, Shape
+from fireiron.batches import viewed as _viewed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.matmul import (
     ALIGNMENT,
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
     from fireiron.tune.records import Choice, Records
 
+ArrayT = TypeVar("ArrayT")
+
 TYPES: Final = ("float16", "bfloat16")
 """Element types of queries, keys and values."""
 
@@ -63,10 +67,6 @@ ELEMENTS: Final = 16
 
 DIMS: Final[Mapping[str, str]] = {"Q": "bmgrd", "K": "bngd", "V": "bngd", "O": "bmgrd", "L": "bmgr"}
 """The dimensions of the kernel's arrays: `r` heads of queries for each of `g` heads of keys."""
-
-Shape = tuple[int, ...]
-Places = tuple[Shape, Shape]
-"""Shape and steps in elements."""
 
 
 @attrs.frozen
@@ -135,6 +135,42 @@ class _Attention:
         self._kernels: OrderedDict[Any, _Found] = OrderedDict()
         self._lock = threading.RLock()
 
+    @overload
+    def __call__(
+        self,
+        q: ArrayT,
+        k: ArrayT,
+        v: ArrayT,
+        *,
+        causal: bool = False,
+        window: int | None = None,
+        scale: float | None = None,
+        lse: Literal[False] = False,
+        score: str | None = None,
+        out: ArrayT | None = None,
+        arch: Architecture | str | None = None,
+        stream: object = None,
+        pinned: bool | None = None,
+    ) -> ArrayT: ...
+
+    @overload
+    def __call__(
+        self,
+        q: ArrayT,
+        k: ArrayT,
+        v: ArrayT,
+        *,
+        causal: bool = False,
+        window: int | None = None,
+        scale: float | None = None,
+        lse: Literal[True],
+        score: str | None = None,
+        out: tuple[ArrayT, ArrayT] | None = None,
+        arch: Architecture | str | None = None,
+        stream: object = None,
+        pinned: bool | None = None,
+    ) -> tuple[ArrayT, ArrayT]: ...
+
     def __call__(
         self,
         q: Any,
@@ -174,8 +210,10 @@ class _Attention:
         Raises: ArgumentError for arrays that do not fit each other, of other types or libraries, and for options that are not legal;
             StoreError where records are pinned and none answers.
         """
-        if _traced(q):
-            _refuse_traced(out, arch, stream, pinned)
+        if hasattr(q, "is_cuda"):
+            q, k, v = (q, k, v) if out is not None else operators.autocast(q, k, v)
+        if operators.traced(q, k, v):
+            operators.refuse_options("attention", out=out, arch=arch, stream=stream, pinned=pinned)
             return _through_torch(q, k, v, bool(causal), window, scale, score, bool(lse))
         options = _options(causal, window, lse, score)
         factor = _factor(scale, q)
@@ -352,16 +390,6 @@ def _as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
     return extent, packed if by_rows else found
 
 
-def _viewed(array: Any, places: Places) -> Any:
-    """The same memory in another shape, with these steps in elements."""
-    shape, steps = places
-    kind = type(array).__module__.partition(".")[0]
-    if kind == "torch":
-        return array.as_strided(shape, steps)
-    size = array.dtype.itemsize
-    return sys.modules[kind].lib.stride_tricks.as_strided(array, shape, tuple(step * size for step in steps))
-
-
 def _storage(name: str, places: Places, align: int) -> dict[str, Strides]:
     """The storage order of an operand of the spec; none is said of one that lies row by row and is aligned."""
     shape, steps = places
@@ -499,9 +527,12 @@ class _Place:
 
     def legal(self, strategy: Strategy, spec: Spec) -> Program:
         """The strategy on a spec, lowered; a `FireironError` where it is not legal, or wants other arrays."""
-        program = strategy(spec).program(self.architecture)
+        return self.served(strategy(spec).program(self.architecture), strategy)
+
+    def served(self, program: Program, strategy: Strategy) -> Program:
+        """A program of a strategy, lowered; a `FireironError` where it is not legal, or wants other arrays."""
         _ = program.ir
-        if strategy.start == spec.starter and _by_tma(strategy) and not program.ir.rings:
+        if strategy.start == program.spec.starter and _by_tma(strategy) and not program.ir.rings:
             raise ArgumentError("TMA copies no arrays that lie so")
         if not fits(self.aligned, program):
             raise ArgumentError("the arrays are not aligned as it needs them")
@@ -573,21 +604,16 @@ def _recorded(records: Records, problems: Sequence[_Problem], place: _Place, pin
 
 def _of(records: Records, problem: _Problem, spec: Spec, place: _Place, near: bool = False) -> Choice | None:
     """What a record of a spec is for arrays as they lie: its strategy with its values."""
-    served: list[tuple[Program, Program]] = []
 
     def accept(program: Program) -> bool:
         try:
-            served.append((program, place.legal(attrs.evolve(program.strategy, spec=None), problem.spec)))
+            return bool(place.served(program, program.strategy))
         except FireironError:
             return False
-        return True
 
-    choice = records.find(spec, place.architecture, near, gpu=gpu_name(place.device), accept=accept)
-    if choice is None:
-        return None
-    program = next(one for recorded, one in served if recorded is choice.program)
+    choice = records.find(spec, place.architecture, near, gpu=gpu_name(place.device), accept=accept, lowered=problem.spec)
     try:
-        return None if place.spills(program) else attrs.evolve(choice, program=program)
+        return None if choice is None or place.spills(choice.program) else choice
     except FireironError:  # the compiler here is another one than that of the record
         return None
 
@@ -622,22 +648,6 @@ def _valued(name: str, strategy: Strategy, values: Mapping[str, int]) -> tuple[s
 # What stands between here and the operators is traced by torch.compile itself: no classes of attrs, no caches, no locks.
 
 
-def _traced(q: Any) -> bool:
-    """Whether a call is to be an operator of PyTorch: one that `torch.compile` traces, or with a tensor that has no memory of its own."""
-    if not hasattr(q, "is_cuda"):
-        return False
-    import torch
-
-    return bool(torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter))
-
-
-def _refuse_traced(out: Any, arch: Any, stream: Any, pinned: Any) -> None:
-    """Refuse what an operator does not take."""
-    for name, value in (("out", out), ("arch", arch), ("stream", stream), ("pinned", pinned)):
-        if value is not None:
-            raise ArgumentError(f"attention: {name}= in a call that PyTorch traces", hint="leave it away: the operator makes its result")
-
-
 def _through_torch(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, lse: bool) -> Any:
     """The call as an operator."""
     import torch
@@ -648,14 +658,11 @@ def _through_torch(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any
     return torch.ops.fireiron.attention(q, k, v, causal, window, scale, score)
 
 
+@operators.constant
 def _operators() -> bool:
-    """Register the operators, if nobody did; torch.compile calls this while it traces, and takes its answer as a constant."""
     with attention._lock:
-        _registered()
+        register_operators()
     return True
-
-
-_operators._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _attend(q: Any, k: Any, v: Any, scale: float | None, options: Options) -> Any:
@@ -667,7 +674,7 @@ _SCHEMA: Final = "(Tensor q, Tensor k, Tensor v, bool causal, int? window, float
 
 
 @functools.cache
-def _registered() -> tuple[Any, Any]:
+def register_operators() -> tuple[Any, Any]:
     """The operators, registered: the result alone, and with the log-sum-exp."""
     import torch
 
@@ -685,9 +692,6 @@ def _registered() -> tuple[Any, Any]:
     def shaped_both(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Any:
         return shaped(q, k, v, causal, window, scale, score), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
-    custom = functools.partial(torch.library.custom_op, mutates_args=(), device_types="cuda")
-    alone = custom("fireiron::attention", attend, schema=f"{_SCHEMA}Tensor")
-    both = custom("fireiron::attention_lse", attend_both, schema=f"{_SCHEMA}(Tensor, Tensor)")
-    alone.register_fake(shaped)
-    both.register_fake(shaped_both)
+    alone = operators.define("attention", f"{_SCHEMA}Tensor", attend, shaped)
+    both = operators.define("attention_lse", f"{_SCHEMA}(Tensor, Tensor)", attend_both, shaped_both)
     return alone, both

@@ -16,6 +16,7 @@ import attrs
 from fireiron import cuda as printer
 from fireiron.check import safety
 from fireiron.decomp.repack import Repack, read_along
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
@@ -93,7 +94,7 @@ class Launch:
 
 
 @attrs.frozen(eq=False, slots=False)
-class Program:
+class Program(Displayed):
     """A bound strategy on a target.
 
     `launches` are copies in front, which `repack` asked for; tree, kernel IR and all that is made of it are those of the launch behind
@@ -110,6 +111,10 @@ class Program:
     name: str = ""
     chosen: Mapping[str, int] = attrs.field(factory=dict)
     seconds: dict[str, float] = attrs.field(factory=dict, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        chosen = "".join(f", {name}={value}" for name, value in self.chosen.items())
+        return f"<program {self.name} of {self.spec} for {self.architecture}{chosen}>"
 
     @staticmethod
     def of(
@@ -286,6 +291,14 @@ class Program:
         """CUDA C++: one unit with the kernels of all launches, in their order."""
         return self.text if not self.launches else printer.emit(*(one.program.ir for one in self.launches), self.ir)
 
+    @property
+    def lines(self) -> tuple[printer.Line, ...]:
+        """The lines of `cuda`, each with the steps of the tree that made it, as paths from the root (see `Node.paths`).
+
+        A line of the whole kernel has none. Where there are copies in front, a path begins with the name of its kernel.
+        """
+        return tuple(printer.printed(*(one.program.ir for one in self.launches), self.ir))
+
     def title(self) -> list[str]:
         """The strategy, a step a line, for the header of the printed kernel."""
         return [line for step in self.strategy.steps for line in step.title()]
@@ -294,7 +307,7 @@ class Program:
         """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings."""
         rows: list[tuple[str, Spec]] = []
         node = self.tree
-        while node.step is not None and node.children:
+        while node.step is not None and node.children and not node.step.ends:
             names = [name for name, _ in node.children]
             child = node.children[names.index("body") if "body" in names else -1][1]
             if child.spec.level != node.spec.level:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from fireiron.places import is_own
 
@@ -21,12 +21,22 @@ def call_site() -> str | None:
     return f"{'/'.join(parts)}:{frame.f_lineno}"
 
 
-def shown(value: object) -> str:
+MOST_SHOWN: Final = 2000
+"""Characters of a value that a message shows: nobody reads more."""
+
+
+def repr_of(value: object) -> str:
     """The `repr` of a value that is somebody else's, as far as it has one."""
     try:
         return repr(value)
     except Exception as error:
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+
+
+def shown(value: object) -> str:
+    """The same in a length that is read, for a message."""
+    text = repr_of(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text)} characters)"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
@@ -65,6 +75,13 @@ class FireironError(Exception):
         within: the spec or the path in the decomposition tree where it happened.
         at: the line of the user's strategy, `file.py:12`.
         hint: what to do.
+
+    >>> from fireiron import *
+    >>> try:
+    ...     MatMul(1024, 1024, 8)(GL, GL, GL)(Kernel).tile(128, 128).to(Block).tile(96, 128).result
+    ... except FireironError as error:
+    ...     print(error.headline)
+    tile(96, 128): 96 does not divide the 128 elements of the tile
     """
 
     def __init__(
@@ -108,19 +125,24 @@ class FireironError(Exception):
 
 
 class ArgumentError(FireironError):
-    """An argument has a wrong type or value."""
+    """An argument has a wrong type or value. The call is at fault, whatever the strategy: look at `legal`."""
 
 
 class LayoutError(FireironError):
-    """An operation of the layout algebra is not defined for its arguments."""
+    """An operation of the layout algebra is not defined for its arguments. A layout that divides what it is applied to is what it takes."""
 
 
 class DecompositionError(FireironError):
-    """A decomposition or a refinement cannot be applied to a spec."""
+    """A decomposition or a refinement cannot be applied to a spec.
+
+    The message names the step, its line, and the nearest arguments that are legal.
+    """
 
 
 class MatchError(FireironError):
     """No executable performs the residual spec.
+
+    The message compares it with the nearest instructions, field by field; `fireiron explain` looks for the steps between.
 
     Args:
         headline: the first line of `asked`.
@@ -156,40 +178,52 @@ class MatchError(FireironError):
 
 
 class IncompleteError(FireironError):
-    """Code was asked for a decomposition tree with open leaves."""
+    """Code was asked for a decomposition tree with open leaves. `done()` closes a chain; `fireiron explain` says which steps lead there."""
 
 
 class SynchronizationError(FireironError):
-    """Barriers were forbidden where a race needs one; carries the counterexample."""
+    """Barriers were forbidden where a race needs one; carries the counterexample. Without `no_sync` the barrier is there."""
 
 
 class ResourceError(FireironError):
-    """A kernel needs more threads, registers or shared memory than the target has."""
+    """A kernel needs more threads, registers or shared memory than the target has.
+
+    Smaller tiles, fewer stages, or another `architecture`.
+    """
 
 
 class VerificationError(FireironError):
-    """The kernel IR is malformed: a defect of a pass or of an extension."""
+    """The kernel IR is malformed: a defect of a pass or of an extension.
+
+    No strategy should lead here: if one does, it is worth a report.
+    """
 
 
 class SimulationError(FireironError):
-    """The simulator met a race, an access out of bounds or uninitialised data."""
+    """The simulator met a race, an access out of bounds or uninitialised data.
+
+    Of generated code that is a defect; of a micro-kernel, its author's.
+    """
 
 
 class LaunchError(FireironError):
-    """A kernel cannot be compiled or launched here, or with these arrays."""
+    """A kernel cannot be compiled or launched here, or with these arrays.
+
+    Their types, shapes, storage and devices are those that its spec says.
+    """
 
 
 class StoreError(FireironError):
-    """A stored strategy or record cannot be read."""
+    """A stored strategy or record cannot be read. It names the file and the place in it; nothing of it is taken."""
 
 
 class WrongResultError(FireironError):
-    """A kernel computed something else than its spec says."""
+    """A kernel computed something else than its spec says. It names the first elements that differ, and by how much."""
 
 
 class FireironWarning(UserWarning):
-    """Something works, but not as well as it could."""
+    """Something works, but not as well as it could. Python's `warnings` filters it, by this class or one below."""
 
 
 class CacheWarning(FireironWarning):
-    """The compile cache cannot be written, or held an entry that was damaged."""
+    """The compile cache cannot be written, or held an entry that was damaged. The kernel is compiled anew; `fireiron cache` tells more."""

@@ -1,19 +1,1314 @@
-"""Verbs of steps and refinements that are found in their folders. Written by `make names`."""
+"""What chains, and what they start from, offer to type checkers and completion. Written by `make names`; see `found.py`."""
 
-import typing
+from collections.abc import Mapping
+from numpy.typing import ArrayLike, NDArray
+from typing import Any, Final, Self, overload
+from fireiron.decomp.tile import Strided
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
+from fireiron.language.tree import Decomposition, Executable
+from fireiron.language.tunable import Integer, TileSize
+from fireiron.spec import Spec
+from fireiron.specs.operand import Operand
+from fireiron.values.machine import Architecture, DType, Level, Memory
+from fireiron.values.tensor import MatrixLayout, View
 
-import fireiron.language.strategy
-import fireiron.values.machine
+class FoundSteps: ...
 
-class FoundSteps:
-    __slots__ = ()
-    def partial(self, name: str, parts: int) -> fireiron.language.strategy.Strategy: ...
-    def place(self, tensor: str, memory: fireiron.values.machine.Memory, pad: int = ...) -> fireiron.language.strategy.Strategy: ...
+class FoundOnAny: ...
 
-class FoundRefinements:
-    __slots__ = ()
-    def ahead(self, fetched: bool = ...) -> fireiron.language.strategy.Strategy: ...
-    def cluster(self, m: typing.Any, n: typing.Any = ...) -> fireiron.language.strategy.Strategy: ...
-    def last_first(self, dim: str, together: typing.Any = ...) -> fireiron.language.strategy.Strategy: ...
-    def staggered(self, shift: typing.Any = ...) -> fireiron.language.strategy.Strategy: ...
-    def within(self, bytes: typing.Any) -> fireiron.language.strategy.Strategy: ...
+class FoundOnTile:
+    def cluster(self, m: Integer, n: Integer = 1) -> Self:
+        """Neighbouring tiles, `m` x `n` of them, go to blocks that run at the same time and load for each other what they have in common.
+
+        Of what TMA loads into a ring, and is the same for several blocks of a cluster, each of these loads a part and sends it to all
+        (multicast). Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is dealt to Block, for at most
+        16 blocks, on sm_90a, where a producer loads (`specialize`) and some load is shared; tunables may stand for the numbers. Where
+        tiles are no multiple, clusters overhang: some blocks have a tile outside.
+        rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
+
+        Source: decision 28.
+
+        >>> from fireiron import *
+        >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+        >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).cluster(2)
+        >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).specialize()
+        >>> loads = turns.load(A, SH, Move.done()).load(B, SH, Move.done())
+        >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "__cluster_dims__" in line]
+        ['extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(288)']
+        """
+    def last_first(self, dim: str, together: Integer = 0) -> Self:
+        """Blocks take the tiles of the dimension `dim` from the last to the first, in each place so many tiles of the other dimensions.
+
+        Under a causal mask the last rows see the most keys: where their blocks begin first, the short ones fill the gaps at the end. With
+        `together` tiles of the other dimensions (0: all of them) the blocks that run at a time read few of these: so many heads, whose keys
+        and values then stay in the L2 cache. Legal on a tile that is dealt to Block, in neither bands nor clusters; `together` divides the
+        number of those tiles, the fastest of them first, and a tunable may stand for it.
+        rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
+
+        Source: decision 40.
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).last_first("m")
+        >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "int block_m" in line]
+        ['const int block_m = 3 - blockIdx.x / 4;']
+        """
+    def within(self, bytes: Integer) -> Self:
+        """A block takes at most `bytes` of shared memory; arrays that are never in use together share bytes, as few of them as that needs.
+
+        Legal on a tile that is dealt to Block, for 16 bytes to 1 MiB; a tunable may stand for the number. Refused where the arrays that are in
+        use together are too large.
+        rewrite: two arrays --> one array, and a barrier between their uses, until all fit
+
+        Source: decision 33; Cypress, section 4.2.4.
+
+        >>> from fireiron import *
+        >>> held = Move.tile(4, 4).to(Thread).done()
+        >>> store = Move.load(SRC, SH, held).coalesced(4).done()
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).within(4096)
+        >>> sums = blocks.epilog(RF, Init.tile(4, 4).to(Thread).done(), store)
+        >>> kernel = sums.split(16).load(A, SH).load(B, SH).tile(4, 4).to(Thread).tile(1, 1).split(1).done().program().ir
+        >>> kernel.shared_bytes
+        4096
+        """
+
+class FoundOnSplit:
+    def staggered(self, shift: Integer = 1) -> Self:
+        """Each block begins `shift` turns further on than the block before, and goes round: they do not all read the same columns at a time.
+
+        The same columns of many long rows lie in few channels of the memory. Results are added up in another order. Legal behind a tile that
+        is dealt to Block, on a split of one dimension of a product or a reduction, of neighbours, of operands in global memory; blocks of a
+        cluster begin together. A tunable may stand for the number; 0 is as without.
+        rewrite: for k: S(k) --> for k: S((k + block * shift) % turns)
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+        >>> loads = blocks.split(8).staggered(1).load(A, SH).load(B, SH)
+        >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "int k_turn" in line]
+        ['const int k_turn = (k + block) % 8;']
+
+        Source: docs/pipeline.md.
+        """
+
+class FoundOnSplitK: ...
+
+class FoundOnLoad: ...
+
+class FoundOnEpilog:
+    def ahead(self, fetched: bool = True) -> Self:
+        """Vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, are copied to shared memory in front of the product.
+
+        Nobody waits for them behind it: they are on their way while the products run.
+        In a kernel with `specialize` the producer fetches it by TMA, for a persistent block while the tile before is computed; else all threads
+        copy it. Legal on an epilog; where nothing of the kind is read it changes nothing. `MatMul.epilogue` takes it by itself for a strategy
+        with `specialize`, unless the strategy says `ahead(fetched=False)`.
+        rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
+
+        Source: docs/epilogues.md.
+
+        >>> from fireiron import *
+        >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+        >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32).ahead()
+        >>> turns = blocks.split(64).pipeline(3).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+        >>> text = turns.tile(64, 64).to(Warpgroup).done().epilogue("relu(acc + bias[n])").cuda()
+        >>> [line.strip() for line in text.splitlines() if "tma_load_1d(b" in line]
+        ['tma_load_1d(bias_sh_address, &bias_map, block_n * 64, bias_sh_ring_full);']
+        """
+
+REFINING: Final[Mapping[str, type]]
+
+class ForAny:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> EpilogStrategy:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+
+class ForEvery:
+    def then(self, step: Decomposition | Strategy) -> EveryStrategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> EveryTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> EverySplit:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> EverySplitK:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+        Source: Fireiron, section 5.3; decision 11.
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> EveryStrategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> EveryLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> EveryEpilog:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+    def step(self, name: str, strategy: Strategy) -> EveryStrategy:
+        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+
+        Legal on a definition with such a step.
+        rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
+        >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "// twice" in line]
+        ['// twice: C[m,n] = c[m,n] * 2']
+        """
+    def skip(self, *steps: str, where: str) -> EveryStrategy:
+        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+
+        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
+        Steps side by side are one region, under one branch.
+        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
+        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+        rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+
+        Source: decision 44.
+
+        >>> from fireiron import *
+        >>> peak = Fused(
+        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"low": "top[m] = -inf"},
+        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     last={"out": "y[m] = top[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+        ['if (__any_sync(0xffffffff, keep_needed[0])) {']
+        """
+    def coalesced(self, elements: Integer) -> EveryStrategy:
+        """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
+
+        Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
+        rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
+
+        >>> from fireiron import *
+        >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+        Move(4,1)(GL,SH)(Thread)
+
+        Source: CUDA C++ Programming Guide, "Device Memory Accesses".
+        """
+    def mma_tile(self, instruction: Executable | None = None) -> EveryStrategy:
+        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+        >>> print(mm.mma_tile().result)
+        MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+    def done(self, executable: Executable | str | None = None) -> EveryStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def partial(self, name: str, parts: int) -> EveryStrategy:
+        """A reduction left in `parts`: lanes and warps keep what their own terms make, and it is completed where a step reads it as a whole.
+
+        `attention.partial("sums", 4)`: of the row sums each of four lanes has its own, block of keys after block of keys, and so of all that
+        is linear in them; shuffles join them once, behind the loop.
+
+        Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
+        registers, and is written elsewhere only so that its parts make the same: `l * alpha + sums` of a sum, not `l + 1`. As many parts as
+        threads that hold terms of one result, or a divisor; dearest to join first: warps, then lanes far apart.
+        rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
+
+        Source: decision 37.
+
+        >>> from fireiron import *
+        >>> rows = Fused(
+        ...     name="row_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"zero": "t[m] = 0"}, each={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, last={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> joined = rows.partial("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
+        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # behind the loop, not in each turn
+        True
+        """
+    def place(self, tensor: str, memory: Memory, pad: int = 0) -> EveryStrategy:
+        """A temporary of the definition in a memory, allocated here: of shared memory one copy for each unit of this level.
+
+        `pad` are elements by which its rows are longer. Temporaries that are not placed lie in registers.
+
+        Legal when: below Block, of SH or RF. rewrite: definition --> allocate t in memory; definition on t
+
+        Source: Cypress, section 3.3; decision 36.
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> blocks = doubled.tile(m=16, n=16).to(Block).place("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
+        >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+        ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+        """
+
+class EveryStrategy(ForEvery, Strategy):
+    def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> FusedKernel: ...
+
+class EveryTile(EveryStrategy, TileStrategy): ...
+
+class EverySplit(EveryStrategy, SplitStrategy):
+    @overload
+    def skip(self) -> Self: ...
+    @overload
+    def skip(self, *steps: str, where: str) -> EveryStrategy: ...
+
+class EverySplitK(EveryStrategy, SplitKStrategy): ...
+
+class EveryLoad(EveryStrategy, LoadStrategy): ...
+
+class EveryEpilog(EveryStrategy, EpilogStrategy): ...
+
+class ForMatMul:
+    def then(self, step: Decomposition | Strategy) -> MatMulStrategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MatMulTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> MatMulSplit:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> MatMulSplitK:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+        Source: Fireiron, section 5.3; decision 11.
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> MatMulStrategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MatMulLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> MatMulEpilog:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+    def mma_tile(self, instruction: Executable | None = None) -> MatMulStrategy:
+        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+        >>> print(mm.mma_tile().result)
+        MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+    def done(self, executable: Executable | str | None = None) -> MatMulStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+
+class MatMulStrategy(ForMatMul, Strategy): ...
+
+class MatMulTile(MatMulStrategy, TileStrategy): ...
+
+class MatMulSplit(MatMulStrategy, SplitStrategy): ...
+
+class MatMulSplitK(MatMulStrategy, SplitKStrategy): ...
+
+class MatMulLoad(MatMulStrategy, LoadStrategy): ...
+
+class MatMulEpilog(MatMulStrategy, EpilogStrategy): ...
+
+class ForMove:
+    def then(self, step: Decomposition | Strategy) -> MoveStrategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MoveTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MoveLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def coalesced(self, elements: Integer) -> MoveStrategy:
+        """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
+
+        Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
+        rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
+
+        >>> from fireiron import *
+        >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+        Move(4,1)(GL,SH)(Thread)
+
+        Source: CUDA C++ Programming Guide, "Device Memory Accesses".
+        """
+    def done(self, executable: Executable | str | None = None) -> MoveStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+
+class MoveStrategy(ForMove, Strategy): ...
+
+class MoveTile(MoveStrategy, TileStrategy): ...
+
+class MoveSplit(MoveStrategy, SplitStrategy): ...
+
+class MoveSplitK(MoveStrategy, SplitKStrategy): ...
+
+class MoveLoad(MoveStrategy, LoadStrategy): ...
+
+class MoveEpilog(MoveStrategy, EpilogStrategy): ...
+
+class ForInit:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+
+class ForReduction:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+
+class ForAtomicAdd:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+
+class ForPointwise:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+
+class ForFused:
+    def then(self, step: Decomposition | Strategy) -> FusedStrategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> FusedTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> FusedSplit:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> FusedSplitK:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+        Source: Fireiron, section 5.3; decision 11.
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> FusedStrategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> FusedLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> FusedEpilog:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+    def step(self, name: str, strategy: Strategy) -> FusedStrategy:
+        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+
+        Legal on a definition with such a step.
+        rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
+        >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "// twice" in line]
+        ['// twice: C[m,n] = c[m,n] * 2']
+        """
+    def skip(self, *steps: str, where: str) -> FusedStrategy:
+        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+
+        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
+        Steps side by side are one region, under one branch.
+        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
+        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+        rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+
+        Source: decision 44.
+
+        >>> from fireiron import *
+        >>> peak = Fused(
+        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"low": "top[m] = -inf"},
+        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     last={"out": "y[m] = top[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+        ['if (__any_sync(0xffffffff, keep_needed[0])) {']
+        """
+    def mma_tile(self, instruction: Executable | None = None) -> FusedStrategy:
+        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+        >>> print(mm.mma_tile().result)
+        MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+    def done(self, executable: Executable | str | None = None) -> FusedStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def partial(self, name: str, parts: int) -> FusedStrategy:
+        """A reduction left in `parts`: lanes and warps keep what their own terms make, and it is completed where a step reads it as a whole.
+
+        `attention.partial("sums", 4)`: of the row sums each of four lanes has its own, block of keys after block of keys, and so of all that
+        is linear in them; shuffles join them once, behind the loop.
+
+        Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
+        registers, and is written elsewhere only so that its parts make the same: `l * alpha + sums` of a sum, not `l + 1`. As many parts as
+        threads that hold terms of one result, or a divisor; dearest to join first: warps, then lanes far apart.
+        rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
+
+        Source: decision 37.
+
+        >>> from fireiron import *
+        >>> rows = Fused(
+        ...     name="row_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"zero": "t[m] = 0"}, each={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, last={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> joined = rows.partial("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
+        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # behind the loop, not in each turn
+        True
+        """
+    def place(self, tensor: str, memory: Memory, pad: int = 0) -> FusedStrategy:
+        """A temporary of the definition in a memory, allocated here: of shared memory one copy for each unit of this level.
+
+        `pad` are elements by which its rows are longer. Temporaries that are not placed lie in registers.
+
+        Legal when: below Block, of SH or RF. rewrite: definition --> allocate t in memory; definition on t
+
+        Source: Cypress, section 3.3; decision 36.
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> blocks = doubled.tile(m=16, n=16).to(Block).place("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
+        >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+        ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+        """
+
+class FusedStrategy(ForFused, Strategy):
+    def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> FusedKernel: ...
+
+class FusedTile(FusedStrategy, TileStrategy): ...
+
+class FusedSplit(FusedStrategy, SplitStrategy):
+    @overload
+    def skip(self) -> Self: ...
+    @overload
+    def skip(self, *steps: str, where: str) -> FusedStrategy: ...
+
+class FusedSplitK(FusedStrategy, SplitKStrategy): ...
+
+class FusedLoad(FusedStrategy, LoadStrategy): ...
+
+class FusedEpilog(FusedStrategy, EpilogStrategy): ...
+
+class MatMulSpec(ForMatMul, Spec):
+    @property
+    def A(self) -> View: ...
+    @property
+    def B(self) -> View: ...
+    @property
+    def C(self) -> View: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class MoveSpec(ForMove, Spec):
+    @property
+    def src(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class InitSpec(ForInit, Spec):
+    @property
+    def dst(self) -> View: ...
+    @property
+    def value(self) -> float: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class ReductionSpec(ForReduction, Spec):
+    @property
+    def src(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    @property
+    def by(self) -> str: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class AtomicAddSpec(ForAtomicAdd, Spec):
+    @property
+    def src(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class UnaryPointwiseSpec(ForPointwise, Spec):
+    @property
+    def src(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    @property
+    def operation(self) -> str: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class BinaryPointwiseSpec(ForPointwise, Spec):
+    @property
+    def lhs(self) -> View: ...
+    @property
+    def rhs(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    @property
+    def operation(self) -> str: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class FusedSpec(ForFused, Spec): ...
+
+class FusedKernel(CompiledKernel):
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any: ...

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from fireiron import operators
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.strategy import Strategy
 from fireiron.matmul import ALIGNMENT, Operand, fits, gpu_name, key_of, operand_of, recall, refused_by_compiler, target_of
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from fireiron.tune.records import Choice
 
 
-class Function:
+class Function(Displayed):
     """What a definition computes, of arrays; kernels are kept in memory, by the arrays' shapes, types, strides and alignment.
 
     `inputs` and `outputs` are the names of the definition's operands, in the order in which arrays are given and come back.
@@ -72,7 +74,7 @@ class Function:
         """
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{self.name}: {len(arrays)} arrays and numbers", legal=", ".join(self.inputs))
-        if out is None and _traced(arrays[0]):
+        if out is None and operators.traced(*arrays):
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
         lead, flat, outs = self._flat(arrays, out)
         kernel, _ = self._found(flat, outs, arch, pinned)
@@ -130,7 +132,7 @@ class Function:
 
     def _flat(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[int, ...], tuple[Any, ...], tuple[Any, ...] | None]:
         """What is in front of the operands' dimensions, and arrays without it."""
-        shapes = [tuple(getattr(one, "shape", ())) for one in arrays]
+        shapes = [_shape_of(one) for one in arrays]
         more = _more(shapes, self.inputs, self.dims)
         outs = None if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
         if outs is not None and len(outs) != len(self.outputs):
@@ -185,8 +187,8 @@ class Function:
         types = {name: as_dtype(one.dtype) for name, one in given.items()}
         types |= {name: as_dtype(self.type_of(name) or first) for name in self.outputs if name not in given}
         orders = {name: _order(self.dims[name], one) for name, one in given.items() if not _by_rows(one)}
-        spec: Spec = self.start(types=types, **sizes, **orders)
-        return spec
+        words: dict[str, Any] = {**sizes, **orders}
+        return self.start(types=types, **words)
 
     def _chosen(self, spec: Spec, place: _Place, pinned: bool) -> Choice:
         """What a record says, of just this or of a neighbour; else the first of the strategies that is legal."""
@@ -278,6 +280,12 @@ def _start_of(what: str | Fused) -> Fused:
     return start
 
 
+def _shape_of(value: Any) -> tuple[Any, ...]:
+    """The shape of an array; of what is none, such as a number, that of one."""
+    shape = getattr(value, "shape", ())
+    return tuple(shape) if isinstance(shape, Sequence) else ()
+
+
 def _more(shapes: Sequence[Sequence[int]], names: Sequence[str], dims: Mapping[str, tuple[str, ...]]) -> int:
     """How many dimensions the first array has in front of those of its operand."""
     first = next(((shape, dims[name]) for name, shape in zip(names, shapes, strict=True) if dims[name]), ((), ()))
@@ -316,15 +324,6 @@ def _order(dims: tuple[str, ...], one: Operand) -> Strides:
 # What stands between here and the operator is traced by torch.compile itself: no caches, no locks.
 
 
-def _traced(first: Any) -> bool:
-    """Whether a call is to be an operator of PyTorch: one that `torch.compile` traces, or with a tensor that has no memory of its own."""
-    if not hasattr(first, "is_cuda"):
-        return False
-    import torch
-
-    return bool(torch.compiler.is_compiling() or type(first) not in (torch.Tensor, torch.nn.Parameter))
-
-
 def _through_torch(name: str, dims: Mapping[str, Any], inputs: Sequence[str], arrays: Sequence[Any], outputs: int) -> Any:
     """The call as an operator."""
     import torch
@@ -336,17 +335,14 @@ def _through_torch(name: str, dims: Mapping[str, Any], inputs: Sequence[str], ar
     return tuple(made) if outputs > 1 else made[0]
 
 
+@operators.constant
 def _operator() -> bool:
-    """Register the operator, if nobody did; torch.compile calls this while it traces, and takes its answer as a constant."""
-    _registered()
+    register_operator()
     return True
 
 
-_operator._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
 @functools.cache
-def _registered() -> Any:
+def register_operator() -> Any:
     """The operator, registered."""
     import torch
 
@@ -364,10 +360,8 @@ def _registered() -> Any:
         kinds = {one: getattr(torch, of.type_of(one)) if of.type_of(one) else arrays[0].dtype for one in of.outputs}
         return [arrays[0].new_empty(shapes[one], dtype=kinds[one]) for one in of.outputs]
 
-    custom = functools.partial(torch.library.custom_op, mutates_args=(), device_types="cuda")
-    made = custom("fireiron::function", run, schema="(Tensor[] arrays, float[] numbers, str name) -> Tensor[]")
-    made.register_fake(shaped)
-    return made
+    schema = "(Tensor[] arrays, float[] numbers, str name) -> Tensor[]"
+    return operators.define("function", schema, run, shaped)
 
 
 __all__ = ["Function", "function"]

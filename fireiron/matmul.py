@@ -10,16 +10,18 @@ no record answers; the default for float32 on sm_90: gemm_tt bm=64 bn=64
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import attrs
 
+from fireiron import operators
+from fireiron.batches import batches, new_like, result_shape, viewed
 from fireiron.errors import ArgumentError, FireironError, LaunchError, closest
 from fireiron.spec import Spec, default_result
 from fireiron.specs.epilogue import (
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.language.strategy import Strategy
     from fireiron.tune.records import Choice, Records
+
+ArrayT = TypeVar("ArrayT")
 
 Dtypes = tuple[Any, Any]
 """The types that are asked for, of the result and of the factors; None for what the arrays say."""
@@ -237,6 +241,37 @@ class _MatMul:
         self._finished: OrderedDict[Any, _Finished] = OrderedDict()
         self._lock = threading.RLock()
 
+    @overload
+    def __call__(
+        self,
+        a: ArrayT,
+        b: ArrayT,
+        out: ArrayT | None = None,
+        *,
+        c_dtype: DType | str | None = None,
+        ab_dtype: DType | str | None = None,
+        arch: Architecture | str | None = None,
+        stream: object = None,
+        pinned: bool | None = None,
+    ) -> ArrayT: ...
+
+    @overload
+    def __call__(
+        self,
+        a: object,
+        b: object,
+        out: object = None,
+        *,
+        c_dtype: DType | str | None = None,
+        ab_dtype: DType | str | None = None,
+        arch: Architecture | str | None = None,
+        stream: object = None,
+        pinned: bool | None = None,
+        epilogue: str,
+        types: Mapping[str, DType | str] | None = None,
+        **operands: object,
+    ) -> Any: ...
+
     def __call__(
         self,
         a: Any,
@@ -252,11 +287,16 @@ class _MatMul:
         types: Mapping[str, Any] | None = None,
         **operands: Any,
     ) -> Any:
-        """`a @ b` for two matrices of one element type, M x K and K x N, or for stacks of matrices, as NumPy multiplies them.
+        """`a @ b` for two matrices of one element type, M x K and K x N, or arrays of any dimensions, as NumPy and PyTorch multiply them.
 
         CuPy, PyTorch and JAX arrays on a GPU run there, NumPy arrays in the simulator. Either storage order serves, with leading
         dimensions, so slices do; odd sizes too. The first call for a shape chooses a strategy and compiles it. Matrices of a stack,
         B x M x K and B x K x N, may lie any distance apart; where one operand is a matrix, or a stack of one, all are multiplied with it.
+        More dimensions in front are broadcast likewise, and vectors are matrices of one row or column that the result has not; with an
+        epilogue, and of JAX, they are matrices or stacks.
+
+        A call that `torch.compile` traces, or of tensors that require a gradient, is an operator of PyTorch: the gradient is two more
+        products. Under `torch.autocast` tensors are converted as for torch.matmul, unless `out` or `ab_dtype` is given.
 
         Args:
             out: where to store the result, and how; by default a new array, row-major.
@@ -274,18 +314,64 @@ class _MatMul:
         Raises: ArgumentError for arrays that are no matrices or stacks of one type that fit; StoreError where records are pinned and none
             answers.
         """
+        if hasattr(a, "is_cuda"):
+            if out is None and ab_dtype is None:
+                a, b = operators.autocast(a, b)
+            traced = operators.traced(a, b)
+            if traced or operators.differentiated(a, b, *operands.values()):
+                operators.refuse_options("matmul", arch=arch, stream=stream, pinned=pinned)
+                from fireiron.matmul_operator import recorded, through_torch
+
+                through = through_torch if traced else recorded
+                return through(a, b, out, c_dtype, ab_dtype, epilogue, types, operands)
+        if epilogue is None and not operands and operators.traced_by_jax(a, b):
+            from fireiron.matmul_jax import through_jax
+
+            return through_jax(a, b, out, stream, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, pinned=pinned)
+        if epilogue is None and not operands and not types and not _are_many(a, b):
+            return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned)(a, b, out, stream)
+        place = {"arch": arch, "stream": stream, "pinned": pinned}
+        return self.launched(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=types, **place, **operands)
+
+    def launched(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        c_dtype: Any = None,
+        ab_dtype: Any = None,
+        arch: Any = None,
+        stream: Any = None,
+        pinned: bool | None = None,
+        epilogue: str | None = None,
+        types: Mapping[str, Any] | None = None,
+        **operands: Any,
+    ) -> Any:
+        """The same by our kernels at once: what autograd, autocast or a compiler make of the call is not asked."""
+        dtypes = (c_dtype, ab_dtype)
         if epilogue is not None:
-            dtypes = (c_dtype, ab_dtype)
             return self._plan(a, b, out, dtypes, arch, pinned, epilogue, types, operands)(a, b, out, operands, stream)
         if operands or types:
             name = next(iter({**operands, **(types or {})}))
             raise ArgumentError(f"matmul: {name} is given, and no epilogue reads it", hint=f'epilogue="acc + {name}[n]"')
-        return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned)(a, b, out, stream)
+        if _are_many(a, b):
+            return self._many(a, b, out, dtypes, arch, stream, pinned)
+        return self._found(a, b, out, dtypes, arch, pinned)(a, b, out, stream)
+
+    def _many(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, stream: Any, pinned: bool | None) -> Any:
+        """The product of arrays of other dimensions, as products of stacks."""
+        plan, *seen, made = _in_stacks(a, b, out, dtypes)
+        for index in plan.indices:
+            left, right, target = (one[index] for one in seen)
+            self._found(left, right, target, dtypes, arch, pinned)(left, right, target, stream)
+        return made
 
     def choice(
         self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, ab_dtype: Any = None, arch: Any = None, pinned: bool | None = None
     ) -> Choice:
         """What `matmul` takes for these arrays: the record, if one answers, and why; nothing is launched."""
+        a, b, out = _first(a, b, out, (c_dtype, ab_dtype))
         return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned).made.choice
 
     def kernel(
@@ -304,10 +390,11 @@ class _MatMul:
     ) -> CompiledKernel:
         """The kernel that `matmul` calls for these arrays; with `b.T` and `a.T` where the choice is for the transposed product.
 
-        Of a stack and a matrix it may multiply the rows of all matrices, as one.
+        Of a stack and a matrix it may multiply the rows of all matrices, as one. Of more dimensions it is called for each stack.
         """
         if epilogue is not None:
             return self._plan(a, b, out, (c_dtype, ab_dtype), arch, pinned, epilogue, types, operands).made.kernel
+        a, b, out = _first(a, b, out, (c_dtype, ab_dtype))
         return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned).made.kernel
 
     def clear(self) -> None:
@@ -348,6 +435,39 @@ matmul: Final = _MatMul()
 """The product of two arrays; see its `__call__`."""
 
 
+# ---------------------------------------------------------------------------------------------- arrays of many dimensions
+
+
+def _are_many(a: Any, b: Any) -> bool:
+    """Whether arrays are of other dimensions than matrices and stacks have."""
+    return not (2 <= len(getattr(a, "shape", (1, 1))) <= 3 and 2 <= len(getattr(b, "shape", (1, 1))) <= 3)
+
+
+def _in_stacks(a: Any, b: Any, out: Any, dtypes: Dtypes) -> tuple[Any, ...]:
+    """How arrays are multiplied as stacks, their views, and the result, new if there is none."""
+    arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+    given = {name: operand_of(array, name) for name, array in arrays.items()}
+    if not _have_views(arrays.values()) and any(one.device is not None for one in given.values()):
+        _check(given)
+    _check_types(given)
+    plan = batches(given["a"].places, given["b"].places, given["out"].places if "out" in given else None)
+    if out is not None and given["out"].shape != plan.shape:
+        raise ArgumentError(f"out has the shape {given['out'].shape}, the result {plan.shape}")
+    kind = _result(_multiplied(_TYPES[given["a"].dtype], dtypes[1]), given.get("out"), dtypes[0])
+    made = new_like(a, plan.shape, kind) if out is None else out
+    return plan, viewed(a, plan.a), viewed(b, plan.b), viewed(made, plan.c), made
+
+
+def _first(a: Any, b: Any, out: Any, dtypes: Dtypes) -> tuple[Any, Any, Any]:
+    """Arrays of other dimensions as the first of their products has them."""
+    if not _are_many(a, b):
+        return a, b, out
+    plan, *seen, _ = _in_stacks(a, b, out, dtypes)
+    index = next(iter(plan.indices))
+    left, right, target = (one[index] for one in seen)
+    return left, right, target
+
+
 # ---------------------------------------------------------------------------------------------- arrays
 
 
@@ -369,7 +489,7 @@ def operand_of(array: Any, name: str) -> Operand:
         return Operand(array.shape, _steps(array.strides, array.dtype.itemsize, name), array.dtype.name, align, None)
     if kind == "torch":
         if not array.is_cuda:
-            raise ArgumentError(f"{name} is a PyTorch tensor in host memory", hint="tensor.cuda(), or tensor.numpy() for the simulator")
+            raise operators.refused_on_host("", name, array.device)
         dtype = str(array.dtype).removeprefix("torch.")
         return Operand(tuple(array.shape), array.stride(), dtype, _alignment(array.data_ptr()), array.get_device())
     if kind == "cupy":
@@ -381,6 +501,8 @@ def operand_of(array: Any, name: str) -> Operand:
 def _foreign(array: Any, name: str) -> Operand:
     """An array of another library on a GPU: by `__cuda_array_interface__`, or by DLPack, then row-major unless the launch refuses."""
     shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    if operators.traced_by_jax(array):
+        return Operand(tuple(array.shape), _packed(tuple(array.shape)), str(dtype), ALIGNMENT, _current_device())
     on_gpu = hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] in (2, 13)
     if shape is None or dtype is None or not (on_gpu or hasattr(array, "__cuda_array_interface__")):
         legal = "a CuPy, PyTorch or JAX array on a GPU, or a NumPy array for the simulator"
@@ -416,15 +538,24 @@ def _steps(strides: tuple[int, ...], size: int, name: str) -> tuple[int, ...]:
 
 def _alignment(address: int) -> int:
     """The largest power of two, up to 64, that divides an address."""
-    return min(address & -address or _MOST_ALIGNED, _MOST_ALIGNED)
+    low = address & (_MOST_ALIGNED - 1)
+    return low & -low or _MOST_ALIGNED
+
+
+def order_of(shape: tuple[int, ...], steps: tuple[int, ...]) -> MatrixLayout | None:
+    """Row- or column-major with a leading dimension, as the steps of a matrix say; None where it is stored in neither order."""
+    (rows, columns), (down, along) = shape, steps
+    for order, inner, outer, step, leading in ((RowMajor, columns, rows, along, down), (ColMajor, rows, columns, down, along)):
+        if (inner == 1 or step == 1) and (outer == 1 or leading >= inner):
+            return order if outer == 1 or leading == inner else order(ld=leading)
+    return None
 
 
 def _layout(operand: Operand, name: str) -> MatrixLayout:
     """Row- or column-major with a leading dimension, as the strides say; steps along a dimension of one element do not matter."""
-    (rows, columns), (down, along) = operand.shape, operand.steps
-    for order, inner, outer, step, leading in ((RowMajor, columns, rows, along, down), (ColMajor, rows, columns, down, along)):
-        if (inner == 1 or step == 1) and (outer == 1 or leading >= inner):
-            return order if outer == 1 or leading == inner else order(ld=leading)
+    found = order_of(operand.shape, operand.steps)
+    if found is not None:
+        return found
     what = "repeats elements (broadcast)" if 0 in operand.steps else "is stored in neither order"
     raise ArgumentError(
         f"{name} {what}: steps of {operand.steps} elements for the shape {operand.shape}",
@@ -453,12 +584,14 @@ def _storage(operand: Operand, name: str, dims: str) -> StorageOrder:
 Kept = TypeVar("Kept")
 
 
-def recall(kernels: OrderedDict[Any, Kept], lock: contextlib.AbstractContextManager[Any], key: Any, make: Callable[[], Kept]) -> Kept:
+def recall(kernels: OrderedDict[Any, Kept], lock: AbstractContextManager[Any], key: Any, make: Callable[[], Kept]) -> Kept:
     """What was kept for a key, else what is made now, by one thread at a time."""
     found = kernels.get(key)
     if found is not None:
-        with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
+        try:  # noqa: SIM105 (in every call, and a context manager costs as much as the rest of it)
             kernels.move_to_end(key)
+        except KeyError:  # another thread forgot it meanwhile
+            pass
         return found
     with lock:
         found = kernels.get(key) or make()
@@ -555,21 +688,27 @@ def _check(given: Given) -> None:
         rank = len(operand.shape)
         if rank not in (2, 3):
             hint = f"{name}.reshape(-1, {operand.shape[-2]}, {operand.shape[-1]}), one stack of all matrices" if rank > 3 else None
-            asked = f"{name} has {rank} dimensions, matmul takes matrices and stacks of them"
+            asked = f"{name} has {rank} dimensions; with an epilogue, and of JAX, matmul takes matrices and stacks of them"
             raise ArgumentError(asked, got=operand.shape, legal="2 or 3", hint=hint)
-        if 0 in operand.shape:
-            raise ArgumentError(f"{name} is empty", got=operand.shape, legal="sizes of at least 1")
-        if operand.dtype not in _MULTIPLIED:
-            raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=_MULTIPLIED)
+    _check_types(given)
     a, b, out = given["a"], given["b"], given.get("out")
-    if a.shape[-1] != b.shape[-2]:
-        raise ArgumentError(f"a has {a.shape[-1]} columns, b {b.shape[-2]} rows", got=(a.shape, b.shape), legal="M x K and K x N")
-    if a.dtype != b.dtype:
-        raise ArgumentError(f"a has elements of {a.dtype}, b of {b.dtype}", hint="convert one of them")
-    stack = stack_of(a.shape, b.shape)
-    result = (*([stack] if stack else []), a.shape[-2], b.shape[-1])
+    result = result_shape(a.shape, b.shape)
+    stack_of(a.shape, b.shape)
     if out is not None and out.shape != result:
         raise ArgumentError(f"out has the shape {out.shape}, the result {result}")
+
+
+def _check_multiplied(name: str, dtype: str) -> None:
+    if dtype not in _MULTIPLIED:
+        raise ArgumentError(f"{name}: no kernels for its element type", got=dtype, legal=_MULTIPLIED)
+
+
+def _check_types(given: Given) -> None:
+    for name, operand in given.items():
+        if 0 in operand.shape:
+            raise ArgumentError(f"{name} is empty", got=operand.shape, legal="sizes of at least 1")
+        _check_multiplied(name, operand.dtype)
+    multiplied_type(given["a"].dtype, given["b"].dtype)
     if len({operand.device for operand in given.values()}) > 1:
         places = {name: "host" if one.device is None else f"GPU {one.device}" for name, one in given.items()}
         raise ArgumentError("the arrays are in different places", got=places, hint="all on one GPU, or all NumPy for the simulator")
@@ -590,6 +729,20 @@ def _spec(given: Given, dtypes: Dtypes, result_order: MatrixLayout, stacked: Sta
 
 def _loosened(view: View, align: int) -> View:
     return attrs.evolve(view, tensor=attrs.evolve(view.tensor, align=align))
+
+
+def multiplied_type(a: str, b: str, ab_dtype: Any = None) -> DType:
+    """The type that elements of two types are multiplied in, by NumPy's names; an ArgumentError where there is none."""
+    _check_multiplied("a", a)
+    _check_multiplied("b", b)
+    if a != b:
+        raise ArgumentError(f"a has elements of {a}, b of {b}", hint="convert one of them")
+    return _multiplied(_TYPES[a], ab_dtype)
+
+
+def result_type(kind: DType, c_dtype: Any = None) -> str:
+    """The type of a new result of factors of a type, by NumPy's name."""
+    return _result(kind, None, c_dtype).numpy
 
 
 def _multiplied(kind: DType, wanted: Any) -> DType:

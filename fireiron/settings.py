@@ -11,6 +11,12 @@ from pathlib import Path
 
 from fireiron.errors import ArgumentError
 
+VARIABLES = (
+    "FIREIRON_CACHE_DIR", "FIREIRON_NO_CACHE", "FIREIRON_RECORDS", "FIREIRON_PINNED", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES",
+    "XDG_CACHE_HOME", "NO_COLOR", "FIREIRON_FUZZ",
+)  # fmt: skip
+"""The environment variables that change what this package or its tests do."""
+
 _YES = ("1", "true", "yes", "on")
 _NO = ("", "0", "false", "no", "off")
 
@@ -49,6 +55,11 @@ def toolkit_folders() -> tuple[Path, ...]:
     """The CUDA toolkits that `CUDA_HOME` and `CUDA_PATH` name, as other CUDA software has it."""
     given = dict.fromkeys(os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH"))
     return tuple(Path(folder) for folder in given if folder)
+
+
+def given() -> dict[str, str]:
+    """Those of `VARIABLES` that are set, with whatever else begins as ours do: a typing error would do nothing, without a word."""
+    return {name: value for name, value in sorted(os.environ.items()) if name in VARIABLES or name.startswith("FIREIRON_")}
 
 
 def _flag(name: str) -> bool:

@@ -13,14 +13,17 @@ import math
 import numbers
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, cast
 
 import attrs
 
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.found import ForAny, ForEvery
+from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
-from fireiron.specs.meaning import convert, neutral, perform, reference
-from fireiron.specs.verbs import Verbs, require_no_refinement, unfitting
+from fireiron.specs.meaning import neutral, perform, reference
+from fireiron.specs.verbs import Offering, require_no_refinement, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
@@ -40,9 +43,14 @@ from fireiron.values.machine import (
 )
 from fireiron.values.strides import USUAL_ALIGNMENT, Strides, strides_chosen, strides_repr, surely_overlaps
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
+from fireiron.values.typed import check_types
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S", bound="Spec")
 
 
 def located(function: Callable[P, T]) -> Callable[P, T]:
@@ -62,21 +70,36 @@ def located(function: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-_OF_MATRICES: Final = ("M", "N", "P")
+class OfMatrices(TypedDict, total=False):
+    """Sizes that may be given by name where any number of them is taken."""
+
+    M: Expr | int
+    N: Expr | int
+    P: Expr | int
 
 
-def short_form(function: Callable[..., T]) -> Callable[..., T]:
-    """A short form whose sizes are of any number, `located`; those of matrices may be given by name: `Move(64, N=32)`."""
-    parameters = inspect.signature(function).parameters.values()
+_OF_MATRICES: Final = tuple(OfMatrices.__annotations__)
+
+
+def short_form(function: Callable[P, T]) -> Callable[P, T]:
+    """A short form whose sizes are of any number, `located`; those of matrices may be given by name: `Move(64, N=32)`.
+
+    The function says so by `**named`, which it never sees.
+    """
+    *parameters, _ = inspect.signature(function).parameters.values()
     leading = next(number for number, one in enumerate(parameters) if one.kind is one.VAR_POSITIONAL)
-    inner = located(function)
+    known = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
+    function.__dict__["__signature__"] = inspect.Signature(parameters)
+    inner: Callable[..., T] = located(function)
 
     @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> T:
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
         following = _OF_MATRICES[max(len(args) - leading, 0) :]
         named = [name for name in following if name in kwargs]
         if named == list(following[: len(named)]):  # none before them is missing
-            return inner(*args, *(kwargs.pop(name) for name in named), **kwargs)
+            args = (*args, *(kwargs.pop(name) for name in named))  # type: ignore[assignment]
+        if not known.issuperset(kwargs):
+            raise unfitting(function, args, kwargs) or AssertionError(kwargs)
         return inner(*args, **kwargs)
 
     return called
@@ -98,12 +121,17 @@ class Parameter:
     legal: tuple[str, ...] = ()
     real: bool = False
 
+    def __attrs_post_init__(self) -> None:
+        check_types(self)
+        if not self.name.isidentifier():
+            raise ArgumentError("the name of a parameter is an identifier", got=self.name)
+
     def checked(self, value: Any, title: str) -> Any:
         """The value, or an `ArgumentError` where it is no integer, or not one of the texts."""
         if self.text:
             if not isinstance(value, str) or (self.legal and value not in self.legal):
                 raise ArgumentError(f"{title}: unknown {self.name}", got=value, legal=self.legal or None)
-            return value
+            return value[:]  # of a class that is derived from str, a plain one
         number = as_number(value) if self.real else as_integer(value)
         if number is None:
             wanted = "a number, infinite or not" if self.real else "an integer"
@@ -149,16 +177,21 @@ class Kind:
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.title, str) or not self.title.isidentifier():
             raise ArgumentError("the title of a kind is an identifier", got=self.title)
-        names = [field for _, field, _, _ in string.Formatter().parse(self.text) if field is not None]
+        check_types(self)
+        try:
+            names = [field for _, field, _, _ in string.Formatter().parse(self.text) if field is not None]
+        except ValueError as error:
+            hint = "{name} for a parameter, and no other braces"
+            raise ArgumentError(f"{self.title}: no formula: {error}", got=self.text, hint=hint) from None
         if set(names) != {one.name for one in self.parameters}:
             raise ArgumentError(f"{self.title}: the formula names other parameters than the kind", got=self.text, legal=self.parameters)
         if not names:
             self.definition(())
 
     @property
-    def starter(self) -> Starter:
+    def starter(self) -> OwnStarter:
         """The name from which chains and short forms of this kind start."""
-        return Starter(self)
+        return OwnStarter(self)
 
     @functools.cached_property
     def required(self) -> tuple[str, ...]:
@@ -204,6 +237,24 @@ class Kind:
         """The outputs of a definition of this kind, from its inputs: made in float64, rounded once."""
         return tuple(reference(one, arrays, types, sizes) for one in made.formulas)
 
+    def perform(
+        self, made: Definition, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any, made_in: DType | None = None
+    ) -> dict[str, Any]:
+        """New values of the outputs of a definition of this kind, as a spec performs it."""
+        self.check_meaning(made)
+        return {one.output: perform(one, values, types, accumulate, made_in) for one in made.formulas}
+
+    @property
+    def executes(self) -> bool:
+        """Whether what it computes is known: by its formula, or by a function."""
+        return True
+
+    def check_meaning(self, made: Definition) -> None:
+        """Refuse a definition that says nothing about the values of an output."""
+        for one in made.formulas:
+            if one.value is None:
+                raise ArgumentError(f"{self.title} says nothing about the values of {one.output}", hint="a spec with a right side")
+
     def short(self, spec: Spec) -> str | None:
         """The short form of a spec of this kind, where it says all of it."""
         return _short_repr(spec)
@@ -226,7 +277,7 @@ def as_condition(value: object) -> Expr:
 
 
 @attrs.frozen(repr=False)
-class Spec(Verbs):
+class Spec(Offering, ForAny, Displayed):
     """What to compute: the kind, the level responsible, and the operands as views, in the order in which the formula names them.
 
     `accumulate` is the condition under which the result joins what the output holds, for a formula that can. `accumulator` is the type in
@@ -252,6 +303,7 @@ class Spec(Verbs):
 
     def __attrs_post_init__(self) -> None:
         check_level(self.level)
+        _check_parts(self)
         if self.kind.filled(dict(self.parameters)) != self.parameters:
             raise ArgumentError(f"{self.title}: other parameters than its kind", got=self.parameters, legal=self.kind.parameters)
         if len(self.views) != len(self.uses):
@@ -263,15 +315,15 @@ class Spec(Verbs):
         if self.level == Kernel:
             _check_kernel(self)
 
-    def __getattr__(self, name: str) -> Any:
-        """An operand or a parameter by its name."""
+    def __getattr__(self, name: str) -> View:
+        """An operand by its name, or the value of a parameter."""
         if not name.startswith("_"):  # asked thousands of times in a compilation, mostly for operands
             operands = self.operands
             if name in operands:
                 return operands[name]
             for parameter, value in self.parameters:
                 if parameter == name:
-                    return value
+                    return value  # type: ignore[no-any-return]  # of `parameters`, where its type is known
             require_no_refinement(self, name)
         raise AttributeError(f"a {self.title if not name.startswith('_') else 'spec'} has no {name}")
 
@@ -377,15 +429,15 @@ class Spec(Verbs):
         """Views by operand name, in the order of the short form."""
         return dict(zip(self.uses, self.views, strict=True))
 
-    def with_operands(self, **views: View) -> Spec:
+    def with_operands(self, **views: View) -> Self:
         """The same spec on other views; an `ArgumentError` where they do not fit."""
         return self.at_level(self.level, **views)
 
-    def with_options(self, **options: Any) -> Spec:
+    def with_options(self, **options: Any) -> Self:
         """The same spec with other options than operands: `accumulate`, `in_parts`."""
         return attrs.evolve(self, **options)
 
-    def at_level(self, level: Level, **views: View) -> Spec:
+    def at_level(self, level: Level, **views: View) -> Self:
         """The same spec, another level responsible; on other views, where some are given."""
         unknown = [name for name in views if name not in self.uses]
         if unknown:
@@ -451,14 +503,14 @@ class Spec(Verbs):
 
     # ------------------------------------------------------------------------------------------ meaning
 
-    def reference(self, *inputs: Any) -> Any:
+    def reference(self, *inputs: ArrayLike) -> Any:
         """The meaning in NumPy: whole arrays in logical shape in, the output out (of several, a tuple).
 
         It is made in float64 (int64 for integers) and rounded once; an `ArgumentError` where there are not as many arrays as inputs.
         """
         import numpy
 
-        self._check_meaning()
+        self.kind.check_meaning(self.definition)
         names = self.inputs
         if len(inputs) != len(names):
             shapes = [f"{name} ({' x '.join(map(str.upper, self.uses[name]))})" for name in names]
@@ -480,22 +532,35 @@ class Spec(Verbs):
         Of an atomic spec, what is added to them. Work on elements may be `made_in` another type than that of its elements. An
         `ArgumentError` where the kind says nothing about values.
         """
-        self._check_meaning()
         types = {name: view.dtype for name, view in self.operands.items()}
-        return {one.output: perform(one, values, types, accumulate, made_in) for one in self.definition.formulas}
-
-    def _check_meaning(self) -> None:
-        for one in self.definition.formulas:
-            if one.value is None:
-                raise ArgumentError(f"{self.title} says nothing about the values of {one.output}", hint="a spec with a right side")
+        return self.kind.perform(self.definition, values, types, accumulate, made_in)
 
     # ------------------------------------------------------------------------------------------ texts
 
-    def __str__(self) -> str:
+    @property
+    def notation(self) -> str:
+        """The papers' form: the kind, sizes, memories and the level."""
         given = [str(value) for name, value in self.parameters if name in self.kind.required]
         title = f"{self.title}<{', '.join(given)}>" if given else self.title
         sizes = ",".join(str(size) for size in self.sizes)
         return f"{title}({sizes})({','.join(memory.name for memory in self.memories if not memory.counts)})({self.level})"
+
+    @property
+    def stored(self) -> str:
+        """Which operands of a whole kernel are not column-major float32: `A, B float16 RowMajor; C RowMajor`; nothing of parts.
+
+        What lies below a kernel is part of its operands, or a buffer that a step made.
+        """
+        if self.level != Kernel or any(view.shape != view.tensor.shape for view in self.views):
+            return ""
+        groups: dict[str, list[str]] = {}
+        for name, view in self.operands.items():
+            said = "" if view.memory.counts else _unusual(self, name)
+            groups.setdefault(said, []).append(name)
+        return "; ".join(f"{', '.join(names)} {said}" for said, names in groups.items() if said)
+
+    def __str__(self) -> str:
+        return f"{self.notation} with {self.stored}" if self.stored else self.notation
 
     def __repr__(self) -> str:
         short = self.kind.short(self)
@@ -507,10 +572,28 @@ class Spec(Verbs):
         return f"{self.starter!r}.on({', '.join([repr(self.level), *map(repr, self.views), *given])})"
 
 
+def _unusual(spec: Spec, name: str) -> str:
+    """An operand's element type and storage order, as far as they are not float32 and column-major; a vector has no order."""
+    view = spec.operands[name]
+    layout = view.tensor.layout
+    plain = layout == ColMajor or (layout == RowMajor and len(view.tensor.shape) < 2)
+    order = "" if plain else _order_repr(spec, name, layout) or str(layout)
+    return " ".join(filter(None, ("" if view.dtype == float32 else str(view.dtype), order)))
+
+
 _FIELDS: Final[Mapping[str, Any]] = attrs.fields_dict(Spec)
 TAKEN: Final = frozenset((*_FIELDS, "type", "dtype"))
 OPTIONS: Final = ("accumulate", "accumulator", "in_parts", "names", "signature")
 """What a spec says beside its level, operands and parameters."""
+
+
+def _check_parts(spec: Spec) -> None:
+    """Refuse what is no kind, no views, or no parameters by name."""
+    views, given = spec.views, spec.parameters
+    if not isinstance(spec.kind, Kind) or not isinstance(views, tuple) or not all(isinstance(view, View) for view in views):
+        raise ArgumentError("Spec: a kind and its operands", got=(spec.kind, views), legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
+    if not isinstance(given, tuple) or not all(isinstance(one, tuple) and len(one) == 2 for one in given):
+        raise ArgumentError(f"{spec.title}: parameters are names and values", got=given, legal='(("by", "max"),)')
 
 
 def _check_options(spec: Spec) -> None:
@@ -522,7 +605,7 @@ def _check_options(spec: Spec) -> None:
         raise ArgumentError("accumulator: not an element type", got=spec.accumulator, legal="float32 float16 ..., or None")
     if spec.accumulate != FALSE and (spec.atomic or not made.joins):
         raise ArgumentError(
-            f"{title} never adds to what its output holds", got=spec.accumulate, legal="accumulate=False", hint="+= in the formula"
+            f"{title} never adds to what its output holds", got=str(spec.accumulate), legal="accumulate=False", hint="+= in the formula"
         )
     no_parts = spec.in_parts and not made.is_product_sum and not made.reduces
     if (spec.accumulator is not None and not made.is_product_sum) or no_parts:
@@ -673,7 +756,7 @@ def _check_kernel(spec: Spec) -> None:
 
 
 @attrs.frozen
-class SpecShape:
+class SpecShape(Generic[S]):
     """A spec without places, `MatMul(M, N, K)`: called with a memory for each operand, then with a level, it is the spec."""
 
     kind: Kind
@@ -685,7 +768,7 @@ class SpecShape:
     aligns: tuple[int, ...] = ()
 
     @located
-    def __call__(self, *memories: Memory) -> PlacedShape:
+    def __call__(self, *memories: Memory) -> PlacedShape[S]:
         names = tuple(self.kind.definition(self.parameters).uses)
         if len(memories) != len(names):
             raise ArgumentError(f"{len(memories)} memories given, one is needed for each operand", legal=" ".join(names))
@@ -693,14 +776,14 @@ class SpecShape:
 
 
 @attrs.frozen
-class PlacedShape:
+class PlacedShape(Generic[S]):
     """A shape with its memories; calling it with a level gives the spec."""
 
-    shape: SpecShape
+    shape: SpecShape[S]
     memories: tuple[Memory, ...]
 
     @located
-    def __call__(self, level: Level) -> Spec:
+    def __call__(self, level: Level) -> S:
         shape, level = self.shape, check_level(level)
         made = shape.kind.of_sizes(shape.parameters, len(shape.sizes), dict(shape.options).get("signature", ""))
         extents = dict(zip(made.dims, shape.sizes, strict=True))
@@ -710,11 +793,11 @@ class PlacedShape:
             whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout, align=align))
             for (name, dims), dtype, memory, layout, align in parts
         )
-        return Spec(level, shape.kind, views, shape.parameters, **dict(shape.options))
+        return cast("S", Spec(level, shape.kind, views, shape.parameters, **dict(shape.options)))
 
 
 @attrs.frozen(repr=False)
-class AnyStarter(Verbs):
+class AnyStarter(Offering, ForEvery, Displayed):
     """Where a chain starts that is for specs of every kind: `AnySpec.tile(1, 1).to(Thread).done()`.
 
     Such a chain goes where one of any kind goes: bound to a spec, passed to a load or an epilog, behind another chain.
@@ -733,7 +816,7 @@ AnySpec: Final = AnyStarter()
 
 
 @attrs.frozen(repr=False, eq=False)
-class Starter(Verbs):
+class Starter(Offering, Displayed):
     """The name of a kind: where a chain starts without a size, `MatMul.tile(...)`. Called with sizes it is the short form of a spec.
 
     Two of one kind are equal, whatever their classes.
@@ -759,7 +842,7 @@ class Starter(Verbs):
         """Whether a chain that starts from another name may be bound to specs of this kind."""
         return self == start
 
-    def __call__(self, *arguments: Any, **options: Any) -> SpecShape:
+    def __call__(self, *arguments: Any, **options: Any) -> SpecShape[Any]:
         """Required parameters and sizes in order, then, by name, element types, storage orders, other parameters and options.
 
         `dtype` is the type of the inputs (or one for each), `dst_dtype` that of an output called dst; float32 and column-major unless
@@ -781,10 +864,14 @@ class Starter(Verbs):
         return self.shape(sizes, options.pop("dtype", float32), results, layouts, **values, **options)
 
     @located
-    def shape(self, sizes: Iterable[Any], dtype: Any, results: Mapping[str, Any], layouts: Mapping[str, Any], **options: Any) -> SpecShape:
+    def shape(
+        self, sizes: Iterable[Any], dtype: Any, results: Mapping[str, Any], layouts: Mapping[str, Any], **options: Any
+    ) -> SpecShape[Any]:
         """The short form from its arguments: `dtype` of the inputs, `results` by output (None for what follows from them)."""
         kind = self.kind
         sizes = tuple(sizes)
+        if not isinstance(options.get("signature", ""), str):
+            raise ArgumentError(f"{self!r}: a signature is a text", got=options["signature"], legal="einsum's form, such as bmk,bkn->bmn")
         values = kind.filled(options)
         if not options.get("signature", ""):
             options.pop("signature", None)
@@ -819,6 +906,10 @@ class Starter(Verbs):
 
     def _signature(self) -> str:
         return f"{self!r}({', '.join([*self.kind.required, 'sizes'])})"
+
+
+class OwnStarter(ForEvery, Starter):
+    """The name of a kind that is declared without a class of its own."""
 
 
 def _types(made: Definition, dtype: Any, results: Mapping[str, Any]) -> tuple[DType, ...]:
@@ -857,8 +948,11 @@ def _short_repr(spec: Spec) -> str | None:
     dtypes = tuple(view.dtype for view in spec.views)
     pairs = zip(layouts.values(), spec.views, strict=True)
     aligns = tuple(USUAL_ALIGNMENT if isinstance(layout, MatrixLayout) else view.tensor.align for layout, view in pairs)
-    rebuilt = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, tuple(layouts.values()), options, aligns)
-    if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
+    rebuilt: SpecShape[Spec] = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, tuple(layouts.values()), options, aligns)
+    try:
+        if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
+            return None
+    except ArgumentError:  # such a spec nobody can state: a tile of storage with gaps is no array of its own
         return None
     words = [_value_repr(value) for name, value in spec.parameters if name in spec.kind.required]
     words += [*map(_size_repr, spec.sizes), *(f"{name}={value}" for name, value in keywords.items())]
@@ -930,4 +1024,4 @@ def _strides_of(layout: MatrixLayout | Layout) -> list[Expr | None]:
     return [stride for stride in flatten(layout.stride) if isinstance(stride, Expr)]  # type: ignore[misc]
 
 
-__all__ = ["AnySpec", "AnyStarter", "ColMajor", "Kind", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]
+__all__ = ["AnySpec", "AnyStarter", "ColMajor", "Kind", "OwnStarter", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]

@@ -19,11 +19,13 @@ SMALL = ["-M", "128", "-N", "128", "-K", "64"]
 
 COMMANDS = {
     "--help": [],
+    "demo": [],
     "list": [],
     "show": ["hmma_ampere", *SMALL],
     "emit": ["hmma_ampere", *SMALL],
     "check": ["hmma_ampere", *SMALL],
     "run": ["hmma_ampere", *SMALL, "--simulate"],
+    "bench": ["listing_1", "--shape", "64x64x64"],
     "explain": ["hmma_ampere", *SMALL],
     "diff": ["hmma_ampere", "small", *SMALL],
     "cost": ["hmma_ampere", *SMALL],
@@ -32,6 +34,7 @@ COMMANDS = {
     "draw": ["maxwell", "--what", "tree", "-o", "-"],
     "export": ["hmma_ampere", *SMALL, "--no-cubin", "--force", "-o", tempfile.gettempdir()],
     "cache": ["show"],
+    "doctor": [],
 }
 """Arguments, by command."""
 

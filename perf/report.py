@@ -129,7 +129,7 @@ def main():
             if ratios_of(benchmarks):
                 plot(name, benchmarks, folder / f"{name}.svg")
     except ImportError:
-        print("no matplotlib here: no plots (pip install fireiron[plot])")
+        print("no matplotlib here: no plots (pip install 'fireiron[plot]')")
 
 
 if __name__ == "__main__":

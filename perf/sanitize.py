@@ -1,159 +1,237 @@
-"""A clean and a racy kernel for compute-sanitizer, a third opinion on races and bounds.
+"""compute-sanitizer, a third opinion: memcheck, racecheck, initcheck and synccheck on library and drawn kernels, with faults that must be found.
 
-    compute-sanitizer --tool racecheck python perf/sanitize.py clean      # must report 0 hazards
-    compute-sanitizer --tool racecheck python perf/sanitize.py racy       # the planted control: must report hazards
-    compute-sanitizer --tool memcheck --report-api-errors no python perf/sanitize.py clean      # must report 0 errors
-    compute-sanitizer --tool memcheck --report-api-errors no python perf/sanitize.py hopper     # TMA, wgmma, rings: must report 0 errors
-    compute-sanitizer --tool memcheck --report-api-errors no python perf/sanitize.py fused      # several steps: must report 0 errors
-    compute-sanitizer --tool racecheck python perf/sanitize.py fused                            # must report 0 hazards
+    python perf/sanitize.py [FOLDER]        on a GPU: all tools on all kernels, in several processes; about 8 minutes on 16 cores
+    python perf/sanitize.py --dry           compiles all of it, the faults too, without a GPU
 
-The racy kernel is Listing 2 with `no_sync` on both loads, which the compiler refuses unless told `unchecked`.
+Each tool sees every kernel of `KERNELS`, and its control: a text with a fault of its kind, in which it must find something, and the same text
+without, in which it must find nothing. Memory comes from the driver piece by piece, not from CuPy's pool, in which one array begins where
+another ends, and nothing lies around the elements of an array. A process runs a share of the kernels, whose results are compared with their definitions as well.
 """
 
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
 import sys
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 
-import cupy as cp
+import attrs
 import numpy as np
+from cases import HOPPER, bound_of, drawn, shipped
+from tabulate import tabulate
 
 from fireiron import *
-from fireiron.errors import WrongResultError
-from fireiron.gpu.kernel import architecture_here
-from fireiron.language.library import bind, find
-from fireiron.measure.data import Data
-from fireiron.strategies import (
-    attention,
-    dual,
-    gated,
-    gemm_layernorm,
-    gemm_row_sum,
-    grouped,
-    hgemm_nt,
-    hmma_ampere,
-    hmma_turing,
-    hopper,
-    hopper_attention,
-    hopper_skinny,
-    hopper_small,
-    layernorm,
-    listing_1,
-    listing_2,
-    lstm,
-    maxwell,
-    mlp,
-    rmsnorm,
-    sgemm,
-    small,
-    softmax,
-    softmax_online,
-    wmma_optimized,
-)  # fmt: skip
+from fireiron.cuda import dynamic_shared_bytes
+from fireiron.gpu import launch
+from fireiron.gpu.toolchain import compile_cuda
+from fireiron.values.expr import compiled as number_of
 
-CLEAN = (listing_1, listing_2, maxwell, hgemm_nt, sgemm, hmma_ampere, hmma_turing, small, wmma_optimized)
-HOPPER = (hopper, hopper_small, hopper_skinny)
-"""For an H100 or H200."""
+TOOLS = {
+    "memcheck": ("--report-api-errors", "no"),
+    "racecheck": (),
+    "initcheck": (),
+    "synccheck": (),
+}
+DRAWN = 20
+SECONDS = 200
+"""What one share may take under one tool."""
 
-SIZES = ((200, 150, 70), (200, 152, 72), (1800, 2312, 456))
-"""M, N and K: rows that TMA does not take; rows that it does; more tiles than blocks, more turns along k than stages."""
-
-COUNTED = ({"bm": 128, "bn": 192, "wm": 64, "wn": 192, "stages": 3}, {"bm": 128, "bn": 128, "wm": 64, "wn": 128, "stages": 5})
-"""Values of the strategy `hopper` whose stages are counted on from tile to tile of a block."""
-
-SMALL = {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 3}
-EPILOGUE = "acc = acc * alpha + bias[n] + R[m,n]; Z = acc; C = relu(acc); y[m] += sum(n, acc); z[n] += sum(m, acc)"
+ALIKE = ("(128, 128, 64)", "(1000, 500, 300)", "(7, 260, 65)", "(1800, 2312, 456)")
+"""Sizes that are left out: large, or like others."""
 
 
-def attentions():
-    """Strategies for attention and their specs, by name: masks, sums of exponentials, heads that share keys, queries in registers."""
-    forms = {"": {}, " causal": {"causal": True}, " window": {"window": 20, "lse": True}}
-    for held in (False, True):
-        for name, options in forms.items():
-            made = attention.definition(**options)
-            spec = attention.spec(100, 110, 64, heads=2, shared=2, made=made)
-            yield f"attention{name}{' held' * held}", attention.by_rows(made, held).with_(bm=64, bn=32, wm=16)(spec)
+def kernels(target):
+    """The kernels that all tools see, by name."""
+    library = {name: make for name, make in shipped(target).items() if not any(sizes in name for sizes in ALIKE)}
+    return {**library, **drawn(DRAWN, first=7001)}
 
 
-def rows():
-    """Those for rows: of one warp, of several, in chunks; sizes that overhang."""
-    for module in (layernorm, rmsnorm, softmax):
-        for sizes in ((5, 1000), (3, 100), (2, 4100)):
-            spec = module.spec(*sizes)
-            yield f"{module.__name__.rpartition('.')[2]} {sizes}", module.strategy.with_(**module.values(spec))(spec)
-    yield "softmax_online", softmax_online.strategy.with_(warps=2, turns=1)(softmax_online.spec(2, 1100))
+# ---------------------------------------------------------------------------------------------- controls
 
 
-def products():
-    """Those around products, and epilogues."""
-    for module in (dual, gated, gemm_row_sum, lstm):
-        yield module.__name__.rpartition(".")[2], module.strategy.with_(**SMALL)(module.spec(100, 72, 40))
-    yield "lstm in_turn", lstm.in_turn.with_(**SMALL)(lstm.spec(100, 72, 40, form="in_turn"))
-    yield "gemm_layernorm", gemm_layernorm.strategy.with_(bm=64, wm=32, wn=32, stages=3)(gemm_layernorm.spec(70, 96, 40))
-    for strategy in (mlp.strategy, mlp.registers):
-        yield "mlp", strategy.with_(bm=64, wm=32, wn=32)(mlp.spec(100, 64, 3))
-    yield "grouped", grouped.strategy.with_(**SMALL)(grouped.spec(100, 72, 40, groups=2))
-    names = ("hmma_ampere", "wmma_optimized", *(["hopper", "hopper_small"] if architecture_here() == "sm_90a" else []))
-    for name in names:
-        yield f"{name} with an epilogue", bind(find(name), {"M": 104, "N": 72, "K": 40}).epilogue(EPILOGUE)
+@attrs.frozen
+class Control:
+    """A text with a fault: what it is, the tool that must find it, and how it is planted, a pattern and what stands there instead.
+
+    With `accumulate` the kernel adds to what its output holds: the fault is that it holds nothing.
+    """
+
+    name: str
+    tool: str
+    pattern: str
+    replacement: str
+    accumulate: bool = False
+
+    def program(self):
+        """The clean kernel: tiles that overhang, staged in shared memory."""
+        near = Move.tile(1, 1).to(Thread).done()
+        loop = MatMul.split(8).load(A, SH, near).load(B, SH, near).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+        strategy = MatMul.tile(32, 32).to(Block).then(loop)
+        return strategy(MatMul(70, 50, 30, accumulate=self.accumulate)(GL, GL, GL)(Kernel))
+
+    def texts(self, target):
+        """The kernel's IR, its text, and the text with the fault."""
+        program = self.program().program(target)
+        text = program.cuda
+        wrong, count = re.subn(self.pattern, self.replacement, text)
+        if not count and self.pattern:
+            raise SystemExit(f"{self.name}: `{self.pattern}` does not stand in the text; adapt this fault")
+        return program.ir, text, wrong
 
 
-def on_hopper():
-    """Those by TMA, wgmma and rings, where they run: with more blocks of keys than stages, and more tiles than blocks."""
-    if architecture_here() != "sm_90a":
-        return
-    forms = {"": {}, " causal": {"causal": True}, " with slack": {"slack": 8}, " causal with slack": {"causal": True, "slack": 8}}
-    for name, options in forms.items():
-        made = attention.definition(**options)
-        spec = attention.spec(300, 330, 64, heads=2, shared=2, made=made)
-        for form in ({"delayed": False}, {}, {"held": True}, {"stays": True}, {"dynamic": True}):
-            strategy = hopper_attention.by_rows(made, **form, blocks=3).with_(bn=64, chunk=64)
-            yield f"hopper_attention{name} {form}", strategy(spec)
-    for module, sizes in (
-        (dual, (300, 264, 200)),
-        (gated, (300, 264, 200)),
-        (gemm_row_sum, (300, 264, 200)),
-        (lstm, (300, 264, 200)),
-        (mlp, (300, 128, 5)),
-    ):
-        yield f"{module.__name__.rpartition('.')[2]}:hopper", module.hopper(module.spec(*sizes))
+CONTROLS = (
+    Control("dropped barriers", "racecheck", r"__syncthreads\(\);", ""),
+    Control("dropped guards", "memcheck", r"if \([^{}\n]*\b(?:70|50|30)\b[^{}\n]*\)", "if (true)"),
+    Control("sums added to what nobody wrote", "initcheck", "", "", accumulate=True),
+    Control("barriers of half the threads", "synccheck", r"__syncthreads\(\);", "if (threadIdx.x % 2 == 0) __syncthreads();"),
+)
 
 
-def fused():
-    """Run all of them, outputs poisoned, beside their definitions."""
-    for part in (attentions, rows, products, on_hopper):
-        for name, strategy in part():
-            kernel = strategy.compile(architecture_here())
-            data = Data.of(kernel.program.spec, rotate_bytes=0)
-            try:
-                found = f"error {data.verify(data.calls(kernel)[0], data.tolerance_for(kernel)):.1e}"
-            except WrongResultError as wrong:
-                found = str(wrong)
-            print(name, found, flush=True)
+def run_control(control, faulty, target):
+    """Launch a control's text, right or wrong, with memory of its own for each array."""
+    import cupy
 
-
-def run(strategy, spec):
-    """Run on small integers; returns whether the result equals NumPy's."""
+    ir, text, wrong = control.texts(target)
+    kernel = cupy.RawModule(code=wrong if faulty else text, options=("-std=c++17",)).get_function(ir.name)
     generator = np.random.default_rng(0)
-    a, b = (
-        generator.integers(-2, 3, [int(str(size)) for size in spec.operands[name].shape]).astype(spec.A.dtype.to_numpy()) for name in "AB"
-    )
-    place = lambda array, layout: cp.asarray(array, order="C") if layout.order == "row" else cp.asarray(array.T, order="C").T
-    got = strategy(spec).compile(architecture_here())(place(a, spec.A.tensor.layout), place(b, spec.B.tensor.layout))
-    return np.array_equal(cp.asnumpy(got), spec.reference(a, b))
+    a, b = (cupy.asarray(generator.integers(-2, 3, shape).astype(np.float32)) for shape in ((30, 70), (50, 30)))  # column-major
+    c = cupy.empty((50, 70), np.float32)
+    if not (control.accumulate and faulty):
+        c[...] = 0
+    kernel((int(number_of(ir.grid)({})),), (ir.threads,), (a, b, c), shared_mem=int(dynamic_shared_bytes(ir)))
+    cupy.cuda.Device().synchronize()
+    print("control ran")
+
+
+# ---------------------------------------------------------------------------------------------- in a process under a tool
+
+
+def run_share(names, target):
+    """Run some kernels, each compared with its definition; a line for each."""
+    from campaign_gpu import Device, checked
+
+    made = kernels(target)
+    for number, name in enumerate(names):
+        try:
+            strategy, symbols = bound_of(made[name]())
+            record = checked(Device(zone=0), name, strategy.compile(target), symbols, number, 1)
+            print(f"kernel {name}: {'right' if not record['wrong'] else record['wrong']}", flush=True)
+        except Exception:
+            print(f"kernel {name}: failed: {traceback.format_exc()}", flush=True)
+
+
+def child(asked):
+    """What a process under a tool does."""
+    launch.require_cupy().cuda.set_allocator(None)
+    what = json.loads(asked.child)
+    target = launch.device_arch()
+    if "control" in what:
+        run_control(next(one for one in CONTROLS if one.name == what["control"]), what["faulty"], target)
+    else:
+        run_share(what["kernels"], target)
+
+
+# ---------------------------------------------------------------------------------------------- the whole
+
+
+def under(tool, what):
+    """Run a process under a tool: how many errors it reports, and what it printed."""
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    command = [sanitizer, "--tool", tool, *TOOLS[tool], "--print-limit", "20", sys.executable, __file__, "--child", json.dumps(what)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired as late:
+        return None, f"still running after {SECONDS} s\n{(late.stdout or b'').decode()}"
+    said = ran.stdout + ran.stderr
+    summary = re.findall(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", said)
+    return (sum(int(one or other) for one, other in summary) if summary else None), said
+
+
+def shares(names, count):
+    """The names in so many shares, neighbours apart."""
+    return [names[start::count] for start in range(min(count, len(names)))]
 
 
 def main():
-    if sys.argv[1:] == ["racy"]:
-        racy = listing_2.strategy.at(Load, A).refine(NoSync()).at(Load, B).refine(NoSync()).at(Load, B).refine(Unchecked("planted control"))
-        print("equal to NumPy:", run(racy, listing_2.spec(200, 150, 70)))
-    elif sys.argv[1:] == ["fused"]:
-        fused()
-    else:
-        of_hopper = sys.argv[1:] == ["hopper"]
-        for module in HOPPER if of_hopper else CLEAN:
-            for sizes in SIZES if of_hopper else SIZES[:1]:
-                print(module.__name__, sizes, "equal to NumPy:", run(module.strategy, module.spec(*sizes)))
-        for values in COUNTED if of_hopper else ():
-            print("hopper", SIZES[-1], values, "equal to NumPy:", run(hopper.strategy.with_(**values), hopper.spec(*SIZES[-1])))
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    made.add_argument("folder", type=Path, nargs="?", help="where README.md and what the tools said are written")
+    made.add_argument("--dry", action="store_true", help="compile everything without a GPU")
+    made.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: one for each processor)")
+    made.add_argument("--only", default="", help="only kernels with this in their names")
+    made.add_argument("--child", help=argparse.SUPPRESS)
+    asked = made.parse_args()
+    if asked.child:
+        return child(asked)
+    target = HOPPER if asked.dry else launch.device_arch()
+    names = [name for name in kernels(target) if asked.only in name]
+    started = time.monotonic()
+    if asked.dry:
+        return dry(names, target, asked.jobs)
+    with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
+        for name, why in pool.map(cached, names, [target] * len(names)):
+            if why:
+                print(f"{name}: {why}", flush=True)
+    return table(names, asked, started)
+
+
+def cached(name, target):
+    """In a process of its own: compile a kernel, so that the compile cache has it for all tools; its name, and what went wrong."""
+    try:
+        bound_of(kernels(target)[name]())[0].compile(target)
+        return name, ""
+    except Exception:
+        return name, traceback.format_exc()
+
+
+def dry(names, target, jobs):
+    """Compile every kernel, and the texts of the controls with their faults."""
+    for control in CONTROLS:
+        _, text, wrong = control.texts(target)
+        for one in {text, wrong}:
+            compile_cuda(one, target)
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
+        failures = [(name, why) for name, why in pool.map(cached, names, [target] * len(names)) if why]
+    for name, why in failures:
+        print(f"{name}: {why}", flush=True)
+    failed = len(failures)
+    print(f"{len(names)} kernels and {len(CONTROLS)} controls for {target}, {failed} do not compile")
+    return int(failed > 0)
+
+
+def table(names, asked, started):
+    """All tools on all shares and controls, several at once; 0 if kernels are clean and faults found."""
+    work = [(tool, {"kernels": share}) for tool in TOOLS for share in shares(names, max(1, asked.jobs // 2))]
+    work += [(one.tool, {"control": one.name, "faulty": faulty}) for one in CONTROLS for faulty in (True, False)]
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        results = list(pool.map(lambda one: under(*one), work))
+    rows, bad = [], 0
+    for tool in TOOLS:
+        own = [(what, *result) for (by, what), result in zip(work, results, strict=True) if by == tool and "kernels" in what]
+        right = sum(len(re.findall(r"^kernel .*: right$", said, re.MULTILINE)) for _, _, said in own)
+        errors = sum(count or 0 for _, count, _ in own)
+        unknown = sum(count is None for _, count, _ in own)
+        faults = {what["faulty"]: count for (by, what), (count, _) in zip(work, results, strict=True) if by == tool and "control" in what}
+        good = right == len(names) and not errors and not unknown and bool(faults[True]) and faults[False] == 0
+        bad += not good
+        rows.append([tool, len(names), right, errors, unknown, faults[True], faults[False], "good" if good else "BAD"])
+    headers = ["tool", "kernels", "ran and right", "errors", "shares without a verdict", "errors in its fault", "in the same without", ""]
+    text = tabulate(rows, headers, tablefmt="github")
+    print(f"{text}\n{time.monotonic() - started:.0f} s")
+    if asked.folder:
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        said = "\n\n".join(
+            f"== {tool} {json.dumps(what)[:200]}\n{out[-20000:]}" for (tool, what), (_, out) in zip(work, results, strict=True)
+        )
+        (asked.folder / "sanitizer.txt").write_text(said, encoding="utf-8")
+        (asked.folder / "sanitizer.md").write_text(f"# compute-sanitizer\n\n`python perf/sanitize.py`\n\n{text}\n", encoding="utf-8")
+    return int(bad > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

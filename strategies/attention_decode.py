@@ -22,7 +22,6 @@ import functools
 
 from fireiron import *
 from fireiron.errors import ArgumentError
-from fireiron.gpu.kernel import architecture_here
 from fireiron.strategies import attention_combine
 from fireiron.strategies.attention import LOG2_E, copy, fragments, tiles
 from fireiron.values.expr import constant
@@ -119,6 +118,8 @@ def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, arc
 
     `tunables` are items for the first, instead of `values`; `strides` are those of Q, K and V, and of O.
     """
+    from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
+
     target = as_architecture(architecture or architecture_here() or "sm_80")
     chained, out = target.capability >= 90, {"O": strides.pop("O")} if "O" in strides else {}
     made = definition(size, lengths)

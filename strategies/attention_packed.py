@@ -20,7 +20,6 @@ import functools
 
 from fireiron import *
 from fireiron.errors import ArgumentError
-from fireiron.gpu.kernel import architecture_here
 from fireiron.strategies import attention, hopper_attention
 from fireiron.strategies._fused import by_warpgroups
 from fireiron.strategies.attention import LOG2_E, fragments, tiles
@@ -190,6 +189,8 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
 @functools.lru_cache(maxsize=256)
 def kernel(rows, d, heads, groups, dtype=float16, architecture=None):
     """The kernel for tiles of so many queries, of any number of tiles and keys."""
+    from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
+
     target = as_architecture(architecture or architecture_here() or "sm_80")
     problem = spec(rows, sym("N"), d, sym("T"), heads, heads // groups, dtype=dtype)
     chosen, own = (hopper, hopper_values(problem)) if target.name == "sm_90a" else (strategy, values(problem))

@@ -18,7 +18,7 @@
 Scores and the sum so far are accumulators of a warpgroup; the scores' exponentials, rounded in pairs, are the next product's factor as
 they lie. V is read across its rows, so nothing is transposed. What lies behind the last query or key arrives as zeros, and the
 definition's mask hides it. Sizes of heads are multiples of 16, and of `chunk`, in which a tile is stored. Registers hold bn/2 + d/2 + bn/4
-data of a thread: of heads of 256 elements blocks of 64 keys. (Of 80 they are 8 % faster without a mask, where NVRTC 13.5 spills one.)
+data of a thread: of heads of 256 elements blocks of 64 keys, or of 80 without a mask, where each tile has a block of its own.
 
 `strategy` has a block for each multiprocessor that takes one tile after the other (`blocks` 65536: a block for each tile), so that a tile
 is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
@@ -48,6 +48,9 @@ SLACK = 8
 
 IN_CACHE = 16 << 20
 """Bytes of keys and values, of 2 bytes each, that stay in the L2 cache while blocks read them."""
+
+KEYS = 4096
+"""The keys of a head that values are for where their number is known only at run time."""
 
 bm = Tunable("bm", 128, 192, 64, 256)
 bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
@@ -131,7 +134,12 @@ causal_in_turns = by_rows(definition(causal=True), **FORMS["causal_in_turns"])
 def values(spec, target=None):
     """The tunables for a problem, which is not measured: two warpgroups, and tiles that are stored as a whole; for Hopper alone."""
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
-    wide = {"bn": 128, "stages": 2} if d <= 128 else {"bn": 64, "stages": 2 if _masks(spec) else 1}
+    if d <= 128:
+        wide = {"bn": 128, "stages": 2}
+    elif _masks(spec):
+        wide = {"bn": 64, "stages": 2}
+    else:
+        wide = {"bn": 80, "stages": 1, "blocks": 65536} if d == 256 else {"bn": 64, "stages": 1}
     return {"bm": 64 if m <= 64 else 128, "chunk": 128 if d == 128 else math.gcd(d, 64), **wide}
 
 
@@ -150,7 +158,7 @@ def in_turns_values(spec):
 
 def causal_dynamic_values(spec):
     """The same where tiles are taken longest first: of so many heads at a time whose keys and values stay in the L2 cache."""
-    n, d, g = (constant(spec.size(dim)) or 1 for dim in "ndg")
+    n, d, g = (constant(spec.size(dim)) or unknown for dim, unknown in (("n", KEYS), ("d", 128), ("g", 1)))
     fitting = (one for one in (16, 8, 4, 2) if g % one == 0 and one * n * d * 4 <= IN_CACHE)
     return {**values(spec), "together": next(fitting, 1)}
 
@@ -181,16 +189,15 @@ def _rows(m, bm):
 def forms(spec):
     """Names of `FORMS` for a problem, the fastest on an H200 first; the last one needs the fewest registers.
 
-    Heads of more than 128 elements leave no registers for queries. How tiles of lengths that are known at run time only follow each other
-    is not decided: there each block has one, and under a window, too.
+    Heads of more than 128 elements leave no registers for queries. Under a window each block has one tile, as most are as long as others.
     """
     masks, d, m = _masks(spec), constant(spec.size("d")) or 256, constant(spec.size("m"))
-    dynamic = "mask" in masks and None not in (m, constant(spec.size("n")))
+    dynamic = "mask" in masks
     if d > 128:
-        short = ("causal_dynamic",) if dynamic and m <= SHORT else ()
+        short = ("causal_dynamic",) if dynamic and (m or math.inf) <= SHORT else ()
         return (*short, "causal", "causal_in_order") if masks else ("strategy", "in_order")
     if masks:
-        turns = ("causal_in_turns",) if dynamic and _small(spec) and m > SHORT else ()
+        turns = ("causal_in_turns",) if dynamic and _small(spec) and (m or 0) > SHORT else ()
         first = ("causal_dynamic_held", "causal_dynamic") if dynamic else ("causal_held",) if d <= 64 else ()
         return (*turns, *first, "causal", "causal_in_order")
     if not _small(spec):

@@ -53,6 +53,20 @@ class FakeGpu:
         values = [ctypes.c_uint64.from_address(slot).value for slot in slots]
         self.done.append(("launch", self.current, (gx, gy, gz), (bx, by, bz), shared, stream, values))
 
+    def cuInit(self, flags):
+        return 0
+
+    def cuCtxGetCurrent(self, context):
+        return 0  # none yet: the first device is meant
+
+    def cuDeviceGet(self, device, ordinal):
+        device._obj.value = ordinal
+        return 0
+
+    def cuDeviceGetAttribute(self, value, attribute, device):
+        value._obj.value = int({75: self.capability[:-1], 76: self.capability[-1]}[attribute])
+        return 0
+
     def cuLaunchKernelEx(self, config, function, table, extra):
         """A launch with attributes: `done` has them, as numbers and values, behind the launch itself."""
         given = config._obj

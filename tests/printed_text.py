@@ -1,23 +1,27 @@
 """Printed CUDA C++ executed on the CPU: compiled by the host's C++ compiler, every thread a coroutine, in random order.
 
 The text stays as it is printed, but for what no C++ compiler reads: `asm volatile("...")`, wherever it stands, becomes a call chosen by the mnemonic
-of its PTX, and `extern __shared__` gets a word of its own. `cpu/cuda_on_cpu.hpp` supplies the rest of the language,
+of its PTX, and `extern __shared__` gets a word of its own. Maxima, minima and conversions to integers, which C++ leaves open for NaN, zeros of
+both signs and what lies beyond the range, are calls of what the PTX ISA says of the instructions. `cpu/cuda_on_cpu.hpp` supplies the rest of the language,
 `cpu/cuda_on_cpu.cpp` the machine. Address and undefined-behaviour sanitizers are on; arrays in global memory end where
 their last element ends, shared memory where the launch says, and both start as poison.
 """
 
 import dataclasses
+import fcntl
 import functools
+import hashlib
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 from fireiron.cuda import dynamic_shared_bytes
+from fireiron.gpu import launch, maps
 from fireiron.ir import Reciprocal, TensorMap
 from fireiron.values.expr import Var, compiled
 from fireiron.values.tensor import MatrixLayout
@@ -25,11 +29,15 @@ from fireiron.values.tensor import MatrixLayout
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++"))), None)
 
 FOLDER = Path(__file__).parent / "cpu"
+BUILT = Path(__file__).parents[1] / "build" / "cuda_on_cpu"
 HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "mma.h")
 COMMON = ("-std=c++20", "-w")
 SANITIZED = (
     "-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fsanitize-sections=shared_memory", "-fno-strict-aliasing"
 )  # fmt: skip
+OBSERVED = ("--param", "asan-instrumentation-with-call-threshold=0")
+"""Of g++: each access to memory is a call, at which the machine looks too."""
+
 OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0:exitcode=1", "UBSAN_OPTIONS": "print_stacktrace=0"}
 
 POISON = np.frombuffer(bytes.fromhex("f97f"), np.uint8)
@@ -173,8 +181,7 @@ EMULATED = {
     r"wgmma\.fence\.sync\.aligned": lambda asm: "ptx::wgmma_fence()",
     r"wgmma\.commit_group\.sync\.aligned": lambda asm: "ptx::wgmma_commit_group()",
     r"wgmma\.wait_group\.sync\.aligned": lambda asm: f"ptx::wgmma_wait_group({asm.value(asm.operands[0])})",
-    # Writes are seen by all at once here; that they are fenced is for the simulator and the check of races to find.
-    r"fence\.proxy\.async\.shared::cta": lambda asm: "static_cast<void>(0)",
+    r"fence\.proxy\.async\.shared::cta": lambda asm: "ptx::proxy_fence()",
     r"mma\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.(row|col)\.(row|col)\.(\w+)\.(\w+)\.(\w+)\.(\w+)": _mma,
     r"ldmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
         f"ptx::ldmatrix({'true' if trans else 'false'}, {asm.out(asm.operands[0])}, {asm.value(asm.operands[1])})"
@@ -187,9 +194,9 @@ EMULATED = {
     ),
     r"max\.(f16|bf16)x2": lambda asm, kind: f"{asm.registers[0]} = ptx::larger_pair<Type::{kind}>({asm.registers[1]}, {asm.registers[2]})",
     r"(ex2|tanh)\.approx(?:\.ftz)?\.(f16|bf16)x2": lambda asm, function, kind: (
-        f"{asm.registers[0]} = ptx::function_of_pair<Type::{kind}>({'exp2f' if function == 'ex2' else 'tanhf'}, {asm.registers[1]})"
+        f"{asm.registers[0]} = ptx::function_of_pair<Type::{kind}>({f'ptx::ex2_{kind}' if function == 'ex2' else 'tanhf'}, {asm.registers[1]})"
     ),
-    r"ex2\.approx\.ftz\.f32": lambda asm: f"{asm.registers[0]} = exp2f({asm.registers[1]})",
+    r"ex2\.approx\.ftz\.f32": lambda asm: f"{asm.registers[0]} = ptx::ex2({asm.registers[1]})",
     r"tanh\.approx\.f32": lambda asm: f"{asm.registers[0]} = tanhf({asm.registers[1]})",
     r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16": lambda asm: (
         f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"
@@ -214,6 +221,14 @@ def emulated(text):
     raise Refused(f"no emulation of the PTX instruction {asm.ptx}")
 
 
+MEANT = {
+    r"\bextern\s+__shared__": "extern __dynamic_shared__",
+    r"\bf(max|min)f?\(": r"ptx::\1imum(",
+    r"\bstatic_cast<(int|signed char|unsigned char)>\(": r"ptx::integer<\1>(",
+}
+"""What stands in the place of words of the language that mean less to a C++ compiler than to the GPU."""
+
+
 def for_the_host(text):
     """Printed text as the host's compiler reads it; each line stays where it is."""
     parts, position = [], 0
@@ -223,7 +238,10 @@ def for_the_host(text):
         parts += [text[position : found.start()], emulated(inside), "\n" * inside.count("\n")]
         position = end + 1
     parts.append(text[position:])
-    return re.sub(r"\bextern\s+__shared__", "extern __dynamic_shared__", "".join(parts))
+    host = "".join(parts)
+    for printed, meant in MEANT.items():
+        host = re.sub(printed, meant, host)
+    return host
 
 
 def _closing(text, start):
@@ -270,13 +288,19 @@ def _checked(command):
 
 @functools.cache
 def _machine():
-    """The compiled machine and the folder it lies in, made once in a process and removed with it."""
-    folder = tempfile.TemporaryDirectory(prefix="cuda_on_cpu")
-    path = Path(folder.name)
-    for header in HEADERS:
-        (path / header).write_text("")
-    _checked([COMPILER, *COMMON, "-O2", "-c", str(FOLDER / "cuda_on_cpu.cpp"), "-o", str(path / "machine.o")])
-    return folder, path
+    """The folder of the compiled machine, made once for a text of it; other processes wait for the one that makes it."""
+    texts = sorted(FOLDER.iterdir())
+    name = hashlib.sha256(b"".join([COMPILER.encode(), *(one.read_bytes() for one in texts)])).hexdigest()[:16]
+    path = BUILT / name
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (path / "machine.o").is_file():
+            for header in HEADERS:
+                (path / header).write_text("")
+            _checked([COMPILER, *COMMON, "-O2", "-c", str(FOLDER / "cuda_on_cpu.cpp"), "-o", str(path / "unfinished.o")])
+            (path / "unfinished.o").replace(path / "machine.o")
+    return path
 
 
 class HostProgram:
@@ -284,7 +308,7 @@ class HostProgram:
 
     def __init__(self, printed, folder):
         self.printed, self.folder = list(printed), Path(folder)
-        _, machine = _machine()
+        machine = _machine()
         lines = ['#include "cuda_on_cpu.hpp"']
         for number, one in enumerate(self.printed):
             (self.folder / f"{number}.cu").write_text(for_the_host(one.text))
@@ -293,9 +317,10 @@ class HostProgram:
         table = ", ".join(f"Launch<text_{number}::kernel_{number}>::with" for number in range(len(self.printed)))
         (self.folder / "texts.cpp").write_text("\n".join([*lines, f"const Kernel kernels[] = {{{table}}};", ""]))
         self.binary = self.folder / "texts"
+        observed = OBSERVED if Path(COMPILER).name == "g++" else ()
         includes = ["-I", str(FOLDER), "-I", str(machine)]
         source = [str(self.folder / "texts.cpp"), str(machine / "machine.o")]
-        _checked([COMPILER, *COMMON, *SANITIZED, *includes, *source, "-o", str(self.binary)])
+        _checked([COMPILER, *COMMON, *SANITIZED, *observed, *includes, *source, "-o", str(self.binary), "-ldl"])
 
     def run(self, number, arrays, symbols=None, seed=0):
         """The outputs of one launch in logical shape, from its inputs in logical shape; threads in the order of a seed."""
@@ -319,7 +344,7 @@ class HostProgram:
             numbers[kernel.counter.name] = len(placed)
         for one in kernel.parameters:
             if isinstance(one, TensorMap):
-                job.append(f"map {numbers[one.buffer]} {placed[one.buffer].map_words(one)}")
+                job.append(f"map {numbers[one.buffer]} {map_words(one, placed[one.buffer].buffer, values)}")
             elif isinstance(one, Var):
                 job.append(f"int {values[one.name]}")
             elif isinstance(one, Reciprocal):
@@ -355,6 +380,29 @@ def number(value, values):
     return value if isinstance(value, int) else int(compiled(value)(values))
 
 
+class Encoder:
+    """In the place of the driver: keeps what `cuTensorMapEncodeTiled` is given, and makes nothing of it."""
+
+    def cuTensorMapEncodeTiled(self, target, kind, rank, address, extents, strides, box, steps, *modes):
+        self.kind, self.rank, self.modes = kind, rank, modes
+        self.extents, self.strides, self.box, self.steps = map(list, (extents, strides, box, steps))
+        return 0
+
+
+def map_words(tensor_map, buffer, values):
+    """A tensor map as the launcher encodes it, but for the address: numbers in one word; sizes, strides and box; the rest is 1, and 0 for strides."""
+    encoder = Encoder()
+    with mock.patch.object(launch, "_driver", lambda: encoder):
+        maps.encoded.__wrapped__(maps.MapForm.of(tensor_map, buffer.name, buffer, values), maps.GRANULE)
+    interleave, swizzle, _, filled = encoder.modes
+    fields = [encoder.kind, encoder.rank, swizzle, interleave, filled, *encoder.steps]
+    numbers = sum(value << 8 * place for place, value in enumerate(fields[:3])) + sum(
+        value << 24 + 4 * place for place, value in enumerate(fields[3:])
+    )
+    parts = ((encoder.extents, 5, 1), (encoder.strides, 4, 0), (encoder.box, 5, 1))
+    return " ".join(map(str, [numbers, *(word for part, most, rest in parts for word in (*part, *[rest] * (most - len(part))))]))
+
+
 class Placed:
     """A parameter in flat memory: in its storage order, with gaps between rows or columns where there is a leading dimension."""
 
@@ -382,22 +430,6 @@ class Placed:
     def bytes(self):
         """Up to the end of the last element, and no further."""
         return self.elements * np.dtype(self.dtype).itemsize
-
-    def map_words(self, tensor_map):
-        """What a tensor map says of it, but for the address: element, rank and span in one word; sizes, strides and box."""
-        item, (first, *outer) = np.dtype(self.dtype).itemsize, tensor_map.order
-        assert self._step(first) in (None, 1), "neighbours come first"
-        # Along a dimension of one element nothing is ever a stride away.
-        strides = [self._step(dim) * item if self.shape[dim] > 1 else 16 for dim in outer]
-        assert all(stride % 16 == 0 for stride in strides), "strides that TMA takes"
-        sizes = [self.shape[dim] for dim in tensor_map.order]
-        parts = ((sizes, 5, 1), (strides, 4, 0), (tensor_map.box, 5, 1))
-        words = [item | len(sizes) << 8 | tensor_map.span << 16]
-        return " ".join(map(str, [*words, *(word for values, most, rest in parts for word in (*values, *[rest] * (most - len(values))))]))
-
-    def _step(self, dim):
-        """Elements from one to the next along a dimension; None where it has one."""
-        return int(self.places.take(1, dim).flat[0] - self.places.flat[0]) if self.shape[dim] > 1 else None
 
     def filled(self, given):
         """The bytes before the launch: poison, but for what is given."""

@@ -262,8 +262,8 @@ def test_the_account():
     ],
 )
 def test_where_clampings_go(epilogue, moved):
-    kernel, arrays, expected = kernel_of(product(blocks=1), (256, 64, 64), epilogue)
-    printed = product(blocks=1)(halves(256, 64, 64)).epilogue(epilogue).cuda(TARGET)
+    kernel, arrays, expected = kernel_of(product(blocks=1), (256, 64, 128), epilogue)
+    printed = product(blocks=1)(halves(256, 64, 128)).epilogue(epilogue).cuda(TARGET)
     assert ("_relu_half" in printed) == moved and ("fmaxf" in printed) != moved
     wanted = dict(zip(kernel.spec.outputs, expected if isinstance(expected, tuple) else (expected,)))
     made = simulate(kernel, arrays, {}).outputs
@@ -272,7 +272,7 @@ def test_where_clampings_go(epilogue, moved):
 
 def test_clampings_that_stay():
     """Where someone else reads the registers, where they do not begin anew in a turn, and where some hold what nobody clamped."""
-    kernel = product(blocks=1)(halves(256, 64, 64)).epilogue("relu(acc + bias[n])").program(TARGET).stages["guard"]
+    kernel = product(blocks=1)(halves(256, 64, 128)).epilogue("relu(acc + bias[n])").program(TARGET).stages["guard"]
     reader = next(one for one, _ in ir.execs(kernel.body) if one.instruction.clamping(one.spec))
     (name,) = {one.buffer for one in reader.accesses if kernel.buffer(one.buffer).memory.private}
     assert clamp(kernel) != kernel

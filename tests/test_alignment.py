@@ -123,6 +123,7 @@ DIVISIBLE = (sym("M", multiple_of=128), sym("N", multiple_of=128), sym("K", mult
 SIZES = ((1024, 1024, 1024), (1000, 500, 300), (129, 127, 9), SYMBOLIC, DIVISIBLE, (1024, sym("N", multiple_of=4), 64))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_library_is_clean(name):
     module = library(name)

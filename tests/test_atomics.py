@@ -7,7 +7,7 @@ from fireiron import *
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
 
-needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 
 
 def through(memory_steps, M, N, dtype):

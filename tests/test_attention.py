@@ -191,11 +191,13 @@ def torch(monkeypatch):
     found.registered, found.compiling = {}, False
     found.Tensor, found.float32, found.nn = Tensor, "float32", types.SimpleNamespace(Parameter=Tensor)
     found.compiler = types.SimpleNamespace(is_compiling=lambda: found.compiling)
+    found.is_autocast_enabled = lambda kind: False
     found.ops = types.SimpleNamespace(fireiron=types.SimpleNamespace())
 
     def custom_op(name, function, *, mutates_args, device_types, schema):
         made = types.SimpleNamespace(name=name, run=function, schema=schema, fake=None, kinds=(mutates_args, device_types))
         made.register_fake = lambda fake: setattr(made, "fake", fake)
+        made.register_kernel = lambda kind: lambda kernel: setattr(made, kind, kernel)
         assert name not in found.registered
         found.registered[name] = made
         operator = lambda *given: (made.fake if found.compiling or type(given[0]) is FakeTensor else made.run)(*given)
@@ -204,9 +206,9 @@ def torch(monkeypatch):
 
     found.library = types.SimpleNamespace(custom_op=custom_op)
     monkeypatch.setitem(sys.modules, "torch", found)
-    attention_module._registered.cache_clear()
+    attention_module.register_operators.cache_clear()
     yield found
-    attention_module._registered.cache_clear()
+    attention_module.register_operators.cache_clear()
 
 
 @pytest.fixture

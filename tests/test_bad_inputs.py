@@ -17,7 +17,7 @@ from fireiron import *
 from fireiron.language.tunable import Derived as DerivedTunable
 
 FUZZ = int(os.environ.get("FIREIRON_FUZZ", "1"))
-SECONDS = 1.0
+SECONDS = 5.0  # of CPU time: what is refused late is enumerated first, and takes minutes
 
 
 class Hostile:
@@ -327,7 +327,7 @@ POSITIONS = [
 
 def attempt(action, what, knows_line=None):
     """None if the action raises the project's own error, in time; else what is wrong."""
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         action()
     except FireironError as error:
@@ -335,7 +335,7 @@ def attempt(action, what, knows_line=None):
             return f"{what}: an error without a message"
         if knows_line and "test_bad_inputs.py" not in (error.at or ""):
             return f"{what}: the error does not say where: {error.at}"
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         return f"{what}: took {seconds:.1f} s" if seconds > SECONDS else None
     except Exception as error:
         return f"{what}: {type(error).__name__}: {str(error)[:100]}"
@@ -778,14 +778,14 @@ LEGAL = (
     ("a swizzle with spaces", lambda: block.swizzle("  uid ^ 1 "), lambda: block.swizzle(lambda uid: uid ^ 1)),
     ("the swizzle that changes nothing", lambda: finish(block.swizzle("uid")).body, lambda: finish(block).body),
     ("no padding", lambda: finish(block.split(8).load(A, SH).pad(0)).body, lambda: finish(block.split(8).load(A, SH)).body),
-    ("the second of a kind", lambda: loaded.pad(4).pad(8), lambda: loaded.pad(8)),
+    ("the second of a kind in its place", lambda: loaded.pad(4).at(Load).refine(Pad(8)), lambda: loaded.pad(8)),
     ("a tunable of one value", lambda: MatMul.tile(Tunable("t", 8, 8, 8), 8), lambda: MatMul.tile(Tunable("t", 8), 8)),
     ("chunks from tunables", lambda: block.tile(Strided((bm // 8, bm // 4), (1, 2))).with_(bm=32), lambda: block.tile(Strided((4, 8), (1, 2)))),
     ("an accumulate of 1", lambda: MatMul(8, 8, 8, accumulate=1), lambda: MatMul(8, 8, 8, accumulate=True)),
     ("the least int8", lambda: Init(8, 8, dtype=int8, value=-128)(GL)(Kernel).value, lambda: -128),
     ("the most negative index", lambda: loaded.at(Load, A, -1), lambda: loaded.at(Load, A, 0)),
     ("None for no strategy", lambda: block.load(A, SH, None), lambda: block.load(A, SH)),
-    ("a leading dimension that just fits", lambda: str(MatMul(8, 8, 8, A=ColMajor(ld=8))(GL, GL, GL)(Kernel)), lambda: "MatMul(8,8,8)(GL,GL,GL)(Kernel)"),
+    ("a leading dimension that just fits", lambda: MatMul(8, 8, 8, A=ColMajor(ld=8))(GL, GL, GL)(Kernel).notation, lambda: "MatMul(8,8,8)(GL,GL,GL)(Kernel)"),
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
 from fireiron.language.strategy import Strategy
-from fireiron.strategies import attention, hopper_attention, hopper_small
+from fireiron.strategies import attention, gated, hopper_attention, hopper_small
 
 HOPPER = "sm_90a"
 TARGETS = ("sm_80", "sm_90", HOPPER)
@@ -28,11 +28,11 @@ TARGETS = ("sm_80", "sm_90", HOPPER)
 SPILL = {"naive", "listing_1", "hmma_turing", "hmma_volta"}
 """Strategies of the papers for smaller problems or other targets: all of K in a thread's arrays, say."""
 
-SOME = {("gemm_row_sum:hopper", HOPPER), ("softmax:strategy", "sm_80")}
+SOME = (("gemm_row_sum", "hopper", HOPPER), ("softmax", "strategy", "sm_80"))
+"""Those of the default tier."""
 
 serves = {target: any(one.serves(target) for one in toolchain.toolchains()) for target in TARGETS}
 needs_sass = pytest.mark.skipif(not serves[HOPPER] or not disassemblers(), reason="no NVRTC for sm_90a, or no nvdisasm")
-long_tier = (pytest.mark.night, pytest.mark.skipif("FIREIRON_FUZZ" not in os.environ, reason="part of the long tier: set FIREIRON_FUZZ"))
 
 
 def attended(d=64, keys=64, **form):
@@ -179,6 +179,15 @@ def test_products_under_way_behind_a_loop_that_may_have_no_turn():
     assert "hold(" not in whole.cuda
 
 
+@pytest.mark.night
+@pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
+def test_two_products_of_one_turn_fly():
+    """All of k in one step: a compiler that clears the second accumulator behind the first products waits for them."""
+    strategy = gated.hopper.with_(**gated.values(gated.spec(256, 256, 64)))
+    program = strategy(gated.spec(256, 256, 64)).program(HOPPER)
+    assert toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name].spill_stores == 0
+
+
 def forms(module):
     """The complete strategies of a module of the library, by name; those of their parts, copies say, are for other specs."""
     kind = type(module.strategy.start)
@@ -188,21 +197,33 @@ def forms(module):
 
 def cases():
     """Each strategy of the library for each target."""
-    for name in ALL_NAMES:
-        for form in forms(library(name)):
-            for target in TARGETS:
-                some = (f"{name}:{form}", target) in SOME
-                yield pytest.param(name, form, target, marks=() if some else long_tier, id=f"{name}:{form}-{target}")
+    return [
+        pytest.param(name, form, target, id=f"{name}:{form}-{target}")
+        for name in ALL_NAMES
+        for form in forms(library(name))
+        for target in TARGETS
+    ]
 
 
-@pytest.mark.parametrize(("name", "form", "target"), list(cases()))
+def test_nothing_spills_in_some():
+    for case in SOME:
+        require_no_spill(*case)
+
+
+@pytest.mark.night
+@pytest.mark.skipif("FIREIRON_FUZZ" not in os.environ, reason="part of the long tier: set FIREIRON_FUZZ")
+@pytest.mark.parametrize(("name", "form", "target"), cases())
 def test_nothing_spills(name, form, target):
     """With the values that the library states; a remark of ptxas that something does not run as it is written is an error."""
+    require_no_spill(name, form, target)
+
+
+def require_no_spill(name, form, target):
     if not serves[target]:
         pytest.skip(f"no NVRTC for {target}")
     module = library(name)
     strategy = getattr(module, form)
-    own = {"made": strategy.start} if "made" in inspect.signature(module.spec).parameters else {}
+    own = {"made": strategy.start} if "made" in inspect.signature(module.spec).parameters and isinstance(strategy.start, Fused) else {}
     try:
         spec = module.spec(*module.SIZES, **own)
         stated = getattr(module, f"{form}_values", module.values)(spec) if hasattr(module, "values") else {}

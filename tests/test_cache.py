@@ -31,7 +31,7 @@ ARCH = "sm_80"
 USER_CACHE = toolchain.user_cache
 
 pytestmark = pytest.mark.skipif(
-    not any(chain.serves(ARCH) for chain in toolchains()), reason="no NVRTC serves sm_80 (pip install fireiron[check])"
+    not any(chain.serves(ARCH) for chain in toolchains()), reason="no NVRTC serves sm_80 (pip install 'fireiron[check]')"
 )
 
 
@@ -579,3 +579,25 @@ def test_only_settings_reads_the_environment():
     reads = re.compile(r"os\.environ(?!\[[^\]]*\] = )|getenv")
     readers = {os.fspath(path.relative_to(package)) for path in package.rglob("*.py") if reads.search(path.read_text())}
     assert readers == {"settings.py", "cli/output.py"}
+
+
+def test_a_head_that_does_not_fit_is_damage():
+    """Sizes that leave bytes over, and values of other types, under a digest that is right."""
+    key, parts = "0" * 64, (b".version", b"", b"\x7fELF")
+    head = {"key": key, "arch": "sm_80", "toolchain": [13, 0], "seconds": 0.5, "sizes": [8, 0, 4]}
+
+    def entry(**changes):
+        body = json.dumps({**head, **changes}).encode() + b"\n" + b"".join(parts)
+        return cache._FIRST + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+    assert _decoded(entry(), key).cubin == b"\x7fELF"
+    for changes in (
+        {"sizes": [8, 0, 3]},
+        {"sizes": [9, 0, 4]},
+        {"sizes": [8, True, 3]},
+        {"arch": 80},
+        {"toolchain": ["13", "0"]},
+        {"seconds": "x"},
+    ):
+        with pytest.raises(cache._DamagedError, match="laid out"):
+            _decoded(entry(**changes), key)

@@ -169,6 +169,7 @@ STACKS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STACKS)
 def test_stacks_of_matrices(name):
     """Clusters are of one matrix; ranks are digits below those of the stack."""
@@ -482,7 +483,7 @@ def test_it_compiles(options):
     from fireiron.gpu.toolchain import compile_cuda, toolchains
 
     if not any(chain.serves(TARGET) for chain in toolchains()):
-        pytest.skip("no NVRTC that serves sm_90a (pip install fireiron[check])")
+        pytest.skip("no NVRTC that serves sm_90a (pip install 'fireiron[check]')")
     program = product((128, 256, 64), (64, 256), 4, **options)(halves(4096, 4096, 1024)).program(TARGET)
     assert compile_cuda(program.cuda, TARGET).resources[program.name].spill_stores == 0
 

@@ -10,7 +10,7 @@ from problems import NAMES, library, sizes_of_run_time, target_of
 from fireiron import *
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 
-pytestmark = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+pytestmark = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 
 TARGETS = ("sm_52", "sm_70", "sm_75", "sm_80", "sm_90", "sm_90a")
 
@@ -33,6 +33,7 @@ def compiled(strategy, spec, target):
     return compile_cuda(program.cuda, target).resources[program.name], program
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "target"), [(name, target) for name in NAMES for target in TARGETS if target != "sm_90a" or target_of(name)]
 )

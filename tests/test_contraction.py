@@ -147,6 +147,7 @@ def drawn(seed):
     return f"{left},{right}->{result}", tuple(sizes[dim] for dim in (*result, *over)), orders
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", BY)
 @pytest.mark.parametrize("seed", range(4))
 def test_drawn_signatures(by, seed):
@@ -178,6 +179,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("signature", FORMS.values(), ids=list(FORMS))
 @pytest.mark.parametrize("by", ["mma", "volta", "wmma"])
 def test_printed_texts(signature, by, tmp_path):
@@ -271,6 +273,7 @@ LIBRARY = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LIBRARY)
 @pytest.mark.parametrize("signature", ["bmk,bkn->bmn", "mkb,knb->mnb", "kbm,nkb->bmn"])
 def test_strategies_of_matrices_take_a_batch(name, signature):

@@ -1,7 +1,6 @@
 """What every extension promises, and what the source keeps to: a new file is tested here before its author writes a test."""
 
 import ast
-import functools
 import graphlib
 import importlib
 import inspect
@@ -13,38 +12,30 @@ import sys
 from pathlib import Path
 
 import attrs
+import offered
 import public_names
 import pytest
 from instructions import layouts_of, loaded_by, product_of_warpgroups, spec_of, strategy_of, through, through_choices
+from performed import SM_90A, all_candidates, context_of, extensions, own_context, own_spec
 from ringed import by_warps, halves
 
 import fireiron
 from fireiron import *
 from fireiron import cuda, decomp, executable, refine
 from fireiron.errors import VerificationError
-from fireiron.found import FoundRefinements, FoundSteps
+from fireiron.found import REFINING, FoundOnAny, FoundSteps
 from fireiron.gpu import toolchain
-from fireiron.ir import Exec, execs, verify
-from fireiron.ir.chunks import swizzle_of
-from fireiron.ir.holding import Holding
+from fireiron.ir import execs, verify
 from fireiron.language.strategy import Cursor, EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, TileStrategy
 from fireiron.language.tree import count_workers, expanded, grow
 from fireiron.lower.walk import grow_tree
 from fireiron.specs.verbs import Verbs
 from fireiron.values.expr import as_expr
-from fireiron.values.machine import FRAGMENTS
-from fireiron.values.tensor import whole_view
-from fireiron.values.units import index_in
 
 PACKAGE = Path(fireiron.__file__).parent
 FAMILIES = {decomp: Decomposition, refine: Refinement, executable: Executable}
 
 # ---------------------------------------------------------------------------------------------- extensions
-
-
-def extensions(package):
-    """The modules of a folder of extensions that say what they give; the others are there to be imported by them (`SHARED`)."""
-    return [module for module in package.MODULES if hasattr(module, "__all__")]
 
 
 def family(module, base):
@@ -71,7 +62,7 @@ class TestExtension:
         assert others == []
 
     def test_documented(self, module, base):
-        text = (module.__doc__ or "").strip()
+        text = (module.__doc__ or "").partition("\n>>>")[0].strip()
         assert (text if family(module, base) else text.partition("\n\n")[0]).endswith("."), "instructions end with their lane maps"
         for one in family(module, base):
             assert "__doc__" in vars(one) and one.__doc__.strip().splitlines()[0].rstrip().endswith((".", ":", "`."))
@@ -109,7 +100,9 @@ def steps_of_language():
     return [one for module in extensions(decomp) for one in family(module, Decomposition)]
 
 
-VERBS = [(cls, name) for cls in (Verbs, FoundSteps, FoundRefinements) for name, one in vars(cls).items() if inspect.isfunction(one)] + [
+VERBS = [
+    (cls, name) for cls in (Verbs, FoundSteps, FoundOnAny, *REFINING.values()) for name, one in vars(cls).items() if inspect.isfunction(one)
+] + [
     (cls, name)
     for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
     for name, one in vars(cls).items()
@@ -168,14 +161,6 @@ SPECS = (
 )
 
 
-SM_90A = next(one for one in fireiron.ARCHITECTURES if one.name == "sm_90a")
-"""The target that has all instructions."""
-
-
-def context_of(spec):
-    return grow_tree(spec, (), fireiron.ARCHITECTURES[-1], INSTRUCTIONS).context
-
-
 def any_of_kind(step):
     """One of a kind of step: an example that its file states, where it cannot be made without an argument."""
     stated = getattr(importlib.import_module(step.__module__), "EXAMPLES", ())
@@ -193,11 +178,45 @@ def test_choices_are_legal(step, spec):
         pytest.fail(f"choices raises: {error}")
     for choice in random.Random(3).sample(offered, min(len(offered), 25)):
         assert isinstance(choice, step)
+        if isinstance(choice, fireiron.Repack):  # a launch of its own, in front of the tree
+            continue
+        if isinstance(choice, fireiron.Done):  # who holds its registers, the rest of a tree decides
+            assert not expanded(choice, spec, context).children or choice.executable is None
+            continue
         node, _ = grow(spec, (choice,), context)
         assert node.children
         deals = step is not Tile and "threads" in vars(step)
         assert deals or count_workers(spec, (choice,), context_of(spec)) is None, "a step that deals to threads by itself says how many"
         assert eval(f"start.{choice.label()}", dict(vars(fireiron)) | {"start": MatMul}).steps == (choice,)
+
+
+def test_every_step_offers_itself_for_some_spec():
+    """So the generator of random strategies draws it."""
+    softmax = fireiron.strategies.attention.spec(64, 64, 16).tile(m=16, r=1, g=1, b=1).to(Block).result
+    sums = fireiron.strategies.attention.spec(64, 64, 16)
+    for step in steps_of_language():
+        contexts = (
+            (spec, context_of(spec))
+            for spec in (*SPECS, sums, softmax, MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(SH, SH, RF)(Warp))
+        )
+        assert any(True for spec, context in contexts for _ in step.choices(spec, context)), f"{step.__name__}: say its choices"
+
+
+def test_every_refinement_offers_itself_for_some_step():
+    """And what it offers is of its kind, refines the step, and is Python that evaluates to it."""
+    softmax = fireiron.strategies.attention.spec(64, 64, 16)
+    for module in extensions(refine):
+        (kind,) = family(module, Refinement)
+        seen = 0
+        for spec, verb in itertools.product((*SPECS, softmax), kind.applies_to):
+            (step,) = [one for one in steps_of_language() if one.verb == verb]
+            steps = [any_of_kind(step), *itertools.islice(step.choices(spec, DEALT), 4)]
+            for one in steps:
+                for choice in kind.choices(one, spec, DEALT):
+                    assert type(choice) is kind and eval(repr(choice), vars(fireiron)) == choice
+                    assert one.refined(choice).refinements
+                    seen += 1
+        assert seen, f"{kind.__name__}: say its choices, or the `usual` arguments"
 
 
 DEALT = attrs.evolve(grow_tree(SPECS[0], (), SM_90A, INSTRUCTIONS).context, workers=128, thread=Var("thread", 0, 127))
@@ -266,126 +285,6 @@ def test_choices_are_all_divisors():
 
 
 # ---------------------------------------------------------------------------------------------- executables
-
-DTYPES = (float32, float64, float16, bfloat16, int32, int8)
-EIGHT_BITS = (float8_e4m3, float8_e5m2)
-
-
-def candidates():
-    """Specs of one thread that an instruction may perform."""
-    for first, result in itertools.product(DTYPES, repeat=2):
-        for sizes in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (1, 1, 4), (4, 1, 1)):
-            yield MatMul(*sizes, dtype=first, c_dtype=result)(RF, RF, RF)(Thread)
-    for dtype, sizes in itertools.product(DTYPES, ((1, 1), (2, 1), (1, 4), (4, 1))):
-        yield Move(*sizes, dtype=dtype)(GL, RF)(Thread)
-        yield Init(*sizes, dtype=dtype)(RF)(Thread)
-        yield Move(*sizes, dtype=dtype)(GL, SH)(Thread)
-        if hasattr(fireiron, "BinaryPointwise"):
-            yield fireiron.BinaryPointwise("+", *sizes, dtype=dtype)(RF, RF, RF)(Thread)
-        yield Reduction(*sizes, 3, dtype=dtype)(RF, RF)(Thread)
-        yield AtomicAdd(*sizes, dtype=dtype)(RF, GL)(Thread)
-    for shuffle in (fireiron.Shfl, fireiron.ShflIdx, fireiron.ShflUp, fireiron.ShflDown):
-        yield shuffle(1, 32, 1)(RF, RF)(Warp)
-    yield Kind("Scaled", "C[m,n] += sum(k, alpha * A[m,k] * B[k,n])").starter(1, 1, 1)(fireiron.VAL, RF, RF, RF)(Thread)
-
-
-def products_of_lanes():
-    """Products of several lanes: the tiles and types of tensor cores, and others."""
-    pairs = [(one, one) for one in (*DTYPES, tf32, *EIGHT_BITS)] + list(itertools.permutations(EIGHT_BITS))
-    results = (float32, float16, float64, int32)
-    shapes = [(16, 8, k) for k in (4, 8, 16, 32)] + [(8, 8, 4), (8, 8, 16), (16, 16, 4)]
-    orders = tuple(itertools.product((RowMajor, ColMajor), repeat=2))
-    for sizes, pair, result, (a, b) in itertools.product(shapes, pairs, results, orders):
-        for level in (Warp, QuadPair) if sizes == (8, 8, 4) else (Warp,):
-            yield MatMul(*sizes, dtype=pair, c_dtype=result, A=a, B=b)(RF, RF, RF)(level)
-    for memory in FRAGMENTS:
-        yield MatMul(*memory.fragment, dtype=float16, c_dtype=float32)(memory, memory, memory)(Warp)
-
-
-def products_of_warpgroups():
-    """Products of 128 threads, of factors in shared memory that may lie as the instruction wants."""
-    kinds = {float16: 16, bfloat16: 16, tf32: 8, float8_e4m3: 32, float8_e5m2: 32, int8: 32}
-    pairs = [(one, one) for one in kinds] + list(itertools.permutations(EIGHT_BITS))
-    for sizes, pair, result in itertools.product(((64, 8), (8, 64)), pairs, (float32, float16, int32)):
-        yield product_of_warpgroup(*sizes, kinds[pair[0]], pair, result)
-        yield product_of_warpgroup(*sizes, kinds[pair[0]], pair, result, held="A" if sizes[0] == 64 else "B")
-
-
-def product_of_warpgroup(m, n, k, pair, result, free=True, held=""):
-    """A product whose factors lie in shared memory, nobody said how if they are `free`, or one of them in registers."""
-    shapes = {"A": ((m, k), pair[0], RowMajor), "B": ((k, n), pair[1], ColMajor)}
-    factors = [
-        Tensor(name, shape, dtype, RF if name == held else SH, order, free=free and name != held)
-        for name, (shape, dtype, order) in shapes.items()
-    ]
-    return MatMul.on(Warpgroup, *map(whole_view, (*factors, Tensor("C", (m, n), result, RF, ColMajor))))
-
-
-def copies_of_lanes():
-    """Copies and inits of several lanes, small tiles first."""
-    tiles = ((8, 8), (8, 16), (16, 8), (8, 32), (32, 8), (16, 16))
-    for sizes, src, dst in itertools.product(tiles, (RowMajor, ColMajor), (RowMajor, ColMajor)):
-        for memories in ((SH, RF), (RF, SH), (RF, RF), (GL, RF)):
-            yield Move(*sizes, dtype=float16, src=src, dst=dst)(*memories)(Warp)
-    yield Init(16, 8)(RF)(Warp)
-    yield AtomicAdd(16, 8)(RF, GL)(Warp)
-    for memory in FRAGMENTS:
-        m, n, _ = memory.fragment
-        yield Move(m, n)(SH, memory)(Warp)
-        yield Move(m, n, dtype=float16)(SH, memory)(Warp)
-        yield Move(m, n)(memory, SH)(Warp)
-        yield Init(m, n)(memory)(Warp)
-
-
-def copies_of_engines():
-    """Copies of whole tiles between global and shared memory, there in swizzled chunks, or as the instruction likes."""
-    inside = Tensor("inside", (64, 64), float16, SH, RowMajor, swizzle=swizzle_of(128, 2))
-    outside = whole_view(Tensor("outside", (64, 64), float16, GL, RowMajor))
-    yield Move.on(Block, outside, whole_view(inside))
-    for level in (Warpgroup, Warp):
-        yield Move.on(level, whole_view(attrs.evolve(inside, swizzle=None, free=True)), outside)
-
-
-def copies_of_warpgroups():
-    """Accumulators to shared memory, rounded; and factors from there to registers."""
-    for sizes, dst in itertools.product(((64, 16), (16, 64)), (RowMajor, ColMajor)):
-        yield Move(*sizes, dst_dtype=float16, dst=dst)(RF, SH)(Warpgroup)
-        yield Move(*sizes, dtype=float16, src=dst)(SH, RF)(Warpgroup)
-
-
-@functools.cache
-def all_candidates():
-    stated = (spec for module in extensions(executable) for spec in getattr(module, "EXAMPLES", ()))
-    return (
-        *candidates(),
-        *products_of_lanes(),
-        *products_of_warpgroups(),
-        *copies_of_lanes(),
-        *copies_of_engines(),
-        *copies_of_warpgroups(),
-        *stated,
-    )
-
-
-@functools.cache
-def own_spec(one):
-    """A spec that an instruction performs."""
-    context = functools.partial(own_context, one)
-    return next((spec for spec in all_candidates() if not one.mismatches(spec, SM_90A) and not one.fits(spec, context(spec))), None)
-
-
-def own_context(one, spec):
-    """The context in which it does: the main chain makes lanes hold what a lane instruction says, or an accumulator."""
-    maps = one.maps() if hasattr(one, "maps") else {}
-    operands = spec.operands.items() if spec.level.threads != 1 and maps else ()
-    held = {view.tensor.name: holding_of(maps[name], view, spec.level) for name, view in operands if view.memory == RF}
-    return attrs.evolve(context_of(spec), architecture=SM_90A, held=held)
-
-
-def holding_of(lane_map, view, level):
-    """What an instruction of lanes makes them hold of a view."""
-    access = lane_map.access(view, index_in(level), True, None)
-    return Holding.of(Exec(INSTRUCTIONS[0], Init.on(level, view), (access,), lane_maps=(lane_map,)), access, ())
 
 
 def on_a_problem(title, *sizes, memory=RF, level=Thread, dtype=float32):
@@ -519,7 +418,8 @@ class TestInstruction:
             elif target.capability >= max(needed, 80):
                 assert one.mismatches(own_spec(one), target) == ()
 
-    @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install fireiron[check])")
+    @pytest.mark.sampled(2)
+    @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install 'fireiron[check]')")
     def test_compiles(self, one):
         """NVRTC takes what it prints, warnings as errors."""
         target = "sm_90a" if isinstance(one, (fireiron.StMatrixWarpgroup, fireiron.LdMatrixWarpgroup)) else getattr(one, "only_on", "sm_90")
@@ -562,11 +462,11 @@ def performs_somewhere(module, spec):
 # ---------------------------------------------------------------------------------------------- the source
 
 ROOMS = (
-    ("places", "strategies", "_version", "folders", "found"),
+    ("places", "strategies", "_version", "folders", "found", "display"),
     ("errors",),
-    ("settings", "files"),
+    ("settings", "files", "operators"),
     ("values",),
-    ("spec", "specs", "stacks"),
+    ("spec", "specs", "stacks", "batches"),
     ("ir",),
     ("language", "decomp", "refine", "executable"),
     ("tasks",),
@@ -578,7 +478,9 @@ ROOMS = (
     ("measure", "inspect"),
     ("tune",),
     ("draw", "export", "matmul"),
-    ("attention", "function"),
+    ("attention", "function", "matmul_operator", "matmul_jax"),
+    ("pytorch",),
+    ("notebook",),
     ("cli",),
     ("__init__", "__main__"),
 )
@@ -590,16 +492,21 @@ APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export"
 """Rooms that stand in one row and know nothing of each other."""
 
 KNOTS = {
+    ("display", "notebook"): "values show themselves in notebooks",
     ("values.tensor", "values.notation"): "a tensor and a view are printed in the notation, which reads them",
     ("specs.verbs", "decomp"): "the verbs stand once for all that a chain starts from; what they append is defined above specs",
     ("specs.verbs", "language.strategy"): "a verb returns a strategy",
     ("specs.verbs", "language.misplaced"): "a refinement on what it does not refine is refused with the steps that have it",
+    ("specs.verbs", "language.offered"): "dir() lists what the steps say they are for",
     ("language.substrategy", "decomp"): "the default copy is made of a tile and done",
     ("language.substrategy", "refine"): "the default copy is dealt to threads",
     ("language.substrategy", "language.strategy"): "a strategy is an argument of load and epilog",
     ("language.strategy", "compiler"): "strategy.program() is the first arrow",
     ("language.strategy", "gpu.kernel"): "strategy.compile()",
     ("language.strategy", "language.store"): "strategy.to_json()",
+    ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
+    ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
+    ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
     ("tune.records.answer", "tune"): "best(..., tune=True)",
     ("draw.shapes", "draw"): "a picture writes itself in any form",
 }
@@ -790,20 +697,21 @@ def test_nothing_imports_what_it_does_not_declare():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "_version", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
+    "decomp", "refine", "executable", "_version", "display", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
-    "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
-    "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
+    "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",
+    "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
-    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.methods",
+    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.grid", "language.methods",
     "language.numerals", "ir.awaited",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "draw", "export", "function", "matmul", "stacks", "tune",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "draw", "export", "function",
+    "matmul", "operators", "stacks", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 
 WITH_ALL_NAMES = AT_IMPORT | {
-    "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
+    "files", "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
     "tune.records.answer", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
     "tune.records.rules", "tune.records.words", "measure", "measure.sweeps",
 }  # fmt: skip
@@ -832,7 +740,7 @@ def test_import_is_quick(statement, expected):
 def test_type_checkers_see_the_public_names():
     """`fireiron/__init__.pyi` stands beside an `__init__` that finds its names."""
     assert public_names.STUB.read_text() == public_names.text(), "a public name came or went: run `make names`"
-    assert public_names.VERBS.read_text() == public_names.verbs(), "a verb that is found came or went: run `make names`"
+    assert offered.STUB.read_text() == offered.text(), "a verb that is found came or went: run `make names`"
 
 
 def test_names_that_are_loaded_when_used():
@@ -932,7 +840,7 @@ def test_the_import_check_finds_imports():
 CATCH_ALL = {
     "errors.py": "the repr of a value that is somebody else's may raise anything",
     "language.store.converter.py": "cattrs wraps whatever a hook raises",
-    "language.library.py": "a user's file may raise anything",
+    "language.loading.py": "a user's file may raise anything",
     "tune.child.py": "what a candidate raises is its result",
 }
 """Files that may catch every exception, each with its reason."""

@@ -310,6 +310,7 @@ class TestWhatIsAccepted:
             predict(small(), "T4")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_strategy_on_every_architecture(name):
     """Finite and positive wherever the strategy is legal at all; a refusal is one of lowering, never of this model."""
@@ -513,7 +514,9 @@ def test_large_squares_are_limited_by_tensor_cores(size):
 
 
 def test_small_and_skinny_products_are_not():
-    assert predict(hopper_kernel(256, 256, 256, bm=64, bn=16, wm=64, wn=16, chunk=16, bk=128), "H200").bottleneck == "latency of copies"
+    small = predict(hopper_kernel(256, 256, 256, bm=64, bn=16, wm=64, wn=16, chunk=16, bk=128), "H200")
+    inside = {name: value for name, value in small.parts.items() if name not in ("launch", "tail (waves)")}
+    assert small.bottleneck == "launch" and max(inside, key=lambda name: inside[name]) == "latency of copies"
     skinny = hopper_kernel(16, 4096, 4096, bm=16, bn=64, wm=16, wn=64, rows=16, chunk=64, stages=16)
     assert predict(skinny, "H200").bottleneck == "DRAM"
 

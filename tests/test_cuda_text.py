@@ -13,6 +13,8 @@ from problems import NAMES, library, target_of
 from fireiron import *
 from fireiron import ir
 from fireiron.cuda import emit, literal
+from fireiron.cuda.addresses import _plain
+from fireiron.cuda.expressions import expression
 from fireiron.cuda.lines import comment, lines_of
 from fireiron.executable.thread_move import MOVE
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -34,6 +36,7 @@ def printed(name):
             continue  # a target without the instructions, or an array too large for a thread
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_kernels_read_well(name):
     texts = list(printed(name))
@@ -139,6 +142,7 @@ def test_a_loop_of_one_turn_leaves_nothing():
 
 def test_no_number_is_made_of_its_bits():
     short = {-1.0000000150474662e30: "-1e30f", 9.999999747378752e-06: "1e-05f", 0.1: "0.1f", 16777217: "16777217.0f", 1 / 3: "0.33333334f"}
+    short |= {1e-50: "1e-50f", 1.5e300: "1.5e300f"}  # what no float is stays what was asked for: the compiler rounds it
     assert {number: literal(number, float32) for number in short} == short and literal(1 / 3, float64) == "0.3333333333333333"
     assert literal(float("inf"), float32) == "__int_as_float(0x7f800000)"
     assert literal(float("-inf"), float64) == "static_cast<double>(__int_as_float(0xff800000))"
@@ -169,7 +173,7 @@ def test_a_micro_kernel_on_partial_sums_compiles():
 
 def test_blocks_and_conditions():
     items = [If(("a < b", "c"), ("x = 1;",)), Braces("for (;;)", ("f();", "g();"), "#pragma unroll"), Noted("h();", "why \\")]
-    assert lines_of(items, 1) == [
+    assert [line.text for line in lines_of(items, 1)] == [
         "  if (a < b && c)", "    x = 1;", "#pragma unroll", "  for (;;) {", "    f();", "    g();", "  }", "  h();  // why \\ .",
     ]  # fmt: skip
 
@@ -211,10 +215,10 @@ def test_comments_keep_their_words():
 def test_remarks_are_kept_where_they_fit_and_filled_anew_where_not():
     """A paragraph that somebody wrote stays one: no line of it is broken alone."""
     short = ("// One line.", "//", "// Another \\")
-    assert lines_of([Remark(short)], 1) == ["  // One line.", "  //", "  // Another \\ ."]
+    assert [line.text for line in lines_of([Remark(short)], 1)] == ["  // One line.", "  //", "  // Another \\ ."]
     words = [f"word{number}" for number in range(40)]
     wide = (f"// {' '.join(words[:18])}", f"// {' '.join(words[18:20])}", "//", f"// {' '.join(words[20:])}")
-    found = lines_of([Remark(wide)], 3)
+    found = [line.text for line in lines_of([Remark(wide)], 3)]
     assert all(line.startswith("      //") and len(line) <= 120 for line in found)
     texts = [line.strip()[2:].strip() for line in found]
     gap = texts.index("")
@@ -243,3 +247,28 @@ def test_conditions_stand_around_a_loop_only_where_it_does_not_change_them():
     copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), *sides, active=both)
     text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(4), (copy,)),))))
     assert text.index("< 7") < text.index("for (") < text.index("step < 3")
+
+
+def test_numbers_that_an_int_holds_have_no_suffix():
+    texts = {2**31 - 1: "2147483647", 2**31: "2147483648LL", -(2**31 - 1): "-2147483647", -(2**31): "-2147483648LL"}
+    assert {number: expression(as_expr(number)) for number in texts} == texts
+
+
+def test_what_would_say_no_more_than_itself_has_no_name():
+    """A step of one variable; nothing with an offset, of two variables, or of what is computed."""
+    i, j = Var("i", 0, 99), Var("j", 0, 99)
+    assert all(map(_plain, (i, as_expr(4), i * 4)))
+    assert not any(map(_plain, (i + 1, i * 4 + 1, i + j, i * j, i * 4 + j, (i // 3) * 4, i // 3)))
+
+
+def test_dynamic_shared_memory_is_aligned_to_16_bytes_at_least():
+    """Also where no buffer in it is read or written by vectors."""
+    chain = (
+        MatMul.tile(128, 128)
+        .to(Block)
+        .split(64)
+        .load(A, SH, Move.tile(1, 1).to(Thread).done())
+        .load(B, SH, Move.tile(1, 1).to(Thread).done())
+    )
+    text = chain.tile(8, 8).to(Thread).split(1).tile(1, 1).done()(MatMul(128, 128, 65)(GL, GL, GL)(Kernel)).program("sm_80").cuda
+    assert "extern __shared__ __align__(16) unsigned char smem[];" in text

@@ -3,6 +3,7 @@
 The reference is the same strategy with the dealing written out, as in the paper's Listings 1 and 2, where `_` stands for it.
 """
 
+import random
 import re
 
 import attrs
@@ -12,6 +13,7 @@ import pytest
 from fireiron import *
 from fireiron.ir import Hole, execs
 from fireiron.language.dividing import divide, loop_over
+from fireiron.language.substrategy import divisors
 from fireiron.lower.distribute import holdings
 from fireiron.sim import simulate
 
@@ -281,3 +283,64 @@ def test_a_store_that_cannot_follow_is_refused_by_the_enumeration():
     other = Move.tile(32, 32).to(Warp).tile(4, 8).to(Thread).tile(1, 1).done()
     chain = in_registers(block(None, other).tile(32, 32).to(Warp).tile(8, 4).to(Thread))
     refused(chain, "deals elements to threads otherwise", MatMul(64, 64, 8)(GL, GL, GL)(Kernel))
+
+
+# ---------------------------------------------------------------------------------------------- drawn nests of tiles
+
+
+def strided(draw, sizes, whole):
+    """Tiles of elements that do not lie side by side: chunks as far apart as there are tiles."""
+    chunks = [draw.choice(divisors(size)) for size in sizes]
+    return Strided(*((chunk, chunk * total // size) for chunk, total, size in zip(chunks, whole, sizes, strict=True)))
+
+
+def nested(seed):
+    """A product with `epilog(RF)` somewhere above drawn tiles: for warps, lanes, quad pairs, threads and nobody, with splits between."""
+    draw = random.Random(seed)
+    sizes = list(draw.choice(((8, 16), (16, 8), (16, 32), (32, 32), (48, 24))))
+    chain, splits, placed = MatMul.tile(*sizes).to(Block), [8, 4, 2, 1], draw.random() < 0.6
+
+    def split(chain):
+        return chain.split(splits.pop(0)) if splits and draw.random() < 0.4 else chain
+
+    chain = split(chain.epilog(RF)) if placed else chain
+    if placed and splits[0] != 8 and draw.random() < 0.5:
+        chain = chain.load(A, SH, COPY).load(B, SH, COPY)
+    for level, most in draw.choice(
+        (((Thread, 64),), ((Warp, 4), (Lane, 32)), ((Warp, 4), (Thread, 32)), ((Warp, 4), (QuadPair, 4), (Thread, 8)))
+    ):
+        for to in ((None, 64), (level, most)) if draw.random() < 0.4 else ((level, most),):
+            legal = [(m, n) for m in divisors(sizes[0]) for n in divisors(sizes[1]) if sizes[0] // m * (sizes[1] // n) <= to[1]]
+            whole, sizes = sizes, list(draw.choice(legal))
+            tile = chain.tile(strided(draw, sizes, whole)) if to[0] in (Lane, Thread) and draw.random() < 0.5 else chain.tile(*sizes)
+            tile = tile if to[0] is None else tile.to(to[0])
+            tile = tile.layout(draw.choice((RowMajor, ColMajor))) if to[0] and draw.random() < 0.5 else tile
+            chain = tile.unroll() if draw.random() < 0.3 else tile
+        if placed:
+            chain = split(chain)
+        elif draw.random() < 0.4 or level in (Lane, Thread):
+            chain, placed = chain.epilog(RF), True
+    if splits:
+        chain = chain.split(1)
+    for operand in (A, B):
+        chain = chain.load(operand, RF, Move.done()) if draw.random() < 0.5 else chain
+    orders = {name: draw.choice((RowMajor, ColMajor)) for name in "ABC"}
+    M, N = draw.choice((40, 48)), draw.choice((33, 64))
+    return chain.tile(1, 1).done(), MatMul(M, N, draw.choice((7, 8)), **orders)(GL, GL, GL)(Kernel)
+
+
+def follows_any_nest(seed):
+    strategy, spec = nested(seed)
+    found, wanted = results(strategy(spec).program("sm_80"), spec)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_nests_are_followed(seed):
+    follows_any_nest(seed)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("seed", range(8, 300))
+def test_drawn_nests_are_followed_at_length(seed):
+    follows_any_nest(seed)

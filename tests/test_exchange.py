@@ -79,6 +79,7 @@ BY_BLOCK = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 256).to(W
 SEVERAL = Reduction.tile(8).to(Block).tile(4).to(Warp).load(Move.src, RF, Move.tile(1, 16).to(Lane).tile(1, 4).done()).done()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", ["sum", "max", "min"])
 def test_rows(by, tmp_path):
     """A row for each warp, several warps for two rows, several rows for a warp: rows lie across lanes, and the user writes no shuffle."""

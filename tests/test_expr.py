@@ -61,7 +61,7 @@ from fireiron.values.expr import (
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20240229
-DRAWS = 10_000
+DRAWS = 4_000
 POINTS, SAMPLE = 4096, 500
 LARGEST = 2**50
 """Magnitude up to which NumPy's 64 bits hold every intermediate value, distributed or not."""
@@ -132,12 +132,12 @@ def domain(rng, variables):
     """All points, or a sample with the corners."""
     values = [every_value(var) for var in variables]
     if math.prod(map(len, values)) <= POINTS:
-        rows = list(itertools.product(*values))
-    else:
-        corners = list(itertools.product(*((one[0], one[-1]) for one in values)))
-        rows = corners + [tuple(rng.choice(one) for one in values) for _ in range(SAMPLE - len(corners))]
-    table = np.array(rows, dtype=np.int64)
-    return {var.name: table[:, column] for column, var in enumerate(variables)}
+        columns = np.meshgrid(*(np.arange(one.start, one.stop, one.step) for one in values), indexing="ij")
+        return {var.name: column.ravel() for var, column in zip(variables, columns)}
+    corners = np.array(list(itertools.product(*((one[0], one[-1]) for one in values))), dtype=np.int64)
+    generator = np.random.default_rng(rng.getrandbits(64))
+    inner = [one.start + one.step * generator.integers(0, len(one), SAMPLE - len(corners)) for one in values]
+    return {var.name: np.concatenate([corners[:, column], inner[column]]) for column, var in enumerate(variables)}
 
 
 def shown(operand):
@@ -533,6 +533,7 @@ def test_the_right_engine_passes_as_a_copy():
     assert found(mutant("none", '"""An integer."""', '"""An integer!"""'), 300) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_simplifications_are_found(name):
     hit = found(mutant(name, *WRONG[name]), 4000)
@@ -843,3 +844,12 @@ def test_building_is_little_work():
         getattr(function, "cache_clear", int)()
     cold, warm = python_calls(build), python_calls(build)
     assert warm < 100 and cold < 550, (warm, cold)
+
+
+def test_quotients_of_what_is_never_positive_are_those_of_what_is_not_negative():
+    """Rounded up as people write it, and as it can be printed: C++ rounds toward zero."""
+    n = Var("n", 1, 5000)
+    assert -(-n // 512) == ceildiv(n, 512) and (-n) // 512 == -ceildiv(n, 512)
+    for value, by in ((-n, 512), (-n, 1), (3 - n * 4, 6), (-n * 6, 4), (-(n // 3), 5), (-n - 7, 10)):
+        made = as_expr(value) // by
+        assert all(made.evaluate({"n": one}) == as_expr(value).evaluate({"n": one}) // by for one in (*range(1, 40), 511, 512, 513, 5000))

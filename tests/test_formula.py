@@ -93,6 +93,12 @@ def test_a_formula_says_its_operands_and_dimensions() -> None:
     assert formula("d[b,m] = sum(n, k, X[n,m,k,b])").dims == ("b", "m", "n", "k")
 
 
+def test_a_number_in_the_place_of_a_condition_is_that_it_is_not_zero() -> None:
+    assert str(formula("C[m] = where(keep[m], A[m], 0)")) == "C[m] = where(keep[m] != 0, A[m], 0)"
+    one = formula("C[m] = where(((A[m]) + 1) * 2 > B[m] and (x or (y < 1)), 1, 0)")
+    assert str(one) == "C[m] = where((A[m] + 1) * 2 > B[m] and (x != 0 or y < 1), 1, 0)"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -101,7 +107,7 @@ def test_a_formula_says_its_operands_and_dimensions() -> None:
         ("C[m", "'C \\[ m', \\] is wanted"),
         ("C[m]=", "a value is wanted"),
         ("C[m] == A[m]", "'==' stands behind"),
-        ("C[m] = where(A[m], 1, 2)", "< or <= or > or >= or == or != is wanted"),
+        ("C[m] = where(A[m] 1, 2)", "< or <= or > or >= or == or != is wanted"),
         ("C[m] = A[k]", "k of A\\[k\\] is neither in the result nor reduced"),
         ("C[m] = A[m] B[m]", "'B' stands behind 'C \\[ m \\] = A \\[ m \\]', its end is wanted"),
         ("C[m] = A[m.x]", "'.' stands"),

@@ -18,7 +18,7 @@ torch, Tensor = test_attention.torch, test_attention.Tensor
 def fresh(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_PINNED", raising=False)
-    function_module._registered.cache_clear()
+    function_module.register_operator.cache_clear()
 
 
 def random(*shape):
@@ -86,7 +86,7 @@ def test_operator(torch, monkeypatch):
     monkeypatch.setattr(function_module, "gpu_name", lambda device: "NVIDIA H200")
     found, arrays = fireiron.function("gemm_row_sum"), (Tensor((8, 64)), Tensor((64, 64)))
     torch.compiling, operator = True, torch.ops.fireiron
-    function_module._registered()
+    function_module.register_operator()
     one = torch.registered["fireiron::function"]
     operator.function = one.fake
     product, sums = found(*arrays)

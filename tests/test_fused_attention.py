@@ -238,6 +238,7 @@ def spills(strategy, spec, target):
     return report.spill_stores + report.spill_loads + report.stack_frame
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed")
 @pytest.mark.parametrize(("form", "d", "target"), list(compiled_forms()))
 def test_no_spills(form, d, target):

@@ -94,6 +94,7 @@ def in_short(name, kind):
     return name not in ALIKE or ALIKE.index(name) % len(TEXTS) == list(TEXTS).index(kind)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [pytest.param(name, kind, marks=() if in_short(name, kind) else pytest.mark.night) for name in ALL for kind in TEXTS],
@@ -103,6 +104,7 @@ def test_every_strategy(name, kind):
     agrees(of(name, text), TARGETS.get(name))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["hopper", "hopper_small", "hmma_ampere", "gemm_tt"])
 @pytest.mark.parametrize("order", [RowMajor, ColMajor], ids=["NN", "NT"])
 def test_storage_of_b_and_operands(name, order):
@@ -136,6 +138,7 @@ def test_sums_stay_in_the_type_of_the_plain_product():
 # ---------------------------------------------------------------------------------------------- sums of rows and columns
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -148,6 +151,7 @@ def test_sums_of_rows_and_columns(name):
     assert program.cuda.count("atomicAdd(") == 2 and program.ir.zeroed == ("y", "z")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["hmma_ampere", "small", "wmma_simple"])
 @pytest.mark.parametrize(
     "text",

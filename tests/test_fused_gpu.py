@@ -24,7 +24,7 @@ from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
 ]
 
 FIXED = {"scale": 1.5, "eps": 1e-5, **NUMBERS}

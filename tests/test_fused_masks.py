@@ -278,4 +278,4 @@ def test_turns_are_counted():
     assert 0.5 < masked_one.flops / whole.flops < 0.65 and 0.45 < masked_one.useful / whole.useful < 0.55
     said = "loop over n: a block takes 1 to 4 of 4 turns, 2.5 on average (62%)"
     assert said in str(masked_one) and said in text(explain(strategies[0], "sm_90")) and "turns" not in str(whole)
-    assert "Those of block 0" in re.sub(r"</text>\s*<text[^>]*>", " ", str(timeline(strategies[0].program("sm_90"))))
+    assert "Those of block 0" in re.sub(r"</text>\s*<text[^>]*>", " ", timeline(strategies[0].program("sm_90")).svg)

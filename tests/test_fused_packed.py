@@ -280,7 +280,7 @@ def test_approximations_that_are_none(value, dtype, target, wrong):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])")
+@pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')")
 @pytest.mark.parametrize("name", CASES)
 def test_on_a_gpu(name):
     """The bits of half arithmetic, step by step."""

@@ -104,6 +104,7 @@ def problems_of(kernel, *kinds):
 # ---------------------------------------------------------------------------------------------- what they compute
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "sizes", "values"), CASES, ids=lambda one: one if isinstance(one, str) else None)
 def test_simulated(name, sizes, values):
     """In step, and with warps in random order; no finding."""
@@ -174,7 +175,8 @@ def test_groups_of_rows(sizes):
 # ---------------------------------------------------------------------------------------------- what they print
 
 
-@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+@pytest.mark.sampled(2)
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", KINDS)
 def test_nothing_spills(name, target):
@@ -183,7 +185,7 @@ def test_nothing_spills(name, target):
     assert report.spill_stores == report.spill_loads == report.stack_frame == 0
 
 
-@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("name", ["dual", "gated", "gemm_row_sum"])
 def test_nothing_spills_where_sizes_are_not_known(name):
     """With the values that the library states; with the next step's fragments in registers, too, two of them spill for sm_80."""

@@ -18,7 +18,8 @@ from fireiron.check import safety
 from fireiron.decomp import steps
 from fireiron.errors import FireironError
 from fireiron.language.store import dumps, loads
-from fireiron.measure.data import PER_ELEMENT, drawn, tolerance_of
+from fireiron.measure.data import all_sizes, drawn, referred
+from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
 from fireiron.values.expr import TRUE
 
@@ -31,20 +32,8 @@ PRINTED = 10 * SCALE
 
 def wrong(one, got, arrays):
     """What differs from the reference by more than the steps may give."""
-    spec = one.bound
-    right = spec.reference(*arrays.values())
-    right = right if isinstance(right, tuple) else (right,)
-    found = []
-    for name, value in zip(spec.outputs, right, strict=True):
-        have, want = got[name].astype(np.float64), value.astype(np.float64)
-        bound, finite = PER_ELEMENT * tolerance_of(spec, one.symbols, output=name), want[np.isfinite(want)]
-        mean = np.sqrt((finite**2).mean()) if finite.size else 0.0
-        with np.errstate(invalid="ignore"):
-            near = np.isclose(have, want, rtol=bound, atol=bound * mean, equal_nan=True)
-        if not near.all():
-            at = tuple(np.argwhere(~near)[0])
-            found.append(f"{name}{list(map(int, at))} is {have[at]}, {want[at]} expected; {(~near).sum()} of {near.size}")
-    return found
+    right = referred(one.bound, *arrays.values())
+    return differing(one.bound, all_sizes(one.bound, one.symbols), got, arrays, right)
 
 
 def inputs(one, seed):

@@ -208,6 +208,7 @@ strategy = rows.tile(m=4).to(Block).split(n=32).load("X", RF, Move.tile(4, 32).t
 def test_wrong_sizes_on_the_command_line(command):
     for arguments, message in (
         (("-s", "p=3"), "has no size p"),
+        (("-s", "i=64", "-s", "I=64"), "the size i is named twice, once as I"),
         (("-s", "m"), "is no DIMENSION=SIZE"),
         (("-s", "m=0"), "is no size"),
         (("--layouts", "NT"), "takes no A"),

@@ -146,7 +146,7 @@ def test_strategies_for_products_are_for_definitions_around_them():
         dual.tile(m=64, n=64).to(Block).then(MatMul.tile(8, 8).to(Thread))
 
 
-@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 def test_a_temporary_that_nobody_reads_compiles():
     """Warnings of the compiler are refused, and it would warn of one."""
     made = Fused(name="loose", dims="m n", operands={"X": "m n", "Y": "m n"}, each={"t": "t[m,n] = X[m,n] * 2", "y": "Y[m,n] = X[m,n] + 1"})

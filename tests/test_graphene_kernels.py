@@ -16,7 +16,7 @@ from fireiron.sim import simulate
 from fireiron.spec import Kind
 from fireiron.values.expr import Const
 
-needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 
 ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
 
@@ -83,8 +83,8 @@ def test_tiles_do_not_ask_for_the_layout(name, orders):
     trees = [strategy(MatMul(70, 60, 24, **given)(GL, GL, GL)(Kernel)).program("sm_80").tree for given in ({}, {"A": a, "B": b})]
     views = [[view.numerals for node in tree.nodes() for view in node.spec.operands.values()] for tree in trees]
     assert views[0] == views[1] and len(views[0]) > 10
-    texts = {str(node.spec) for node in trees[0].nodes()}
-    assert texts == {str(node.spec) for node in trees[1].nodes()}
+    texts = {node.spec.notation for node in trees[0].nodes()}
+    assert texts == {node.spec.notation for node in trees[1].nodes()}
 
 
 def test_partial_tiles_are_predicated():

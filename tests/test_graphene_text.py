@@ -19,7 +19,7 @@ from fireiron.ir import SyncPoint, execs, statements
 from fireiron.language.library import bind, find, names
 from fireiron.sim import simulate
 
-needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 
 # ------------------------------------------------------------------------------------------------------------ printed and read back
 
@@ -36,6 +36,7 @@ def read_back(program):
 TARGETS = {"hmma_volta": ("sm_70",), "hmma_turing": ("sm_75",), "hmma_ampere": ("sm_80", "sm_90"), "naive": ("sm_70",)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "target"), [(name, one) for name in names() for one in TARGETS.get(name, (None,))])
 def test_the_library_is_read_back(name, target):
     read_back(bind(find(name)).program(target))

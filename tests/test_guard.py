@@ -56,6 +56,15 @@ def simulated(kernel, rows, columns):
 OVERHANGING = [(8, 16, ()), (5, 16, (0,)), (8, 12, (1,)), (5, 8, (0, 1))]
 
 
+def test_what_lanes_do_together_is_left_as_it_is():
+    """No access belongs to one thread, so its bounds are no condition of a thread."""
+    alone = only(moved(5, 16, 4))
+    together = attrs.evolve(alone, spec=Move(1, 4)(GL, GL)(Warp))
+    both = attrs.evolve(moved(5, 16, 4), body=(alone, together))
+    first, second = guard(both).body
+    assert together.collective and second == together and first.guard != TRUE
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "over", "wide"),
     [*((*one, wide) for one in OVERHANGING for wide in (False, True)), (8, 9, (1,), False), (5, 10, (0, 1), False)],

@@ -22,6 +22,7 @@ def require_right(strategy, spec, sizes=None, seed=1):
     return program
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_tiles(tile):
     """Every tile that the library takes by itself, at a size that it does not divide."""

@@ -19,10 +19,11 @@ from test_fused_attention import inputs, softmax
 from fireiron import *
 from fireiron.errors import DecompositionError, SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import Acquire, Completion, For, Roles, execs, rewritten
+from fireiron.ir import Acquire, Completion, For, Roles, execs, rewritten, statements, substituted
 from fireiron.ir.awaited import awaited
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hopper, hopper_attention
+from fireiron.values.expr import ONE
 
 TARGET = "sm_90a"
 SMALL = {"bm": 64, "bn": 32}
@@ -40,7 +41,7 @@ def programs(m, n, d, values=None, options=None, delayed=False, **problem):
 def require_right(program, sizes=None, orders=(None, 1), ramp=False, **masks):
     """The kernel has no findings, and equals the softmax in step and with its warps in random order."""
     assert not errors(program.ir)
-    assert sizes is None or sizes["n"] > SMALL["bn"]
+    assert sizes is None or sizes.get("n", sizes["m"]) > SMALL["bn"]
     arrays = inputs(program.spec, sizes, ramp=ramp)
     expected, sums = softmax(*arrays.values(), **masks)
     for order in orders:
@@ -56,6 +57,7 @@ def instructions_of(program):
     return {statement.instruction.name for statement, _ in execs(program.ir.body)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sizes", "values", "options", "problem"),
     [
@@ -76,6 +78,7 @@ def test_simulated(sizes, values, options, problem):
     assert "TMA_STORE" in instructions_of(program)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sizes", "options", "problem"),
     [
@@ -227,6 +230,44 @@ def test_turns_that_are_counted_wrongly_are_found(dynamic):
         assert errors(attrs.evolve(program.ir, body=tuple(faulty if one is roles else one for one in program.ir.body))), (more, which)
 
 
+@pytest.mark.parametrize("dynamic", (False, True))
+def test_tiles_whose_lengths_are_known_at_run_time(dynamic):
+    """They are followed in all sequences: turns counted as if all tiles were as long are right where they are, and so are found."""
+    kernel = staying(sym("m"), dynamic=dynamic).ir
+    assert not errors(kernel) and errors(as_if_alike(kernel, 1))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("dynamic", (False, True))
+def test_lengths_known_at_run_time_are_right(dynamic):
+    program = staying(sym("m"), dynamic=dynamic)
+    for m in (40, 136):
+        require_right(program, {"m": m}, orders=(4,), causal=True)
+    for role in (0, 1):
+        faulty = as_if_alike(program.ir, role)
+        assert errors(faulty)
+        with pytest.raises(SimulationError, match="passes by parity alone|deadlock"):
+            simulate(faulty, inputs(program.spec, {"m": 264}), {"m": 264}, order=random.Random(1))
+    for more in (-1, 1, 2):
+        assert errors(attrs.evolve(program.ir, body=rewritten(program.ir.body, growing(more))))
+
+
+def as_if_alike(kernel, role):
+    """The kernel of which a role takes all tiles to have as many turns as the one that it is at."""
+    loop = [one for one in statements(kernel.body) if isinstance(one, For) and one.taken is not None][role]
+    alike = attrs.evolve(loop, taken=None, growth=ONE, body=substituted(loop.body, {loop.taken: loop.var * loop.growth}))
+    return attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: (alike,) if one is loop else (one,)))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("options", ({}, {"dynamic": True}))
+def test_one_block_has_all_tiles_at_sizes_known_at_run_time(options):
+    made = attention.definition(causal=bool(options))
+    strategy = hopper_attention.by_rows(made, blocks=1, **options).with_(**SMALL, chunk=16)
+    program = strategy(attention.spec(sym("m"), sym("n"), 16, made=made)).program(TARGET)
+    require_right(program, {"m": 136, "n": 64}, orders=(4,), **({"causal": True} if options else {}))
+
+
 def growing(more):
     """An edit: a loop that counts turns counts so many more."""
 
@@ -313,6 +354,7 @@ FORMS = (
     {"window": 256},
     {"score": "30 * tanh_approx(s / 30)"},
     {"score": "s - exp2(-(g + 1)) * (m - n)", "causal": True},
+    {"score": "s - exp2(-(g + 1)) * (m - n)"},
     {"lse": True},
 )
 
@@ -320,7 +362,7 @@ FORMS = (
 @pytest.mark.night
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("d", (64, 96, 128, 256))
-@pytest.mark.parametrize("options", FORMS, ids=lambda options: " ".join(options) or "plain")
+@pytest.mark.parametrize("options", FORMS, ids=lambda options: " ".join(map(str, options.values())) or "plain")
 def test_what_is_taken_first_does_not_spill(d, options):
     """Of each form that `fireiron.attention` knows, in halves and bfloat16."""
     made = hopper_attention.definition(**options)
@@ -377,6 +419,8 @@ def test_forms_are_strategies_of_the_file():
         (256, 512, True, "causal_dynamic"),
         (256, 4096, False, "strategy"),
         (64, 4096, True, "causal_in_turns"),
+        (64, sym("m"), True, "causal_dynamic_held"),
+        (256, sym("m"), True, "causal"),
     ):
         made = hopper_attention.definition(causal=causal)
         assert hopper_attention.fastest(hopper_attention.spec(m, m, d, made=made)) == wanted

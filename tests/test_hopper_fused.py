@@ -17,6 +17,7 @@ from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import Completion, execs
 from fireiron.sim import simulate
+from fireiron.strategies import gated
 
 TARGET = "sm_90a"
 FORMULA = {
@@ -112,3 +113,11 @@ def test_no_spills(name):
     program = made(name, (1024, 128, 20) if "mlp" in name else (4096, 4096, 4096), {}).program(TARGET)
     found = compile_cuda(program.cuda, TARGET).resources[program.name]
     assert not found.spill_stores and not found.spill_loads and not found.stack_frame
+
+
+def test_two_accumulators_stay_where_they_are_in_a_loop_that_may_be_unrolled():
+    """A compiler that moved zeros of the second behind the first product would wait for it: ptxas says so, which fails the launch."""
+    kernel = gated.hopper(gated.spec(256, 128, 128)).program("sm_90a")
+    assert "hold(g);\n    hold(u);\n    for (int k = 0; k < 2; ++k)" in kernel.cuda
+    if any(one.serves("sm_90a") for one in toolchains()):
+        assert "C75" not in compile_cuda(kernel.cuda, "sm_90a").log

@@ -13,7 +13,7 @@ from fireiron.strategies import hopper, hopper_skinny, hopper_small
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(launch.visible_arch() != "sm_90", reason="needs a GPU of compute capability 9.0"),
-    pytest.mark.skipif(not launch.gpu_available(), reason="needs CuPy (pip install fireiron[cuda13])"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs CuPy (pip install 'fireiron[cuda13]')"),
 ]
 
 M, N, K = (sym(name, multiple_of=8) for name in "MNK")

@@ -86,7 +86,7 @@ def test_a_count_has_one_name(program):
 
 
 @pytest.mark.night
-@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("values", [{}, {"bm": 64, "producer": 32}, {"bn": 192}])
 def test_no_spills(values):
     program = hopper_ragged.strategy.with_(**values)(hopper_ragged.spec(4096, 1024, 1000, groups=64)).program(TARGET)
@@ -103,3 +103,42 @@ def test_printed_text_of_many_groups(tmp_path):
     host = HostProgram([Printed.of(program_of(100, groups=MANY)), Printed.of(test_ragged.program_of(100, groups=MANY))], tmp_path)
     for number in range(2):
         assert error_of(host.run(number, arrays, seed=number)["D"], expected) < 1e-3
+
+
+# ---------------------------------------------------------------------------------------------- clusters
+
+
+def clustered(*cluster):
+    """The strategy by clusters of blocks."""
+    made = hopper_ragged.grouped_ragged.definition.tile(m=64, n=32).to(Block).cluster(*cluster).split(g=1).skip()
+    product = (
+        MatMul.split(32).pipeline(2).specialize(32).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
+    )
+    stored = Move.tile(64, 32).to(Warpgroup).tile(64, 32).unroll().load(SRC, SH, Move.done()).converted().done()
+    return made.step("product", product).step("store", stored).done()(hopper_ragged.spec(140, 72, 40, groups=GROUPS)).program(TARGET)
+
+
+def test_clusters_along_columns():
+    """Their blocks have the same rows, so they take the same groups, and share the rows' loads."""
+    program = hopper_ragged.clustered.with_(**SMALL, stages=2)(hopper_ragged.spec(140, 72, 40, groups=GROUPS)).program(TARGET)
+    assert "multicast" in program.cuda
+    arrays, expected = arrays_of(OFFSETS["some empty"], 140)
+    assert error_of(simulate(program.ir, arrays, order=random.Random(3)).outputs["D"], expected) < 1e-3
+
+
+def test_clusters_along_rows_are_refused():
+    """Data say for each of their blocks which groups it takes: one would wait for loads that another does not share. By the pass, and without it."""
+    with pytest.raises(FireironError, match="data say for each which turns it takes"):
+        clustered(2, 1).ir  # noqa: B018
+    kernel = clustered(1, 2).lowered
+    rank = next(one.var for one in statements(kernel.body) if isinstance(one, ir.Let) and one.var.name == "rank_n")
+    rows = next(one.var for one in statements(kernel.body) if isinstance(one, ir.Let) and one.var.name == "block_m")
+
+    def of_rows(one):
+        seen = isinstance(one, ir.Let) and one.var.name == "seen"
+        return (attrs.evolve(one, value=one.value.substitute({rows: rows + rank})),) if seen else (one,)
+
+    faulty = attrs.evolve(kernel, body=rewritten(kernel.body, of_rows))
+    assert any("may differ between the blocks of a cluster" in one.message for one in safety(faulty))
+    with pytest.raises(FireironError, match="deadlock|is left in the middle|has not been"):
+        simulate(faulty, arrays_of(OFFSETS["some empty"], 140)[0])

@@ -20,7 +20,7 @@ from fireiron.ir.usage import pipelines, register_usage, shared_usage
 from fireiron.values.machine import as_architecture
 
 needs_nvrtc = pytest.mark.skipif(not any(chain.serves("sm_90") for chain in toolchain.toolchains()), reason="no NVRTC serves sm_90")
-needs_disassembler = pytest.mark.skipif(not disassembly.disassemblers(), reason="no nvdisasm (pip install fireiron[check])")
+needs_disassembler = pytest.mark.skipif(not disassembly.disassemblers(), reason="no nvdisasm (pip install 'fireiron[check]')")
 
 
 @pytest.fixture(autouse=True)

@@ -435,6 +435,16 @@ def test_overlap_is_checked_at_every_call(gpu):
     assert len(gpu.launches) == 2
 
 
+@pytest.mark.parametrize("starts", [(0, 128), (128, 0)])
+def test_an_output_that_begins_or_ends_inside_an_input_is_refused(gpu, starts):
+    kernel = compiled(library("naive").spec(8, 8, 8, **ROWS))
+    both, b = fake_gpu.memory(384), gpu.array((8, 8))
+    a, c = (gpu.cupy.ndarray((8, 8), "float32", both[start : start + 256]) for start in starts)
+    with pytest.raises(LaunchError, match="out overlaps A"):
+        kernel(a, b, out=c)
+    assert not gpu.launches
+
+
 def test_columns_of_one_matrix_do_not_overlap(gpu):
     wide = RowMajor(ld=24)
     kernel = compiled(library("naive").spec(8, 8, 8, A=wide, B=wide, C=wide))
@@ -567,6 +577,8 @@ def test_jax_inputs_are_waited_for_and_kept(gpu, jax, kernel):
 def test_jax_arrays_that_are_refused(gpu, jax, kernel):
     _, b, c = operands(gpu)
     with pytest.raises(LaunchError, match="A is traced by JAX"):
+        kernel.prepare(jax.core.Tracer(), b, out=c)
+    with pytest.raises(ArgumentError, match="out= in a call that JAX traces"):
         kernel(jax.core.Tracer(), b, out=c)
     with pytest.raises(LaunchError, match="A is a JAX array that is not in GPU memory"):
         kernel(jax.Array((20, 8), kind=1), b, out=c)
@@ -1223,7 +1235,7 @@ class DriverMissing(RuntimeError):
 def test_cupy_is_not_installed(monkeypatch):
     monkeypatch.setattr(launch.importlib, "import_module", lambda name: (_ for _ in ()).throw(ModuleNotFoundError("no", name="cupy")))
     text = missing(monkeypatch)
-    assert "CuPy, which is not installed" in text and "pip install fireiron[cuda13]" in text
+    assert "CuPy, which is not installed" in text and "pip install 'fireiron[cuda13]'" in text
 
 
 def test_cupy_cannot_be_imported(monkeypatch):

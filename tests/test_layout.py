@@ -192,6 +192,16 @@ def test_a_composition_whose_carries_cancel():
     assert [a(4 * i) for i in range(4)] == composition(a, Layout(4, 4)).offsets()
 
 
+def test_a_composition_that_crosses_two_modes_at_once():
+    """3 = (1, 1, 0) and 6 = (0, 1, 1) in the digits of the left layout: no run is whole, and yet all steps are alike."""
+    for a, stride in ((Layout((2, 2, 2), (1, 6, 8)), 7), (Layout((2, 2, 2), (0, 4, 4)), 4)):
+        assert composition(a, Layout(3, 3)) == Layout(3, stride) and [a(0), a(3), a(6)] == [0, stride, 2 * stride]
+    crossing = Layout((2, 2, 2, 2), (1, 6, 8, 16))
+    assert composition(crossing, Layout((3, 2), (3, 8))) == Layout((3, 2), (7, 16))
+    with pytest.raises(LayoutError):
+        composition(crossing, Layout(4, 3))
+
+
 def test_composition_by_mode():
     accepted = 0
     for rng in draws("by mode", 1000):

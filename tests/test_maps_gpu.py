@@ -14,7 +14,7 @@ from fireiron.gpu.toolchain import compile_cuda
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(launch.visible_arch() != "sm_90", reason="needs a GPU of compute capability 9.0"),
-    pytest.mark.skipif(not launch.gpu_available(), reason="needs CuPy (pip install fireiron[cuda13])"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs CuPy (pip install 'fireiron[cuda13]')"),
 ]
 
 

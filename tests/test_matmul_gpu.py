@@ -9,7 +9,7 @@ from fireiron.measure.data import tolerance_of
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
 ]
 
 SIZES = [(256, 256, 256), (33, 65, 17), (1, 1, 1), (1, 200, 99), (200, 1, 64), (1000, 1024, 96), (2048, 2048, 64)]
@@ -93,6 +93,16 @@ def test_slices_at_odd_addresses(dtype, stored):
 
 def test_large_default_at_an_odd_address():
     check(pytest.importorskip("cupy"), (2048, 2048, 128), "float16", ("odd row", "odd col", "odd row"))
+
+
+def test_more_dimensions():
+    """Vectors, and dimensions in front that are repeated or lie the other way round, into an output that is given."""
+    cupy = pytest.importorskip("cupy")
+    drawn = lambda *shape: cupy.asarray(np.random.default_rng(shape).integers(-2, 3, shape)).astype("float16")
+    a, b, out = drawn(3, 2, 40, 32).swapaxes(0, 1), drawn(3, 32, 24), cupy.zeros((2, 3, 40, 24), "float16")
+    assert matmul(a, b, out) is out
+    cupy.testing.assert_array_equal(out, cupy.matmul(a, b))
+    cupy.testing.assert_array_equal(matmul(a, b[0, :, 0]), cupy.matmul(a, b[0, :, 0]))
 
 
 def test_integers():

@@ -28,11 +28,12 @@ from fireiron.executable.movmatrix import MOVMATRIX
 from fireiron.executable.stmatrix import STMATRIX
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import execs
-from fireiron.specs.meaning import convert, multiplied
+from fireiron.specs.arithmetic import convert
+from fireiron.specs.meaning import multiplied
 
 np = pytest.importorskip("numpy")
 named = pytest.mark.parametrize("form", FORMS, ids=lambda one: one.name)
-needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 
 # ---------------------------------------------------------------------------------------------- the PTX ISA, as it is written there
 #
@@ -207,6 +208,7 @@ def test_targets():
 # ---------------------------------------------------------------------------------------------- simulated
 
 
+@pytest.mark.sampled(2)
 @named
 def test_products(form):
     generator = np.random.default_rng(3)
@@ -218,6 +220,7 @@ def test_products(form):
         assert np.array_equal(called(kernel, a, b), spec.reference(a, b))
 
 
+@pytest.mark.sampled(2)
 @named
 def test_probes(form):
     """Each element of A and of B comes out in its place; the same probes run on a GPU in test_probe_gpu.py."""
@@ -408,6 +411,7 @@ def test_random_data_through_ldmatrix_and_mma(layouts):
     assert np.array_equal(called(kernel, left, right), spec.reference(left, right))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("one", LDMATRIX, ids=lambda one: one.name)
 def test_every_ldmatrix(one):
     kernel = loaded_by(one).compile("sm_80")
@@ -480,6 +484,7 @@ def test_no_fragments_of_other_element_sizes():
 # ---------------------------------------------------------------------------------------------- compiled
 
 
+@pytest.mark.sampled(3)
 @needs_nvrtc
 @named
 def test_compiles(form):

@@ -52,6 +52,7 @@ def faults(program):
     return [found for dim, extent in pairs if (found := fault(dim, extent)) is not None]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", library.names())
 def test_the_law_holds_in_the_library(name):
     assert faults(library.bind(library.find(name)).program(target_of(name, "sm_80"))) == []

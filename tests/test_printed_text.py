@@ -4,10 +4,13 @@ The simulator reads the IR; this oracle reads what the printer made of it, with 
 with `fireiron.executable`. Faults planted in the text show that it finds them. FIREIRON_FUZZ multiplies draws and orders.
 """
 
+import ast
 import os
 import re
 import subprocess
+from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 from generator import draw as drawn_strategy
@@ -24,14 +27,17 @@ from instructions import (
     through,
     through_choices,
 )
-from printed_text import COMPILER, HostProgram, Printed, Refused, emulated, for_the_host
+from printed_text import COMPILER, EMULATED, HostProgram, Printed, Refused, emulated, for_the_host, map_words
 from problems import NAMES, integers, library, sizes_of_run_time, target_of
 from ringed import by_warps, halves
 from ringed import product as ring_product
 from test_random import problem, program_to_paste
 from test_rings import drawn as drawn_ring
 
+import fireiron
 from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check_boxes
 from fireiron.cuda.expressions import HILBERT
 from fireiron.values.expr import compiled
 from fireiron.values.expr.hilbert import place_on_curve
@@ -62,6 +68,7 @@ def agrees(host, number, spec, sizes, symbols=None, seed=0):
 # ---------------------------------------------------------------------------------------------- the library
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_library(name, tmp_path):
     """Every shipped strategy on two targets, at sizes that are no multiples of its tiles, known and not known to the compiler."""
@@ -167,6 +174,7 @@ def test_products_of_warpgroups(name, tmp_path):
     assert all(agrees(host, 0, program.spec, sizes, seed=seed) for seed in range(1 + SCALE))
 
 
+@pytest.mark.sampled(2)
 def test_forms_of_wgmma(tmp_path):
     """Each form, straight and swapped; the long tier in all orders that it reads."""
     programs = []
@@ -212,6 +220,7 @@ RINGS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RINGS)
 def test_rings(name, tmp_path):
     """Barriers with their phases, loads that land in any order, stores that read until they are waited for."""
@@ -382,7 +391,24 @@ WARPGROUP_FAULTS = {
     "the next step of k": (r"a_sh_address \+ (\w+) \* 32", r"a_sh_address + \1 * 64", "wrong"),
     "fields beyond their bits": (r"address & 0x3FFFF", "(address & 0x3FFFF) << 5", "wrong|lie outside"),
     "fences of registers": (r"\n +wgmma_fence\(\);", "", "no wgmma.fence before the first"),
-    "commits": (r"\n +wgmma_commit\(\);", "", "ends while products are under way"),
+    "commits": (r"\n +wgmma_commit\(\);", "", "a register of a product under way is touched"),
+    "waits": (r"\n +wgmma_wait<0>\(\);[^\n]*", "", "a register of a product under way is touched"),
+    "a register without a fence": (
+        r"(wgmma_fence\(\);\n)",
+        r"\1    asm volatile(\"\" : \"+f\"(c_rf[3]) :: \"memory\"); c_rf[3] += 0.0f;\n",
+        "a register was touched, with no wgmma.fence behind it",
+    ),
+    "the fence of the proxy": (r"\n +proxy_fence\(\);", "", "thread \\d+ wrote shared memory .* no fence.proxy.async"),
+    "the fence of the proxy in some threads": (
+        r"\n +proxy_fence\(\);",
+        "\\n    if (threadIdx.x != 77) proxy_fence();",
+        "thread 77 wrote shared memory .* no fence.proxy.async",
+    ),
+    "the fence of the proxy before the writes": (
+        r"(?s)(    // A to a_sh.*?)\n( +proxy_fence\(\);[^\n]*)",
+        r"\2\n\1",
+        "wrote shared memory .* no fence.proxy.async",
+    ),
     "some threads": (r"\n( +)wgmma_commit\(\);", r"\n\1if (threadIdx.x < 100) wgmma_commit();", " part: |deadlock"),
 }
 """Faults in the text of a product of warpgroups: what stands there, what is to stand there, and what becomes of the launch."""
@@ -413,6 +439,8 @@ RING_FAULTS = {
     "the coordinates of a box": (r"&A_map,\s+k \* 64", "&A_map, k * 32", "wrong"),
     "columns and rows": (r"&B_map,\s+([^;]*?),\s+k \* 64,", r"&B_map, k * 64, \1,", "wrong"),
     "the wait for stores": (r"tma_store_wait<0>\(\);", "", "ends while stores read its shared memory"),
+    "the fence of a store": (r"\n +proxy_fence\(\);", "", "TMA store in line .* no fence.proxy.async"),
+    "the wait for products": (r"\n +wgmma_wait<0>\(\);", "", "a register of a product under way is touched"),
     "the group of a store": (r"tma_store_commit\(\);", "", "ends while stores read its shared memory"),
 }
 """Faults in the text of a kernel with a producer."""
@@ -427,6 +455,39 @@ def test_faults_in_rings_are_found(name, tmp_path):
     # Loads that land early hide that nobody waits for them.
     required = any if name == "the wait for full stages" else all
     assert required(re.search(expected, one) for one in found), found
+
+
+def with_maps(kernel, name, **changed):
+    """The kernel with one of its tensor maps changed: what the launcher encodes."""
+
+    def change(one):
+        found = isinstance(one, ir.Exec) and one.tensor_map is not None and one.tensor_map.name == name
+        return (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, **changed)) if found else one,)
+
+    return attrs.evolve(kernel, body=ir.rewritten(kernel.body, change))
+
+
+@pytest.mark.parametrize("name", ["A_map", "C_map"])
+def test_tensor_maps_are_taken_as_the_launcher_encodes_them(name, tmp_path):
+    """A span, or a box, that the text does not count on: found here and by the static check, each from the numbers of the map."""
+    program = ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(halves(64, 128, 192)).program("sm_90a")
+    (box,) = {one.box for one in program.ir.maps if one.name == name}
+    assert box == (64, 64) and not check_boxes(Scene(program.ir))
+    for number, changed in enumerate(({"span": 16}, {"box": (32, 64)}, {"box": (64, 32)})):
+        kernel, folder = with_maps(program.ir, name, **changed), tmp_path / str(number)
+        folder.mkdir()
+        assert "right" not in outcomes(Printed(program.text, kernel), (64, 128, 192), folder, 2), changed
+        halved = changed == {"box": (64, 32)}  # which would be right, if the text were printed from it
+        assert bool(check_boxes(Scene(kernel))) is not halved, changed
+
+
+def test_the_encoder_is_given_what_the_arrays_are():
+    """Kind, sizes, strides, box, steps and modes of the driver's call, in words."""
+    words = map_words(
+        ir.TensorMap("A_map", "A", (1, 0), (64, 32), 128), ring_product()(halves(200, 72, 168)).program("sm_90a").ir.buffer("A"), {}
+    )
+    ones = sum(1 << 32 + 4 * place for place in range(2))
+    assert [*map(int, words.split())] == [6 | 2 << 8 | 3 << 16 | ones, 168, 200, 1, 1, 1, 336, 0, 0, 0, 64, 32, 1, 1, 1]
 
 
 def test_a_missing_wait_for_products_is_found(tmp_path):
@@ -462,3 +523,61 @@ def test_asm_becomes_a_call_that_stands_on_its_line():
 def test_asm_of_an_unknown_instruction_is_refused():
     with pytest.raises(Refused, match=r"no emulation .* wgmma.unknown"):
         emulated('"wgmma.unknown;" ::: "memory"')
+
+
+# ---------------------------------------------------------------------------------------------- all that is printed is emulated
+
+PTX = re.compile(
+    r"(?<![\w.%:/\[(])((?:add|atom|bar|barrier|clusterlaunchcontrol|cp|createpolicy|cvt|discard|div|elect|ex2|fence|fma|getctarank|griddepcontrol|"
+    r"isspacep|ld|ldmatrix|lg2|ldu|mad|mapa|max|mbarrier|membar|min|mma|mov|movmatrix|mul|multimem|nanosleep|neg|prefetch|prefetchu|rcp|red|redux|"
+    r"rsqrt|setmaxnreg|setp|shfl|sin|cos|sqrt|st|stmatrix|sub|tanh|tcgen05|tensormap|vote|wgmma|wmma)"
+    r"(?:\.(?:\{\}|[a-z0-9_:])+)+)"
+)
+"""An instruction of PTX with its modifiers, `{}` for what a value fills in."""
+
+FIELDS = {
+    "setp.ne.b32": "part of a product's text, which `Asm` reads as its predicate",
+    "mapa.shared::cluster.u32": "part of the arrival at another block, which `Asm` reads as one instruction",
+    "mbarrier.arrive.shared::cluster.b64": "the other part",
+}
+"""Instructions that stand inside others, and where they are emulated."""
+
+FILLED = (
+    "cp.async.{}.shared.global", "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes",
+    "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster",
+    "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group", "setmaxnreg.{}.sync.aligned.u32", "ldmatrix.sync.aligned.m8n8.x{}{}.shared.b16",
+    "ldmatrix.sync.aligned.m8n8.x4{}.shared.b16", "stmatrix.sync.aligned.m8n8.x{}{}.shared.b16", "stmatrix.sync.aligned.m8n8.x4{}.shared.b16",
+    "wgmma.mma_async.sync.aligned.{}.{}", "mma.sync.aligned.m16n8k{}.row.col.{}.{}.{}.{}", "mma.sync.aligned.m{}n8k{}.row.col.f64.f64.f64.f64",
+    "mma.sync.aligned.m{}n8k{}.row.col.s32.s8.s8.s32", "mma.sync.aligned.m16n8k{}.row.col.f32.tf32.tf32.f32",
+    "mma.sync.aligned.m8n8k4.{}.{}.{}.f16.f16.{}", "cvt.rn.{}.f32", "max.{}",
+)  # fmt: skip
+"""Those that values fill in: each of their forms is printed and run above."""
+
+
+WORDS = {"cp.async", "mma.h", "mma.sync", "mma.m16n8k16"}
+"""What messages and an include say."""
+
+
+def instructions_of_the_package():
+    """All of PTX that the sources of the package say, with `{}` for what is filled in; documents and comments left out."""
+    found = set()
+    for file in sorted(Path(fireiron.__file__).parent.rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if not PTX.search(text):
+            continue
+        tree = ast.parse(text)
+        said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said | inner:
+                found.update(PTX.findall(node.value))
+            elif isinstance(node, ast.JoinedStr):
+                found.update(PTX.findall("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)))
+    return found
+
+
+def test_each_instruction_of_the_package_is_emulated():
+    """A new mnemonic without an emulation fails here, and so does an emulation of what nobody prints."""
+    printed = instructions_of_the_package() - WORDS
+    whole = {one for one in printed if any(re.fullmatch(pattern, one) for pattern in EMULATED)}
+    assert printed - whole == {*FILLED, *FIELDS}, printed - whole ^ {*FILLED, *FIELDS}

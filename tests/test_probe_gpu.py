@@ -17,7 +17,7 @@ from fireiron.values.machine import as_architecture
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
 ]
 
 named = pytest.mark.parametrize("form", FORMS, ids=lambda one: one.name)

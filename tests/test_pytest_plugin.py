@@ -218,6 +218,25 @@ def test_no_gpu(suite, monkeypatch):
     result.stdout.fnmatch_lines(["*needs a CUDA GPU and CuPy*"])
 
 
+def test_sweeps_verify_in_the_simulator(suite, monkeypatch):
+    """Nothing is measured; an illegal combination is skipped; a wrong kernel fails."""
+    monkeypatch.setenv("GPU", "0")
+    text = SWEEP + (
+        "@fireiron.sweep({'mine': strategy}, [(64, 64, 16)], spec=spec, bm=(32, 36))\n"
+        "def test_all(case, gpu_benchmark):\n"
+        "    found = gpu_benchmark(case, against={'cublas': library})\n"
+        "    assert found.us is None and found.ratio is None and found.info == {'simulated': 'all 2 blocks'}\n"
+        "    assert found.kernel.program.architecture.name == 'sm_80'\n"
+        "def test_wrong(gpu_benchmark, monkeypatch):\n"
+        "    monkeypatch.setattr('fireiron.measure.simulated.simulated', lambda *_, **__: {'message': 'element (0, 0)'})\n"
+        "    gpu_benchmark(strategy, spec(64, 64, 16))\n"
+    )
+    result = suite(text, "--fireiron-simulate", "--fireiron-arch", "sm_80", "-rs")
+    result.assert_outcomes(passed=1, skipped=1, failed=1)
+    result.stdout.fnmatch_lines(["*WrongResultError: *element (0, 0)*"])
+    result.stdout.no_fnmatch_line("*benchmark: 1 tests*")
+
+
 def test_markers_of_others_are_left_alone(suite, monkeypatch):
     """A suite that does not use Fireiron has its own idea of `gpu`."""
     monkeypatch.setenv("GPU", "0")

@@ -91,7 +91,7 @@ def test_turns_of_other_rows_are_left_out(program):
     assert "const int begin_here = min(max(begin[g], 0), 140);" in program.cuda
 
 
-@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_no_spills(target):
     program = grouped_ragged.strategy(grouped_ragged.spec(*grouped_ragged.SIZES)).program(target)

@@ -140,6 +140,7 @@ def test_ranks_are_counted_and_named():
 # ---------------------------------------------------------------------------------------------- reductions
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", ["sum", "max", "min"])
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
 def test_reductions_along_the_last_dimension(by, dtype, tmp_path):
@@ -297,6 +298,7 @@ def test_unary_functions(dtype, tmp_path):
     compiles([strategy.program("sm_90") for strategy, _, _ in cases])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sign", ["+", "-", "*", "/", "max", "min"])
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
 def test_binary_signs(sign, dtype, tmp_path):

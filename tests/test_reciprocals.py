@@ -117,7 +117,7 @@ def test_addresses_of_products_are_those_of_a_warp(stages):
     assert "k_stage_of_warp" not in producer and "_of_warp" not in printed(hopper.spec(4096, 4096, 4096), stages=stages, chunk=64).cuda
 
 
-@pytest.mark.skipif(not disassemblers() or not toolchains(), reason="no NVRTC, or no disassembler (pip install fireiron[check])")
+@pytest.mark.skipif(not disassemblers() or not toolchains(), reason="no NVRTC, or no disassembler (pip install 'fireiron[check]')")
 def test_addresses_of_products_stay_in_registers_of_the_warp():
     """The machine code of a turn brings at most two words to the registers of a warp (R2UR), not four for each of its products."""
     program = printed(hopper.spec(*SIZES))

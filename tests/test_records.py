@@ -874,10 +874,20 @@ def test_shipped_records_are_whole(monkeypatch):
     """What comes with the library loads, each measured once, in the order of `text`, and none is outdated."""
     monkeypatch.undo()
     shipped = Records.shipped()
+    assert shipped == Records.load(*collection._shipped()), "they are read without checks"
     assert shipped.drift() == ()
     for folder in collection._shipped():
         for path in folder.glob("*.jsonl"):
             assert path.read_text() == Records.load(path).text(), f"fireiron records merge {path.name} -o {path.name}"
+
+
+def test_a_shipped_line_that_is_no_record(tmp_path, monkeypatch):
+    broken = tmp_path / "h200.jsonl"
+    broken.write_text(f"{made().line()}\n<<<<<<< HEAD\n{made(halves(512)).line()}\n")
+    monkeypatch.setattr(collection, "_shipped", lambda: (tmp_path,))
+    with pytest.raises(StoreError, match="a conflict that git left") as caught:
+        Records.shipped()
+    assert f"{broken}:2" in str(caught.value)
 
 
 def test_shipped_without_a_folder():

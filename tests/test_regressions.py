@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron import compiler
+from fireiron import compiler, ir
 from fireiron.check import safety
 from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language import library
 from fireiron.lower.walk import grow_tree
 from fireiron.sim import simulate
-from fireiron.values.expr import Var, all_of, any_of
+from fireiron.values.expr import TRUE, Var, all_of, any_of
 from fireiron.values.layout import logical_product
 
 DOT = """for (int p = 0; p < a_size_k; ++p)
@@ -253,7 +253,7 @@ def test_what_is_too_large_is_refused_before_it_is_enumerated(name):
     start = time.process_time()
     with pytest.raises(ResourceError):
         _ = kernel(HUGE[name], 2**22, 2**20, 64).program().ir
-    assert time.process_time() - start < 10, "refused at once, not when it has been enumerated"
+    assert time.process_time() - start < 30, "refused at once, not when it has been enumerated"
 
 
 def test_chains_are_not_deeper_than_python_can_go_down():
@@ -330,7 +330,7 @@ def test_what_is_no_condition_cannot_be_joined(join, wrong):
 @pytest.mark.parametrize("field", [field.name for field in attrs.fields(Mma)])
 def test_a_matrix_instruction_with_an_array_for_a_field(field):
     """Arrays have no truth value; what compared them raised NumPy's error."""
-    with pytest.raises(ArgumentError, match="needed"):
+    with pytest.raises(ArgumentError, match=f"needed|Mma: its {field}"):
         attrs.evolve(HMMA_16816_F32, **{field: np.array([1, 2])})
 
 
@@ -370,8 +370,8 @@ def test_parts_of_k_without_any_k_write_zeros(k):
     ("call", "says"),
     [
         (lambda: MatMul.then(INNER)(np.ones((4, 4)), np.ones((4, 4))), "strategy is bound to a spec"),
-        (lambda: MatMul.then(INNER)(MatMul(4, 4, 4)(GL, GL, GL)(Kernel), np.ones((4, 4))), "got +'a spec, ndarray'"),
-        (lambda: MatMul.then(INNER)(), "missing a required argument: 'spec'"),
+        (lambda: MatMul.then(INNER)(MatMul(4, 4, 4)(GL, GL, GL)(Kernel), np.ones((4, 4))), r"not to \(MatMul\(4,4,4\)\(GL,GL,GL\)\(Kernel\), ndarray 4x4\)"),
+        (lambda: MatMul.then(INNER)(), r"bound to a spec, not to \(\)"),
         (lambda: MatMul(8, 8, 8, layout=RowMajor), "MatMul: got an unexpected keyword argument 'layout'\n  legal +MatMul\\(M, N, K, \\*others, dtype"),
         (lambda: MatMul(8, 8), "MatMul: missing a required argument: 'K'"),
         (lambda: Reduction(8), "Reduction: 1 sizes given\n  legal +M P"),
@@ -445,3 +445,154 @@ def test_a_legal_combination_far_from_the_first_is_found_soon(monkeypatch):
     monkeypatch.setattr(compiler._Search, "program", lambda search, values: tried.append(values) or program(search, values))
     assert kernel(chain, 128, 64, 64).program().chosen == {"rows": 64, "depth": 1, "pad": 0}
     assert len(tried) < 300
+
+
+# ---------------------------------------------------------------------------------------------- what the second generator found
+
+
+def test_registers_that_one_thread_fills_are_not_read_by_others():
+    """A single tile is dealt to the first thread; all threads read what it loaded. Nothing names the thread but the condition."""
+    copy = Move.tile(3, 1).tile(3, 1).to(Thread).done()
+    chain = MatMul.tile(16, 2).to(Block).load(B, RF, copy).tile(1, 2).to(Thread).tile(1, 1).done()
+    with pytest.raises(DecompositionError, match="thread 1 needs element"):
+        _ = kernel(chain, 2, 1, 1).program("sm_80").ir
+
+
+def _one_choice():
+    """A number of which one thread knows whether it is the larger one, and seven threads choose by it."""
+    choice = Fused(
+        name="choice", dims="m n", over="n", operands={"R": "m n", "alpha": "", "y": "m"}, first={"low": "a[m] = -inf"},
+        each={"number": "t[m] = alpha", "top": "s[m] = max(n, where(t[m] < n, 0, R[m,n]))", "join": "a[m] = max(a[m], s[m])"}, last={"out": "y[m] = a[m]"},
+    )  # fmt: skip
+    return choice.tile(m=1).to(Block).tile(m=1).to(Warp).done()(choice(m=2, n=7, dtype=float32))
+
+
+def test_registers_of_one_thread_are_not_compared_by_others():
+    with pytest.raises(DecompositionError, match="t: this path deals elements to threads otherwise"):
+        _ = _one_choice().program("sm_80").ir
+
+
+def test_poison_that_a_comparison_drops_is_found(monkeypatch):
+    """A comparison with NaN is false, so a register that nobody filled left no NaN in the result."""
+    monkeypatch.setattr("fireiron.lower.distribute._by_some", lambda kernel, use: False)
+    program = _one_choice().program("sm_80")
+    with pytest.raises(SimulationError, match=r"t\[0\] \(register 0\) is read before anything was written to it: thread 1"):
+        simulate(program.ir, {"R": np.zeros((2, 7), np.float32), "alpha": np.float32(0)})
+
+
+def test_registers_of_other_warps_are_not_exchanged_in_a_warp():
+    """Twenty threads of the first warp hold the tile of the block; the other warps read what nobody wrote for them."""
+    chain = Move.tile(1, 16, 5).to(Block).load(SRC, RF, Move.tile(1, 4, 1).to(Thread).done())
+    chain = chain.tile(1, 2, 5).to(Warp).load(SRC, RF).tile(1, 2, 1).to(Lane).done()
+    with pytest.raises(MatchError, match="no instruction of sm_80 performs"):
+        _ = chain(Move(1, 16, 5)(GL, GL)(Kernel)).program("sm_80").ir
+
+
+def test_clusters_of_more_blocks_than_stay():
+    chain = MatMul.tile(64, 80).to(Block).persistent(1).cluster(2, 2).done()
+    with pytest.raises(ResourceError, match="1 blocks are no multiple of 4"):
+        _ = kernel(chain, 1, 1, 1).program("sm_90a").ir
+
+
+def test_staggered_turns_of_what_lies_in_shared_memory():
+    chain = MatMul.tile(32, 96).to(Block).epilog(RF).load(B, SH).split(16).staggered(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    with pytest.raises(DecompositionError, match="which a block has to itself"):
+        _ = kernel(chain, 1, 1, 48).program("sm_80").ir
+
+
+def test_work_on_elements_that_reads_nothing():
+    """A formula of numbers with functions has no element that says its shape."""
+    ones = Fused(name="ones", dims="m n", operands={"Y": "m n"}, each={"one": "t[m,n] = relu(abs(1))", "out": "Y[m,n] = t[m,n] * 2"})
+    program = ones.tile(m=2, n=4).to(Block).done()(ones(m=3, n=5, types={"Y": float32})).program("sm_80")
+    assert (simulate(program.ir, {}).outputs["Y"] == 2).all()
+
+
+def test_the_trace_of_storage_with_gaps():
+    """No spec of a whole tile can be stated that has the strides of a smaller array with gaps; its long form can be printed."""
+    chain = MatMul.tile(32, 32).to(Block).tile(1, 32).to(Thread).tile(1, 1).done()
+    assert all(repr(spec) for _, spec in kernel(chain, 1, 1, 1, C=Strides(m=6, n=1)).trace())
+
+
+def test_a_named_instruction_that_does_not_divide_k():
+    chain = MatMul.tile(32, 32).to(Block).epilog(RF, float32).split(16).tile(16, 16).to(Warp).mma_tile(HMMA_16816_F32).done()
+    with pytest.raises(DecompositionError, match=r"mma_tile\(HMMA_16816_F32\): the instruction's 16 elements of k do not divide the 8"):
+        _ = kernel(chain.at(Split).replace(Split((8,))), 32, 32, 64, dtype=float16).program("sm_80").ir
+
+
+def test_errors_say_conditions_as_they_are_read():
+    with pytest.raises(ArgumentError, match="accumulate=False") as caught:
+        MatMul(5, 7, signature="mk,k->m")
+    assert "Const" not in str(caught.value)
+    with pytest.raises(ArgumentError, match="a symbol called A") as caught:
+        _ = kernel(MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done(), sym("A"), 4, 4).program().ir
+    assert caught.value.within is not None
+
+
+# ---------------------------------------------------------------------------------------------- what the walker found
+
+
+def test_a_copy_of_units_whose_threads_hold_nothing_is_refused():
+    """Sixteen threads of four quad-pairs hold a row, and every quad-pair was to copy its part of it: the others' parts were never written."""
+    tiles = MatMul.tile(8).to(Block).split(k=1).load(B, RF).tile(1, 4).to(QuadPair)
+    chain = tiles.load(B, SH, Move.done()).tile(1).to(Thread).tile(1, 1).done()
+    with pytest.raises(MatchError, match="one whose threads hold all of the 1x4 elements"):
+        _ = chain(MatMul(8, 16, 24)(GL, GL, GL)(Kernel)).program("sm_89").tree
+
+
+def test_registers_that_are_dealt_in_turns_have_no_lane_map():
+    """Instructions that were asked whether lanes hold what they want ended in a KeyError."""
+    chain = MatMul.tile(1).to(Block).load(B, SH).tile(1, 24).to(Warp).load(B, RF).load(B, SH)
+    with pytest.raises(DecompositionError, match="its tiles are dealt in turns"):
+        _ = chain(MatMul(1, 1, 24, dtype=bfloat16)(GL, GL, GL)(Kernel)).program("sm_86").tree
+
+
+def test_a_producer_with_nothing_to_load_inside_a_pipeline_is_left_out():
+    """Its loop stood in a pipelined one, was not looked at, and became a role without rings, which the simulator could not run."""
+    chain = MatMul.tile(64, 8).to(Block).epilog(RF).split(64).pipeline(2).load(B, SH).split(32).pipeline(2).specialize()
+    program = chain.tile(64).to(Warpgroup).load(A, RF).done()(MatMul(64, 8, 192, dtype=int8)(GL, GL, GL)(Kernel)).program("sm_90a")
+    assert (program.lowered.threads, program.lowered.rings) == (128, ())
+    a, b = (np.random.default_rng(5).integers(-3, 4, shape).astype("int8") for shape in ((64, 192), (192, 8)))
+    assert np.array_equal(simulate(program.lowered, {"A": a, "B": b}).outputs["C"], program.spec.reference(a, b))
+
+
+def test_fewer_blocks_than_a_cluster_has_are_refused():
+    """One block that stays, of clusters of four: an AssertionError."""
+    with pytest.raises(ResourceError, match=r"persistent\(1\) in clusters of 4 blocks: 1 blocks are no multiple of 4"):
+        _ = MatMul(8, 8, 8)(GL, GL, GL)(Kernel).tile(2, 2).to(Block).cluster(m=2, n=2).persistent(1).program("sm_90a").tree
+
+
+# ---------------------------------------------------------------------------------------------- what printed texts showed
+
+
+def test_lanes_that_are_left_over_are_proved_inside_at_sizes_of_run_time():
+    """48 elements of a warp in two turns, the second by half of the lanes: their condition keeps them in the tile's 12 rows, whatever N is.
+
+    A wrong condition is still seen, between blocks and at the end.
+    """
+    tile = lambda start: start.tile(12, 4).to(Warp).tile(1, 1).to(Thread).tile(1, 1).done()
+    chain = MatMul.tile(12, 16).to(Block).epilog(RF, tile(Init), tile(Move)).tile(12, 4).to(Warp).tile(1, 1).to(Thread).split(1).tile(1, 1)
+    for rows in (24, 20):
+        program = kernel(chain.done(), rows, sym("n"), 8).program("sm_80")
+        assert [one for one in safety(program.lowered) if one.severity == "error"] == []
+        right(program, rows, 37, 8, n=37)
+    text = str(program.lowered.body)
+    loose = attrs.evolve(program.lowered, body=ir.rewritten(program.lowered.body, _without_a_condition))
+    assert str(loose.body) != text and {one.kind for one in safety(loose) if one.severity == "error"} >= {"race"}
+
+
+def _without_a_condition(one):
+    """The store without its last condition, that of the lanes that are left over."""
+    stores = isinstance(one, ir.Exec) and one.spec.copies
+    return (attrs.evolve(one, active=TRUE, guard=TRUE),) if stores else (one,)
+
+
+def test_a_producer_inside_a_producer_is_refused():
+    """The walker's first draw: a KeyError in the pass of pipelines."""
+    chain = MatMul.tile(128, 64).to(Block).epilog(RF).split(64).pipeline(3).specialize().load(B, SH, Move.done())
+    chain = chain.split(32).pipeline(4).specialize().load(A, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    with pytest.raises(DecompositionError, match="stands in the loop k, whose loads a producer issues too"):
+        _ = (
+            chain(MatMul(128, 128, 256, B=ColMajor, C=ColMajor, dtype=float16, accumulator=float32)(GL, GL, GL)(Kernel))
+            .program("sm_90a")
+            .ir
+        )

@@ -94,7 +94,7 @@ def test_arrays_at_odd_addresses_are_copied():
     slices = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=2)))
     program = STRATEGY(slices).program("sm_90a")
     assert [str(one) for one in program.launches] == [
-        "matmul_repack_a: Move(64,64)(GL,GL)(Kernel), since A starts at a multiple of 2 bytes"
+        "matmul_repack_a: Move(64,64)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=64), since A starts at a multiple of 2 bytes"
     ]
     assert program.launches[0].program.ir.buffer("src").tensor.align == 2 and program.ir.buffer("A").tensor.align == 16
 
@@ -181,6 +181,7 @@ def require_equal(strategy, spec, shapes):
     return kernel.program
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("sizes", [(64, 80, 64), (65, 63, 33), (144, 72, 71), (80, 33, 160)], ids=str)
@@ -242,7 +243,7 @@ def test_turned_copies_compile(dtype):
 
 def test_readers_tell_why_operands_are_turned_round():
     strategy = product_of(tf32)(halves(64, 64, 64, "TNN", dtype=tf32, c_dtype=float32))
-    said = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel), since B is stored along n, and the products read it along k"
+    said = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel) with src tf32 RowMajor; dst tf32 ColMajor(ld=64), since B is stored along n, and the products read it along k"
     shown = "\n".join(show(strategy.program()))
     assert said in shown and "tile(1, 4).to(Thread).layout(RowMajor)" in shown
     assert f"launched in front: {said}" in text(explain(strategy))
@@ -350,6 +351,7 @@ def test_small_defaults_are_legal(dtype, sizes):
         assert default_strategy(found, values, spec)(spec).program("sm_90a").ir.threads
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [float8_e4m3, float8_e5m2, int8], ids=str)
 @pytest.mark.parametrize("shapes", [((100, 90), (90, 70)), ((3, 70, 33), (3, 33, 66))], ids=str)
 def test_matmul_takes_all_orders(shapes, dtype):
@@ -383,7 +385,7 @@ def test_the_text_is_one_unit_of_all_launches():
 
 def test_readers_tell_of_the_copies():
     program = HOPPER(ODD).program()
-    said = "matmul_repack_a: Move(95,99)(GL,GL)(Kernel), since A has rows 99 elements of 2 bytes apart"
+    said = "matmul_repack_a: Move(95,99)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=128), since A has rows 99 elements of 2 bytes apart"
     shown = "\n".join(show(program))
     assert f"launched first   {said}" in shown and "tile(16, 256).to(Block)" in shown
     assert as_dict(program)["launches"][0] == said

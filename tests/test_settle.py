@@ -131,6 +131,13 @@ def test_what_stays(name):
     assert inits(kernel) == {"acc"} and adding(kernel) == ["1"]
 
 
+def test_what_one_turn_clears_once_begins_with_its_product():
+    """Compilers would clear one accumulator behind the first products of another, and wait for these (ptxas, C7517)."""
+    program = kernel_of(STAY["cleared once"], 64)
+    assert inits(program.stages["settle"]) == set() and adding(program.stages["settle"]) == ["0 < mm_k"]
+    assert not errors(program.ir) and outcome(program.ir, STAY["cleared once"], 64)
+
+
 def test_products_of_warps_are_left_alone():
     program = attention.strategy(attention.spec(64, 128, 64)).program("sm_80")
     assert program.stages["settle"] is program.stages["rotate"]

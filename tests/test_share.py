@@ -1,7 +1,9 @@
 """`share`: loads that take turns in the slots of one ring, in the text, in the simulator, in faults that are planted, and refused."""
 
 import random
+import types
 
+import attrs
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
@@ -11,7 +13,9 @@ from test_rings_by_users import U, V, given, outcome, pair, turns_of, wanted
 
 from fireiron import *
 from fireiron import ir
+from fireiron.lower.slots import Slots
 from fireiron.values.notation import parse_tensor, tensor_text
+from fireiron.values.tensor import Tensor
 
 BOTH = (("C", "A"), ("E", "B"))
 """C takes turns with A, E with B."""
@@ -124,3 +128,14 @@ def test_texts():
     assert ".load(C, SH, Move.done()).share('A')" in str(pair("u v", shares=BOTH)).replace("\n", "").replace("  ", "")
     tensor = parse_tensor("%h_sh:[64,64].fp16.SH{free, shares=x_sh}")
     assert tensor.shares == "x_sh" and parse_tensor(tensor_text(tensor)) == tensor
+
+
+def test_two_that_are_used_together_need_two_slots():
+    """Of a ring of one buffer they would have the same bytes in each turn."""
+    ring = Tensor("a_sh", (64, 64), float16, SH, RowMajor)
+    both = [attrs.evolve(ring, name=name, shares="a_sh") for name in ("c_sh", "e_sh")]
+    slots = Slots(types.SimpleNamespace(buffers=[types.SimpleNamespace(name=one.name, tensor=one) for one in (ring, *both)]))
+    loop = types.SimpleNamespace(origin=None)
+    assert slots.rings([["a_sh"], ["c_sh"]], {"a_sh": 2}, loop) == [[["a_sh"], ["c_sh"]]]
+    with pytest.raises(DecompositionError, match="share: c_sh, e_sh are used together"):
+        slots.rings([["a_sh"], ["c_sh", "e_sh"]], {"a_sh": 4}, loop)

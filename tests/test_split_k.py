@@ -14,7 +14,7 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
 
 np = pytest.importorskip("numpy")
-needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 
 LIBRARY = ("split_k", "split_k_blocks")
 both = pytest.mark.parametrize("name", LIBRARY)
@@ -61,6 +61,7 @@ def test_sizes(name, sizes):
     verify(library(name).strategy, library(name).spec(*sizes))
 
 
+@pytest.mark.sampled(2)
 @both
 @pytest.mark.parametrize("layouts", LAYOUTS, ids=lambda one: "".join(str(part)[0] for part in one.values()))
 def test_layouts(name, layouts):
@@ -77,6 +78,7 @@ def test_sizes_known_at_run_time(name):
     verify(library(name).strategy, aligned, M=19, N=24, K=192)
 
 
+@pytest.mark.sampled(2)
 @both
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 8])
 def test_parts(name, parts):
@@ -459,6 +461,7 @@ def test_specs_are_stored():
 # ---------------------------------------------------------------------------------------------- compilers
 
 
+@pytest.mark.sampled(2)
 @needs_nvrtc
 @both
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])

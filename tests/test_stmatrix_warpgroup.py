@@ -96,7 +96,8 @@ def test_the_fence_is_needed(tile):
     assert errors(broken) != [] and outcome(broken, *inputs_of(kernel.spec), 1) != "right"
 
 
-@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+@pytest.mark.sampled(3)
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("order", [RowMajor, ColMajor], ids=str)
 @pytest.mark.parametrize("in_flight", [0, 1])
 @pytest.mark.parametrize(("bm", "bk", "stages"), [(16, 64, 8), (16, 128, 8), (16, 256, 4), (64, 128, 6), (8, 128, 8), (32, 256, 4)])

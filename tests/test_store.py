@@ -14,7 +14,6 @@ from problems import NAMES
 
 import fireiron
 from fireiron import *
-from fireiron import tasks
 from fireiron.executable.by_lanes import MatrixCopy
 from fireiron.graphene.written import Written
 from fireiron.inspect.explain import End
@@ -96,6 +95,7 @@ def problems() -> list[Spec]:
 # ---------------------------------------------------------------------------------------------- round trips
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_library_strategies_survive(name: str) -> None:
     entry = library.find(name)
@@ -150,13 +150,6 @@ def test_specs_survive_and_bind() -> None:
         assert loads_spec(dumps(residual)) == residual
 
 
-def test_programs_of_tasks_are_not_stored() -> None:
-    from fireiron.strategies import _tasks_gemm
-
-    with pytest.raises(StoreError):
-        dumps(tasks.strategy(_tasks_gemm.program, _tasks_gemm.ampere()))
-
-
 def test_every_class_that_extends_the_language_is_stored() -> None:
     found: set[type] = set()
     for module in pkgutil.walk_packages(fireiron.__path__, "fireiron."):
@@ -166,7 +159,7 @@ def test_every_class_that_extends_the_language_is_stored() -> None:
                     found.add(value)
     abstract = {Decomposition, Refinement, Executable, Spec, End, MatrixCopy}
     abstract.add(Written)  # a program as text, which is stored as text
-    abstract.add(TaskProgram)  # functions of Python; its mapping is stored
+    abstract.add(TaskProgram)  # of the room above, which `later` knows
     assert found - abstract - set(CLASSES.values()) == set()
 
 

@@ -101,6 +101,15 @@ def test_the_scopes_of_a_block():
     assert placed(writes(thread), reads((thread + 64) % 128, active=less(thread, as_expr(128))), threads=160) == [".", "block", "."]
 
 
+@pytest.mark.parametrize(
+    ("threads", "scopes"), [(128, ["warp", "warpgroup"]), (64, ["warp", "products"]), (256, ["warp", "warpgroup", "products"])]
+)
+def test_the_scopes_of_roles(threads, scopes):
+    """The widest one is that of the first role; one of a warpgroup is that warpgroup, and not said twice."""
+    roles = ir.Roles((ir.Role("products", 0, threads, ()), ir.Role("producer", threads, 32, (), elected=True)))
+    assert [scope.name for scope in scopes_of(attrs.evolve(kernel(threads=threads), body=(roles,)))] == scopes
+
+
 def test_a_wide_barrier_meets_narrow_hazards_too():
     several = (buffer("s", 128), buffer("t", 128, offset=512))
     body = (writes(T), writes(T, name="t"), reads(NEAR), reads(FAR, name="t"))

@@ -11,7 +11,7 @@ import pytest
 from fireiron import *
 from fireiron import tasks
 from fireiron.check import check
-from fireiron.strategies import _tasks_gemm as gemm
+from fireiron.strategies import tasks_gemm as gemm
 from fireiron.tasks import *
 
 SMALL = gemm.ampere(32, 32, 32, 2, 2, 2)

@@ -7,8 +7,8 @@ import pytest
 from fireiron import *
 from fireiron import tasks
 from fireiron.errors import FireironError
-from fireiron.strategies import _tasks_gemm as gemm
 from fireiron.strategies import dual
+from fireiron.strategies import tasks_gemm as gemm
 from fireiron.tasks import *
 from fireiron.tasks import mapping as places
 
@@ -135,6 +135,33 @@ def test_parts_of_an_accumulator_are_those_of_the_instruction():
             owner[numpy.ix_(*[numpy.array(outer)[one] for outer, one in zip((rows, columns), inner, strict=True)])] = 32 * warp + lane
     assert owner[0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3] * 3
     assert (owner[8] == owner[0]).all() and owner[16, 0] == 32 and (numpy.bincount(owner.ravel()) == 12).all()
+
+
+def test_parts_of_an_operand_are_disjoint_where_it_says_so():
+    """Of the result and of what each thread adds up no two processors have one element; of the factors they do."""
+    from fireiron.tasks.partition import mma_pieces
+
+    shapes = {"A": (16, 16), "B": (16, 8), "C": (16, 8), "rows": (16,), "parts": (16, 4)}
+    for operand, shape in shapes.items():
+        by, taken = mma_pieces("mma.m16n8k16", THREAD, operand), numpy.zeros(shape, int)
+        for lane in range(32):
+            taken[numpy.ix_(*by.coordinates(shape, (lane,)))] += 1
+        assert taken.min() >= 1 and by.disjoint == (taken.max() == 1), operand
+    warps = mma_pieces("wgmma", WARP, "B")
+    assert not warps.disjoint and warps.coordinates((16, 8), (0,)) == warps.coordinates((16, 8), (3,))
+
+
+@pytest.mark.parametrize(("name", "operand"), [("B", "A"), ("A", "B"), ("C", "A")])
+def test_parts_of_factors_belong_to_those_of_the_result(name, operand):
+    """A thread's product is of the rows and columns that it has; another part of a factor is refused, not multiplied."""
+    from fireiron.tasks.partition import mma_pieces
+    from fireiron.tasks.step import _raised
+
+    spec = MatMul(16, 16, 16)(RF, RF, RF)(Thread)
+    chains = {one: ((mma_pieces("mma.m16n8k16", THREAD, one), (16, 16)),) for one in "ABC"}
+    assert _raised(spec, chains) is spec
+    with pytest.raises(DecompositionError, match="that do not conform with the others along|has a part of k"):
+        _raised(spec, {**chains, name: ((mma_pieces("mma.m16n8k16", THREAD, operand), (16, 16)),)})
 
 
 # ---------------------------------------------------------------------------------------------- refusals
@@ -269,7 +296,7 @@ def test_refused(name):
     refused, message = REFUSED[name]
     with pytest.raises(FireironError, match=message) as caught:
         refused()
-    assert "test_tasks_language.py:" in str(caught.value) or "_tasks_gemm.py:" in str(caught.value), "the line"
+    assert "test_tasks_language.py:" in str(caught.value) or "tasks_gemm.py:" in str(caught.value), "the line"
 
 
 def test_the_meaning_refuses_launches_that_meet_with_the_element():

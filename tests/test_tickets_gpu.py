@@ -10,7 +10,7 @@ from fireiron.strategies import attention, hopper_attention
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
 ]
 
 

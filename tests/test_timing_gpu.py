@@ -20,7 +20,7 @@ from fireiron.measure.timing import Data, measure
 pytest_plugins = ["pytester"]
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
 ]
 
 QUICK = {"rounds": 5, "pause": 0.02}

@@ -18,7 +18,7 @@ from fireiron.gpu.toolchain import Compiled, KernelResources, Toolchain, compile
 
 ARCHS = ("sm_52", "sm_70", "sm_75", "sm_80", "sm_90")
 
-needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC is installed (pip install fireiron[check])")
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC is installed (pip install 'fireiron[check]')")
 needs_gpu = pytest.mark.skipif(not gpu_available(), reason="no GPU, or no CuPy")
 
 SAXPY = """#include <cuda_fp16.h>
@@ -176,7 +176,7 @@ def test_an_arch_that_nothing_serves_says_what_is_served(arch: str) -> None:
     text = refused(STORE, arch)
     assert f"no installed CUDA compiler generates code for {arch}" in text
     assert f"{toolchains()[0]}: sm_" in text
-    assert "pip install fireiron[check]" in text
+    assert "pip install 'fireiron[check]'" in text
 
 
 @pytest.mark.parametrize("arch", ["volta", "90", "compute_80", "sm_", ""])
@@ -188,7 +188,7 @@ def test_without_a_compiler_the_error_says_how_to_get_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(toolchain, "toolchains", tuple)
     text = refused(STORE, "sm_80")
     assert "none is installed" in text
-    assert "pip install fireiron[check]" in text
+    assert "pip install 'fireiron[check]'" in text
 
 
 @needs_nvrtc
@@ -200,7 +200,7 @@ def test_a_cap_that_leaves_no_compiler_is_named() -> None:
 def test_a_missing_header_and_a_bad_option_are_refused() -> None:
     text = refused("#include <cuda_nope.h>\n" + STORE, common())
     assert 'open source file "cuda_nope.h"' in text
-    assert "pip install fireiron[check]" in text
+    assert "pip install 'fireiron[check]'" in text
     assert "unrecognized option --nope" in refused(STORE, common(), options=("--nope",))
 
 
@@ -431,7 +431,7 @@ def test_too_much_shared_memory_and_foreign_code_are_refused(driver: FakeDriver)
 @pytest.mark.skipif(gpu_available(), reason="there is a GPU")
 @pytest.mark.parametrize("ask", [device_arch, driver_version, lambda: load(b"", "k", 0)])
 def test_without_a_gpu_the_error_says_what_to_install(ask: Callable[[], object]) -> None:
-    with pytest.raises(LaunchError, match=r"pip install fireiron\[cuda13\]"):
+    with pytest.raises(LaunchError, match=r"pip install 'fireiron\[cuda13\]'"):
         ask()
 
 

@@ -10,7 +10,7 @@ from fireiron.tune import OnGpu, Prune, tune
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
 ]
 
 FEW = {"stages": 4, "ahead": 2, "bk": 64, "wm": 16}

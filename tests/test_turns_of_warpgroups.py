@@ -53,10 +53,13 @@ CASES = {
         {"dynamic": True, "blocks": 1, "problem": {"heads": 2}},
     ),
     "products of one turn": ((128, 48, 16), {}, {}, {"delayed": False}),
+    "products of one turn, and one stage": ((128, 48, 16), {"stages": 1}, {}, {"delayed": False, "problem": {"heads": 2}, "blocks": 1}),
 }
 
+NEAREST = ("three, an odd number of turns", "products of one turn, and one stage")
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if "three" in name else [pytest.mark.night]) for name in CASES])
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in NEAREST else [pytest.mark.night]) for name in CASES])
 def test_kernels_are_right(name):
     sizes, values, options, forms = CASES[name]
     kernel = program(*sizes, values, options, **forms).ir
@@ -124,6 +127,28 @@ def test_faults_are_found_by_both(fault, three):
     faulty = FAULTS[fault](kernel)
     assert errors(faulty), "the race check misses it"
     assert {outcome(faulty, arrays, expected, order) for order in range(3)} != {"right"}, "the simulator misses it"
+
+
+def test_a_wait_of_two_for_the_own_turn_is_found():
+    """Of two warpgroups one that waits for the turn before its own last one waits for itself: nothing stops it, and nothing is in order."""
+    kernel = program(128, 64, 16, blocks=1).ir
+    arrays = inputs(kernel.spec)
+    expected, _ = softmax(*arrays.values())
+    for number in (0, 1):
+        faulty = with_changed(kernel, IN_ORDER[0], number, later(-1))
+        assert any("has not waited for turn" in one for one in errors(faulty))
+        assert "released by a group that does not hold it" in outcome(faulty, arrays, expected)
+
+
+def test_a_stage_given_back_in_a_turn_is_found():
+    """A warpgroup that waits for its turn while it holds the stage that the others' turns need: all wait for ever."""
+    kernel = program(128, 48, 16, {"stages": 1}, delayed=False, blocks=1).ir
+    arrays = inputs(kernel.spec)
+    given_back = next(one for one in ir.statements(kernel.body) if of_kind(ir.Release, ring="v_sh_ring", side=ir.Side.EMPTY)(one))
+    without = with_changed(kernel, lambda one: one is given_back, 0, dropped)
+    faulty = with_changed(without, IN_ORDER[0], 0, lambda one: (one, given_back))
+    assert any("waits for ever" in one for one in errors(faulty))
+    assert "deadlock" in outcome(faulty, arrays, softmax(*arrays.values())[0])
 
 
 @pytest.mark.night

@@ -32,7 +32,7 @@ SM_90A = next(one for one in ARCHITECTURES if one.name == "sm_90a")
 named = pytest.mark.parametrize("form", WGMMA, ids=lambda one: one.name)
 ORDERS = {"NN": (RowMajor, RowMajor), "NT": (RowMajor, ColMajor), "TN": (ColMajor, RowMajor), "TT": (ColMajor, ColMajor)}
 in_orders = pytest.mark.parametrize("orders", ORDERS.values(), ids=ORDERS)
-needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 
 
 def numpy_type(dtype):
@@ -407,6 +407,7 @@ def test_sizes_without_whole_rows_are_told():
 # ---------------------------------------------------------------------------------------------- against NumPy
 
 
+@pytest.mark.sampled(4)
 @named
 @in_orders
 def test_all_types(form, orders):

@@ -104,6 +104,7 @@ def test_maps_deal_every_element_once(memory):
 # ---------------------------------------------------------------------------------------------- every type and layout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layouts", LAYOUTS, ids=ids)
 @pytest.mark.parametrize(("fragment", "factor", "result"), PRODUCTS, ids=ids)
 def test_products(fragment, factor, result, layouts):
@@ -448,7 +449,7 @@ def test_headers_of_fragments_are_named_when_they_are_missing(monkeypatch):
     monkeypatch.setattr(toolchain, "_include_folders", lambda chain: ())
     with pytest.raises(LaunchError) as caught:
         compile_cuda(text, "sm_80")
-    assert "pip install fireiron[check]" in str(caught.value)
+    assert "pip install 'fireiron[check]'" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- otherwise

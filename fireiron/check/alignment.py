@@ -7,7 +7,8 @@ and iterations. What it cannot prove is an error.
 - *aligned*: the first element of a vector lies at a multiple of the vector's size, and so does its buffer (PTX ISA, "Operands as
   addresses"; CUDA C++ Programming Guide, "Device Memory Accesses");
 - *whole*: its elements lie one behind the other, and all of them inside the tensor or all outside, as only one is tested;
-- *inside*: a buffer with all its copies ends within the block's shared memory, and shares it with no buffer that is in use.
+- *inside*: a buffer with all its copies ends within the block's shared memory, and shares it with no buffer that is in use; nor do the
+  barriers of rings.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ LARGEST = 16
 
 MATRIX_BYTES, SMALL_MATRIX_BYTES = 32, 16
 """A WMMA matrix begins at a multiple of 256 bits, of 128 for elements of 8 bits (CUDA C++ Programming Guide, "Warp Matrix Functions")."""
+
+BARRIER = 8
+"""Bytes of an mbarrier, which begins at a multiple of as many (PTX ISA, "mbarrier object")."""
 
 ROW_BYTES = 16
 """Its rows (or columns) lie multiples of 16 bytes apart."""
@@ -68,6 +72,21 @@ class _Shared:
             yield Finding("alignment", "error", None, f"{message} {self.kernel.architecture.shared_per_block}")
         for one, other in itertools.combinations(self.buffers, 2):
             yield from self._shared_by(one, other)
+        yield from self._barriers()
+
+    def _barriers(self) -> Iterator[Finding]:
+        """Barriers of rings that lie outside, or wrongly, or in bytes of anything else: they are in use all the time."""
+        taken = [(buffer.name, buffer.offset, buffer.offset + buffer.bytes) for buffer in self.buffers]
+        for ring in self.kernel.rings:
+            begin, end = ring.offset, ring.offset + ring.barrier_bytes
+            what = f"the barriers of {ring.name} lie in bytes {begin} ... {end - 1} of shared memory"
+            shared = [name for name, first, last in taken if first < end and begin < last]
+            if shared:
+                yield Finding("alignment", "error", None, f"{what}, as {', '.join(shared)} does")
+            if begin % BARRIER or not 0 <= begin <= end <= self.kernel.shared_bytes:
+                legal = f"multiples of {BARRIER} in the block's {self.kernel.shared_bytes} bytes"
+                yield Finding("alignment", "error", None, f"{what}; legal: {legal}")
+            taken.append((f"the barriers of {ring.name}", begin, end))
 
     def _shared_by(self, one: Buffer, other: Buffer) -> Iterator[Finding]:
         if other.offset >= one.offset + one.bytes or one.offset >= other.offset + other.bytes:

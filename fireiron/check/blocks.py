@@ -156,6 +156,8 @@ def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Fi
     # By the values of names, or name by name, where sums of their values have become other digits.
     if any(_told_apart(scene, _digits(scene, local, uses, parts), (*offset, *fixed), fixed) for parts in (offset, local.offset)):
         return None
+    if _told_apart(scene, _tight(scene, local, uses, offset), (*offset, *fixed), fixed):
+        return None
     if _in_bands(scene, local, offset if scene.kernel.cluster is None else local.offset, write, fixed):
         return None
     grid = constant(scene.kernel.grid)
@@ -210,6 +212,16 @@ def _digits(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Ex
         width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + reach + 1
         found.append(_Digits((*((atoms[0], factor) for atoms, factor in terms), *around), width))
     return found
+
+
+def _tight(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
+    """The same with widths of what is touched, all threads and loops enumerated: where conditions on them take away what ranges allow."""
+    parts = [[(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)] for part in offset]
+    elements = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _elements(scene, local, uses)
+    if elements is None or not len(elements):
+        return None
+    widths = (elements.max(axis=0) - elements.min(axis=0) + 1).tolist()
+    return [_Digits(tuple((atoms[0], factor) for atoms, factor in part), width) for part, width in zip(parts, widths, strict=True)]
 
 
 def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list[tuple[Expr, int]], list[Expr]]:

@@ -7,6 +7,7 @@ are enumerated if they are static. What is not proved is an error, with a counte
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -360,23 +361,41 @@ class _Bounds:
         return _finding(use, message, {"dimension": dim, "coordinate": str(base), "extent": str(extent)})
 
     def _stays_inside(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr) -> bool:
-        """Whether a coordinate that no size enters stays inside at all threads and loop values; conditions on sizes only take some away."""
-        needed = self.scene.needs((base,))
+        """Whether a coordinate stays inside, of which threads and loops give a part at all of whose values the rest, by its range, does not
+        lead out; conditions on what is known only when the kernel runs just take some of these away."""
         static = {loop.var.name: loop for loop in use.loops if constant(loop.extent) is not None}
-        limit = constant(extent)
-        if limit is None or not needed <= {"thread", *static}:
+        inner = frozenset({"thread", *static})
+        parts = self._parts(base, inner)
+        if parts is None:
             return False
-        kept, _ = self.scene.guards(use.statement, frozenset({"thread", *static}))
-        needed = self.scene.needs((base, *kept))
+        kept, _ = self.scene.guards(use.statement, inner)
+        needed = self.scene.needs((parts[1], *kept))
         axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
         if axes is None:
             return False
         frame = self.scene.frame([("thread", self.scene.threads), *axes])
-        value = frame.full(base)[..., None] + np.array(steps)
-        bad = (value < 0) | (value >= limit)
-        for condition in kept:
-            bad = bad & np.asarray(frame.full(condition), dtype=bool)[..., None]
-        return not bad.any()
+        there = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in kept), np.ones(frame.shape, dtype=bool))
+        values = frame.full(parts[1])[there]
+        if values.size == 0:
+            return True
+        least, most = int(values.min()) + min(steps), int(values.max()) + max(steps)
+        return parts[0].low + least >= 0 and self._below(parts[0] + most, extent)
+
+    def _parts(self, base: Expr, inner: frozenset[str]) -> tuple[Expr, Expr] | None:
+        """What of a coordinate blocks and sizes give, and what threads and loops of known lengths do; None where a term is of both."""
+        terms, number = linear(base)
+        outside: Expr = ZERO
+        inside = as_expr(number)
+        for atoms, coefficient in terms:
+            term = product(atoms, coefficient)
+            needed = self.scene.needs((term,))
+            if needed <= inner:
+                inside = inside + term
+            elif needed.isdisjoint(inner):
+                outside = outside + term
+            else:
+                return None
+        return outside, inside
 
     def _static(self, values: Iterable[Expr], use: Use) -> bool:
         """Whether nothing that matters depends on a size known at run time."""

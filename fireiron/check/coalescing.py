@@ -116,6 +116,9 @@ def _finding(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: d
         if order is not None:
             details["layout"] = order
             message += f"; .layout({order}) on the tile dealt to threads makes neighbouring lanes touch neighbouring elements"
+        elif any(scene.kernel.buffer(other.buffer).memory.private for other in use.statement.accesses):
+            through = "load(SRC, SH) in a store goes" if use.access.write else f"load({buffer.name}, SH) in front goes"
+            message += f"; a Strided tile gives neighbouring lanes neighbours to hold, {through} through shared memory"
     return Finding("coalescing", "warning" if poor else "note", buffer.name, message, line_of(use.statement, use.access), access, details)
 
 

@@ -31,7 +31,7 @@ def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[V
     if not one.children:
         return one
     inner = _chosen(one, lets) if isinstance(one, For) else None
-    if inner is None or not isinstance(one, For) or (again and inner.taken is not None) or not _alike(one, inner, kernel, lets):
+    if inner is None or not isinstance(one, For) or not _may_count(one, inner, kernel, lets, again):
         again = again or isinstance(one, For)
         return one.rebuilt(tuple(tuple(_counted(part, kernel, lets, counts, again) for part in child) for child in one.children))
     count = next((known for known in counts if known.name == f"{one.var.name}_taken"), None)  # another role takes the same turns
@@ -43,12 +43,23 @@ def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[V
     return attrs.evolve(one, extent=count, body=(attrs.evolve(inner, extent=ONE), *barriers))
 
 
+def _may_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], again: bool) -> bool:
+    """Whether as many turns are as good as those that data choose."""
+    goes_on = again and inner.taken is not None  # its count would go on from one execution to the next
+    return not goes_on and _alike(loop, inner, kernel, lets) and _of_whole_clusters(inner.extent, kernel, lets)
+
+
 def _chosen(loop: For, lets: Mapping[Var, Expr]) -> For | None:
     """What a turn does if data say so, and nothing else does anything in it, but for barriers behind it."""
     rest = [one for one in loop.body if not isinstance(one, (Let, Comment))]
     if not rest or any(not isinstance(one, Barrier) for one in rest[1:]) or not isinstance(rest[0], For) or rest[0].extent.high > 1:
         return None
     return rest[0] if isinstance(rest[0].extent, Var) and _reads(rest[0].extent, lets) else None
+
+
+def _of_whole_clusters(taken: Expr, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
+    """Whether all blocks of a cluster, which wait for each other, take a turn or none does."""
+    return kernel.cluster is None or kernel.cluster.alike(taken, kernel.block, lets)
 
 
 def _reads(value: Expr, lets: Mapping[Var, Expr]) -> bool:

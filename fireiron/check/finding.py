@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from fireiron.display import Displayed
 from fireiron.ir import Access, Exec
 
 SEVERITIES = ("error", "warning", "note")
@@ -14,7 +15,7 @@ SEVERITIES = ("error", "warning", "note")
 
 
 @attrs.frozen
-class Finding:
+class Finding(Displayed):
     """One result of a check.
 
     `kind` is `"race"`, `"registers"`, `"bounds"`, `"alignment"`, `"banks"`, `"coalescing"`, `"resources"` or `"ineffective"` (the command
@@ -52,9 +53,21 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, (int, float)) else str(value)
 
 
-def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors first, then by kind; program order among equals."""
-    return tuple(sorted(findings, key=lambda one: (SEVERITIES.index(one.severity), one.kind)))
+class Findings(tuple[Finding, ...], Displayed):
+    """What checks found."""
+
+    __slots__ = ()
+
+
+def ordered(findings: Iterable[Finding]) -> Findings:
+    """Errors first, then by kind; program order among equals.
+
+    What is said of several accesses alike, such as a pipelined load in front of its loop and in it, is said once.
+    """
+    once: dict[tuple[str | None, ...], Finding] = {}
+    for one in findings:
+        once.setdefault((one.severity, one.kind, one.buffer, one.access, one.message, one.at), one)
+    return Findings(sorted(once.values(), key=lambda one: (SEVERITIES.index(one.severity), one.kind)))
 
 
 def table(findings: Iterable[Finding]) -> list[list[str]]:
@@ -65,8 +78,9 @@ def table(findings: Iterable[Finding]) -> list[list[str]]:
 
 
 def described(statement: Exec, access: Access) -> str:
-    """`a_sh read by Move Move(1,1)(SH,RF)(Thread)`."""
-    return f"{access.buffer} {'written' if access.write else 'read'} by {statement.instruction.name} {statement.spec}"
+    """`c_rf read by FFMA MatMul(1,1,1)(RF,RF,RF)(Thread)`; `a_sh read by Move(1,1)(SH,RF)(Thread)`, where both have one name."""
+    name, spec = statement.instruction.name, str(statement.spec)
+    return f"{access.buffer} {'written' if access.write else 'read'} by {spec if spec.startswith(f'{name}(') else f'{name} {spec}'}"
 
 
 def line_of(statement: Exec, access: Access) -> str | None:

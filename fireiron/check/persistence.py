@@ -86,7 +86,7 @@ def _asks(statement: Stmt, tile: Let | NextTile) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _tiles(extent: Expr, block: Var, blocks: int) -> Expr | None:
     """How many tiles there are, if each of so many blocks has `extent` of them; the candidates stand in the extent itself."""
-    candidates = [one.left for one in _nodes(extent) if isinstance(one, FloorDiv)]
+    candidates = [extent, *(one.left for one in _nodes(extent) if isinstance(one, FloorDiv))]  # one block has all of them
     if extent.variables() <= {block}:
         candidates.append(as_expr(sum(int(extent.evaluate({block.name: number})) for number in range(blocks))))
     return next((one for one in candidates if extent == one // blocks + less(block, one % blocks)), None)

@@ -22,6 +22,9 @@ RESERVED_SHARED = 1024
 REGISTER_UNIT = 256
 """Registers are given to warps in units of so many (from compute capability 3.0)."""
 
+REGISTERS_OF_ROLES = range(24, 257, 8)
+"""What threads may keep or get when they exchange registers (PTX ISA, "setmaxnreg")."""
+
 
 def register_estimate(kernel: Kernel) -> int:
     """32-bit registers of a thread: its arrays that can live in registers, and a constant for the rest."""
@@ -106,7 +109,7 @@ def _rounded(value: int, unit: int) -> int:
 def check_resources(scene: Scene) -> tuple[Finding, ...]:
     """Errors where the target cannot run the kernel, warnings where registers overflow, notes with the numbers."""
     kernel = scene.kernel
-    return (*_threads(kernel), *_shared(kernel), *_registers(kernel), *_occupancy(kernel))
+    return (*_threads(kernel), *_shared(kernel), *_registers(kernel), *_exchanged(kernel), *_occupancy(kernel))
 
 
 def _threads(kernel: Kernel) -> list[Finding]:
@@ -158,6 +161,29 @@ def _registers(kernel: Kernel) -> list[Finding]:
     else:
         findings.append(Finding("resources", "note", None, text, details=numbers))
     return findings
+
+
+def _exchanged(kernel: Kernel) -> list[Finding]:
+    """Roles whose threads exchange registers: legal numbers, of whole warpgroups, and not more together than were launched with."""
+    roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
+    given = {role.name: role.registers for role in roles if role.registers}
+    if not given:
+        return []
+    launched = register_limit(kernel)
+    each = ", ".join(f"{name} {registers}" for name, registers in given.items())
+    text = f"each thread keeps or gets so many registers: {each}; launched with {launched}"
+    wrong = [name for name, registers in given.items() if registers not in REGISTERS_OF_ROLES]
+    if wrong:
+        legal = f"multiples of {REGISTERS_OF_ROLES.step} from {REGISTERS_OF_ROLES[0]} to {REGISTERS_OF_ROLES[-1]}"
+        return [Finding("resources", "error", None, f"{text}; legal: {legal}, not so of {', '.join(wrong)}")]
+    if len(given) < len(roles) or any(role.threads % 128 for role in roles):
+        return [Finding("resources", "error", None, f"{text}; legal: all threads, by whole warpgroups")]
+    # Who keeps fewer says so at once; who gets more waits until there are as many.
+    if any((role.registers < launched) != role.elected for role in roles):
+        return [Finding("resources", "error", None, f"{text}; legal: fewer for the producer, as many or more for the others")]
+    if sum(role.threads * role.registers for role in roles) > launched * kernel.threads:
+        return [Finding("resources", "error", None, f"{text}; legal: at most {launched * kernel.threads} of all threads together")]
+    return []
 
 
 def _resident(kernel: Kernel) -> str:

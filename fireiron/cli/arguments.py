@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -12,7 +12,7 @@ from fireiron.errors import ArgumentError, FireironError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
-    from fireiron.language.library import Entry
+    from fireiron.language.entries import Entry
     from fireiron.language.strategy import Strategy
 
 
@@ -47,7 +47,9 @@ def strategy_options() -> argparse.ArgumentParser:
 
 
 def add_strategy(command: argparse.ArgumentParser, json: bool = False) -> None:
-    command.add_argument("strategy", metavar="STRATEGY", help="a name of the library, a path.py, path.py:name, or a path.graphene")
+    command.add_argument(
+        "strategy", metavar="STRATEGY", help="a name of the library, a path.py, path.py:NAME of what is in it, or a path.graphene"
+    )
     if json:
         add_json(command)
 
@@ -116,7 +118,10 @@ def strategy_of(
     architecture: str | None = None,
 ) -> Strategy:
     """The strategy of the arguments, bound; `known_only` passes on only those tunables that it has. Those that nobody sets have the values
-    that suit the problem on `architecture` (None: `--arch`), by its file, unless they are to stay open."""
+    that suit the problem on `architecture` (None: `--arch`), by its file, unless they are to stay open.
+
+    A kernel that its file has compiled says the target: `arguments.arch` is that one then.
+    """
     from fireiron.language.library import bind, find
     from fireiron.values.machine import as_architecture, as_dtype
     from fireiron.values.tensor import ColMajor, RowMajor
@@ -125,21 +130,44 @@ def strategy_of(
         as_architecture(arguments.arch)
     name = arguments.strategy if name is None else name
     entry = _written(name) if name.endswith(KERNEL_FILES) else find(name)
-    sizes = {dim: getattr(arguments, dim) for dim in (*"MNK", "batch") if getattr(arguments, dim) is not None}
-    sizes |= dict(getattr(arguments, "sizes", []))
+    if entry.architecture is not None:
+        arguments.arch = _compiled_for(entry, arguments.arch)
+    named = [(dim, getattr(arguments, dim)) for dim in (*"MNK", "batch") if getattr(arguments, dim) is not None]
+    sizes = _once("size", [*named, *getattr(arguments, "sizes", [])])
     options: dict[str, Any] = {} if arguments.dtype is None else {"dtype": as_dtype(arguments.dtype)}
     for operand, letter in zip("ABC", arguments.layouts or "", strict=False):
         options[operand] = ColMajor if letter == "N" else RowMajor
-    values = dict(arguments.set)
+    values = _once("tunable", arguments.set)
     if known_only:
         values = {key: value for key, value in values.items() if key in entry.strategy.tunables()}
     return bind(entry, sizes, options, values, open_values, architecture or arguments.arch)
 
 
+def _compiled_for(entry: Entry, asked: str | None) -> str:
+    """The target of a compiled kernel; refused where another one is asked for."""
+    from fireiron.values.machine import as_architecture
+
+    assert entry.architecture is not None
+    if asked is not None and as_architecture(asked).name != entry.architecture:
+        hint = "leave --arch out, or name the strategy"
+        raise ArgumentError(f"{entry.name} is compiled for {entry.architecture}: --arch {asked} cannot be chosen", hint=hint)
+    return entry.architecture
+
+
+def _once(what: str, given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Values by name, each said once."""
+    found: dict[str, Any] = {}
+    for name, value in given:
+        if name in found:
+            raise ArgumentError(f"the {what} {name} is named twice", got=[found[name], value])
+        found[name] = value
+    return found
+
+
 def _written(name: str) -> Entry:
     """The entry of a file that writes out a kernel."""
     from fireiron.graphene import parse_strategy
-    from fireiron.language.library import Entry
+    from fireiron.language.entries import Entry
 
     path = Path(name)
     try:

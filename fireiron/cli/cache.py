@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import Add, add_json
-from fireiron.cli.output import FAILED, paint, print_json
+from fireiron.cli.folded import table
+from fireiron.cli.output import FAILED, paint, print_json, width_of_output
 
 if TYPE_CHECKING:
     from fireiron.gpu.cache import Entry
@@ -107,8 +108,6 @@ def _plain(entry: Entry) -> dict[str, Any]:
 
 
 def _print_table(found: Iterable[Entry]) -> None:
-    from tabulate import tabulate
-
     now = time.time()
     rows = [
         [
@@ -123,7 +122,7 @@ def _print_table(found: Iterable[Entry]) -> None:
         for entry in found
     ]
     heads = ["kernel", "what it computes", "target", "NVRTC", "size", "age", "last use"]
-    print(tabulate(rows, headers=heads, disable_numparse=True, colalign=("left",) * 4 + ("right",) * 3))
+    print(table(rows, heads, right=heads[4:], width=width_of_output()))
 
 
 def _version(entry: Entry) -> str:

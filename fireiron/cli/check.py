@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import Add, add_strategy, strategy_of
-from fireiron.cli.output import FAILED, paint, print_json, working
+from fireiron.cli.folded import table
+from fireiron.cli.output import FAILED, paint, print_json, width_of_output, working
 from fireiron.cli.texts import examined
 from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
 
@@ -75,29 +76,25 @@ def _of_texts(program: Program) -> Iterator[Any]:
 
     known = examined(program)
     if known is not None:
-        severity = "error" if known.error is not None else "note" if known.compiled else "warning"
+        severity = "error" if known.wrong is not None else "note" if known.compiled and known.meant else "warning"
         message = str(known) if known.error is None else f"{known}: {known.error}"
         yield Finding("micro-kernel", severity, None, message)
 
 
 def _print_findings(findings: Sequence[Any]) -> None:
-    from tabulate import tabulate
-
     if not findings:
         return
     colours = {"error": 31, "warning": 33, "note": 36}
-    rows = [
-        [
-            paint(one.severity, colours[one.severity]),
-            one.kind,
-            one.access or one.buffer or "",
-            _without(one.message, one.access),
-            one.at or "",
-        ]
-        for one in findings
-    ]
-    heads = ["severity", "kind", "access", "message", "line"]
-    print(tabulate(rows, headers=heads, disable_numparse=True, maxcolwidths=[None, None, 44, 72, None]))
+    width = width_of_output()
+    rows, heads = [], ["severity", "kind", "access", "message", "line"]
+    for one in findings:
+        of, message = one.access or one.buffer or "", _without(one.message, one.access)
+        rows.append([paint(one.severity, colours[one.severity]), one.kind, of, message, one.at or ""])
+    if width is None:
+        print(table(rows, heads, most=(None, None, 44, 72, None)))
+    else:  # below each message what it is about, and where that comes from
+        stacked = [[severity, kind, "\n".join(filter(None, (message, f"{of}  {at}".strip())))] for severity, kind, of, message, at in rows]
+        print(table(stacked, [*heads[:2], "message"], width=width))
 
 
 def _print_usage(program: Program | FireironError) -> None:

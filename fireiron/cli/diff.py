@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from fireiron.cli.arguments import Add, add_json, strategy_of
-from fireiron.cli.output import glyphs, print_json, working
+from fireiron.cli.output import glyphs, print_json, width_of_output, working
 from fireiron.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
 
 
 def register(add: Add) -> None:
@@ -27,11 +31,17 @@ def run(arguments: argparse.Namespace) -> int:
         if tunable not in tunables:
             raise ArgumentError(f"{tunable}: neither strategy has such a tunable", legal=sorted(tunables) or "none")
     with working(f"building {' and '.join(names)}"):
-        left, right = (strategy_of(arguments, name, known_only=True).program(arguments.arch) for name in names)
+        left, right = (_program(arguments, name) for name in names)
         value = as_dict(left, right, names) if arguments.json else None
         _ = left.tree, right.tree
     if value is not None:
         return print_json(value)
-    for part in diff(left, right, names, glyphs()):  # the trees, before a later stage takes its time, or fails
+    for part in diff(left, right, names, glyphs(), width_of_output()):  # the trees, before a later stage takes its time, or fails
         print(part, flush=True)
     return 0
+
+
+def _program(arguments: argparse.Namespace, name: str) -> Program:
+    """The program of one of the two; what its file says of the target is not said of the other one."""
+    own = argparse.Namespace(**vars(arguments))
+    return strategy_of(own, name, known_only=True).program(own.arch)

@@ -13,14 +13,34 @@ def register(add: Add) -> None:
     """Add the command."""
     command = add("draw", run, "pictures: the tree, tiles and their owners, lane maps, banks, the pipeline")
     add_strategy(command)
+    command.set_defaults(verbatim=True)
     kinds = "tree, flow, tiles, lanes, banks, timeline"
     command.add_argument("--what", metavar="KINDS", help=f"what to draw, with commas between: {kinds} (all of them if none is named)")
     text = "a page (.html), one picture (.svg or .png), a folder of SVG files, or - for SVG on standard output (STRATEGY.html if not given)"
     command.add_argument("-o", dest="output", metavar="FILE", help=text)
+    command.add_argument("--html", metavar="FILE", help="write one page with the tree beside the CUDA text, lines linked to steps")
     command.add_argument("--force", action="store_true", help="overwrite files")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.html is not None:
+        return _page(arguments)
+    return _pictures(arguments)
+
+
+def _page(arguments: argparse.Namespace) -> int:
+    from fireiron.draw import explore
+    from fireiron.errors import ArgumentError
+
+    if arguments.what is not None or arguments.output is not None:
+        raise ArgumentError("--html is a page of its own", got="--what, or -o, beside it", legal="draw STRATEGY --html FILE")
+    with working(f"drawing {arguments.strategy}"):
+        explore(program_of(arguments)).save(arguments.html, overwrite=arguments.force)
+    print(f"{arguments.html}  the tree beside the CUDA text")
+    return 0
+
+
+def _pictures(arguments: argparse.Namespace) -> int:
     from fireiron.draw import KINDS, draw
     from fireiron.draw.gallery import Gallery
     from fireiron.errors import ArgumentError

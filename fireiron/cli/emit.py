@@ -15,6 +15,7 @@ def register(add: Add) -> None:
     """Add the command."""
     command = add("emit", run, "the kernel in CUDA C++, PTX or SASS")
     add_strategy(command)
+    command.set_defaults(verbatim=True)
     command.add_argument("--form", choices=FORMS, default="cuda", help="cuda (by default), ptx, or sass, the disassembled machine code")
     command.add_argument("-o", dest="output", metavar="FILE", help="write to a file instead")
     command.add_argument("--force", action="store_true", help="overwrite the file")

@@ -20,12 +20,12 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.inspect.explain import explain, text, turns
-
     if arguments.sync:
         return _synchronization(arguments)
 
     with working(f"explaining {arguments.strategy}"):
+        from fireiron.inspect.explain import explain, text, turns
+
         explanation = explain(strategy_of(arguments), arguments.arch)
     if arguments.json:
         program = explanation.program
@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _synchronization(arguments: argparse.Namespace) -> int:
-    from fireiron.inspect.synchronization import synchronization, text
-
     with working(f"explaining {arguments.strategy}"):
+        from fireiron.inspect.synchronization import synchronization, text
+
         program = program_of(arguments)
         account = synchronization(program.ir)
     if arguments.json:

@@ -13,6 +13,7 @@ def register(add: Add) -> None:
     """Add the command."""
     command = add("export", run, "a header, CUDA source with a launcher, machine code: usable from C and C++ without this package")
     add_strategy(command, json=True)
+    command.set_defaults(verbatim=True)
     command.add_argument("-o", dest="folder", metavar="FOLDER", required=True, help="the folder of the files; made if it is missing")
     command.add_argument("--name", help="what the files and functions are called (as the strategy)")
     command.add_argument("--no-cubin", dest="cubin", action="store_false", help="no machine code: no compiler is needed")

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.cli.arguments import Add, add_json
-from fireiron.cli.output import FAILED, print_json
+from fireiron.cli.folded import WIDEST, shortened
+from fireiron.cli.output import FAILED, print_json, width_of_output
 from fireiron.cli.records import only, show
 from fireiron.errors import ArgumentError, FireironError
 
@@ -51,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.drift:
         return _drift(records, arguments.json)
     wanted = names() if arguments.name is None else (arguments.name,)
-    rows = [_listed(name, [one for one in records if one.strategy == name]) for name in wanted]
+    entries = (_listed(name, [one for one in records if one.strategy == name]) for name in wanted)
+    if width_of_output() is not None:
+        return _on_terminal(wanted, entries, arguments)
+    rows = list(entries)
     if arguments.arch is None and arguments.name is None:
         return _library(rows, rows, HEADS, arguments.json)
     figures = (_with_figures(row, arguments.arch) for row in rows)
@@ -67,6 +71,23 @@ def _library(known: Sequence[Row], entries: Iterable[Row], heads: Sequence[str],
     _print_row(["-" * width for width in widths], widths, heads)
     for entry in entries:
         _print_row([_cell(entry[head]) for head in heads], widths, heads)
+    return 0
+
+
+def _on_terminal(names: Sequence[str], entries: Iterable[Row], arguments: argparse.Namespace) -> int:
+    """A line for each strategy as soon as it is loaded: name, the best on record, what it is; of one all there is, a line each."""
+    width, room = width_of_output() or WIDEST, max(map(len, names))
+    for entry in entries:
+        row = entry if arguments.arch is None and arguments.name is None else _with_figures(entry, arguments.arch)
+        if arguments.name is not None:
+            for head in (*HEADS[:2], *FIGURES, *HEADS[2:]):
+                print(f"{head:<12}  {_cell(row[head])}")
+            return 0
+        best = "" if row["tuned"]["best of library"] is None else f"{row['tuned']['best of library']:.2f}"
+        figures = f"  {row['threads']:>4}  {row['shared bytes']:>6}" if arguments.arch is not None else ""
+        print(shortened(f"{row['name']:<{room}}{figures}  {best:>4}  {row['what it is']}", width), flush=True)
+    heads = f", threads, shared bytes on {arguments.arch}" if arguments.arch is not None else ""
+    print(f"\nname{heads}, the best record as a multiple of the library's speed, what it is; more: fireiron list NAME, or --wide")
     return 0
 
 

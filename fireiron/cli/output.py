@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
+
+from fireiron.cli.folded import Folded, folded, shortened, terminal_width
 
 FAILED: Final = 1
 """Exit status where a check or a run found something wrong."""
@@ -48,7 +51,37 @@ def paint(text: str, colour: int, stream: Any = None) -> str:
 def progress(text: str) -> None:
     """One line on a terminal that is overwritten; nothing elsewhere."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{shortened(text, terminal_width() - 1)}", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def folding(arguments: argparse.Namespace) -> Iterator[None]:
+    """On a terminal lines are folded to its width meanwhile, unless the command's text is for other programs, or `--wide` is given."""
+    stream, options = sys.stdout, vars(arguments)
+    if not stream.isatty() or any(options.get(name) for name in ("wide", "json", "graphene", "verbatim")):
+        progress("")
+        yield
+        return
+    sys.stdout = cast(TextIO, Folded(stream, terminal_width(), lambda: progress("")))
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stdout = stream
+
+
+def width_of_output() -> int | None:
+    """The columns to use of standard output; None where lines may be of any length."""
+    return sys.stdout.width if isinstance(sys.stdout, Folded) else None
+
+
+def say_error(message: str) -> None:
+    """An error as people read it, on the error stream."""
+    progress("")
+    text = f"fireiron: {paint('error', 31, sys.stderr)}: {message}"
+    if sys.stderr.isatty():
+        text = "\n".join(part for line in text.split("\n") for part in folded(line, terminal_width()))
+    print(text, file=sys.stderr)
 
 
 @contextlib.contextmanager

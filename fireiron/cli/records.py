@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import Add, add_json
-from fireiron.cli.output import FAILED, print_json
+from fireiron.cli.folded import table
+from fireiron.cli.output import FAILED, print_json, width_of_output
 from fireiron.errors import FireironError, StoreError
 
 if TYPE_CHECKING:
@@ -53,12 +54,13 @@ def show(records: Iterable[Record], as_json: bool) -> int:
     if not chosen:
         print("no records")
         return 0
-    from tabulate import tabulate
-
     heads = ["strategy", "sizes", "types", "layouts", "values", "us", "TFLOP/s", "of library", "regime", "target", "GPU", "date"]
     rights = ("us", "TFLOP/s", "of library")
-    aligned = ["right" if head in rights else "left" for head in heads]
-    print(tabulate([_row(record) for record in chosen], headers=heads, disable_numparse=True, colalign=aligned))
+    rows, width = [_row(record) for record in chosen], width_of_output()
+    if width is not None:  # a terminal: how it was measured, and where, is for --wide
+        kept = [heads.index(head) for head in ("strategy", "sizes", "values", *rights, "GPU")]
+        heads, rows = [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    print(table(rows, heads, right=rights, width=width))
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fireiron.cli.arguments import Add, add_strategy, program_of
-from fireiron.cli.output import glyphs, print_json, working
+from fireiron.cli.output import glyphs, print_json, width_of_output, working
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -18,21 +18,26 @@ def register(add: Add) -> None:
     command = add("show", run, "the decomposition tree, with the spec after every step, and the kernel in figures")
     add_strategy(command, json=True)
     command.add_argument("--graphene", action="store_true", help="the kernel in the notation of Graphene, as commands read it again")
+    command.add_argument(
+        "--events", nargs="?", const="", metavar="PASS", help="the event IR of a program of tasks after a pass, or after all of them"
+    )
     command.add_argument("--times", action="store_true", help="how long each stage of the compilation took, printing included")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.inspect.show import as_dict, show
-
     if arguments.graphene:
         return _print_graphene(arguments)
+    if arguments.events is not None:
+        return _print_events(arguments)
     with working(f"building {arguments.strategy}"):
+        from fireiron.inspect.show import as_dict, show
+
         program = program_of(arguments)
         value = as_dict(program) if arguments.json else None
         _ = program.tree
     if value is not None:
         return print_json(value | ({"seconds": _times(program)} if arguments.times else {}))
-    for part in show(program, glyphs()):  # the tree, before a later stage takes its time, or fails
+    for part in show(program, glyphs(), width_of_output()):  # the tree, before a later stage takes its time, or fails
         print(part, flush=True)
     if arguments.times:
         _print_times(_times(program))
@@ -45,6 +50,27 @@ def _print_graphene(arguments: argparse.Namespace) -> int:
     with working(f"writing {arguments.strategy}"):
         text = graphene_text(program_of(arguments))
     print(text, end="")
+    return 0
+
+
+def _print_events(arguments: argparse.Namespace) -> int:
+    from fireiron.errors import ArgumentError
+    from fireiron.tasks.event_text import text
+    from fireiron.tasks.passes import PASS_NAMES, events_of, report_of
+    from fireiron.tasks.step import TaskProgram
+
+    strategy = program_of(arguments).strategy
+    step = next((one for one in strategy.steps if isinstance(one, TaskProgram)), None)
+    if step is None or strategy.spec is None:
+        raise ArgumentError(
+            f"{arguments.strategy}: events are those of a program of tasks, and the strategy has none",
+            hint="tasks.strategy(program, mapping)",
+        )
+    name = arguments.events or PASS_NAMES[-1]
+    found = events_of(step.program, step.mapped, strategy.spec, name)
+    for line in report_of(found, step.mapped, name).splitlines():
+        print(f"# {line}")
+    print(text(found), end="")
     return 0
 
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
-from fireiron.cli.output import FAILED, print_json, progress
+from fireiron.cli.output import FAILED, print_json, progress, width_of_output
 from fireiron.errors import ArgumentError, LaunchError
 
 if TYPE_CHECKING:
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from fireiron.tune.result import Tuning
 
 INTERRUPTED = 128 + 2
+PREDICT_SECONDS = 15.0
+"""A ranking of more combinations than there is time for ends then, unless `--seconds` says otherwise."""
+
 _MEASURES: dict[str, Any] = {  # options of the search and of the measurement, with their defaults
     "gpus": None,
     "search": "exhaustive",
     "trials": None,
-    "seconds": None,
     "keep": None,
     "timeout": 30.0,
     "seed": 0,
@@ -36,7 +38,7 @@ def register(add: Add) -> None:
     command.add_argument("--gpus", type=_numbers, metavar="0,1", help="GPUs to use, one process each (the current one)")
     command.add_argument("--search", default="exhaustive", choices=("exhaustive", "random", "tpe"), help="how (exhaustive)")
     command.add_argument("--trials", type=positive, metavar="N", help="legal candidates of a random or tpe search (100)")
-    command.add_argument("--seconds", type=_seconds, metavar="S", help="stop then, with the best so far")
+    command.add_argument("--seconds", type=_seconds, metavar="S", help="stop then, with the best so far (with --predict: 15)")
     command.add_argument(
         "--prune",
         type=_prune,
@@ -52,7 +54,9 @@ def register(add: Add) -> None:
     command.add_argument("--fresh", action="store_true", help="empty the journal first")
     command.add_argument("--save", metavar="RECORDS", help="append the best to a file of records")
     command.add_argument(
-        "--predict", action="store_true", help="rank all combinations by the cost model; no compiler, no GPU, nothing is measured"
+        "--predict",
+        action="store_true",
+        help="rank combinations by the cost model, in random order until --seconds are over; no GPU, nothing is measured",
     )
     let = "the value of a size known at run time (repeatable)"
     command.add_argument("--let", "--at", dest="let", action="append", default=[], type=assignment, metavar="M=1000", help=let)
@@ -93,8 +97,8 @@ def _predicted(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: 
     without = [f"--{name}" for name, default in _MEASURES.items() if getattr(arguments, name) != default]
     if without:
         hint = "leave them or --predict out; --set bm=64 makes fewer combinations"
-        raise ArgumentError(f"--predict ranks every combination and measures nothing: {', '.join(without)} would do nothing", hint=hint)
-    return rank(strategy, report=watch, **common)
+        raise ArgumentError(f"--predict ranks combinations and measures nothing: {', '.join(without)} would do nothing", hint=hint)
+    return rank(strategy, report=watch, seconds=arguments.seconds or PREDICT_SECONDS, **common)
 
 
 def _tuned(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: argparse.Namespace) -> Tuning:
@@ -126,9 +130,9 @@ def _shown(tuning: Tuning, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(tuning.plain())
     else:
-        print(tuning.table())
+        print(tuning.table(width_of_output()))
         if tuning.stopped:
-            print(f"\nstopped {tuning.stopped}")
+            print(f"\nstopped {tuning.stopped}" + ("; --seconds for more" if arguments.predict else ""))
         if best is not None:
             print(f"\nbest: {' '.join(f'--set {name}={value}' for name, value in best.values.items())}")
         if tuning.journal is not None:

@@ -12,7 +12,7 @@ May import: values, specs, ir, check.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -23,9 +23,18 @@ from fireiron.errors import ArgumentError
 from fireiron.ir import Kernel
 from fireiron.values.machine import as_architecture
 
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.language.strategy import Strategy
+
 
 def predict(
-    program: Any, gpu: Gpu | str | None = None, sizes: Mapping[str, int] | None = None, *, constants: Constants = CONSTANTS
+    program: Program | CompiledKernel | Strategy | Kernel,
+    gpu: Gpu | str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    constants: Constants = CONSTANTS,
 ) -> Prediction:
     """The predicted time of one launch, with its parts and the bottleneck; that of copies in front is a part of the whole.
 
@@ -39,14 +48,14 @@ def predict(
     from fireiron.cost.work import Work
 
     asked = None if gpu is None else as_gpu(gpu)
-    program = _program_of(program, None if asked is None else asked.architecture)
-    kernel = _kernel_of(program)
+    made = _program_of(program, None if asked is None else asked.architecture)
+    kernel = _kernel_of(made)
     chosen = of_architecture(kernel.architecture) if asked is None else asked
     able = as_architecture(chosen.architecture).capability
     if able < kernel.architecture.capability:
         raise ArgumentError(f"{chosen} does not run {kernel.architecture}", legal=f"{chosen.architecture} or older")
     found = model(Work(kernel, sizes), chosen, constants)
-    copies = sum(predict(one.program, chosen, sizes, constants=constants).us for one in getattr(program, "launches", ()))
+    copies = sum(predict(one.program, chosen, sizes, constants=constants).us for one in getattr(made, "launches", ()))
     return attrs.evolve(found, us=found.us + copies, parts={**found.parts, COPIES: copies}) if copies else found
 
 

@@ -225,7 +225,7 @@ class _Model:
         bottleneck = max(parts, key=lambda name: parts[name]) if us else LAUNCH
         if bottleneck in (ISSUE, FMA, TENSOR, SHARED) and lost > 0.5:
             bottleneck = TAIL
-        if us < c.launch_us:
+        if max(parts.values(), default=0.0) < c.launch_us:
             bottleneck = LAUNCH
         totals = work.amounts.times(work.grid)
         return Prediction(

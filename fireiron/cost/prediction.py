@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from fireiron.display import Displayed
+
 if TYPE_CHECKING:
     from fireiron.check.resources import Occupancy
     from fireiron.cost.gpus import Gpu
@@ -47,7 +49,7 @@ class PhaseTime:
 
 
 @attrs.frozen(kw_only=True)
-class Prediction:
+class Prediction(Displayed):
     """What the model says of a kernel on a GPU; `str` explains it.
 
     `us` is the predicted time of one launch. `bottleneck` is the largest of the `parts`, but the tail where a kernel that keeps its

@@ -15,7 +15,7 @@ from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scale
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.rotations import shown
 from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs, statements
-from fireiron.ir.text import Function, Item, Noted
+from fireiron.ir.text import Function, Item, Made, Noted, Path
 from fireiron.values.document import Assignment, Chain, Joined, Text
 from fireiron.values.expr import FALSE, ONE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
 from fireiron.values.expr.normal import terms_of
@@ -110,13 +110,14 @@ class Lines:
 
 
 class Addresses:
-    """The addresses of one kernel; `declared` are the lines for what was named since they were taken last."""
+    """The addresses of one kernel; `declared` are the lines for what was named since they were taken last, `steps` who names it."""
 
     def __init__(self, kernel: Kernel, names: Names) -> None:
         self.kernel, self.names = kernel, names
         self.fixed = frozenset({kernel.block, kernel.thread, *kernel.symbols, *(one.var for one in kernel.body if isinstance(one, Let))})
         self.sizes = frozenset(kernel.symbols)
-        self.declared: list[Text] = []
+        self.declared: list[Item] = []
+        self.steps: tuple[Path, ...] = ()
         self.turns: list[Turns] = []
         self.used: set[Var] = set()
         self.bases: dict[tuple[str, Expr, bool], str] = {}
@@ -218,7 +219,7 @@ class Addresses:
             const = "" if buffer.written else "const "
             name = self.bases[key] = self.names.fresh(_label(buffer, write))
             target = f"{const}{buffer.dtype.cuda}* const {name}"
-            self.declared.append(Assignment(target, self._added(buffer.name, base, buffer, 1)))
+            self._declare(Assignment(target, self._added(buffer.name, base, buffer, 1)))
         return self.bases[key]
 
     def shared(self, access: Access, offset: tuple[int, ...], window: str) -> Text:
@@ -260,7 +261,7 @@ class Addresses:
             name = self.bases[key] = self.names.fresh(label)
             start = f"{window}({buffer.name})"
             value = start if base == ZERO else self._added(start, scaled(base, size), buffer, size)
-            self.declared.append(Assignment(f"const unsigned {name}", value))
+            self._declare(Assignment(f"const unsigned {name}", value))
         name = self.bases[key]
         return name if rest == ZERO else self._added(name, scaled(rest, size), buffer, size)
 
@@ -404,7 +405,7 @@ class Addresses:
     def _swizzle(self, value: Expr, buffer: Buffer) -> Var:
         if value not in self.swizzles:
             name = self.swizzles[value] = Var(self.names.fresh(f"{buffer.name.lower()}_swizzle"), value.low, value.high, value.factor or 1)
-            self.declared.append(Assignment(f"const int {name}", self.expression(value)))
+            self._declare(Assignment(f"const int {name}", self.expression(value)))
         return self.swizzles[value]
 
     def parity(self, number: Expr, stages: int, ahead: int) -> Expr:
@@ -466,11 +467,14 @@ class Addresses:
 
     def count(self, turns: Var, growth: Expr) -> Text:
         """The line that counts a turn, or so many, of a count that is in use from here to the start of the program."""
-        self.declared.append(f"int {turns} = 0;")
+        self._declare(f"int {turns} = 0;")
         self.used.discard(turns)
         return f"++{turns};" if growth == ONE else f"{turns} += {self.expression(growth)};"
 
-    def taken(self) -> list[Text]:
+    def _declare(self, line: Text) -> None:
+        self.declared.append(Made(line, self.steps))
+
+    def taken(self) -> list[Item]:
         """The lines for what was named since the last call."""
         lines, self.declared = self.declared, []
         return lines

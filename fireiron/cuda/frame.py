@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from fireiron.cuda.addresses import FIRST_LANE, Names
 from fireiron.cuda.expressions import HILBERT, document, expression
-from fireiron.cuda.lines import WIDTH, comment, lines_of
+from fireiron.cuda.lines import WIDTH, Line, comment, lines_of, plain
+from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.quotients import QUOTIENT
 from fireiron.cuda.rings import TENSOR_MAP, declarations
@@ -16,7 +17,7 @@ from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, Completion, Counter, Exec, For, Kernel, Let, NextTile, Reciprocal, Roles, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
-from fireiron.ir.text import Function, Item, Noted
+from fireiron.ir.text import Function, Item, Made, Noted, Path
 from fireiron.values.document import Assignment, Joined
 from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var, constant
 from fireiron.values.machine import Warp, bfloat16, float16
@@ -28,6 +29,14 @@ def emit(*kernels: Kernel) -> str:
     Legal for final kernels of different names: raises VerificationError where a statement has no pieces, or an expression does not fit
     64 bits.
     """
+    return "\n".join([*(line.text for line in printed(*kernels)), ""])
+
+
+def printed(*kernels: Kernel) -> list[Line]:
+    """The lines of the same unit, each with the steps that made it: their paths in the tree, behind the kernel's name if there are several.
+
+    A line of the whole kernel, such as its signature, has no steps.
+    """
     kernels = tuple(branched(straightened(at_tiles(kernel))) for kernel in kernels)
     printers = [KernelPrinter(kernel, Names(set().union(*map(_taken, kernels)))) for kernel in kernels]
     functions: dict[Function, str] = {}
@@ -35,16 +44,26 @@ def emit(*kernels: Kernel) -> str:
     for printer in printers:
         printer.functions = functions
         bodies.append(_body(printer))
-    lines = list(_header(kernels[0])) if len(kernels) == 1 else [f"// {len(kernels)} launches, in the order of these kernels"]
-    lines += dict.fromkeys(line for kernel in kernels for line in _includes(kernel))
-    lines += ("", *TENSOR_MAP) if any(kernel.maps for kernel in kernels) else ()
-    lines += [line for function, name in functions.items() for line in ("", *function.text(name))]
+    several = len(kernels) > 1
+    lines = plain([f"// {len(kernels)} launches, in the order of these kernels"] if several else _header(kernels[0]))
+    lines += plain(dict.fromkeys(line for kernel in kernels for line in _includes(kernel)))
+    lines += plain(("", *TENSOR_MAP) if any(kernel.maps for kernel in kernels) else ())
+    for function, name in functions.items():
+        calls = tuple(_named(one.kernel, path, several) for one in printers for path in one.callers.get(function, ()))
+        lines += [Line(""), *plain(function.text(name), calls)]
     for kernel, body in zip(kernels, bodies, strict=True):
-        lines += ["", *(_header(kernel) if len(kernels) > 1 else ()), *_signature(kernel), "{", *body, "}"]
-    return "\n".join([*lines, ""])
+        lines += plain(["", *(_header(kernel) if several else ()), *_signature(kernel), "{"])
+        lines += [Line(line.text, tuple(_named(kernel, path, several) for path in line.steps)) for line in body]
+        lines.append(Line("}"))
+    return lines
 
 
-def _body(printer: KernelPrinter) -> list[str]:
+def _named(kernel: Kernel, path: Path, several: bool) -> Path:
+    """A step of a kernel, behind the name of the kernel where there are several."""
+    return (kernel.name, *path) if several else path
+
+
+def _body(printer: KernelPrinter) -> list[Line]:
     kernel = printer.kernel
     if any(isinstance(one, Let) and _on_a_curve(one.value) for one in statements(kernel.body)):
         printer.function(HILBERT)
@@ -52,7 +71,7 @@ def _body(printer: KernelPrinter) -> list[str]:
         printer.function(QUOTIENT)
     program = Statements(printer).program()
     rings = list(declarations(printer, bool(dynamic_shared_bytes(kernel))))
-    return list(lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1))
+    return lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1)
 
 
 def _on_a_curve(value: Expr) -> bool:
@@ -90,7 +109,8 @@ def _taken(kernel: Kernel) -> set[str]:
 def _header(kernel: Kernel) -> Iterable[str]:
     yield from comment(str(kernel.spec))
     for line in kernel.title:
-        yield from comment(line, lead="//   ")
+        text = line.lstrip(" ")
+        yield from comment(text, lead="//   " + " " * (len(line) - len(text)))
     chained = ", chained to the kernel before" if kernel.chained else ""
     yield from comment(
         f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}{chained}"
@@ -183,6 +203,7 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
     """
     kernel, used = printer.kernel, set(printer.addresses.used)
     items: list[Item] = []
+    makers = Makers(kernel)
     built_in = {var: Var(BUILT_IN[var.name], var.low, var.high) for var in (kernel.block, kernel.thread)}
     together = printer.addresses.together or any(one.completion is Completion.PRODUCT for one, _ in execs(kernel.body))
     direct = {var for var in used if var in built_in}
@@ -195,7 +216,7 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
             said = document(value.substitute(built_in))
             if together and _of_warp(value, kernel):
                 said = Joined((FIRST_LANE, said, ", 0)"))
-            items.append(Assignment(f"const {kind} {let.var}", said))
+            items.append(Made(Assignment(f"const {kind} {let.var}", said), makers.of(let)))
     items += [f"const int {var} = {BUILT_IN[var.name]};" for var in (kernel.thread, kernel.block) if var in direct]
     return items[::-1]
 
@@ -206,21 +227,25 @@ def _of_warp(value: Expr, kernel: Kernel) -> bool:
 
 
 def _buffers(kernel: Kernel) -> Iterable[Item]:
+    """The declarations of buffers."""
+    makers = Makers(kernel)
     shared = [buffer for buffer in kernel.buffers if buffer.memory.of_block]
     if dynamic_shared_bytes(kernel):
         align = max(16, *(buffer.tensor.align for buffer in shared))
         yield f"extern __shared__ __align__({align}) unsigned char smem[];"
         for buffer in shared:
             kind, start = buffer.dtype.cuda, f"smem + {buffer.offset}" if buffer.offset else "smem"
-            yield Noted(f"{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});", _shape(buffer))
+            line = f"{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});"
+            yield Made(Noted(line, _shape(buffer)), makers.of_buffer(buffer.name))
     else:
         for buffer in shared:
             align = max(16, buffer.tensor.align)
-            yield Noted(f"__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];", _shape(buffer))
+            line = f"__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];"
+            yield Made(Noted(line, _shape(buffer)), makers.of_buffer(buffer.name))
     read = {access.buffer for one, _ in execs(kernel.body) for access in one.accesses if not access.write}
     for buffer in kernel.buffers:
         if buffer.memory.private:
-            yield _registers(kernel, buffer, buffer.name in read)
+            yield Made(_registers(kernel, buffer, buffer.name in read), makers.of_buffer(buffer.name))
 
 
 def _registers(kernel: Kernel, buffer: Buffer, read: bool) -> Item:

@@ -6,7 +6,9 @@ import itertools
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from fireiron.ir.text import Braces, If, Item, Noted, Remark
+import attrs
+
+from fireiron.ir.text import Braces, If, Item, Made, Noted, Path, Remark
 from fireiron.values.document import Chain, Joined, Text, laid_out
 
 WIDTH = 120
@@ -16,33 +18,48 @@ INDENT = 2
 """Columns of a block."""
 
 
-def lines_of(items: Iterable[Item], depth: int = 0) -> list[str]:
+@attrs.frozen
+class Line:
+    """A line of text, and the steps of the tree that made it; none where it is nobody's in particular."""
+
+    text: str
+    steps: tuple[Path, ...] = ()
+
+
+def lines_of(items: Iterable[Item], depth: int = 0) -> list[Line]:
     """The lines of items inside `depth` blocks."""
-    lines: list[str] = []
+    lines: list[Line] = []
     for item in items:
         lines += _item(item, depth)
     return lines
 
 
-def _item(item: Item, depth: int) -> list[str]:
+def plain(texts: Iterable[str], steps: tuple[Path, ...] = ()) -> list[Line]:
+    """Texts as lines, all of the same steps."""
+    return [Line(text, steps) for text in texts]
+
+
+def _item(item: Item, depth: int) -> list[Line]:
+    if isinstance(item, Made):  # the innermost steps say most
+        return [line if line.steps else Line(line.text, item.steps) for line in _item(item.item, depth)]
     if isinstance(item, If):
         first = _block(Joined(("if (", _all(item.conditions), ")")), item.body, depth)
         return first if not item.otherwise else _joined(first, _block("else", item.otherwise, depth))
     if isinstance(item, Braces):
         lines = _block(item.head, item.body, depth)
-        return [item.pragma, *lines] if item.pragma else lines
+        return [Line(item.pragma), *lines] if item.pragma else lines
     if isinstance(item, Noted):
-        return _noted(item, depth)
+        return plain(_noted(item, depth))
     if isinstance(item, Remark):
-        return _remark(item, depth)
-    return _text(item, depth)
+        return plain(_remark(item, depth))
+    return plain(_text(item, depth))
 
 
-def _joined(first: list[str], second: list[str]) -> list[str]:
+def _joined(first: list[Line], second: list[Line]) -> list[Line]:
     """A block and the one behind its `else`, which stands on the line of its brace."""
-    if first[-1].strip() != "}":
+    if first[-1].text.strip() != "}":
         return [*first, *second]
-    return [*first[:-1], f"{first[-1]} {second[0].lstrip()}", *second[1:]]
+    return [*first[:-1], Line(f"{first[-1].text} {second[0].text.lstrip()}", second[0].steps), *second[1:]]
 
 
 def _remark(item: Remark, depth: int) -> list[str]:
@@ -78,14 +95,15 @@ def _noted(item: Noted, depth: int) -> list[str]:
     return [line] if len(line) <= WIDTH else [*comment(item.note, depth), *_text(item.line, depth)]
 
 
-def _block(head: Text, body: Sequence[Item], depth: int) -> list[str]:
+def _block(head: Text, body: Sequence[Item], depth: int) -> list[Line]:
     inner = lines_of(body, depth + 1)
-    if len(body) == 1 and len(inner) == 1 and str(head) and not inner[0].lstrip().startswith("//"):
-        return [*_text(head, depth), *inner]
+    if len(body) == 1 and len(inner) == 1 and str(head) and not inner[0].text.lstrip().startswith("//"):
+        return [*plain(_text(head, depth)), *inner]
+    closed = Line(" " * INDENT * depth + "}")
     if not str(head):
-        return [" " * INDENT * depth + "{", *inner, " " * INDENT * depth + "}"]
+        return [Line(" " * INDENT * depth + "{"), *inner, closed]
     *before, last = _text(head, depth, 2)
-    return [*before, f"{last} {{", *inner, " " * INDENT * depth + "}"]
+    return [*plain(before), Line(f"{last} {{"), *inner, closed]
 
 
 def _all(conditions: Sequence[Text]) -> Text:
@@ -96,9 +114,19 @@ def _all(conditions: Sequence[Text]) -> Text:
 
 def guarded(conditions: Sequence[Text], body: Sequence[Item]) -> Item:
     """Items under conditions; those of an `if` that is all of them stand beside these."""
-    if len(body) == 1 and isinstance(body[0], If) and not body[0].otherwise:
-        return If((*conditions, *body[0].conditions), body[0].body)
+    item, steps = _bare(body[0]) if len(body) == 1 else (None, ())
+    if isinstance(item, If) and not item.otherwise:
+        return If((*conditions, *item.conditions), tuple(Made(one, steps) for one in item.body) if steps else item.body)
     return If(tuple(conditions), tuple(body))
+
+
+def _bare(item: Item) -> tuple[Item, tuple[Path, ...]]:
+    """An item without what says who made it, and the innermost steps that did."""
+    steps: tuple[Path, ...] = ()
+    while isinstance(item, Made):
+        steps = item.steps
+        item = item.item
+    return item, steps
 
 
 def one_line(text: str) -> str:

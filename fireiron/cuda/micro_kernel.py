@@ -19,6 +19,10 @@ Declaration = tuple[str, tuple[Item, ...]]
 """A name of the contract with the lines that declare it; none where there is no such thing."""
 
 
+_SAID = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+"""Comments and strings of CUDA C++: a name that stands only there is not declared, since compilers refuse what nobody uses."""
+
+
 def micro_kernel(kernel: Kernel, statement: Exec, text: str, use: Callable[[Expr], None]) -> list[Item]:
     """The block of a micro-kernel; `use` is told of each expression that is printed."""
     return _MicroKernel(kernel, statement, use).items(text)
@@ -29,7 +33,7 @@ class _MicroKernel:
         self.kernel, self.statement, self.use = kernel, statement, use
 
     def items(self, text: str) -> list[Item]:
-        wanted = set(re.findall(r"[A-Za-z_]\w*", text))
+        wanted = set(re.findall(r"[A-Za-z_]\w*", _SAID.sub(" ", text)))
         lines: list[Item] = [f"// micro-kernel {self.statement.instruction.name}: {self.statement.spec}", *self._aliases(wanted)]
         for name, declaration in self._declarations(wanted):
             if not declaration:
@@ -116,7 +120,7 @@ class _MicroKernel:
         yield f"{name}_at", lambda: self._lambda(head, self._address_at(buffer, access, tuple(dims)), self._array(buffer))
         for dim, mode in dims.items():
             label = f"{name}_stride_{mode}"
-            yield label, lambda label=label, dim=dim: self._stride_text(label, self._stride(buffer, access, dim))  # type: ignore[misc]
+            yield label, lambda label=label, dim=dim: self._stride_text(label, step_of(buffer, access, dim))  # type: ignore[misc]
 
     def _document(self, value: Expr) -> Text:
         self.use(value)
@@ -159,14 +163,15 @@ class _MicroKernel:
             coordinates.append(base)
         return buffer.address(attrs.evolve(access, base=tuple(coordinates)), tuple(0 for _ in coordinates))
 
-    def _stride(self, buffer: Buffer, access: Access, dim: int) -> Expr | None:
-        """The step between neighbours of a view; None where there is no such number (swizzled or hierarchical storage)."""
-        storage = access.storage or buffer.storage
-        modes = [mode for mode in access.modes[dim] if constant(mode.size) != 1]
-        step = storage.steps[dim]
-        if storage.swizzle is not None or step is None or len(modes) > 1:
-            return None
-        return step * (modes[0].stride if modes else 1)
+
+def step_of(buffer: Buffer, access: Access, dim: int) -> Expr | None:
+    """The step between neighbours of a view along its tensor's dimension; None where there is no such number (swizzled or hierarchical)."""
+    storage = access.storage or buffer.storage
+    modes = [mode for mode in access.modes[dim] if constant(mode.size) != 1]
+    step = storage.steps[dim]
+    if storage.swizzle is not None or step is None or len(modes) > 1:
+        return None
+    return step * (modes[0].stride if modes else 1)
 
 
 def _truth(condition: Expr) -> str:

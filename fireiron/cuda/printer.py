@@ -16,10 +16,10 @@ from fireiron.cuda.quotients import Quotients
 from fireiron.cuda.types import APPROXIMATE, COMPOSED, PAIRS, applied, approximate, carrier, composed, converted, literal, zero
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Completion, Exec, Kernel, Peers, Piece, Side
-from fireiron.ir.text import Braces, Copy, Function, Item, Registers
+from fireiron.ir.text import Braces, Copy, Function, Item, Path, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
-from fireiron.values.expr import FALSE, TRUE, Const, Expr, all_of, conjuncts
-from fireiron.values.machine import DType, float32
+from fireiron.values.expr import FALSE, TRUE, ZERO, Const, Expr, all_of, as_expr, conjuncts
+from fireiron.values.machine import DType, float32, int32
 
 BARRIER_BYTES = 8
 """Bytes of a barrier in memory."""
@@ -36,11 +36,13 @@ class KernelPrinter:
         self.addresses = Addresses(kernel, names)
         self.quotients = Quotients(kernel)
         self.functions: dict[Function, str] = {}
+        self.callers: dict[Function, dict[Path, None]] = {}
 
     def function(self, function: Function) -> str:
         """The name of a helper function, which is printed in front of the kernel."""
         if function not in self.functions:
             self.functions[function] = self.names.fresh(function.name)
+        self.callers.setdefault(function, {}).update(dict.fromkeys(self.addresses.steps))
         return self.functions[function]
 
     # ------------------------------------------------------------------------------------------ values
@@ -128,6 +130,25 @@ class KernelPrinter:
             return None
         first, second = (converted(operand(part, Binds.FACTOR), self.buffer(access).dtype, dtype) for part in parts)
         return Joined(("(", first, " + ", second, ")"))
+
+    def counted(self, statement: Exec, terms: Mapping[int, tuple[int, int]], number: int, dtype: DType) -> tuple[Text, ...]:
+        """A sum of coordinates in float: what it is where unrolled loops begin, converted once, and what these add, if anything.
+
+        Nothing where not all are read, or the sum may be too large to be exact.
+        """
+        sums: list[Expr] = [as_expr(number), ZERO]
+        for position, (place, times) in terms.items():
+            access = statement.accesses[position]
+            if dtype != float32 or statement.conditions(position)[place] != TRUE:
+                return ()
+            parts = self.addresses.coordinates(access, access.elements()[place])
+            if any(max(-part.low, part.high) * abs(times) >= EXACT for part in parts):
+                return ()
+            sums = [one + part * times for one, part in zip(sums, parts, strict=True)]
+        if any(max(-one.low, one.high) >= EXACT for one in sums):
+            return ()
+        shown = sums if ZERO not in sums else [one for one in sums if one != ZERO] or [ZERO]
+        return tuple(converted(operand(one, Binds.FACTOR), int32, dtype) for one in shown)
 
     def accumulator(self, statement: Exec, text: Text, dtype: DType, nothing: float = 0) -> Text:
         """The old value of an output, or `nothing` where the statement does not accumulate."""

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from fireiron.cuda.addresses import FIRST_LANE, SHARED_ADDRESS
 from fireiron.cuda.lines import guarded
+from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.ir import Acquire, Kernel, Leave, NextTile, Release, Ring, Role, Side
-from fireiron.ir.text import Braces, Function, Item, Noted
+from fireiron.ir.text import Braces, Function, Item, Made, Noted
 from fireiron.values.expr import conjuncts, constant
 
 TENSOR_MAP = (
@@ -160,8 +161,9 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
                 f"reinterpret_cast<volatile int*>({f'{start} + {2 * ring.stages * 8}' if dynamic else f'{start} + {2 * ring.stages}'})"
             )
             yield Noted(f"volatile int* const {numbers_of(ring)} = {numbers};", f"of {ring.stages} tiles of this block")
-        yield Noted(f"const unsigned {full} = {address}({start});", f"{ring.stages} barriers: {_held(ring)} are full")
-        yield Noted(f"const unsigned {empty} = {full} + {ring.stages * 8};", "and empty again")
+        makers = Makers(kernel).of_ring(ring.name)
+        yield Made(Noted(f"const unsigned {full} = {address}({start});", f"{ring.stages} barriers: {_held(ring)} are full"), makers)
+        yield Made(Noted(f"const unsigned {empty} = {full} + {ring.stages * 8};", "and empty again"), makers)
         lines = (f"{init}({full} + stage * 8, 1);", f"{init}({empty} + stage * 8, {ring.consumers});")
         inits.append(Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", lines))
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]

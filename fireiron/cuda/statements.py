@@ -10,6 +10,7 @@ import attrs
 from fireiron.cuda.chosen import ChosenTurns, chosen_turns
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
+from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, left, next_tile, released
 from fireiron.cuda.versions import Branch
@@ -47,7 +48,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.awaited import awaited
-from fireiron.ir.text import Braces, Function, If, Item, Noted
+from fireiron.ir.text import Braces, Function, If, Item, Made, Noted, Path
 from fireiron.values.document import Assignment, Joined, Text
 from fireiron.values.document import Chain as Terms
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
@@ -120,11 +121,21 @@ def straightened(kernel: Kernel) -> Kernel:
     return attrs.evolve(kernel, body=rewritten(kernel.body, turned))
 
 
+@attrs.frozen
+class _Run:
+    """Neighbours in a list of statements, under conditions that they share, and the steps that they are of."""
+
+    conditions: tuple[Expr, ...]
+    body: Sequence[Stmt]
+    steps: tuple[Path, ...]
+
+
 class Statements:
     """The items of a kernel's statements."""
 
     def __init__(self, printer: KernelPrinter) -> None:
         self.printer, self.kernel = printer, printer.kernel
+        self.makers = Makers(printer.kernel)
         self.dropped: frozenset[Expr] = frozenset()
         self.alone = False
         """Whether the statements are those of one thread, which tells engines what to do."""
@@ -139,11 +150,11 @@ class Statements:
         items: list[Item] = []
         notes: list[Item] = []
         named = dict(self.printer.quotients.named)
-        for conditions, run in self._runs(body):
-            if isinstance(run[0], Comment):
-                notes += self._statement(run[0])
+        for run in self._runs(body):
+            if isinstance(run.body[0], Comment):
+                notes += self._run(run)
                 continue
-            inner = self._run((conditions, run))
+            inner = self._run(run)
             items += [*self.printer.addresses.taken(), *notes, *inner]
             notes = []
         self.printer.quotients.named = named
@@ -159,23 +170,29 @@ class Statements:
         self.printer.quotients.named = named
         return items
 
-    def _runs(self, body: Sequence[Stmt]) -> Iterable[tuple[tuple[Expr, ...], Sequence[Stmt]]]:
+    def _runs(self, body: Sequence[Stmt]) -> Iterable[_Run]:
         """The list in parts: each with the conditions under which all of its statements are, or a single statement."""
         position = 0
         while position < len(body):
             shared, stop = self._shared(body, position)
-            yield shared, body[position:stop]
+            yield _Run(shared, body[position:stop], self.makers.of_list(body, position, stop))
             position = stop
 
-    def _run(self, run: tuple[tuple[Expr, ...], Sequence[Stmt]]) -> list[Item]:
-        conditions, body = run
-        if not conditions:
-            return self._statement(body[0])
+    def _run(self, run: _Run) -> list[Item]:
+        addresses = self.printer.addresses
+        around, addresses.steps = addresses.steps, run.steps or addresses.steps
+        items = [Made(item, addresses.steps) for item in self._items(run)]
+        addresses.steps = around
+        return list(items)
+
+    def _items(self, run: _Run) -> list[Item]:
+        if not run.conditions:
+            return self._statement(run.body[0])
         before = self.dropped
-        self.dropped = before | frozenset(conditions)
-        inner = self._list(body)
+        self.dropped = before | frozenset(run.conditions)
+        inner = self._list(run.body)
         self.dropped = before
-        return [guarded(self.printer.conditions(conditions), inner)]
+        return [guarded(self.printer.conditions(run.conditions), inner)]
 
     def _shared(self, body: Sequence[Stmt], position: int) -> tuple[tuple[Expr, ...], int]:
         """The conditions that a statement shares with those behind it, and the end of that run."""

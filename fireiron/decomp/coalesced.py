@@ -35,6 +35,7 @@ class Coalesced(Decomposition):
     """Vectors of `elements` neighbours, dealt to threads in storage order; see the verb `coalesced`."""
 
     verb: ClassVar[str] = "coalesced"
+    kinds: ClassVar[tuple[str, ...]] = ("Move",)
     elements: Any = attrs.field(converter=_elements)
 
     @staticmethod
@@ -70,7 +71,8 @@ class Coalesced(Decomposition):
         dealt = {(0,): RowMajor, (0, 1): ColMajor, (1, 0): RowMajor}.get(order, order)
         return Tile(sizes, refinements=(To(thread_of(spec.level)), DealOrder(dealt), Unroll()))
 
-    def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)
         if spec.moves and spec.level != Kernel and spec.level.threads != 1 and whole:
             yield from (Coalesced(width) for width in (1, 2, 4, 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
@@ -17,7 +18,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.machine import Kernel, Thread
@@ -90,6 +91,12 @@ class Done(Decomposition):
                 return self._by_all_threads(spec, context, draft)
             raise self._refused(spec, context)
         return draft.expansion((), following.statements(found, draft))
+
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Done]:
+        yield from legal_among((Done(),), spec, context)
+        worth = (one for one in context.instructions if one.may_perform(spec) and not one.mismatches(spec, context.architecture))
+        yield from legal_among(map(Done, worth), spec, context)
 
     def _unsettled(self, spec: Spec, context: Context) -> bool:
         """Whether an engine copies to a free buffer as soon as a reader says how it lies, which may wait itself."""
@@ -184,7 +191,7 @@ class Done(Decomposition):
     def _refused(self, spec: Spec, context: Context) -> MatchError:
         def rows() -> str:
             _, near = nearest(spec, context, self._asked(context))
-            return table(near[:3] if self.executable is None else near)
+            return table(near[:3] if self.executable is None else near) + _other_target(near)
 
         if self.executable is not None:
             return MatchError(f"{self.executable} does not perform {spec}:", rows=rows)
@@ -257,6 +264,15 @@ def table(compared: Compared) -> str:
         rows.append(f"    {executable.name:<10} {executable.performs()}")
         rows += [f"      {one.field:<8} wants {one.wanted}, got {one.got}" for one in mismatches]
     return "\n".join(rows)
+
+
+def _other_target(compared: Compared) -> str:
+    """A line that names the target on which the nearest executable would match; empty where more than the target differs."""
+    executable, mismatches = compared[0]
+    if [one.field for one in mismatches] != ["target"]:
+        return ""
+    target = mismatches[0].wanted.split()[0]
+    return f'\n    made for {target} it matches {executable.name}: compile("{target}"), --arch {target}'
 
 
 __all__ = ["Done"]

@@ -20,7 +20,7 @@ from fireiron.specs.fused import INDICES, FusedDefinition, fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, constant
-from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Kernel, Memory
+from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Kernel, Memory, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 
@@ -90,6 +90,7 @@ class Epilog(Decomposition):
     """The accumulator in `memory` with elements of `dtype` (None: the spec's accumulator); see the verb `epilog`."""
 
     verb: ClassVar[str] = "epilog"
+    kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Fused")
     memory: Memory = RF
     init: tuple[Decomposition, ...] = attrs.field(factory=default_copy)
     store: tuple[Decomposition, ...] = attrs.field(factory=default_copy)
@@ -176,7 +177,8 @@ class Epilog(Decomposition):
             )
         return spec
 
-    def choices(self, spec: Spec, context: Context) -> Iterator[Epilog]:
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Epilog]:
         for memory in MEMORIES:
             step = Epilog(memory)
             try:
@@ -185,6 +187,8 @@ class Epilog(Decomposition):
                 continue
             if all(constant(size) is not None for size in target.shape):
                 yield step
+                if target.dtype in (float16, bfloat16):
+                    yield Epilog(memory, dtype=float32)
 
 
 __all__ = ["Epilog"]

@@ -45,6 +45,7 @@ class Load(Decomposition):
     """The copy of `operand` to `memory`, carried out by the steps `move`; see the verb `load`."""
 
     verb: ClassVar[str] = "load"
+    kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Move", "Reduction", "AtomicAdd", "Pointwise", "Fused")
     operand: str = attrs.field(converter=operand_name)
     memory: Memory
     move: tuple[Decomposition, ...] = attrs.field(factory=default_copy)
@@ -176,14 +177,19 @@ class Load(Decomposition):
         if self.memory.of_grid:
             raise DecompositionError("load to GL: buffers in global memory cannot be made inside a kernel", legal="SH RF")
         if view.memory == self.memory and not self._deals_anew(spec):
-            raise DecompositionError(f"load({self.operand}, {self.memory}): the operand is already in {self.memory}")
+            others = [name for name in spec.inputs if spec.operands[name].memory.depth < self.memory.depth]
+            raise DecompositionError(
+                f"load({self.operand}, {self.memory}): the operand is already in {self.memory}",
+                hint=" or ".join(f"load({name}, {self.memory})" for name in others) or "drop it, or load to a deeper memory",
+            )
         return self.operand
 
     def _deals_anew(self, spec: Spec) -> bool:
         """Whether a copy from registers to registers says something: that other threads of a group hold the elements from here on."""
         return self.memory.private and self.memory.fragment is None and spec.level.threads != 1
 
-    def choices(self, spec: Spec, context: Context) -> Iterator[Load]:
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Load]:
         for name, memory in itertools.product(spec.inputs, MEMORIES):
             view: View = getattr(spec, name)
             static = all(constant(size) is not None for size in view.shape) and bool(view.dims)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
@@ -19,7 +18,7 @@ from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.expr import constant
-from fireiron.values.machine import Architecture, Warp
+from fireiron.values.machine import Architecture, Warp, float32
 from fireiron.values.units import same_threads
 
 SIDE = 16
@@ -31,6 +30,7 @@ class MmaTile(Decomposition):
     """Tiles of one matrix instruction: the target's best for the element types, or `instruction`; see the verb `mma_tile`."""
 
     verb: ClassVar[str] = "mma_tile"
+    kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Fused")
     instruction: Executable | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -60,26 +60,25 @@ class MmaTile(Decomposition):
 
     def _chosen(self, spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
         if isinstance(self.instruction, Mma):
+            if not _divides(self.instruction, spec):
+                depth = self.instruction.shape[2]
+                raise DecompositionError(
+                    f"{self.label()}: the instruction's {depth} elements of k do not divide the {spec.size('k')} of the spec",
+                    hint=f"split({depth}), or a multiple, first; or another instruction",
+                )
             return self.instruction
-        known = [one for one in instructions if isinstance(one, Mma)]
+        capability = architecture.capability
+        known = [one for one in instructions if isinstance(one, Mma) and one.capability <= capability <= (one.last or capability)]
         for one in known:
-            if one.last is not None and architecture.capability > one.last:
-                continue
-            if architecture.capability >= one.capability and _types_fit(one, spec) and _divides(one, spec):
+            if _types_fit(one, spec) and _divides(one, spec):
                 return one
         raise DecompositionError(
             f"mma_tile: no matrix instruction of {architecture} for {spec} of {spec.A.dtype}, {spec.B.dtype} and {spec.C.dtype}",
-            legal=[one.name for one in known if one.capability <= architecture.capability] or "none",
-            hint="other element types, another accumulator in epilog(RF, float32, ...), or a larger split",
+            legal=[one.name for one in known] or "none",
+            hint="other element types"
+            + (" (float32 is multiplied by them as tf32: MatMul(..., dtype=tf32))" if spec.A.dtype == float32 else "")
+            + ", another accumulator in epilog(RF, float32, ...), or a larger split",
         )
-
-    def choices(self, spec: Spec, context: Context) -> Iterator[MmaTile]:
-        step = MmaTile()
-        try:
-            step.expand(spec, context)
-        except DecompositionError:
-            return
-        yield step
 
 
 def _tile(mma: Mma) -> Tile:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.spec import Spec
 from fireiron.specs.fused import INDICES, FusedKind, fused, with_definition
 from fireiron.specs.partial import in_parts
@@ -28,9 +29,22 @@ class Partial(Decomposition):
     registers, and is written elsewhere only so that its parts make the same: `l * alpha + sums` of a sum, not `l + 1`. As many parts as
     threads that hold terms of one result, or a divisor; dearest to join first: warps, then lanes far apart.
     rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
+
+    Source: decision 37.
+
+    >>> from fireiron import *
+    >>> rows = Fused(
+    ...     name="row_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+    ...     first={"zero": "t[m] = 0"}, each={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, last={"out": "y[m] = t[m]"},
+    ... )
+    >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+    >>> joined = rows.partial("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
+    >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # behind the loop, not in each turn
+    True
     """
 
     verb: ClassVar[str] = "partial"
+    kinds: ClassVar[tuple[str, ...]] = ("Fused",)
     name: str
     parts: int
 
@@ -40,6 +54,12 @@ class Partial(Decomposition):
             raise ArgumentError(
                 "partial: the name of a step and how many parts", got=(self.name, self.parts), legal="2 and more", at=call_site()
             )
+
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Partial]:
+        made = fused(spec)
+        reductions = () if made is None else (one.name for one in made.steps if one.formula.over and not one.formula.contracts)
+        yield from legal_among((Partial(name, parts) for name in reductions for parts in (2, 4, 8, 16, 32)), spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import attrs
@@ -9,11 +10,11 @@ import attrs
 from fireiron.decomp.steps import allocated, passed
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.refine.pad import MOST
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, Placed, fused, with_definition
-from fireiron.values.machine import Kernel, Memory
+from fireiron.values.machine import RF, SH, Kernel, Memory
 
 
 @attrs.frozen
@@ -23,9 +24,23 @@ class Place(Decomposition):
     `pad` are elements by which its rows are longer. Temporaries that are not placed lie in registers.
 
     Legal when: below Block, of SH or RF. rewrite: definition --> allocate t in memory; definition on t
+
+    Source: Cypress, section 3.3; decision 36.
+
+    >>> from fireiron import *
+    >>> doubled = Fused(
+    ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+    ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+    ... )
+
+    >>> blocks = doubled.tile(m=16, n=16).to(Block).place("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
+    >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
+    >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+    ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
     """
 
     verb: ClassVar[str] = "place"
+    kinds: ClassVar[tuple[str, ...]] = ("Fused",)
     tensor: str
     memory: Memory
     pad: int = 0
@@ -35,6 +50,13 @@ class Place(Decomposition):
             raise ArgumentError("place: a temporary's name and a memory", got=(self.tensor, self.memory, self.pad), at=call_site())
         if not 0 <= self.pad <= MOST:
             raise ArgumentError("place: pad: elements behind each row", got=self.pad, legal=f"0 ... {MOST}", at=call_site())
+
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Place]:
+        made = fused(spec)
+        names = () if made is None else made.temporaries
+        pads = ((SH, 0), (SH, 1), (SH, 4), (RF, 0))
+        yield from legal_among((Place(name, *where) for name in names for where in pads), spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)

@@ -8,12 +8,12 @@ costs as much time as its bytes take, the product of two large ones far more.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
 from fireiron.language.substrategy import chain, require_steps, steps_for
 from fireiron.language.tree import Context, Decomposition, Expansion, Node
 from fireiron.spec import Spec
@@ -52,13 +52,14 @@ class Repack(Decomposition):
     """
 
     verb: ClassVar[str] = "repack"
+    kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Reduction", "AtomicAdd", "Pointwise", "Fused")
     operand: str = attrs.field(converter=operand_name)
     move: tuple[Decomposition, ...] = ()
     order: MatrixLayout | None = None
 
     def __attrs_post_init__(self) -> None:
         require_steps(self.move, "repack")
-        if self.order not in (None, RowMajor, ColMajor):
+        if self.order is not None and (not isinstance(self.order, MatrixLayout) or self.order not in (RowMajor, ColMajor)):
             raise ArgumentError("repack: order", got=self.order, legal="RowMajor, ColMajor", at=call_site())
 
     @staticmethod
@@ -75,6 +76,19 @@ class Repack(Decomposition):
     def _text(self, steps: str) -> str:
         order = f", order={self.order}" if self.order is not None else ""
         return f"repack({Operand(self.operand)}{f', Move{steps}' if self.move else ''}{order})"
+
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Repack]:
+        """Of a spec that nothing has decomposed yet: a launch of its own does the copy, so `expand` is refused everywhere."""
+        if spec.level != Kernel or context.path:
+            return
+        for name in spec.inputs:
+            step = Repack(name)
+            try:
+                step.reason(spec, {})
+            except FireironError:
+                continue
+            yield from (step, Repack(name, order=RowMajor), Repack(name, order=ColMajor))
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         raise DecompositionError(

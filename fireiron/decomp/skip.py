@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
@@ -10,7 +12,7 @@ from fireiron.decomp.region import equalities, left_out
 from fireiron.decomp.steps import passed
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
 from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
@@ -18,6 +20,11 @@ from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
 
 def _names(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def says_nothing(steps: object, where: object) -> bool:
+    """Whether the arguments of the verb are none: then it refines a split."""
+    return steps == () and (where is None or (isinstance(where, str) and not where))
 
 
 @attrs.frozen
@@ -28,6 +35,7 @@ class SkipSteps(Decomposition):
     """
 
     verb: ClassVar[str] = "skip"
+    kinds: ClassVar[tuple[str, ...]] = ("Fused",)
     steps: tuple[str, ...] = attrs.field(converter=_names)
     where: str
 
@@ -40,6 +48,19 @@ class SkipSteps(Decomposition):
 
     def label(self) -> str:
         return f"skip({', '.join(map(repr, self.steps))}, where={self.where!r})"
+
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[SkipSteps]:
+        made = fused(spec)
+        if made is None:
+            return
+        same = [pair for pair in itertools.combinations(made.temporaries, 2) if len({made.temporaries[one] for one in pair}) == 1]
+        conditions = [
+            *(f"{one} == {other}" for one, other in same),
+            *(f"{one} == {number}" for one in made.temporaries for number in (0, 1)),
+        ]
+        steps = (SkipSteps((name,), where) for name, where in itertools.product(made.names, conditions))
+        yield from legal_among(steps, spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)
@@ -64,7 +85,7 @@ def _condition(text: Any) -> Operation:
     if not isinstance(text, str) or not text.strip():
         raise ArgumentError("skip: where= is a condition", got=text, legal='where="alpha == 1"', at=call_site())
     try:
-        value = formula_of(f"needed[i] = where({text}, 0, 1)").value
+        value = formula_of(f"needed[i] = where({text[:]}, 0, 1)").value
     except ArgumentError as error:
         raise ArgumentError(
             "skip: where= is a condition", got=text, legal="new == mx, alpha == 1, joined by and", at=call_site()

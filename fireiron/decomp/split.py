@@ -59,6 +59,7 @@ class Split(Decomposition):
     """Steps of `sizes` elements along the reduction dimensions; see the verb `split`."""
 
     verb: ClassVar[str] = "split"
+    kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Reduction", "Fused")
     sizes: tuple[Any, ...] = attrs.field(default=(), converter=_sizes)
     by_dim: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_by_dim)
 
@@ -224,7 +225,8 @@ class Split(Decomposition):
             return turns
         return minimum(draft.let(f"{label}_more", behind - 1 - minimum(first, behind - 1)), whole - 1) + 1
 
-    def choices(self, spec: Spec, context: Context) -> Iterator[Split]:
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Split]:
         for dim in spec.dims:
             total = constant(spec.size(dim))
             if dim not in spec.tile_dims and total is not None:

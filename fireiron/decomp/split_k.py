@@ -57,6 +57,7 @@ class SplitK(Decomposition):
     """
 
     verb: ClassVar[str] = "split_k"
+    kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Fused")
     parts: Any = attrs.field(converter=_parts)
     level: Level
     step: Any = attrs.field(converter=_parts)
@@ -173,7 +174,8 @@ class SplitK(Decomposition):
         body = spec.with_operands(A=left, B=right).with_options(in_parts=True, accumulate=FALSE)
         return draft.expansion((Child("body", body),), (Hole("body"),), part=unit, zeroed=zeroed)
 
-    def choices(self, spec: Spec, context: Context) -> Iterator[SplitK]:
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[SplitK]:
         try:
             spec = _checked(spec)
         except DecompositionError:

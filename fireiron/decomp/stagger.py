@@ -36,7 +36,8 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
     if len(digits) > 1:
         raise DecompositionError(f"{what}: staggered wants turns of neighbours along one dimension", within=spec, legal="split(64)")
     dims = {digit.dim for digit in digits}
-    if digits and not any(view.memory.of_grid and dims & {*spec.uses[name]} for name, view in spec.operands.items()):
+    along = [view for name, view in spec.operands.items() if dims & {*spec.uses[name]}]
+    if digits and not all(view.memory.of_grid for view in along):
         raise DecompositionError(
             f"{what}: the operands lie in {', '.join(dict.fromkeys(map(str, spec.memories)))}, which a block has to itself",
             within=spec,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, call_site, shown
 from fireiron.ir import Hole
 from fireiron.language.substrategy import chain, default_copy, require_steps
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, fused
 
@@ -35,13 +36,14 @@ class StepOf(Decomposition):
     """
 
     verb: ClassVar[str] = "step"
+    kinds: ClassVar[tuple[str, ...]] = ("Fused",)
     name: str
     strategy: Any = attrs.field(converter=_steps)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ArgumentError("step: the name of a step of the definition", got=self.name, at=call_site())
-        require_steps(self.strategy, f"step {self.name}")
+        require_steps(self.strategy, f"step {shown(self.name)}")
 
     def label(self) -> str:
         return f'step("{self.name}", AnySpec{chain(self.strategy)})'
@@ -50,6 +52,12 @@ class StepOf(Decomposition):
         if self.strategy == default_copy():
             return f'step("{self.name}")'
         return f'step("{self.name}", AnySpec{chain(self.strategy, summary=True)})'
+
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[StepOf]:
+        made = fused(spec)
+        open_steps = () if made is None else (name for name in made.names if made.strategy_of(name) is None)
+        yield from legal_among((StepOf(name, default_copy()) for name in open_steps), spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)

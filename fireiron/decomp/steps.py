@@ -474,7 +474,7 @@ class _Steps:
     def _view(self, element: Element, order: tuple[str, ...] = ()) -> View:
         """What an element's tensor is for a step, its dimensions in an order."""
         if element.tensor.startswith(EXTENTS):
-            return _extent(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
+            return extent_of(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
         view = self.views[element.tensor]
         dims = self._dims(element)
         if view.memory.counts:
@@ -569,7 +569,7 @@ def _is_whole(counted: View) -> bool:
     return size == extent or (constant(size) or 0) >= (constant(extent) or LARGEST)
 
 
-def _extent(counted: View) -> View:
+def extent_of(counted: View) -> View:
     """The extent of a dimension: its coordinate behind the last."""
     (size,) = counted.tensor.shape
     return View(counted.tensor, (Dim((), None, (Fixed(size + 1, 1, False, size),)),), counted.copy, ())

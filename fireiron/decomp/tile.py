@@ -10,31 +10,37 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
-from fireiron.ir import Comment, Fetched, For, Hole, Let, Stmt
+from fireiron.ir import Comment, For, Hole, Let, Stmt
 from fireiron.language.clusters import gathered, require_whole_clusters, rows_of_clusters
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product
+from fireiron.language.grid import Inside, let_of_grid, place_in_bands, place_on_curve, taken_in_turns
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
-from fireiron.language.tunable import by_dimension, checked_tile_size, chosen, chosen_tile_size, count, integral, tile_size
+from fireiron.language.tunable import Integer, by_dimension, checked_tile_size, chosen, chosen_tile_size, count, integral, tile_size
 from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
-from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, all_of, as_expr, constant, hilbert, less, minimum, mod, positive
+from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
 from fireiron.values.machine import Block, Kernel, Level
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
 from fireiron.values.units import check_below, threads_for, unit_in
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(init=False, repr=False)
 class Strided:
     """A tile of chunks that repeat: per dimension `(chunk, repeat)`, `chunk` elements every `repeat` elements.
 
     `Strided((4, 32), (4, 16))` of a 64 x 32 warp tile gives each of 8 x 4 lanes four groups of 4 x 4 elements.
+
+    >>> from fireiron import *
+    >>> warp = MatMul(64, 32, 8)(GL, GL, GL)(Kernel).tile(64, 32).to(Block).tile(64, 32).to(Warp)
+    >>> print(warp.tile(Strided((4, 32), (4, 16))).to(Lane).result)
+    MatMul(8,8,8)(GL,GL,GL)(Lane)
     """
 
     dims: tuple[tuple[Any, Any], ...]
 
-    def __init__(self, *dims: tuple[Any, Any]) -> None:
+    def __init__(self, *dims: tuple[Integer, Integer]) -> None:
         if not dims or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in dims):
             raise DecompositionError(
                 "Strided: each dimension is a pair (chunk, repeat)", got=dims, legal="Strided((4, 32), (4, 16))", at=call_site()
@@ -43,7 +49,7 @@ class Strided:
         for chunk, repeat in pairs:
             if isinstance(count(chunk, "Strided chunk"), int) and isinstance(count(repeat, "Strided repeat"), int) and repeat % chunk:
                 raise DecompositionError(f"Strided{(chunk, repeat)}: the repeat is no multiple of the chunk", at=call_site())
-        self.__attrs_init__(pairs)  # type: ignore[attr-defined]
+        self.__attrs_init__(pairs)
 
     def resolved(self, resolve: Callable[[Any], Any]) -> Strided:
         """The same with tunables replaced."""
@@ -51,7 +57,7 @@ class Strided:
         if dims is self.dims:
             return self
         changed = Strided.__new__(Strided)
-        changed.__attrs_init__(dims)  # type: ignore[attr-defined]  # not judged here, see `tunable.resolve`
+        changed.__attrs_init__(dims)  # not judged here, see `tunable.resolve`
         return changed
 
     def __repr__(self) -> str:
@@ -176,7 +182,8 @@ class Tile(Decomposition):
         _check_ready(plan.ready, spec)
         return _dealt(spec, views, digits, plan, context.draft())
 
-    def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
 
@@ -188,7 +195,10 @@ def _too_many(spec: Spec, sizes: Sequence[Extent]) -> DecompositionError:
     reduced = [dim for dim in dims if dim not in spec.tile_dims]
     what = f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims) or 'none'}"
     if made is None or not reduced:
-        return DecompositionError(what)
+        summed = [dim for dim in spec.dims if dim not in spec.tile_dims]
+        number = len(sizes) - len(spec.tile_dims)
+        asked = [f"split({dim}={size})" for dim, size in zip(summed, sizes[-number:], strict=False)]
+        return DecompositionError(what, hint=f"{', '.join(asked)} behind it: {', '.join(summed)} is taken in steps" if asked else None)
     steps = ", ".join(str(one) for one in made.steps if set(reduced) & set(one.formula.over) and not one.formula.contracts)
     tiles = ", ".join(f"{dim}={spec.size(dim) if dim in reduced else size}" for dim, size in zip(dims, sizes, strict=False))
     return DecompositionError(
@@ -436,9 +446,9 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         )
     if plan.persistent and (number is None or number > plan.persistent):
         if cluster is not None:
-            require_whole_clusters(plan.persistent, cluster)
-        names = _Inside(draft)
-        tile, turn = _taken_in_turns(blocks, plan.persistent, plan.dynamic, draft)
+            require_whole_clusters(plan.persistent, cluster.blocks)
+        names = Inside(draft)
+        tile, turn = taken_in_turns(blocks, plan.persistent, plan.dynamic, draft)
         unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
         views = take(spec, views, order, unit // each, names)
         program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body")), groups=plan.turns),)
@@ -474,42 +484,6 @@ def _check_ready(names: tuple[str, ...], spec: Spec) -> None:
             raise DecompositionError(f"chained(ready={name}): {name} is no input in global memory", within=spec, legal=inputs)
 
 
-class _Inside:
-    """Names for values inside a loop, as statements of its body."""
-
-    def __init__(self, draft: Draft) -> None:
-        self.draft = draft
-        self.lets: list[Let] = []
-
-    def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
-        """A name for a value; the value itself where a name says no more."""
-        if constant(value) is not None or isinstance(value, Var):
-            return value
-        var = Var(self.draft.fresh(wanted), max(value.low, 0), value.high if high is None else min(high, value.high))
-        self.lets.append(Let(var, value))
-        return var
-
-    def define(self, var: Var, value: Expr) -> None:
-        """Say the value of a name that a step before made."""
-        self.draft.claim(var)
-        self.lets.append(Let(var, value))
-
-
-def _taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tuple[Let, For]:
-    """The number of a block's tile in each of its turns, and the loop over them; where `dynamic`, a block may take all tiles."""
-    launched = constant(minimum(tiles, as_expr(blocks)))
-    block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)
-    tiles = draft.let("tiles", tiles, high=2**31 - 1)
-    # The first blocks take one tile more than the others; a quotient of the difference would be one of a number that may be negative.
-    turns = tiles // blocks + less(block, tiles % blocks)
-    # The launcher checks that tiles are fewer than 2**31, as blocks have to be.
-    turn = Var(draft.fresh("turn"), 0, min(max((tiles + 1 if dynamic else turns).high - 1, 0), 2**31 - 1))
-    tile = Var(draft.fresh("tile"), 0, min(max(tiles.high - 1, 0), 2**31 - 1))
-    return Let(tile, block + turn * blocks), For(
-        turn, turns, (), False, draft.origin, fetched=Fetched(tile.name, tiles) if dynamic else None
-    )
-
-
 def _deals_to_blocks(step: Decomposition) -> bool:
     return isinstance(step, Tile) and step.planned(TilePlan()).level == Block
 
@@ -530,7 +504,7 @@ def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], pla
     return draft.expansion((Child("body", spec.at_level(Kernel).with_operands(**views)),), (Hole("body"),), outer=tuple(outer))
 
 
-def _without_outer(unit: Expr, grid: Expr, draft: Draft | _Inside, outer: Sequence[tuple[Var, Expr]]) -> Expr:
+def _without_outer(unit: Expr, grid: Expr, draft: Draft | Inside, outer: Sequence[tuple[Var, Expr]]) -> Expr:
     """The number of a block's tile among `grid`; the slower part of the block's number says which tiles of the steps before it has."""
     left = unit // grid
     first, *others = outer
@@ -542,7 +516,7 @@ def _without_outer(unit: Expr, grid: Expr, draft: Draft | _Inside, outer: Sequen
     return tile if constant(grid) is not None else draft.let("block_tile", tile)
 
 
-Take: TypeAlias = "Callable[[Spec, dict[str, View], list[Step], Expr, Draft | _Inside], dict[str, View]]"
+Take: TypeAlias = "Callable[[Spec, dict[str, View], list[Step], Expr, Draft | Inside], dict[str, View]]"
 """Views moved to the tile of a block's number."""
 
 
@@ -550,7 +524,7 @@ def _taking(plan: TilePlan) -> Take:
     """How the tile of a block's number is found: digit by digit, a dimension's last ones first, or on grids of two dimensions in bands or
     on a curve."""
 
-    def take(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside) -> dict[str, View]:
+    def take(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside) -> dict[str, View]:
         if plan.last_first is not None:
             return _take_last_first(spec, views, order, unit, draft, *plan.last_first)
         if not plan.bands or len(order) != 2:
@@ -562,54 +536,37 @@ def _taking(plan: TilePlan) -> Take:
     return take
 
 
-def _take_on_curve(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside) -> dict[str, View]:
+def _take_on_curve(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside) -> dict[str, View]:
     """The tile of a block that is number `unit` on Hilbert's curve through the grid."""
-    columns, lines = order[0].size, order[1].size
-    place = draft.let("place", hilbert(unit, lines, columns))
-    return _take_place(spec, views, order, place // columns, place % columns, draft)
+    return _take_place(spec, views, order, place_on_curve(unit, order[1].size, order[0].size, draft), draft)
 
 
-def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, rows: int) -> dict[str, View]:
-    """The tile of a block that walks down `rows` tile rows, then one column on; the last band may have fewer rows."""
-    columns, lines = order[0].size, order[1].size
-    band, inside = unit // (columns * rows), unit % (columns * rows)
-    number = constant(lines)
-    height: Expr = as_expr(rows)
-    if number is None or number % rows:
-        band = draft.let("band", band)
-        height = positive(minimum(height, lines - band * rows))
-    column = inside // height
-    if constant(lines) is None or constant(columns) is None:
-        inside = draft.let("inside", inside)
-        height = draft.let("height", height)
-        column = draft.let("column", inside // height)
-    return _take_place(spec, views, order, band * rows + inside % height, column, draft)
+def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside, rows: int) -> dict[str, View]:
+    """The tile of a block that walks down `rows` tile rows, then one column on."""
+    return _take_place(spec, views, order, place_in_bands(unit, order[1].size, order[0].size, rows, draft), draft)
 
 
-def _take_place(spec: Spec, views: dict[str, View], order: list[Step], line: Expr, column: Expr, draft: Draft | _Inside) -> dict[str, View]:
-    """Views moved to the tile in a line and a column of the grid; limits that never hold keep it inside at all sizes."""
-    columns, lines = order[0].size, order[1].size
-    if constant(lines) is None or constant(columns) is None:
-        line, column = minimum(line, lines - 1), minimum(column, columns - 1)
-    for digit, index in zip(order, (column, line), strict=True):
+def _take_place(spec: Spec, views: dict[str, View], order: list[Step], place: tuple[Expr, Expr], draft: Draft | Inside) -> dict[str, View]:
+    """Views moved to the tile in a line and a column of the grid."""
+    for digit, index in zip(order, reversed(place), strict=True):
         label = spec.labels[spec.dims.index(digit.dim)]
-        views = moved(views, spec, digit, _let_grid(f"block_{label}", index, digit.size, draft), unit=True)
+        views = moved(views, spec, digit, let_of_grid(f"block_{label}", index, digit.size, draft), unit=True)
     return views
 
 
-def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside) -> dict[str, View]:
+def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside) -> dict[str, View]:
     left = unit
     for position, digit in enumerate(order):
         index = left if position == len(order) - 1 else mod(left, digit.size)
         label = spec.labels[spec.dims.index(digit.dim)]
-        index = _let_grid(f"block_{label}", index, digit.size, draft)
+        index = let_of_grid(f"block_{label}", index, digit.size, draft)
         views = moved(views, spec, digit, index, unit=True)
         left = left // digit.size
     return views
 
 
 def _take_last_first(
-    spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, dim: str, together: int
+    spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside, dim: str, together: int
 ) -> dict[str, View]:
     """The tile of a block where a dimension's last tiles come first, each with `together` tiles of the others, which are fastest."""
     if dim not in spec.tile_dims:
@@ -623,7 +580,7 @@ def _take_last_first(
         # A digit is less than its size, which ranges alone do not tell where that is known at run time; the check of bounds does.
         index = positive(digit.size - index) - 1 if digit.dim == dim else index
         label = spec.labels[spec.dims.index(digit.dim)]
-        views = moved(views, spec, digit, _let_grid(f"block_{label}", index, digit.size, draft), unit=True)
+        views = moved(views, spec, digit, let_of_grid(f"block_{label}", index, digit.size, draft), unit=True)
         left = left // digit.size
     return views
 
@@ -640,10 +597,6 @@ def _beside(others: list[Step], together: int) -> tuple[list[Step], list[Step]]:
             f"last_first: {together} of {sizes} tiles side by side", legal="0 (all), or a divisor of the fastest of them"
         )
     return [digit for digit, _ in shares[0]], [*shares[1], *others[len(known) :]]
-
-
-def _let_grid(name: str, index: Expr, size: Expr, draft: Draft | _Inside) -> Expr:
-    return draft.let(name, index, high=max(size.high - 1, 0))
 
 
 def _held_turns(spec: Spec, order: list[Step], units: int) -> tuple[list[Step], Step, int] | None:

@@ -9,24 +9,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, shown
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.draw.explorer import Explorer
     from fireiron.draw.gallery import Gallery
     from fireiron.draw.shapes import Picture
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.language.strategy import Strategy
+    from fireiron.values.machine import Architecture
 
 KINDS: Final = ("tree", "flow", "tiles", "lanes", "banks", "timeline")
 """What can be drawn."""
 
 
 def draw(
-    strategy: Any,
+    strategy: Strategy | Program | CompiledKernel,
     what: str | Sequence[str] = "tree",
     to: str | Path | None = None,
     *,
     sizes: Mapping[str, int] | None = None,
-    architecture: Any = None,
+    architecture: Architecture | str | None = None,
     overwrite: bool = False,
 ) -> Picture | Gallery:
     """Draw a bound strategy, a program or a compiled kernel.
@@ -46,13 +50,10 @@ def draw(
     """
     from fireiron.draw.gallery import Gallery
 
-    names = KINDS if what == "all" else (what,) if isinstance(what, str) else tuple(what)
-    for name in names:
-        if name not in KINDS:
-            raise ArgumentError(f"{name!r} is nothing that can be drawn", legal=(*KINDS, "all"))
+    names = _names(what)
     if not names:
         raise ArgumentError("nothing to draw", legal=(*KINDS, "all"))
-    program = _program(strategy, architecture)
+    program = program_of(strategy, architecture)
     pictures = tuple(_drawn(program, name, _sizes(program, sizes or {})) for name in dict.fromkeys(names))
     if isinstance(what, str) and what != "all":
         if to is not None:
@@ -64,7 +65,42 @@ def draw(
     return gallery
 
 
-def _program(strategy: Any, architecture: Any) -> Program:
+def _names(what: Any) -> tuple[str, ...]:
+    """The names of pictures that are asked for."""
+    if isinstance(what, str):
+        names: tuple[Any, ...] = KINDS if what == "all" else (what,)
+    else:
+        try:
+            names = tuple(what)
+        except TypeError:
+            names = (what,)
+    for name in names:
+        if not isinstance(name, str) or name not in KINDS:
+            raise ArgumentError(f"{shown(name)} is nothing that can be drawn", legal=(*KINDS, "all"))
+    return names
+
+
+def explore(strategy: Any, architecture: Any = None) -> Explorer:
+    """The decomposition tree beside the CUDA text, lines linked to steps, as one page of HTML.
+
+    Args: a bound strategy, a program or a compiled kernel; `architecture` the target of a strategy (its own if none is named).
+    Raises: an `ArgumentError` for anything else; an `IncompleteError` where the strategy has open leaves; what a check calls an error.
+
+    >>> from fireiron import Block, GL, Kernel, MatMul, Thread
+    >>> strategy = MatMul.tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
+    >>> page = explore(strategy(MatMul(32, 32, 8)(GL, GL, GL)(Kernel))).html
+    >>> page.count("fmaf("), "http" in page
+    (1, False)
+    """
+    from fireiron.draw.explorer import Explorer
+
+    program = program_of(strategy, architecture)
+    _ = program.ir
+    return Explorer(program)
+
+
+def program_of(strategy: Any, architecture: Any = None) -> Program:
+    """The program of a bound strategy, a program or a compiled kernel; an `ArgumentError` for anything else."""
     from fireiron.compiler import Program
     from fireiron.language.strategy import Strategy
 
@@ -117,4 +153,4 @@ def _drawn(program: Program, name: str, sizes: Mapping[str, int]) -> Picture:
     return timeline(program, sizes)
 
 
-__all__ = ["KINDS", "draw"]
+__all__ = ["KINDS", "draw", "explore"]

@@ -88,7 +88,7 @@ def banks(program: Program) -> Picture:
     scene = Scene(dealt(program.lowered))
     found = loads(scene)
     page = Page()
-    page.text(16, 28, f"Banks of shared memory: {program.spec}", 15, bold=True)
+    page.heading(f"Banks of shared memory: {program.spec}")
     title = f"Shared-memory banks: {program.spec}"
     if not found:
         page.text(16, 52, "No thread of this kernel touches shared memory by an index of its own.", 11)

@@ -62,7 +62,7 @@ def flow(program: Program) -> Picture:
     made = edges(steps, given)
     colour = dict(zip(dict.fromkeys(one.name for one in made), colours.distinct(len({one.name for one in made})), strict=True))
     page = Page()
-    page.text(16, 28, f"Data flow: {spec}", 15, bold=True)
+    page.heading(f"Data flow: {spec}")
     places, below = _boxes(page, spec, steps, colour)
     below = max(below, _inputs(page, spec, steps, places))
     _outputs(page, spec, steps, places)

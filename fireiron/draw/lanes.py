@@ -70,7 +70,7 @@ def holders(lane_map: LaneMap) -> dict[tuple[int, int], tuple[tuple[int, int], .
 def lanes(program: Program) -> Picture:
     """The picture; a sentence where no instruction spreads a tile over lanes."""
     page = Page()
-    page.text(16, 28, f"Lanes: {program.spec}", 15, bold=True)
+    page.heading(f"Lanes: {program.spec}")
     found = maps(program)
     title = f"Lane maps: {program.spec}"
     if not found:

@@ -20,7 +20,7 @@ def png(picture: Picture, scale: float = 2.0) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise ArgumentError("PNG needs matplotlib", hint="pip install fireiron[plot], or write .svg or .html") from None
+        raise ArgumentError("PNG needs matplotlib", hint="pip install 'fireiron[plot]', or write .svg or .html") from None
     if not 0 < scale <= 8:
         raise ArgumentError("the scale of a PNG", got=scale, legal="more than 0, at most 8")
     figure = Figure(figsize=(picture.width / _DPI, picture.height / _DPI), dpi=_DPI, facecolor="white")

@@ -216,7 +216,7 @@ def picture_of_ring(program: Program, sizes: Mapping[str, int] | None = None) ->
     found = ring_timeline(program, sample_sizes(kernel, sizes or {}))
     title = f"Ring: {program.spec}"
     page = Page()
-    page.text(16, 28, title, 15, bold=True)
+    page.heading(title)
     y = page.paragraph(16, 48, _explained(found))
     entries = [(_ASKED, "loads under way"), (_FULL, "full"), (_READ, "in use")]
     entries += [(_LATE, "products still read it")] if any(turn.released not in (None, turn.ended) for turn in found.turns) else []

@@ -136,7 +136,7 @@ class Picture:
     title: str
     width: float
     height: float
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Shape, ...] = attrs.field(repr=False)
 
     @property
     def svg(self) -> str:
@@ -183,6 +183,10 @@ class Page:
         self.add(Rect(x, y, width, size + 6, fill, stroke, 1.0, 4.0, title=title))
         self.add(Text(x + 5, y + size + 1.2, text, size, mono=True))
         return x + width + 5
+
+    def heading(self, text: str, width: float = 868.0) -> None:
+        """Put what the picture shows in its first line, in smaller letters where it is long."""
+        self.text(16, 28, text, round(min(15.0, 15.0 * width / text_width(text, 15.0, bold=True)), 1), bold=True)
 
     def bar(self, y: float, text: str, width: float) -> float:
         """Put a heading on a grey bar; the y below it."""

@@ -14,6 +14,7 @@ from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
 from fireiron.draw.shapes import PALE, Cells, Page, Picture, Rect, Text, text_width
+from fireiron.draw.turns import turns, turns_panel
 from fireiron.inspect.show import main_child
 from fireiron.ir import Buffer
 from fireiron.language.tree import Node
@@ -46,7 +47,7 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     fixed = {"block": 0, **sample_sizes(scene.kernel, values)}
     fixed |= assumed(scene, fixed)
     page = Page()
-    page.text(16, 28, f"Who has what: {program.spec}", 15, bold=True)
+    page.heading(f"Who has what: {program.spec}")
     y = page.paragraph(16, 48, _explanation(values, program))
     lets = {var.name: value for var, value in program.grown.names.items()}
     turns = next(iter(persistence(kernel)), None)
@@ -254,6 +255,15 @@ def _axis(page: Page, x: float, y: float, room: tuple[float, float], rows: tuple
         page.text(x + room[0], y + room[1] + 10, str(columns[1]), 8.5, anchor="end", colour=PALE)
 
 
+def _gaps(page: Page, x: float, ys: Sequence[float], rows: Array) -> None:
+    """The rows behind gaps, where there is room between the first one and the last."""
+    written = ys[0] + 8
+    for row in (np.flatnonzero(np.diff(rows) != 1) + 1).tolist():
+        if written + 9 <= ys[row] + 8 <= ys[-1] - 9:
+            written = ys[row] + 8
+            page.text(x - 4, written, str(rows[row]), 8.5, anchor="end", colour=PALE)
+
+
 def _labels(page: Page, cells: Cells, texts: Sequence[str], all_or_none: bool = False) -> bool:
     """Name the rectangles that have room for it; whether all have."""
     labels, complete = [], True
@@ -301,6 +311,9 @@ def _warp_panel(page: Page, y: float, place: Place, found: Owners) -> float:
     page.text(x - 30, y + 24, _sizes_text(found.rows, found.columns, place.buffer, found.partial), 9, colour=PALE)
     titles = tuple(f"warp{'s' if mask & (mask - 1) else ''} {members(mask)}" for mask in masks)
     cells = Cells(xs, ys, _rows(values), palette, titles, 0.4)
+    shared = turns(found) if _striped(place, found, cells) else None
+    if shared is not None:
+        return turns_panel(page, x, y + 36, shared)
     page.add(cells)
     texts = [members(mask) for mask in masks]
     named = _labels(page, cells, texts)
@@ -311,6 +324,12 @@ def _warp_panel(page: Page, y: float, place: Place, found: Owners) -> float:
         entries += [("#ffffff", f"... {len(texts) - 16} more")] if len(texts) > 16 else []
         bottom = page.legend(x - 30, bottom + 2, entries, 286, 9)
     return bottom + 8
+
+
+def _striped(place: Place, found: Owners, cells: Cells) -> bool:
+    """Whether a copy by single threads is divided into rectangles too small to bear the number of their warp."""
+    copied = found.lanes_known and all(use.statement.spec.copies for use in place.uses)
+    return copied and any(width < 12 or height < 8.4 for _, _, _, width, height in cells.boxes())
 
 
 def _sizes_text(rows: Array, columns: Array, buffer: Buffer, partial: bool) -> str:
@@ -364,5 +383,6 @@ def _lane_panel(page: Page, y: float, place: Place, found: Owners) -> float:
     page.add(cells)
     _labels(page, cells, texts)
     shown = found.rows[row[: part.shape[0]]], found.columns[column[: part.shape[1]]]
+    _gaps(page, x, ys, shown[0])
     _axis(page, x, y + 32, room, (int(shown[0][0]), int(shown[0][-1])), (int(shown[1][0]), int(shown[1][-1])))
     return y + 32 + room[1] + 24

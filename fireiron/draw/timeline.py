@@ -108,7 +108,7 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
     if roles_of(program.lowered) is not None:
         return picture_of_ring(program, sizes)
     page = Page()
-    page.text(16, 28, f"Pipeline: {program.spec}", 15, bold=True)
+    page.heading(f"Pipeline: {program.spec}")
     title = f"Pipeline: {program.spec}"
     loop = pipeline_loop(program)
     if loop is None:

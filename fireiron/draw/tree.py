@@ -41,7 +41,7 @@ def tree(program: Program) -> Picture:
     """The picture; a tree with open leaves is drawn as far as it goes."""
     facts = _facts(program)
     page = Page()
-    page.text(16, 28, f"Decomposition: {program.spec}", 15, bold=True)
+    page.heading(f"Decomposition: {program.spec}")
     y = 48.0
     for line in facts.lines:
         y = page.paragraph(16, y, line)

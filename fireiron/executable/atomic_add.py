@@ -1,4 +1,10 @@
-"""Atomic additions to global memory: RED, whose result nobody reads (CUDA C++ Programming Guide, "atomicAdd()")."""
+"""Atomic additions to global memory: RED, whose result nobody reads (CUDA C++ Programming Guide, "atomicAdd()").
+
+>>> from fireiron import *
+>>> leaf = AtomicAdd(1, 1)(RF, GL)(Thread)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['AtomicAdd']
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 PTX ISA, "Non-bulk copy: cp.async". The copy is under way until a `cp.async.wait_group` of the thread that issued it; what
 lies outside the source is filled with zeros (`src-size` 0). Only 16 bytes may bypass L1 (`.cg`).
+
+>>> from fireiron import *
+>>> leaf = Move(4, 1)(GL, SH)(Thread)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['Move', 'CP_ASYNC_16', 'CP_ASYNC_8', 'CP_ASYNC_4']
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Scalar multiply-add of one thread: FFMA, HFMA, BFMA, DFMA, IMAD (Fireiron, section 3.2; Graphene, Table 2 rows 7 and 9)."""
+"""Scalar multiply-add of one thread: FFMA, HFMA, BFMA, DFMA, IMAD (Fireiron, section 3.2; Graphene, Table 2 rows 7 and 9).
+
+>>> from fireiron import *
+>>> leaf = MatMul(1, 1, 1)(RF, RF, RF)(Thread)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['FFMA']
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from fireiron.errors import ArgumentError, call_site
+from fireiron.errors import ArgumentError, call_site, shown
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -32,6 +38,7 @@ class Fma(Executable):
     capability: int = 50
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         check_fields(self)
         try:
             self.text.format(a="a", b="b", c="c")
@@ -70,10 +77,12 @@ def check_fields(executable: Any) -> None:
     for dtype in types:
         if not isinstance(dtype, DType):
             raise ArgumentError(
-                f"{executable.name}: not an element type", got=dtype, legal="float32, or (float32, float16)", at=call_site()
+                f"{shown(executable.name)}: not an element type", got=dtype, legal="float32, or (float32, float16)", at=call_site()
             )
     if type(executable.capability) is not int or executable.capability < 0:
-        raise ArgumentError(f"{executable.name}: a compute capability is an integer such as 80", got=executable.capability, at=call_site())
+        raise ArgumentError(
+            f"{shown(executable.name)}: a compute capability is an integer such as 80", got=executable.capability, at=call_site()
+        )
 
 
 def fma_mismatches(

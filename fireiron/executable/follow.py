@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -17,6 +18,7 @@ from fireiron.errors import DecompositionError
 from fireiron.ir import Exec, Hole, Stmt, filled
 from fireiron.ir.holding import By, Digit, Holding
 from fireiron.ir.lanes import LaneMap, Part, placed
+from fireiron.ir.rewrite import by_identities
 from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
@@ -91,8 +93,8 @@ class Following:
 
     def mismatches(self, context: Context) -> tuple[Mismatch, ...]:
         """Why the threads of the spec do not hold its elements as another statement says."""
-        own, other = self.spec.level.threads, self.holding.level.threads
-        if own is not None and own != 1 and other is not None and own < other:
+        threads, other = self.spec.level.threads, self.holding.level.threads
+        if threads is not None and threads != 1 and other is not None and threads < other:
             return (Mismatch("level", f"a group of {other} threads", self.spec.level.name),)
         sizes = "x".join(map(str, self.spec.sizes))
         if self.steps is None:
@@ -102,14 +104,14 @@ class Following:
             return (Mismatch("shape", f"{tile}, as {held}", sizes),)
         if self.in_turns(context):
             return (Mismatch("registers", "tiles that are dealt once", "tiles that are dealt in turns"),)
-        if not _whole(self.spec, self.steps, self.holding, context):
+        own = self.spec.operands[self.name]
+        if not _whole(self.spec, self.steps, self.holding, context) or not _reached_by_some(own, self.holding, context):
             return (Mismatch("level", f"one whose threads hold all of the {sizes} elements", self.spec.level.name),)
         return ()
 
     def in_turns(self, context: Context) -> bool:
         """Whether which tile is a thread's changes from turn to turn, and with it what its registers hold."""
-        known = {context.thread, *context.whole.definitions}
-        return any(one.index is not None and not one.index.variables() <= known for one in self.holding.digits)
+        return in_turns(self.holding.digits, context)
 
     def require_dealt_once(self, context: Context) -> None:
         """Refuse tiles that are dealt in turns."""
@@ -183,6 +185,12 @@ class Following:
         if all(self.spec.operands[name].memory.private for name in self.spec.outputs):
             return TRUE
         return first_replica(self.spec, [one for one in self.steps if one.index is not None], self.holding, context)
+
+
+def in_turns(digits: Iterable[Digit], context: Context) -> bool:
+    """Whether which tile is a thread's changes from turn to turn: nothing that the thread's number says."""
+    known = {context.thread, *context.whole.definitions}
+    return any(one.index is not None and not one.index.variables() <= known for one in digits)
 
 
 def element_of(spec: Spec, level: Level) -> Spec:
@@ -354,13 +362,51 @@ def _whole(spec: Spec, steps: Sequence[Digit], holding: Holding, context: Contex
 
 def _covered(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> bool:
     """Whether in each unit that takes part all values of the threads' digits occur."""
-    seen = set(_taken(spec, dealt, holding, context))
+    import numpy
+
+    units, numbers = _placed_threads(spec, dealt, holding, context)
     total = math.prod(one.size for one in dealt)
-    return seen == {(unit, number) for unit in {unit for unit, _ in seen} for number in range(total)}
+    inside = bool(((numbers >= 0) & (numbers < total)).all())
+    # Of a buffer that each unit has for itself nobody else writes the part of a unit whose threads hold nothing.
+    own = any(spec.operands[name].memory.of_block and spec.operands[name].tensor.copies > 1 for name in spec.outputs)
+    asked = _asked_of(spec, context) if own else units
+    return inside and len(numpy.unique(units * total + numbers)) == len(numpy.unique(asked)) * total
+
+
+def _asked_of(spec: Spec, context: Context) -> Any:
+    """For each thread of whom the spec is asked its unit: those whose threads hold nothing of it are among them."""
+    import numpy
+
+    at = {context.thread.name: numpy.arange(context.workers or spec.level.threads or 1)}
+    unit = compiled(unit_in(spec.level, Block, context.thread))(at)
+    units, active = numpy.broadcast_arrays(unit, compiled(_of_threads(context.active, context))(at))
+    return units[active != 0]
+
+
+def _reached_by_some(view: View, holding: Holding, context: Context) -> bool:
+    """Whether each part of a tensor that threads perform a spec on is a part of some that take part: what the others hold nobody would
+    hand them, where their parts are others."""
+    import numpy
+
+    threads = numpy.arange(context.workers or 1)
+    known = {context.thread.name: threads}
+    places = [by_thread(dim.base, context) for dim in view.dims]
+    starts = [place.substitute({var: 0 for var in place.variables() if var != context.thread}) for place in places]
+    performing = compiled(_of_threads(context.active, context))(known)
+    taking = compiled(_of_threads(all_of((taking_part(holding, context), context.active)), context))(known)
+    part = numpy.stack(numpy.broadcast_arrays(threads * 0, *(compiled(one)(known) for one in starts)))
+    performing, taking = (numpy.broadcast_to(one, threads.shape) != 0 for one in (performing, taking))
+    return {*map(tuple, part[:, performing].T.tolist())} <= {*map(tuple, part[:, taking].T.tolist())}
 
 
 def _taken(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> list[tuple[int, int]]:
     """For each thread that takes part its unit of a spec's level, and the number that its digits make."""
+    units, numbers = _placed_threads(spec, dealt, holding, context)
+    return list(zip(units.tolist(), numbers.tolist(), strict=True))
+
+
+def _placed_threads(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> tuple[Any, Any]:
+    """The same as two arrays."""
     import numpy
 
     at = {context.thread.name: numpy.arange(context.workers or spec.level.threads or 1)}
@@ -370,7 +416,8 @@ def _taken(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Contex
         number, total = number + compiled(by_thread(one.index, context))(at) * total, total * one.size
     unit = compiled(unit_in(spec.level, Block, context.thread))(at)
     active = compiled(by_thread(taking_part(holding, context), context))(at) & compiled(_of_threads(context.active, context))(at)
-    return [(int(one), int(other)) for one, other, part in numpy.broadcast(unit, number, active) if part]
+    units, numbers, active = numpy.broadcast_arrays(unit, number, active)
+    return units[active != 0], numbers[active != 0]
 
 
 def _of_threads(active: Expr, context: Context) -> Expr:
@@ -427,13 +474,20 @@ def by_thread(value: Expr, context: Context) -> Expr:
     return value
 
 
+@by_identities  # several instructions are asked about one operand, one after the other
 def lanes_of(spec: Spec, name: str, holding: Holding, context: Context) -> LaneMap | None:
     """What the lanes of a spec's group hold of an operand, as a map; None where no digits of the lane's number say it."""
     if holding.lane_map is not None:
         return holding.lane_map
     view = spec.operands[name]
     steps = holding.inside(view)
-    if steps is None or overhanging(spec, steps) or spec.level.threads is None or not _whole(spec, steps, holding, context):
+    if (
+        steps is None
+        or in_turns(steps, context)
+        or overhanging(spec, steps)
+        or spec.level.threads is None
+        or not _whole(spec, steps, holding, context)
+    ):
         return None
     lanes = _lane_parts([one for one in steps if one.index is not None], spec.level.threads, context)
     values = tuple((one.size, one.dim, one.stride) for one in steps if one.index is None)

@@ -1,4 +1,10 @@
-"""HFMA2: two half multiply-adds of one thread (Graphene, Table 2 row 8)."""
+"""HFMA2: two half multiply-adds of one thread (Graphene, Table 2 row 8).
+
+>>> from fireiron import *
+>>> leaf = MatMul(2, 1, 1, dtype=float16, c_dtype=float16)(RF, RF, RF)(Thread)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['HFMA2']
+"""
 
 from __future__ import annotations
 
@@ -31,6 +37,7 @@ class Hfma2(Executable):
     capability: int = 53
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         check_fields(self)
 
     @property

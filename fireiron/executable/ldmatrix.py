@@ -4,6 +4,11 @@ PTX ISA, "Warp-level matrix load instruction: ldmatrix". Eight lanes address the
 lanes 0-7 those of the first, 8-15 of the second, and so on. Lane `l` receives elements `2*(l%4)` and `2*(l%4)+1` of row `l/4`
 of every matrix; with `.trans` those of column `l/4`. Which matrix of the tile comes first is free (T027): the registers
 are named by the elements they hold, so the order below only decides which lanes address which rows.
+
+>>> from fireiron import *
+>>> leaf = Move(16, 16, dtype=float16, src=RowMajor)(SH, RF)(Warp)
+>>> next(one for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])).name
+'LDMATRIX_16x16_ROW'
 """
 
 from __future__ import annotations

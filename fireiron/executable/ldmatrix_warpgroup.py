@@ -3,6 +3,12 @@
 PTX ISA, "Warp-level matrix load instruction: ldmatrix". Each warp loads four 8x8 matrices of a tile of 64 x 16, of which it holds 16 rows
 as wgmma takes a factor from registers (PTX ISA, "Register Fragments for wgmma", A). A free buffer becomes swizzled chunks, along its
 source's neighbours: those that TMA writes, and eight rows of which are read without a bank conflict.
+
+>>> from fireiron import *
+>>> hopper = next(one for one in ARCHITECTURES if one.name == "sm_90a")
+>>> leaf = Move(64, 16, dtype=float16, src=RowMajor)(SH, RF)(Warpgroup)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, hopper)]
+['LDMATRIX_WARPGROUP']
 """
 
 from __future__ import annotations

@@ -35,8 +35,14 @@ class MicroKernel(Executable):
     (the field `scratch_bytes`); assert in the text that it is enough.
 
     `performs_spec`, if given, is the spec in its short form that it is meant for, compared with the residual spec's text.
-    `threads` fixes the block's threads where nothing else does. `collective` says that all threads of the level take part
+    `threads` fixes the block's threads where nothing else does. At a level of more than one thread all of them take part
     and may touch any element of the operands (then the text contains the barriers it needs among its own accesses).
+
+    >>> from fireiron import *
+    >>> dot = MicroKernel("dot", "for (int k = 0; k < a_size_k; ++k) c[0] += a_at(0, k) * b_at(k, 0);")
+    >>> tiles = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread)
+    >>> print(tiles.done(dot).result)
+    MatMul(1,1,8)(GL,GL,GL)(Thread)
     """
 
     handles_edges: ClassVar[bool] = True
@@ -70,6 +76,10 @@ class MicroKernel(Executable):
                 raise ArgumentError(f"micro-kernel: {name} must be an integer", got=value, legal=f"{least} ... {most}", at=call_site())
             object.__setattr__(self, name, number)
 
+    def __repr__(self) -> str:
+        fields = (one for one in attrs.fields(MicroKernel) if one.repr and getattr(self, one.name) != one.default)
+        return f"MicroKernel({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in fields)})"
+
     @staticmethod
     def of(text: str, **options: Any) -> MicroKernel:
         """A micro-kernel from CUDA C++ text, or from the name of a `.cu` file that is read now.
@@ -85,8 +95,8 @@ class MicroKernel(Executable):
         return self.performs_spec or "the residual spec"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if self.performs_spec is not None and self.performs_spec.replace(" ", "") != str(spec).replace(" ", ""):
-            return (Mismatch("spec", self.performs_spec, str(spec)),)
+        if self.performs_spec is not None and self.performs_spec.replace(" ", "") != spec.notation.replace(" ", ""):
+            return (Mismatch("spec", self.performs_spec, spec.notation),)
         return tuple(
             Mismatch(f"{dim} size", "a size known before the kernel runs", str(size))
             for dim, size in zip(spec.dims, spec.sizes, strict=True)

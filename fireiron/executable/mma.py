@@ -3,6 +3,13 @@
 A form is data: the shape, the element types, who takes part, and per operand which lane holds which element under which
 number (a `LaneMap`, from the figures of the PTX ISA, "Matrix fragments for mma"). The simulation follows from the maps
 and from what a MatMul means; the text is one line of PTX.
+
+>>> from fireiron import *
+>>> leaf = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(RF, RF, RF)(Warp)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['HMMA_16816_F32']
+>>> HMMA_16816_F32.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
+(1, 2)
 """
 
 from __future__ import annotations
@@ -68,6 +75,7 @@ class Mma(Executable):
     orders: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         self._check_fields()
         m, n, k = self.shape
         for name, tile in (("A", (m, k)), ("B", (k, n)), ("C", (m, n))):

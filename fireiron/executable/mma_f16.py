@@ -6,6 +6,13 @@ t = lane % 4, in the order of the registers:
     A  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)        k16: then the same with 8 added to k
     B  (2t, g), (2t+1, g)                                k16: then the same with 8 added to k
     C  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)
+
+>>> from fireiron import *
+>>> leaf = MatMul(16, 8, 8, dtype=bfloat16, c_dtype=float32)(RF, RF, RF)(Warp)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['HMMA_1688_F32_BF16']
+>>> HMMA_1688_F32_BF16.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
+(1, 2)
 """
 
 from __future__ import annotations

@@ -6,6 +6,13 @@ mma.m16n8k16 with floating point type", type .f64. With g = lane/4 and t = lane%
     A  (g, t)                  m16: then (g+8, t)        k8, k16: then the same with 4, 8, 12 added to k
     B  (t, g)                                            k8, k16: then (t+4, g), (t+8, g), (t+12, g)
     C  (g, 2t), (g, 2t+1)      m16: then the same with 8 added to m
+
+>>> from fireiron import *
+>>> leaf = MatMul(8, 8, 4, dtype=float64)(RF, RF, RF)(Warp)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['DMMA_884']
+>>> DMMA_884.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
+(1, 1)
 """
 
 from __future__ import annotations

@@ -8,6 +8,13 @@ as those of integers do. With g = lane/4 and t = lane%4, a lane holds, in this o
     C  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)
 
 m16n8k16, and sums in f16, came with PTX ISA 8.7 (CUDA 12.8); older compilers refuse them.
+
+>>> from fireiron import *
+>>> leaf = MatMul(16, 8, 32, dtype=(float8_e4m3, float8_e5m2), c_dtype=float32)(RF, RF, RF)(Warp)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['QMMA_16832_F32_E4M3_E5M2']
+>>> QMMA_16832_F32_E4M3_E5M2.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
+(1, 4)
 """
 
 from __future__ import annotations

@@ -8,6 +8,13 @@ g = lane/4 and t = lane%4, a lane holds, in this order:
     C  (g, 2t), (g, 2t+1)         m16: then the same with 8 added to m
 
 Sums that do not fit 32 bits wrap around, as those of the simulator do.
+
+>>> from fireiron import *
+>>> leaf = MatMul(16, 8, 32, dtype=int8, c_dtype=int32)(RF, RF, RF)(Warp)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['IMMA_16832_S8']
+>>> IMMA_16832_S8.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
+(1, 4)
 """
 
 from __future__ import annotations

@@ -15,6 +15,13 @@ of one thread's operands, 1x4, 4x1 and 1x8, which do not multiply (T012, T013); 
 
 The forms X4 are the same instruction seen from the warp: its quad-pairs as a 2x2 grid over a tile of 16x16x4, so that
 strategies for the instructions of a warp run on Volta unchanged. Targets after Volta execute all of them slowly (T019).
+
+>>> from fireiron import *
+>>> leaf = MatMul(8, 8, 4, dtype=float16, c_dtype=float32, A=RowMajor)(RF, RF, RF)(QuadPair)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['HMMA_884_F32_TN']
+>>> HMMA_884_F32_TN.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
+(5, 0)
 """
 
 from __future__ import annotations

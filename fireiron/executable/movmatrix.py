@@ -2,6 +2,11 @@
 
 PTX ISA, "Warp-level matrix transpose instruction: movmatrix". As a copy nothing is transposed but who holds what: lane `l`
 gives elements `2*(l%4)` and `2*(l%4)+1` of row `l/4`, and receives those of column `l/4`; or the other way round.
+
+>>> from fireiron import *
+>>> leaf = Move(8, 8, dtype=float16)(RF, RF)(Warp)
+>>> next(one for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])).name
+'MOVMATRIX_ROW'
 """
 
 from __future__ import annotations

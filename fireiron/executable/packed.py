@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from fireiron.ir.text import Function
+from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
-from fireiron.specs.meaning import convert
 from fireiron.values.document import Call, Text
 from fireiron.values.machine import DType, bfloat16, float16
 

@@ -3,6 +3,11 @@
 A formula is computed in float, in double where an input is, in int where all is integral, and its result converted once. Functions are
 those of the CUDA Math API, and the compiler contracts a product and a sum: a result may differ from the simulator's by their errors.
 Where half arithmetic gives the same, neighbours that are kept side by side are computed in pairs (see `fireiron.executable.packed`).
+
+>>> from fireiron import *
+>>> leaf = Pointwise("y[m,n] = relu(x[m,n] + b[n])", 1, 1)(RF, RF, RF)(Thread)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['Pointwise']
 """
 
 from __future__ import annotations
@@ -12,7 +17,6 @@ from typing import ClassVar, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.joining import old_value, together, widened
 from fireiron.executable.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
 from fireiron.executable.pairs import pair, stored_pair
@@ -20,7 +24,7 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Braces, Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value
+from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.meaning import computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, TRUE, Expr, constant
@@ -52,10 +56,6 @@ class ThreadPointwise(Executable):
     pairs: bool = False
     clamps: bool = True
     packed: bool = False
-
-    def __attrs_post_init__(self) -> None:
-        if not isinstance(self.pairs, bool):
-            raise ArgumentError("pointwise: pairs is True or False", got=self.pairs, at=call_site())
 
     @property
     def packs(self) -> bool:  # type: ignore[override]
@@ -103,8 +103,8 @@ class ThreadPointwise(Executable):
         if sizes != wanted:
             found.append(Mismatch("shape", " and ".join(map(str, wanted)), "x".join(map(str, spec.sizes))))
         kinds = {view.dtype for view in spec.operands.values()}
-        if self.pairs and not kinds <= {float16, bfloat16}:
-            found.append(Mismatch("type", "float16 or bfloat16", ", ".join(sorted(map(str, kinds)))))
+        if self.pairs and not (len(kinds) == 1 and kinds <= {float16, bfloat16}):
+            found.append(Mismatch("type", "all float16, or all bfloat16", ", ".join(sorted(map(str, kinds)))))
         if kinds & set(MATRIX_ONLY):
             found.append(Mismatch("type", "a type that threads compute with", ", ".join(sorted(map(str, kinds)))))
         if self.pairs and any(view.bounded for view in spec.operands.values()):
@@ -303,6 +303,15 @@ class _One:
             return self.printer.converted(self.loaded[name][self._at(name)], self.spec.operands[name].dtype, dtype)
         return self.printer.value(self.statement, self._position(name), self._at(name), dtype)
 
+    def counted(self, value: Value, dtype: DType) -> tuple[Text, ...]:
+        """A sum or difference of coordinates, added up as integers: see `Printer.counted`; nothing for any other value."""
+        terms: dict[str, int] = {}
+        if not isinstance(value, Operation) or not coordinates_of(value, self.spec, terms) or len(terms) - ("" in terms) < 2:
+            return ()
+        number = terms.pop("", 0)
+        places = {self._position(name): (self._at(name), times) for name, times in terms.items()}
+        return self.printer.counted(self.statement, places, number, dtype)
+
     def pair(self, name: str) -> Text:
         """This element of an operand and its neighbour as a pair: in place, or twice the one that the operand has."""
         access, dtype = self.statement.operands[name], self.spec.operands[name].dtype
@@ -414,6 +423,9 @@ def _text(printer: Printer, statement: _One, value: Value | None, dtype: DType) 
     if isinstance(value, Element):
         return statement.factor(value.tensor, dtype)
     assert value is not None
+    counted = statement.counted(value, dtype)
+    if counted:
+        return Chain((counted[0], Joined(("+ ", counted[1])))) if len(counted) == 2 else counted[0]
     if value.name == "where":
         condition, *values = value.arguments
         first, second = (_text(printer, statement, one, dtype) for one in values)
@@ -422,7 +434,43 @@ def _text(printer: Printer, statement: _One, value: Value | None, dtype: DType) 
     if value.name in FUNCTIONS:
         return printer.applied(value.name, dtype, *arguments)
     placed = [_operand(text, one, value, number) for number, (text, one) in enumerate(zip(arguments, value.arguments, strict=True))]
+    if value.name in ("+", "-"):
+        placed = [_distributed(printer, statement, one, dtype) or text for one, text in zip(value.arguments, placed, strict=True)]
     return Joined(("-", placed[0])) if len(placed) == 1 else Chain((placed[0], Joined((f"{value.name} ", placed[1]))))
+
+
+def _distributed(printer: Printer, statement: _One, value: Value, dtype: DType) -> Text | None:
+    """A term of a sum that is a factor times a sum of coordinates, `slope * (m - n)`: the product with what the latter is where unrolled
+    loops begin, which all their turns share, and a multiply-add. None for any other term, and where the factor is not the same for all.
+
+    Both are rounded once, so it differs from the product by what rounding the first one does: 2^-24 of the factor times the coordinates.
+    """
+    if not isinstance(value, Operation) or value.name != "*":
+        return None
+    for factor, other in (value.arguments, value.arguments[::-1]):
+        counted = statement.counted(other, dtype)
+        varies = {dim for one in elements_of(other) for dim in one.dims}
+        if len(counted) == 2 and varies.isdisjoint(dim for one in elements_of(factor) for dim in one.dims):
+            text = _text(printer, statement, factor, dtype)
+            product = Chain((_operand(text, factor, value, 0), Joined(("* ", counted[0]))))
+            return Call("fmaf", (text, counted[1], product))
+    return None
+
+
+def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1) -> bool:
+    """Whether a value is a sum of coordinates and integers, each with a sign; they are counted into a table, integers under ``."""
+    if isinstance(value, Number):
+        whole = float(value.value).is_integer()
+        into[""] = into.get("", 0) + (sign * int(value.value) if whole else 0)
+        return whole
+    if isinstance(value, Element):
+        into[value.tensor] = into.get(value.tensor, 0) + sign
+        return spec.operands[value.tensor].memory.counts
+    if value.name not in ("+", "-"):
+        return False
+    *first, last = value.arguments
+    signs = [sign] * len(first) + [sign if value.name == "+" else -sign]
+    return all(coordinates_of(one, spec, into, each) for one, each in zip((*first, last), signs, strict=True))
 
 
 def _condition(printer: Printer, statement: _One, value: Value, loosely: bool = False) -> Text:

@@ -1,4 +1,10 @@
-"""Sums, maxima, minima and products of one thread over elements: FADD, DADD, IADD, FMUL, FMNMX, IMNMX in a row (Graphene, Table 1)."""
+"""Sums, maxima, minima and products of one thread over elements: FADD, DADD, IADD, FMUL, FMNMX, IMNMX in a row (Graphene, Table 1).
+
+>>> from fireiron import *
+>>> leaf = Reduction(1, 1, 8)(RF, RF)(Thread)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['Reduce']
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""shfl.sync in its four modes: the lanes of a warp receive what others hold (Graphene, Table 1; PTX ISA, "shfl.sync")."""
+"""shfl.sync in its four modes: the lanes of a warp receive what others hold (Graphene, Table 1; PTX ISA, "shfl.sync").
+
+>>> from fireiron import *
+>>> leaf = Shfl(1, 32, 1)(RF, RF)(Warp)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['SHFL_BFLY']
+"""
 
 from __future__ import annotations
 
@@ -43,6 +49,7 @@ class Shuffle(Executable):
     mode: str = "bfly"
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if self.mode not in MODES:
             raise ArgumentError("shfl: no such mode", got=self.mode, legal=MODES, at=call_site())
 

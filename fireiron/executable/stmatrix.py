@@ -4,6 +4,11 @@ PTX ISA, "Warp-level matrix store instruction: stmatrix": ldmatrix reversed. Lan
 `2*(l%4)+1` of row `l/4` of every matrix, with `.trans` those of column `l/4`; eight lanes address the eight rows of a matrix,
 16 bytes each, lanes 0-7 those of the first, 8-15 of the second, and so on. Nothing is converted: an accumulator in float32
 goes the way of its threads, each of which rounds its values.
+
+>>> from fireiron import *
+>>> leaf = Move(16, 16, dtype=float16, dst=RowMajor)(RF, SH)(Warp)
+>>> next(one for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])).name
+'STMATRIX_16x16_ROW'
 """
 
 from __future__ import annotations

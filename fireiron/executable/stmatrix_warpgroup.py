@@ -4,6 +4,12 @@ PTX ISA, "Warp-level matrix store instruction: stmatrix". Each warp stores four 
 as wgmma's accumulators lie (PTX ISA, "Register Fragments for wgmma", D); with `.trans` a tile of 16 x 64, of accumulators of a
 product whose 64 rows are columns. Two neighbours in registers are rounded by one instruction, which makes the register that is stored;
 neighbours of 16 bits, as of a factor that wgmma reads from registers, are such a register as they lie.
+
+>>> from fireiron import *
+>>> hopper = next(one for one in ARCHITECTURES if one.name == "sm_90a")
+>>> leaf = Move(64, 16, dst_dtype=float16, dst=RowMajor)(RF, SH)(Warpgroup)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, hopper)]
+['STMATRIX_WARPGROUP']
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""One term of a sum of products with any number of factors, scalars and numbers among them: `C[m,n] += sum(k, alpha * A[m,k] * B[k,n])`."""
+"""One term of a sum of products with any number of factors, scalars and numbers among them: `C[m,n] += sum(k, alpha * A[m,k] * B[k,n])`.
+
+Source: Graphene, section 5.3.
+
+>>> from fireiron import *
+>>> scaled = Kind("Scaled", "C[m,n] += sum(k, alpha * A[m,k] * B[k,n])").starter
+>>> leaf = scaled(1, 1, 1)(VAL, RF, RF, RF)(Thread)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['Term']
+"""
 
 from __future__ import annotations
 

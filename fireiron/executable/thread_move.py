@@ -1,4 +1,10 @@
-"""Copies of one thread among GL, SH and RF: an element, or a row of them by vectors (Graphene, Table 2 rows 1 to 3)."""
+"""Copies of one thread among GL, SH and RF: an element, or a row of them by vectors (Graphene, Table 2 rows 1 to 3).
+
+>>> from fireiron import *
+>>> leaf = Move(4, 1)(GL, RF)(Thread)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['Move']
+"""
 
 from __future__ import annotations
 
@@ -118,7 +124,7 @@ class ThreadInit(Executable):
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         access = statement.operands["dst"]
-        value = printer.literal(statement.spec.value, statement.spec.dst.dtype)
+        value = printer.literal(dict(statement.spec.parameters)["value"], statement.spec.dst.dtype)
         return [Assignment(printer.place(access, offset), value) for offset in access.elements()]
 
 
@@ -131,7 +137,13 @@ INSTRUCTIONS: tuple[Executable, ...] = (MOVE, INIT)
 
 
 def vector(size: int) -> ThreadMove:
-    """A move that must use loads and stores of exactly `size` bytes: 1, 2, 4, 8 or 16; an `ArgumentError` for any other number."""
+    """A move that must use loads and stores of exactly `size` bytes: 1, 2, 4, 8 or 16; an `ArgumentError` for any other number.
+
+    >>> from fireiron import *
+    >>> vectors = Move(64, 32)(GL, GL)(Kernel).tile(32, 8).to(Block).tile(4, 1).to(Thread).done(vector(16))
+    >>> "float4" in vectors.cuda()
+    True
+    """
     if size is None:
         raise ArgumentError("vector(bytes): no such load or store", got=size, legal=WIDTHS, at=call_site())
     return ThreadMove("Move", size)

@@ -3,6 +3,14 @@
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". The tile is told by a tensor map and coordinates; what lies
 outside the array arrives as zeros. It lies in chunks (`fireiron.ir.chunks`) as its readers want them, a box each; the full
 barrier of its ring counts the bytes.
+
+>>> from fireiron import *
+>>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+>>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
+>>> turns = blocks.split(64).pipeline(3).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+>>> text = turns.tile(64, 64).to(Warpgroup).done().cuda()
+>>> text.count("prefetch_map(&")  # tensor maps of A and of B
+2
 """
 
 from __future__ import annotations
@@ -174,6 +182,8 @@ def _chunks(spec: Spec, context: Context) -> Chunks | str:
     storage: Storage = context.whole.settled.get(view.tensor.name) or view.tensor.storage()
     if len(view.dims) != 2 or math.prod(constant(size) or 0 for size in view.shape) == 0:
         return "a tile of sizes known only at run time"
+    if view.tensor.free and view.tensor.name not in context.whole.settled:
+        return "a storage that a reader may still choose"
     return chunks_of(storage, view, view.dtype.bytes)
 
 

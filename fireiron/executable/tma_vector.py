@@ -2,6 +2,12 @@
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map tells of the array, so what lies behind the end of
 a row arrives as zeros; the vector lies as it is, in boxes of at most 256 elements, and the full barrier of its ring counts the bytes.
+
+>>> from fireiron import *
+>>> hopper = next(one for one in ARCHITECTURES if one.name == "sm_90a")
+>>> leaf = Move(64, dtype=float16)(GL, SH)(Block)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, hopper)]
+['TMA_VECTOR_LOAD']
 """
 
 from __future__ import annotations

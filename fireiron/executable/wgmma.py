@@ -3,6 +3,14 @@
 PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The accumulator of 64 x n lies in registers; the other two
 are told by descriptors, and lie in chunks (`fireiron.ir.chunks`). With `swapped` the spec's B is what PTX calls A: for tiles that are
 narrow along m. What PTX calls A may lie in registers instead, along k, as its figure for A says: loaded there, or computed.
+
+>>> from fireiron import *
+>>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+>>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
+>>> turns = blocks.split(64).pipeline(3).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+>>> text = turns.tile(64, 64).to(Warpgroup).done().cuda()
+>>> [line.strip() for line in text.splitlines() if "wgmma.mma_async" in line]
+['"wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "']
 """
 
 from __future__ import annotations

@@ -7,6 +7,11 @@
 
 Nothing but these may touch a fragment. Which thread touches which element of a matrix in GL or SH is left open, so that side is
 `spread` over the warp.
+
+>>> from fireiron import *
+>>> leaf = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(FR(16, 16, 16), FR(16, 16, 16), FR(16, 16, 16))(Warp)
+>>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+['mma_sync']
 """
 
 from __future__ import annotations
@@ -201,7 +206,7 @@ class FillFragment(Executable):
         return fragment_type(kernel, buffer)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        value = printer.literal(statement.spec.value, statement.spec.dst.dtype)
+        value = printer.literal(dict(statement.spec.parameters)["value"], statement.spec.dst.dtype)
         return [called("nvcuda::wmma::fill_fragment", _fragment(printer, statement, 0), value)]
 
 

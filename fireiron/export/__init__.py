@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.language.strategy import Strategy
+    from fireiron.values.machine import Architecture
 
 
 @attrs.frozen
@@ -50,7 +51,7 @@ def export(
     folder: str | Path,
     name: str | None = None,
     *,
-    arch: Any = None,
+    arch: Architecture | str | None = None,
     cubin: bool = True,
     overwrite: bool = False,
     newest: tuple[int, int] | None = None,
@@ -82,9 +83,10 @@ def export(
     from fireiron.export.driver import driver_build, driver_header, driver_source
     from fireiron.export.runtime import runtime_build, runtime_header, runtime_source
     from fireiron.export.unit import Unit
+    from fireiron.files import path_of
     from fireiron.gpu.cache import compile_cached
 
-    program = _program(kernel, arch)
+    place, program = path_of(folder, "export"), _program(kernel, arch)
     unit = Unit.of(program, program.name if name is None else name)
     parts = {f"{unit.name}.h": runtime_header(unit).encode(), f"{unit.name}.cu": runtime_source(unit).encode()}
     build = runtime_build(unit)
@@ -94,8 +96,8 @@ def export(
         texts = (compiled.cubin, driver_header(unit, compiled).encode(), driver_source(unit).encode())
         parts |= dict(zip(more, texts, strict=True))
         build |= driver_build(unit)
-    _write(Path(folder), parts, overwrite, () if cubin else more)
-    return Exported(unit.name, tuple(Path(folder) / file for file in parts), build)
+    _write(place, parts, overwrite, () if cubin else more)
+    return Exported(unit.name, tuple(place / file for file in parts), build)
 
 
 def _program(kernel: Any, arch: Any) -> Program:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fireiron.errors import ArgumentError, LaunchError
+from fireiron.errors import ArgumentError, LaunchError, shown
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec, symbols_of, with_strides
@@ -74,9 +75,9 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
     symbols = {var.name: var for var in symbols_of(spec)}
     for name, value in given.items():
         if name not in symbols:
-            raise ArgumentError(f"{name}={value}: the kernel has no such size", legal=symbols or "none")
+            raise ArgumentError(f"{name}={shown(value)}: the kernel has no such size", legal=symbols or "none")
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ArgumentError(f"{name}={value!r}: must be an integer")
+            raise ArgumentError(f"{name}={shown(value)}: must be an integer")
         known[name] = value
     for name, shape in shapes.items():
         extents = spec.operands[name].shape
@@ -125,6 +126,29 @@ def _check_stride(symbol: Var, stride: int, operand: str, dim: str) -> None:
         hint = "pass a copy, or make the spec with fewer multiples: it takes narrower vectors then"
     legal = f"{symbol.low} ... {symbol.high}" + (f", multiples of {symbol.multiple_of}" if symbol.multiple_of > 1 else "")
     raise LaunchError(f"{operand} has a stride along {dim} that the kernel does not take, in elements", got=stride, legal=legal, hint=hint)
+
+
+def require_sizes(spec: Spec, given: Mapping[str, Any]) -> None:
+    """Refuse keywords of a call that are no integers: only sizes are passed by name."""
+    others = {name: value for name, value in given.items() if not isinstance(value, numbers.Integral)}
+    if not others:
+        return
+    operands, known = {name.upper() for name in spec.operands}, {var.name for var in symbols_of(spec)}
+    arrays = [name for name, value in others.items() if name.upper() in operands or hasattr(value, "shape")]
+    if arrays:
+        raise ArgumentError(f"{', '.join(arrays)}: arrays are passed by position", hint=", ".join(_calls_of(spec)))
+    name, value = next(iter(others.items()))
+    if name in known:
+        raise ArgumentError(f"{name}={shown(value)}: must be an integer")
+    legal = [*_calls_of(spec), "stream=...", *(f"{one}=..." for one in known)]
+    raise ArgumentError(f"{name}: the kernel takes no such argument", got=value, legal=", ".join(legal))
+
+
+def _calls_of(spec: Spec) -> tuple[str, str]:
+    """How a kernel of a spec is called, and how with arrays that it fills."""
+    inputs, outputs = [one.lower() for one in spec.inputs], ", ".join(one.lower() for one in spec.outputs)
+    filled = f"out={outputs}" if len(spec.outputs) == 1 else f"out=({outputs})"
+    return f"kernel({', '.join(inputs)})", f"kernel({', '.join([*inputs, filled])})"
 
 
 def steps_of(views: Mapping[str, ArrayView]) -> Steps:

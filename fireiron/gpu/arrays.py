@@ -194,9 +194,10 @@ class Torch(Library):
     def _refused(self, name: str, array: Any) -> LaunchError:
         if not array.is_cuda:
             hint = "pass .cuda(), or .numpy() (of all arrays) for the simulator"
-            return LaunchError(f"{name} is a PyTorch tensor that is not in GPU memory", got=str(array.device), hint=hint)
+            legal = "a GPU's, cuda"
+            return LaunchError(f"{name} is a PyTorch tensor that is not in GPU memory", got=str(array.device), legal=legal, hint=hint)
         if array.requires_grad and self._grad():
-            hint = "pass .detach(), or call under torch.no_grad()"
+            hint = "pass .detach(), or call under torch.no_grad(); kernel.as_torch_op(...) can be given a gradient, matmul has one"
             return LaunchError(f"{name} requires a gradient, and autograd does not see through a kernel", hint=hint)
         if array.layout is not self._strided:
             return LaunchError(f"{name} is a tensor without strides", got=str(array.layout), hint="pass .to_dense()")
@@ -232,7 +233,8 @@ class Jax(Library):
     def read(self, name: str, array: Any) -> Reading:
         if isinstance(array, self.module.core.Tracer):
             raise LaunchError(
-                f"{name} is traced by JAX, it has no memory yet", hint="call the kernel outside jax.jit, jax.vmap and jax.grad"
+                f"{name} is traced by JAX, it has no memory yet",
+                hint="call the kernel: its calls are traced, all arrays of them; prepared launches and other calls are not",
             )
         try:
             kind, device = array.__dlpack_device__()
@@ -272,7 +274,7 @@ class Interface(Library):
         interface = array.__cuda_array_interface__
         address, readonly = interface["data"]
         if interface.get("mask") is not None:
-            raise LaunchError(f"{name} is a masked array", hint="fill it first")
+            raise masked(name)
         strides = interface.get("strides")
         signature = (
             self,
@@ -403,6 +405,11 @@ class _Foreign:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.address
+
+
+def masked(name: str) -> LaunchError:
+    """The error for an array of which elements are hidden, which no kernel sees."""
+    return LaunchError(f"{name} is a masked array", hint="fill it first")
 
 
 def refused(name: str, array: object) -> ArgumentError:

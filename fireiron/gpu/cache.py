@@ -171,12 +171,21 @@ def _decoded(data: bytes, key: str) -> Compiled:
         head = json.loads(line)
         if head["key"] != key:
             raise _DamagedError("it is the entry of another key")
+        _check_head(head, len(rest))
         ptx, log, cubin = _slices(rest, head["sizes"])
         text, (major, minor) = log.decode(), head["toolchain"]
         found = toolchain.resources_of(text)
         return Compiled(head["arch"], (major, minor), ptx.decode(), cubin, found, text, head["seconds"], cached=True)
     except (KeyError, TypeError, ValueError) as error:
         raise _DamagedError(f"it is not laid out as this version writes it ({error})") from None
+
+
+def _check_head(head: Mapping[str, Any], length: int) -> None:
+    """Refuse a head that no version writes, though its digest is right: somebody else wrote it."""
+    sizes, version = head["sizes"], head["toolchain"]
+    whole = all(type(one) is int and one >= 0 for one in (*sizes, *version))
+    if not whole or sum(sizes) != length or not isinstance(head["arch"], str) or type(head["seconds"]) not in (int, float):
+        raise ValueError("sizes, arch, toolchain or seconds")
 
 
 def _slices(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
@@ -189,8 +198,10 @@ def _slices(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
 def _load(path: Path, key: str) -> Compiled | None:
     """The entry of a key; None if there is none that can be read. One that is damaged is removed, with a warning."""
     try:
-        data = path.read_bytes()
+        data = path.read_bytes() if path.is_file() else None  # a pipe of that name would be waited for
     except OSError:
+        return None
+    if data is None:
         return None
     try:
         compiled = _decoded(data, key)
@@ -344,7 +355,8 @@ def prune(max_bytes: int | None = None, older_than_days: float | None = None, ev
 
 
 def _files(pattern: str) -> Iterator[Path]:
-    return folder().glob(f"[0-9a-f][0-9a-f]/[0-9a-f][0-9a-f]/{pattern}")
+    with contextlib.suppress(OSError):  # a folder whose name is too long, say: there are no entries in it
+        yield from (path for path in folder().glob(f"[0-9a-f][0-9a-f]/[0-9a-f][0-9a-f]/{pattern}") if path.is_file())
 
 
 def _entry(path: Path) -> Entry | None:

@@ -22,7 +22,7 @@ TIMEOUT = 120.0
 
 _ARGUMENTS = {"nvdisasm": ("--print-code",), "cuobjdump": ("--dump-sass",)}
 _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump")
-_HINT = "pip install nvidia-cuda-nvdisasm (in fireiron[check]), or put a CUDA toolkit's bin folder into PATH"
+_HINT = "pip install nvidia-cuda-nvdisasm (in 'fireiron[check]'), or put a CUDA toolkit's bin folder into PATH"
 _OTHER = "put the bin folder of a CUDA toolkit that knows this architecture into PATH, or name its folder in CUDA_HOME"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import attrs
 
@@ -13,6 +13,7 @@ from fireiron.check.kept import keeps_factors
 from fireiron.check.resources import Measured, Occupancy, occupancy, report
 from fireiron.compiler import Program
 from fireiron.cuda import dynamic_shared_bytes
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, LaunchError
 from fireiron.gpu import toolchain
 from fireiron.gpu.arguments import (
@@ -25,17 +26,27 @@ from fireiron.gpu.arguments import (
     in_order,
     misaligned,
     new_on_host,
+    require_sizes,
     returned,
     solve_symbols,
     steps_of,
 )
-from fireiron.gpu.arrays import library_of, refused
+from fireiron.gpu.arrays import library_of, masked, refused
 from fireiron.gpu.launch import Launcher
 from fireiron.gpu.prepared import Calls, PreparedLaunch, PreparedLaunches, calls_of, refuse_reading
 from fireiron.ir import Kernel
+from fireiron.operators import traced_by_jax, untraced
 from fireiron.spec import sizes_of
-from fireiron.values.machine import ARCHITECTURES
+from fireiron.values.machine import ARCHITECTURES, DType
 from fireiron.values.scalars import value_of
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Scalar = float | numpy.number[Any] | numpy.bool_
+
+ArrayT = TypeVar("ArrayT")
 
 __all__ = [
     "CompiledKernel",
@@ -56,7 +67,7 @@ def _options(owner: Any, field: Any, value: Any) -> None:
 
 
 @attrs.frozen(eq=False, slots=False)
-class CompiledKernel:
+class CompiledKernel(Displayed):
     """A kernel ready to be called.
 
     `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes and strides are read from the
@@ -105,7 +116,7 @@ class CompiledKernel:
         _ = self.program.cuda
         if self.compiler is not None:
             _ = self.compiled
-        for copy in self._copies.values():
+        for copy in self.copies.values():
             copy.ready()
         return self
 
@@ -164,6 +175,40 @@ class CompiledKernel:
         check_facts(self.ir, symbols)
         return evaluated(self.ir.grid, symbols)
 
+    def as_torch_op(self, name: str, into: bool = False) -> Any:
+        """The kernel as an operator of PyTorch, `torch.ops.NAMESPACE.NAME`, which `torch.compile` and `torch.export` keep as it is.
+
+        It is called with tensors and numbers in the order of the inputs, then with sizes that no tensor tells, and returns the output, or a
+        tuple of all. It launches on the current stream, so CUDA graphs capture it. It has no gradient of its own:
+        `torch.library.register_autograd(name, ...)` gives it one. The same name again defines it anew.
+
+        Args:
+            name: `"mine::gemm"`.
+            into: whether it is called with the outputs too, the last arguments, which it fills, or adds to, and returns nothing.
+
+        Raises: ArgumentError for what is no name of an operator, and for a kernel that adds to its output without `into`.
+        """
+        from fireiron.gpu.torch_operator import operator_of
+
+        return operator_of(self, name, into)
+
+    @property
+    def scalars(self) -> Mapping[str, DType]:
+        """The inputs that are numbers passed by value, with their types."""
+        return dict(self._calls.scalars.values())
+
+    @overload
+    def __call__(self, *, out: None = None, **sizes: int) -> NDArray[Any]: ...
+
+    @overload
+    def __call__(
+        self, *arrays: ArrayT | Scalar, out: tuple[ArrayT, ...] | Mapping[str, ArrayT], stream: object = None, **sizes: int
+    ) -> tuple[ArrayT, ...]: ...
+
+    @overload
+    def __call__(self, *arrays: ArrayT | Scalar, out: ArrayT | None = None, stream: object = None, **sizes: int) -> ArrayT: ...
+
+    @untraced("fireiron's kernels are no functions to trace: op = kernel.as_torch_op('mine::gemm'), and call op")
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any:
         """Run on the arrays of the inputs; see the class.
 
@@ -173,7 +218,13 @@ class CompiledKernel:
                 or another output: alike for NumPy's and those on a GPU.
             SimulationError: the simulator met a race, an access out of bounds or uninitialised data.
         """
-        if self._copies:
+        if sizes:
+            require_sizes(self.program.spec, sizes)
+        if traced_by_jax(*arrays):
+            from fireiron.gpu.jax_calls import traced_call
+
+            return traced_call(self, arrays, out, stream, sizes)
+        if self.copies:
             arrays = self._copied(arrays, stream)
         done = self._calls(arrays, out, stream, sizes)
         if done is not None:
@@ -188,7 +239,7 @@ class CompiledKernel:
         return self._simulated(given, out, sizes)
 
     @functools.cached_property
-    def _copies(self) -> Mapping[int, CompiledKernel]:
+    def copies(self) -> Mapping[int, CompiledKernel]:
         """The kernels of the copies in front, by the place of the operand among the inputs."""
         inputs = self.program.spec.inputs
         return {inputs.index(one.name): CompiledKernel(one.program, self.options) for one in self.program.launches}
@@ -197,11 +248,11 @@ class CompiledKernel:
         """The arrays that the kernel behind the copies takes; arrays of another number are left to be refused."""
         if len(arrays) != len(self.program.spec.inputs):
             return arrays
-        return tuple(array if place not in self._copies else self._copy(place, array, stream) for place, array in enumerate(arrays))
+        return tuple(array if place not in self.copies else self._copy(place, array, stream) for place, array in enumerate(arrays))
 
     def _copy(self, place: int, array: Any, stream: Any) -> Any:
         try:
-            return self._copies[place](array, stream=stream)
+            return self.copies[place](array, stream=stream)
         except FireironError as error:
             raise error.located(within=f"the copy of {self._calls.names[place]} in front") from None
 
@@ -214,14 +265,15 @@ class CompiledKernel:
             ArgumentError: an argument is wrong, or lies in host memory.
             LaunchError: the arrays are not what the kernel was made for, or there is no GPU to load it on.
         """
+        require_sizes(self.program.spec, sizes)
         calls = self._calls
         given = arrays if out is None else (*arrays, *in_order(calls.spec, out))
         if len(arrays) != len(calls.inputs) or calls.read(given, calls.names[: len(given)]) is None:
             self._check_on_host(arrays, out, sizes)
             raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
-        if not self._copies:
+        if not self.copies:
             return PreparedLaunch(calls, arrays, out, stream, sizes)
-        copies = {place: PreparedLaunch(copy._calls, (arrays[place],), None, stream, {}) for place, copy in self._copies.items()}
+        copies = {place: PreparedLaunch(copy._calls, (arrays[place],), None, stream, {}) for place, copy in self.copies.items()}
         inner = tuple(copies[place](stream=stream) if place in copies else array for place, array in enumerate(arrays))
         return PreparedLaunches(copies, PreparedLaunch(calls, inner, out, stream, sizes))
 
@@ -229,11 +281,7 @@ class CompiledKernel:
         """Refuse what cannot be called with: all arrays must be NumPy's, since they are not all on a GPU."""
         import numpy
 
-        inputs, operands = self.program.spec.inputs, self.program.spec.operands
-        named = [name for name in sizes if name in operands]
-        if named:
-            order = ", ".join(name.lower() for name in inputs)
-            raise ArgumentError(f"{', '.join(named)}: arrays are passed by position", hint=f"kernel({order}), kernel({order}, out=...)")
+        inputs = self.program.spec.inputs
         if len(arrays) != len(inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
         given = zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self.program.spec, out)))
@@ -242,6 +290,8 @@ class CompiledKernel:
         for name, array in passed.items():
             if name not in on_host and library_of(type(array)) is None:
                 raise refused(name, array)
+            if isinstance(array, numpy.ma.MaskedArray):
+                raise masked(name)
         if len(on_host) < len(passed):
             others = ", ".join(name for name in passed if name not in on_host)
             raise ArgumentError(

@@ -34,7 +34,7 @@ from attrs import field, frozen
 
 from fireiron.errors import LaunchError
 
-_PIP = "pip install fireiron[cuda13], or fireiron[cuda12] for Volta and older"
+_PIP = "pip install 'fireiron[cuda13]', or 'fireiron[cuda12]' for Volta and older"
 _DEFAULT_SHARED = 48 * 1024  # bytes a block may use without asking; CUDA C++ Programming Guide, compute capabilities
 _MAX_PARAMETERS = 32764  # bytes, hence an upper bound of their number too; CUDA C++ Programming Guide, kernel parameters
 _CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
@@ -657,7 +657,8 @@ def _no_gpu(got: str | None) -> LaunchError:
     if _driver() is None:
         return LaunchError("CuPy is installed, the NVIDIA driver is not (no libcuda.so.1)", got=got, hint="install the driver, or simulate")
     if got is not None and "InsufficientDriver" in got:
-        return LaunchError("the NVIDIA driver is older than CuPy needs", got=got, hint="install a newer driver, or fireiron[cuda12]")
+        hint = "install a newer driver, or pip install 'fireiron[cuda12]'"
+        return LaunchError("the NVIDIA driver is older than CuPy needs", got=got, hint=hint)
     hidden = _gpus_of_the_driver()
     if hidden:
         asked = f"the driver has {hidden} GPU{'s' * (hidden > 1)}, this process sees none"

@@ -2,7 +2,7 @@
 
 NVRTC is called through ctypes, so the compilers of several CUDA versions live in one process: CUDA 12 serves Maxwell, Pascal
 and Volta (sm_50 ... sm_90), which CUDA 13 dropped; CUDA 13 serves sm_75 and newer. They come out of NVIDIA's pip wheels
-(`pip install fireiron[check]`) or from a toolkit on the system.
+(`pip install 'fireiron[check]'`) or from a toolkit on the system.
 
 >>> compiled = compile_cuda('extern "C" __global__ void k(float* a) { a[threadIdx.x] = 1; }', "sm_80")
 >>> compiled.resources["k"].spill_stores
@@ -36,7 +36,7 @@ from fireiron import settings
 from fireiron.errors import LaunchError
 
 _FILE = "kernel.cu"  # the name that the compiler knows the source by
-_PIP = "pip install fireiron[check]"
+_PIP = "pip install 'fireiron[check]'"
 _COMPILER_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 _HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
 _MATRIX_WHEELS = ("nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12")  # crt/mma.h, which mma.h of the runtime wheels includes

@@ -22,6 +22,7 @@ from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.notation import expression_text, read_expression
 from fireiron.values.tensor import ColMajor, Dealt, MatrixLayout, Mode, RowMajor, Storage, Tensor
+from fireiron.values.trees import expression_tree
 
 CONSTRUCTORS: Final[Mapping[str, Any]] = {
     one.__name__: one
@@ -75,7 +76,7 @@ def _made(value: Any) -> str:
 def read_literal(text: str, symbols: Mapping[str, Any]) -> Any:
     """The value of a text; a `LayoutError` for any other than those of `literal_text`."""
     try:
-        return _built(ast.parse(text.strip(), mode="eval").body, symbols)
+        return _built(expression_tree(text), symbols)
     except FireironError:
         raise
     except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError, AttributeError, KeyError, ArithmeticError) as error:

@@ -17,7 +17,7 @@ from fireiron.values.expr import TRUE, Expr, Var, all_of
 from fireiron.values.tensor import Storage, Tensor
 
 OF_STATEMENT: Final = tuple(
-    one.name for one in attrs.fields(Exec) if one.name not in ("instruction", "spec", "accesses", "active", "origin")
+    one.name for one in attrs.fields(Exec) if one.name not in ("instruction", "spec", "accesses", "active", "origin", "path")
 )
 """The fields of a statement that a text may say behind the name of its instruction."""
 

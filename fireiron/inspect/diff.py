@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -86,12 +87,23 @@ def _findings(program: Program) -> dict[str, str]:
     return {f"{severity}s": str(sum(one.severity == severity for one in found)) for severity in ("error", "warning", "note")}
 
 
-def diff(left: Program, right: Program, names: tuple[str, str], glyphs: tuple[str, ...] = UNICODE) -> Iterator[str]:
-    """The text of `fireiron diff`."""
+def equal(left: Program, right: Program) -> bool:
+    """Whether both are the same steps with the same values, for the same spec and target: then nothing about them differs."""
+    return (left.strategy, left.spec, left.architecture, left.chosen) == (right.strategy, right.spec, right.architecture, right.chosen)
+
+
+def diff(
+    left: Program, right: Program, names: tuple[str, str], glyphs: tuple[str, ...] = UNICODE, columns: int | None = None
+) -> Iterator[str]:
+    """The text of `fireiron diff`, steps folded so that both sides fit into so many columns."""
     from tabulate import tabulate
 
+    if equal(left, right):
+        yield f"{names[0]} and {names[1]} are equal: the same steps, for {left.spec} on {left.architecture}"
+        return
     pairs = aligned(left, right, glyphs)
-    cells = [(mark, _cell(one), _cell(other)) for mark, one, other in pairs]
+    side = None if columns is None else (columns - len("  " + " | ")) // 2
+    cells = [(mark, _within(_cell(one), side), _within(_cell(other), side)) for mark, one, other in pairs]
     width = min(max(len(line) for _, cell, _ in cells for line in cell), _SIDE)
     yield f"  {names[0]:<{width}} | {names[1]}".rstrip()
     yield f"  {'-' * width}-+-{'-' * width}"
@@ -100,8 +112,24 @@ def diff(left: Program, right: Program, names: tuple[str, str], glyphs: tuple[st
             ours = one[position] if position < len(one) else ""
             theirs = other[position] if position < len(other) else ""
             yield f"{mark if position == 0 else ' '} {ours:<{width}} | {theirs}".rstrip()
+    inside = differences(left, right)
+    if inside:
+        yield "\n" + "\n".join(inside)
     table = [[" " if one == other else "|", name, one, other] for name, one, other in compared(left, right)]
     yield "\n" + tabulate(table, headers=["", "", *names], disable_numparse=True, colalign=("left", "left", "right", "right"))
+
+
+def differences(left: Program, right: Program) -> list[str]:
+    """What differs inside steps that two strategies have in the same place, where their summaries do not say it: mappings of tasks."""
+    pairs = zip(left.strategy.steps, right.strategy.steps, strict=False)
+    return [line for one, other in pairs if type(one) is type(other) for line in one.differences(other)]
+
+
+def _within(lines: list[str], side: int | None) -> list[str]:
+    """The lines of a cell, folded below themselves where they are longer than a side."""
+    if side is None:
+        return lines
+    return [part for line in lines for part in textwrap.wrap(line, side, subsequent_indent="    ", drop_whitespace=False)]
 
 
 def _cell(row: Row | None) -> list[str]:
@@ -130,7 +158,9 @@ def as_dict(left: Program, right: Program, names: tuple[str, str]) -> dict[str, 
     """The comparison as plain values, for JSON."""
     steps = [{"mark": mark.strip() or "=", "left": _plain(one), "right": _plain(other)} for mark, one, other in aligned(left, right)]
     table = {name: [one, other] for name, one, other in compared(left, right)}
-    return {"left": names[0], "right": names[1], "steps": steps, "figures": table}
+    inside = differences(left, right)
+    same = {"left": names[0], "right": names[1], "equal": equal(left, right)}
+    return {**same, "steps": steps, **({"inside": inside} if inside else {}), "figures": table}
 
 
 def _plain(row: Row | None) -> list[str] | None:

@@ -16,13 +16,16 @@ from fireiron.check.scene import Scene
 from fireiron.check.turns import Turns, left_out
 from fireiron.compiler import Program
 from fireiron.decomp.done import Done, differences, nearest
+from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
 from fireiron.decomp.repack import Repack
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import FireironError
+from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
 from fireiron.inspect.show import inner_chains, main_child, short
 from fireiron.ir import Hole
+from fireiron.language.plain import plain
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import chain, default_copy
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Node, held_by
@@ -34,6 +37,8 @@ from fireiron.values.machine import RF, Block, Kernel, Level, Thread, Warp, as_a
 
 Steps = tuple[Decomposition, ...]
 Compared = tuple[Executable, tuple[Mismatch, ...]]
+Found = tuple[Executable | None, tuple[Compared, ...]]
+"""What performs a spec, and the differences of the others."""
 
 MOST_STEPS: Final = 4
 """The longest chain of steps that is tried."""
@@ -261,6 +266,10 @@ def _compared(asked: Executable | None, spec: Spec, context: Context) -> tuple[E
     return found, tuple(others)
 
 
+def _of_another_level(compared: Compared) -> bool:
+    return any(mismatch.field in ("spec", "level") for mismatch in compared[1])
+
+
 def _another_kind(compared: Compared) -> bool:
     return any(mismatch.field == "spec" for mismatch in compared[1])
 
@@ -291,6 +300,8 @@ class _Search:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.aimed = aims_at_matrices(program.strategy.steps)
+        """Whether matrix instructions are meant, so that those of single threads are no answer."""
         self.stop = time.monotonic() + _MOST_SECONDS
         self.compiled = 0
         self.refused: tuple[tuple[Closing, ...], FireironError] | None = None
@@ -311,12 +322,20 @@ class _Search:
             done = f"tried: the strategy is complete then, and code for {self.program.architecture} can be made"
             others = sorted(leaf.others, key=lambda pair: pair[0] is not self.matches.get(leaf.number))  # what will perform it first
             return attrs.evolve(self._with(leaf, found), outcome=done, others=tuple(others))
+        if self.aimed and leaf.place == "main":
+            leaf = attrs.evolve(leaf, others=tuple(sorted(leaf.others, key=_of_another_level)))
         if self.refused is None:
-            return attrs.evolve(leaf, outcome=f"no chain of up to {MOST_STEPS} tiles, splits and loads makes an instruction match")
+            return attrs.evolve(leaf, outcome=self._nothing(leaf))
         closings, error = self.refused
         tried = self._with(leaf, closings)
         line = _line(tried) + (f" behind {tried.behind}" if tried.behind else "")
         return attrs.evolve(leaf, outcome=f"with {line} an instruction matches, but then the strategy is refused: {error.asked}")
+
+    def _nothing(self, leaf: Leaf) -> str:
+        """What is said where nothing was found."""
+        if self.aimed and leaf.place == "main":
+            return "matrix instructions are meant, and neither loads to registers, an accumulator nor mma_tile() alone lead to one"
+        return f"no chain of up to {MOST_STEPS} tiles, splits and loads makes an instruction match"
 
     def _with(self, leaf: Leaf, closings: tuple[Closing, ...]) -> Leaf:
         """The leaf with its own steps among these; none, if others decide it too."""
@@ -349,11 +368,25 @@ class _Search:
     def _options(self, leaf: Leaf, steps: Steps, grown: Grown) -> Iterator[Closing]:
         """Loads behind the last split of the main chain, where that is all that is missing: each then serves all tiles; then any chain."""
         splits = [number for number, step in enumerate(steps[:-2]) if isinstance(step, Split)]
-        loads = tuple(_loads(leaf, leaf.spec, self.program))
+        loads = tuple(_loads(leaf.spec, leaf.others))
         if leaf.place == "main" and splits and loads:
             yield Closing(leaf, loads, behind=splits[-1])
-        for chain_of_leaf in closing(leaf, self.program, grown):
+        if self.aimed and leaf.place == "main":
+            yield from self._to_matrices(leaf, steps)
+            return
+        for chain_of_leaf in closing(leaf, grown):
             yield Closing(leaf, chain_of_leaf)
+
+    def _to_matrices(self, leaf: Leaf, steps: Steps) -> Iterator[Closing]:
+        """Steps to a matrix instruction, or the accumulator that one lacks, behind the last tile that is dealt to blocks."""
+        blocks = [number for number, step in enumerate(steps) if To(Block) in step.refinements]
+        if leaf.match is None and _compared(leaf.asked, leaf.spec, leaf.context)[0] is not None:
+            yield Closing(leaf, ())
+        for one in matrix_chains(leaf.spec, steps):
+            yield Closing(leaf, one)
+        if blocks and not any(isinstance(step, Epilog) for step in steps):
+            for accumulator in accumulators(leaf.spec):
+                yield Closing(leaf, (accumulator,), behind=blocks[-1])
 
     def _compiles(self, steps: Steps, found: tuple[Closing, ...]) -> bool:
         self.compiled += 1
@@ -367,30 +400,40 @@ class _Search:
         return True
 
 
-def closing(leaf: Leaf, program: Program, grown: Grown) -> Iterator[Steps]:
+def closing(leaf: Leaf, grown: Grown) -> Iterator[Steps]:
     """Chains of steps after which an executable performs the leaf's spec, shortest first."""
     unknown = grown.workers == 1 and leaf.place == "main"
     context = attrs.evolve(grown.context, workers=None if unknown else grown.workers)
-    queue: deque[tuple[Spec, Steps]] = deque([(leaf.spec, ())])
+    leaf = _of_its_kind(leaf)
+    queue: deque[tuple[Spec, Steps, Found]] = deque([(leaf.spec, (), _compared(leaf.asked, leaf.spec, leaf.context))])
     seen = {_state(leaf.spec)}
     while queue:
-        spec, steps = queue.popleft()
-        if _compared(leaf.asked, spec, leaf.context)[0] is not None:
+        spec, steps, (match, compared) = queue.popleft()
+        if match is not None:
             yield steps
             continue
         if len(steps) == MOST_STEPS:
             continue
-        for step in (*_loads(leaf, spec, program), *candidates(spec)):
+        for step in (*_loads(spec, compared), *candidates(spec)):
             after = _after(step, spec, context)
             if after is not None and _state(after) not in seen:
-                if _compared(leaf.asked, after, leaf.context)[0] is None:
+                found = _compared(leaf.asked, after, leaf.context)
+                if found[0] is None:
                     seen.add(_state(after))
-                queue.append((after, (*steps, step)))
+                queue.append((after, (*steps, step), found))
 
 
-def _loads(leaf: Leaf, spec: Spec, program: Program) -> Iterator[Decomposition]:
+def _of_its_kind(leaf: Leaf) -> Leaf:
+    """The leaf with the instructions for its kind of spec and its types alone: tiles, splits and loads leave both as they are."""
+    if leaf.asked is not None or plain(leaf.spec) is not leaf.spec:
+        return leaf
+    never = {one for one, mismatches in leaf.others if any(found.field.endswith(("spec", " type", "target")) for found in mismatches)}
+    kept = tuple(one for one in leaf.context.instructions if one not in never)
+    return attrs.evolve(leaf, context=attrs.evolve(leaf.context, instructions=kept))
+
+
+def _loads(spec: Spec, compared: tuple[Compared, ...]) -> Iterator[Decomposition]:
     """Loads of the inputs that an instruction wants in registers, where that is all that it wants: lanes then hold what it reads."""
-    _, compared = _compared(leaf.asked, spec, leaf.context)
     lying = {f"{name} memory": name for name in spec.inputs}
     for _, mismatches in compared:
         if mismatches and all(one.field in lying and one.wanted == str(RF) for one in mismatches):

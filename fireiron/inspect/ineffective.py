@@ -16,6 +16,7 @@ from fireiron.language.tree import Decomposition, Refinement
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
+from fireiron.refine.unchecked import Unchecked
 
 _TOLD_OTHERWISE = (To, Sync, NoSync)
 """`to` says what is computed where; of `sync` and `no_sync` the kernel itself knows, beside which barriers they stand."""
@@ -33,20 +34,30 @@ def ineffective(program: Program) -> Iterator[Finding]:
         key = refinement.label(), step.origin
         if same.get(key, True):
             other = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=steps))
-            same[key] = _prints(other, text)
+            same[key] = _is_legal(other) if isinstance(refinement, Unchecked) else _prints(other, text)
     lines: dict[str, list[str | None]] = {}
     for (label, origin), without_effect in same.items():
         if without_effect:
             lines.setdefault(label, []).append(origin)
     for label, origins in lines.items():
         others = f" (also {', '.join(map(str, origins[1:]))})" if origins[1:] else ""
-        message = f"{label} has no effect: the kernel is printed the same without it; drop it{others}"
+        why = "no race is there" if label.startswith("unchecked(") else "the kernel is printed the same without it"
+        message = f"{label} has no effect: {why}; drop it{others}"
         yield Finding("ineffective", "note", None, message, origins[0], None, {"refinement": label.partition("(")[0]})
 
 
 def _text(kernel: Kernel) -> str:
     """The kernel without the strategy in its header."""
     return cuda.emit(attrs.evolve(kernel, title=()))
+
+
+def _is_legal(program: Program) -> bool:
+    """Whether all that a check calls an error is absent, so that nothing need be left unchecked."""
+    try:
+        _ = program.ir
+    except FireironError:
+        return False
+    return True
 
 
 def _prints(program: Program, text: str) -> bool:

@@ -39,11 +39,17 @@ def rows(node: Node, glyphs: tuple[str, ...] = UNICODE) -> tuple[Row, ...]:
     return (Row("", str(node.spec), ""), *_chain(node, glyphs, "", 0))
 
 
-def tree(node: Node, glyphs: tuple[str, ...] = UNICODE) -> str:
-    """The tree as text, the specs in a column of their own."""
+def tree(node: Node, glyphs: tuple[str, ...] = UNICODE, columns: int | None = None) -> str:
+    """The tree as text, the specs in a column of their own; within so many columns where only single steps are longer."""
     lines = rows(node, glyphs)
-    width = min(max((len(row.prefix + row.text) for row in lines if row.after), default=0), 72)
+    width = min(max((len(row.prefix + row.text) for row in lines if row.after), default=0), _STEPS)
+    if columns is not None:
+        width = max(min(width, columns - 2 - max(len(row.after) for row in lines)), columns // 3)
     return "\n".join(f"{row.prefix + row.text:<{width}}  {row.after}".rstrip() if row.after else row.prefix + row.text for row in lines)
+
+
+_STEPS: Final = 72
+"""Columns that the steps of a tree take at most, so that one long step does not push all specs aside."""
 
 
 def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
@@ -230,15 +236,18 @@ def _barrier_text(found: tuple[tuple[str, str], ...]) -> str:
 # ---------------------------------------------------------------------------------------------- the command
 
 
-def show(program: Program, glyphs: tuple[str, ...] = UNICODE) -> Iterator[str]:
-    """The text of `fireiron show`, a part at a time, so that the tree is there when a later stage fails."""
+def show(program: Program, glyphs: tuple[str, ...] = UNICODE, columns: int | None = None) -> Iterator[str]:
+    """The text of `fireiron show`, a part at a time, so that the tree is there when a later stage fails; `columns` as for `tree`."""
     from tabulate import tabulate
 
     for launch in program.launches:
-        yield tree(launch.program.tree, glyphs) + "\n"
+        yield tree(launch.program.tree, glyphs, columns) + "\n"
     if (made := fused(program.spec)) is not None:
         yield text_of(made, program.spec.title) + "\n"
-    yield tree(program.tree, glyphs)
+    yield tree(program.tree, glyphs, columns)
+    for step in program.strategy.steps:
+        if step.ends and step.title():
+            yield "\n" + "\n".join(step.title())
     open_leaves = program.tree.open_leaves()
     if open_leaves:
         lines = [("threads a block", str(program.grown.threads)), ("blocks", str(program.grown.grid))]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
+from fireiron.errors import ArgumentError
 from fireiron.values.expr import Expr, Var, as_expr
 
 MULTIPROCESSORS = 132
@@ -54,6 +55,16 @@ class BlockCluster:
     def values(self, rank: int) -> Mapping[str, int]:
         """The places of the block of a rank, by the names of their variables."""
         return {var.name: rank // step % size for var, step, size in zip(self.places, self.steps, self.sizes, strict=True)}
+
+    def alike(self, value: Expr, block: Var, named: Mapping[Var, Expr]) -> bool:
+        """Whether a value of the block's number, with named values in it, is proved to be the same in all blocks of each cluster."""
+        first = Var("cluster", 0, block.high // self.blocks) * self.blocks
+        try:
+            while found := {var: named[var] for var in value.variables() if var in named}:
+                value = value.substitute(found)
+            return len({value.substitute({block: first + rank}) for rank in range(self.blocks)}) == 1
+        except ArgumentError:  # a divisor that is positive only because a name is bounded more closely than its value
+            return False
 
     def peers(self, along: tuple[int, ...]) -> Peers:
         """The blocks that differ from the one that says so in the places `along` alone, by position."""

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 
 import attrs
 
+from fireiron.display import Displayed
 from fireiron.ir.access import Buffer
 from fireiron.ir.cluster import BlockCluster
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.reciprocal import Reciprocal
 from fireiron.ir.rewrite import execs
 from fireiron.ir.statement import Ring, Stmt, SyncPoint
+from fireiron.ir.text import Path
 from fireiron.ir.tickets import Counter
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, constant
@@ -24,7 +26,7 @@ from fireiron.values.units import BLOCK, THREAD
 
 
 @attrs.frozen(cache_hash=True)
-class Kernel:
+class Kernel(Displayed):
     """A whole kernel.
 
     `grid` blocks of `threads` threads, of which tiles are dealt to the first `workers`: these run `body`. `buffers` by name,
@@ -35,7 +37,7 @@ class Kernel:
     `reciprocals` are those of launch constants that it divides by, parameters behind the sizes.
     `within` is the most bytes of shared memory that the user allows (0: those of the target). What is `chained` is launched while the
     kernel before it ends; the inputs that are `ready` no kernel of the chain writes. Where blocks take tiles as they become free, `counter`
-    counts them, the last parameter.
+    counts them, the last parameter. `makers` says for readers which step of the tree made a name: of a value, a loop or a buffer.
     """
 
     name: str
@@ -58,9 +60,13 @@ class Kernel:
     within: int = attrs.field(default=0, kw_only=True)
     chained: bool = attrs.field(default=False, kw_only=True)
     ready: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    makers: Mapping[str, Path] = attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
     reciprocals: tuple[Reciprocal, ...] = attrs.field(default=(), kw_only=True)
     counter: Counter | None = attrs.field(default=None, kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
+
+    def __repr__(self) -> str:
+        return f"<kernel IR of {self.name}: {self.spec} for {self.architecture}, {self.grid} blocks of {self.threads} threads>"
 
     @property
     def thread(self) -> Var:

@@ -33,6 +33,11 @@ class LaneMap:
     """`(lane, value)` to an element of a tile: `lanes(lane) + values(value)` is its number, the first dimension fastest.
 
     A leaf of stride 0 repeats: lanes that hold, or address, the same element.
+
+    >>> from fireiron import HMMA_16816_F32
+    >>> lanes = HMMA_16816_F32.maps()["C"]
+    >>> lanes.tile, lanes.threads, lanes.coordinate(5, 2)
+    ((16, 8), 32, (9, 2))
     """
 
     tile: tuple[int, ...]

@@ -16,7 +16,7 @@ from fireiron.errors import VerificationError
 from fireiron.ir.access import Access, Buffer, Piece
 from fireiron.ir.cluster import Peers
 from fireiron.ir.maps import TensorMap
-from fireiron.ir.text import Item, Printer
+from fireiron.ir.text import Item, Path, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of
 from fireiron.values.machine import Architecture, DType
@@ -284,7 +284,8 @@ class Exec(Stmt):
     parts in which blocks of a cluster load a tile that all of them want: it arrives at the same place in each of them, and each one's full
     barrier counts its bytes.
 
-    A statement that `follows` does what another made its threads hold: it decides nothing about that.
+    A statement that `follows` does what another made its threads hold: it decides nothing about that. `path` leads to the step of the
+    tree that it is of, which the walk notes for readers.
 
     The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
     `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
@@ -316,6 +317,7 @@ class Exec(Stmt):
     implied: tuple[Expr, ...] = ()
     follows: bool = attrs.field(default=False, eq=False)
     origin: str | None = attrs.field(default=None, eq=False)
+    path: Path | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
 
     @functools.cached_property
     def expressions(self) -> tuple[Expr, ...]:

@@ -6,7 +6,7 @@ that wrap a line of PTX, are declared by the instruction and printed once per ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 COLUMNS = 120
 """Of a line of text, if its parts allow."""
+
+Path: TypeAlias = "tuple[str, ...]"
+"""A step of a decomposition tree: the names of children that lead from the root to the spec that it decomposes."""
 
 
 @attrs.frozen
@@ -79,7 +82,15 @@ class Remark:
     lines: tuple[str, ...]
 
 
-Item: TypeAlias = "str | Doc | Braces | If | Noted | Remark"
+@attrs.frozen
+class Made:
+    """An item that some steps of the tree made; it is printed as if it stood alone."""
+
+    item: Item
+    steps: tuple[Path, ...]
+
+
+Item: TypeAlias = "str | Doc | Braces | If | Noted | Remark | Made"
 """A line of text, or a block of items."""
 
 
@@ -154,6 +165,13 @@ class Printer(Protocol):
 
     def value(self, statement: Exec, position: int, number: int, dtype: DType) -> Text:
         """Element `number` of the input at a position in another type, zero where it is not read."""
+        ...
+
+    def counted(self, statement: Exec, terms: Mapping[int, tuple[int, int]], number: int, dtype: DType) -> tuple[Text, ...]:
+        """A sum of coordinates and a number in a type, in one part or two that are added; nothing where it may not be exact.
+
+        By the position of an input: which of its elements, and how often it counts.
+        """
         ...
 
     def accumulator(self, statement: Exec, text: Text, dtype: DType, nothing: float = 0) -> Text:

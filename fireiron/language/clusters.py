@@ -40,6 +40,8 @@ def gathered(spec: Spec, views: dict[str, View], order: list[Step], sizes: tuple
         raise DecompositionError(
             f"cluster({', '.join(map(str, sizes))}): blocks share loads on {WARPGROUP_ARCHITECTURE} only", got=draft.architecture
         )
+    if 0 < persistent < math.prod(sizes):
+        require_whole_clusters(persistent, math.prod(sizes))
     dims = spec.tile_dims[-2:]
     if len(dims) < 2 or any(sum(digit.dim == dim for digit in order) > 1 for dim in dims):
         raise DecompositionError(
@@ -69,7 +71,8 @@ def _block(order: Sequence[Step], each: int, persistent: int, draft: Draft) -> V
         blocks = blocks * tiles
     for digit in order:
         blocks = blocks * digit.size
-    number = constant(minimum(blocks, as_expr(persistent)) if persistent else blocks)
+    # Fewer than one cluster are refused where tiles are dealt (`require_whole_clusters`).
+    number = constant(minimum(blocks, as_expr(max(persistent, each))) if persistent else blocks)
     return draft.block if number is None else Var(draft.block.name, 0, number - 1)
 
 
@@ -104,9 +107,8 @@ def _overhanging(spec: Spec, views: dict[str, View], digit: Step, size: int) -> 
     return result
 
 
-def require_whole_clusters(blocks: int, cluster: BlockCluster) -> None:
-    """Refuse a number of blocks that stay which is not one of whole clusters, or more of these than run at once."""
-    size = cluster.blocks
+def require_whole_clusters(blocks: int, size: int) -> None:
+    """Refuse a number of blocks that stay which is not one of whole clusters of a size, or more of these than run at once."""
     each = -(-blocks // MULTIPROCESSORS)
     fitting = at_once(size)
     most = fitting * each if blocks <= MOST_BLOCKS else blocks // size * size

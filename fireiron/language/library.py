@@ -3,7 +3,7 @@
 A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; a `spec` with a parameter `made` is
 given the definition that the strategy starts from. The first line of its docstring describes it. `values(spec)` there are values of the
 tunables that suit a spec, `values(spec, target)` those that suit it on a target, an `Architecture`; of another strategy than `strategy`,
-`NAME_values`. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or such a function;
+`NAME_values`. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem` (`entries.py`);
 without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32, or, where the strategy starts from a
 definition, that definition.
 """
@@ -13,74 +13,40 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-import inspect
 import math
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Final, cast
+from types import ModuleType
+from typing import Any, Final
 
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.language.entries import Entry, entry_of, spec_of
+from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
 from fireiron.language.waves import LINE_BYTES, Work, across_lines, estimated_us
-from fireiron.places import is_own, library_folder
+from fireiron.places import library_folder
 from fireiron.spec import Spec
 from fireiron.specs.fused import Fused
-from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
-from fireiron.specs.move import Move
 from fireiron.stacks import of_stacks
 from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
-    GL,
     MATRIX_ONLY,
     WARPGROUP_ARCHITECTURE,
     Architecture,
     Block,
-    Kernel,
     as_architecture,
     bfloat16,
     float16,
-    float32,
     int8,
 )
 from fireiron.values.tensor import View
 
 LIBRARY: Final = "fireiron.strategies"
 """The package of the strategy library."""
-
-DEFAULT_SIZES: Final = (1024, 1024, 1024)
-"""M, N, K where a file names none."""
-
-FEW: Final = 4
-"""Elements of dimensions that are stacks, or that one step takes after the other, where a file names no sizes."""
-
-
-@attrs.frozen(eq=False)
-class Entry:
-    """A strategy with the problem it is meant for: `problem` makes a spec from `sizes` (None: the plain spec).
-
-    `suits` gives the values of tunables that suit a spec on a target, where its file states them.
-    """
-
-    name: str
-    strategy: Strategy
-    problem: Callable[..., Any] | None = None
-    sizes: tuple[Any, ...] = DEFAULT_SIZES
-    doc: str = ""
-    path: Path | None = None
-    suits: Callable[[Spec, Architecture], Mapping[str, int]] | None = None
-
-    @property
-    def batched(self) -> bool:
-        """Whether it is meant for stacks of matrices: its problem says of how many."""
-        return self.problem is not None and "batch" in inspect.signature(self.problem).parameters
 
 
 def names() -> tuple[str, ...]:
@@ -94,21 +60,22 @@ def names() -> tuple[str, ...]:
 def find(argument: str) -> Entry:
     """The entry of a STRATEGY argument.
 
-    Args: `NAME` of the library, `path.py`, or either with `:name` of a strategy in that file (`strategy`, or the only one, if none
-        is named).
+    Args: `NAME` of the library, `path.py`, or either with `:name` of what is in that file: a strategy, bound or not (`strategy`, or the
+        only one, if none is named), a compiled kernel, or a spec, a definition or a function that makes one, for the strategy of the file
+        that starts from it, or the library's.
     Raises: a `FireironError` where it does not exist, or where the file raises; then with the line of the file.
     """
     place, name = _parted(argument)
     if place.endswith(".py"):
         path = Path(place)
-        return _entry(argument, _load_file(path), name, path)
+        return entry_of(argument, load_file(path), name, path, usual)
     known = names()
     if place not in known:
         close = difflib.get_close_matches(place, known, 3, 0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
         raise ArgumentError(f"no strategy is called {place!r}", legal=known, hint=hint)
     module = _library_module(place)
-    return _entry(argument, module, name, Path(module.__file__ or place))
+    return entry_of(argument, module, name, Path(module.__file__ or place), usual)
 
 
 def bind(
@@ -129,7 +96,7 @@ def bind(
     sizes, options, values = sizes or {}, options or {}, values or {}
     strategy = _with_values(entry, values)
     if strategy.spec is None:
-        spec = _problem(entry, sizes, options)
+        spec = spec_of(entry, sizes, options)
         return strategy(spec) if values or open_values else strategy.with_(**suited(entry, spec, architecture))(spec)
     if sizes or options:
         given = ", ".join([*sizes, *options])
@@ -153,7 +120,7 @@ def suited(entry: Entry, spec: Spec, architecture: Any = None) -> Mapping[str, i
         return {}
     target = as_architecture(entry.strategy.target if architecture is None else architecture)
     try:
-        with _users_code(entry.path, f"values of {entry.name}"):
+        with users_code(entry.path, f"values of {entry.name}"):
             found = entry.suits(spec, target)
     except FireironError:  # the strategy says what is wrong with the spec
         return {}
@@ -177,6 +144,17 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
     found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
     return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target), *found, ("naive", {}))
+
+
+def usual(spec: Spec) -> Strategy:
+    """The strategies of the library for a spec, the first that is legal: `defaults`, each otherwise the next.
+
+    Raises: an `ArgumentError` where there is none.
+    """
+    found = [default_strategy(name, values, spec) for name, values in defaults(spec)]
+    if not found:
+        raise ArgumentError(f"neither the file nor the library has a strategy for {spec}", hint="strategy = ....tile(...)... .done()")
+    return functools.reduce(Strategy.otherwise, found)
 
 
 def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strategy:
@@ -385,12 +363,9 @@ def _tiles(spec: Spec, rows: int, columns: int) -> int:
     return math.prod(-(-(constant(spec.size(dim)) or 1) // tile.get(dim, 1)) for dim in spec.uses["C"])
 
 
-# ---------------------------------------------------------------------------------------------- files
-
-
 def _library_module(name: str) -> ModuleType:
     """A module of the strategy library."""
-    with _users_code(None, f"strategies/{name}.py"), _no_bytecode():
+    with users_code(None, f"strategies/{name}.py"), no_bytecode():
         return importlib.import_module(f"{LIBRARY}.{name}")
 
 
@@ -398,133 +373,6 @@ def _parted(argument: str) -> tuple[str, str]:
     """A path may contain colons, a name may not."""
     place, colon, name = argument.rpartition(":")
     return (argument, "") if not colon or name.endswith(".py") else (place, name)
-
-
-def _load_file(path: Path) -> ModuleType:
-    """A user's file, executed anew each time from its source; nothing is cached, beside it or elsewhere."""
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise ArgumentError(
-            f"{path} cannot be read: {error.strerror}", hint="a name of the library (fireiron list), or path.py:name"
-        ) from None
-    module = ModuleType(f"fireiron file {path.resolve()}")
-    module.__file__ = str(path.resolve())
-    sys.modules[module.__name__] = module  # attrs and dataclasses look a class's module up here
-    with _users_code(path, str(path)), _no_bytecode(), _importing_from(path.resolve().parent):
-        exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
-    return module
-
-
-@contextmanager
-def _no_bytecode() -> Iterator[None]:
-    """No `__pycache__` appears beside a user's files."""
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
-
-
-@contextmanager
-def _importing_from(folder: Path) -> Iterator[None]:
-    """A file may import its neighbours; they stand last, so that none hides an installed module."""
-    sys.path.append(str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-
-
-@contextmanager
-def _users_code(path: Path | None, what: str) -> Iterator[None]:
-    """Whatever a user's code raises is the user's mistake, shown with its line; what this package raises unplanned is not."""
-    try:
-        yield
-    except FireironError as error:
-        raise error.located(at=_line(error.__traceback__, path)) from None
-    except (Exception, SystemExit) as error:  # a user's file may raise anything
-        frames = traceback.extract_tb(error.__traceback__)
-        if is_own(frames[-1].filename) and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)):
-            raise
-        at = (
-            f"{_short(error.filename)}:{error.lineno}"
-            if isinstance(error, SyntaxError) and error.filename
-            else _line(error.__traceback__, path)
-        )
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ArgumentError(f"{what} raises {type(error).__name__}: {message}".rstrip(": "), at=at) from error
-
-
-def _line(trace: TracebackType | None, path: Path | None) -> str | None:
-    """The innermost line outside this package, of the user's own file if it took part."""
-    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<")]
-    outside = [frame for frame in frames if not is_own(frame.filename)]
-    own = [frame for frame in outside if path is not None and frame.filename == str(path.resolve())]
-    chosen = (own or outside)[-1:]
-    return f"{_short(chosen[0].filename)}:{chosen[0].lineno}" if chosen else None
-
-
-def _short(filename: str) -> str:
-    return "/".join(Path(filename).parts[-2:])
-
-
-# ---------------------------------------------------------------------------------------------- entries
-
-
-def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
-    there = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
-    chosen = name or ("strategy" if "strategy" in there or len(there) != 1 else next(iter(there)))
-    if chosen not in there:
-        close = difflib.get_close_matches(chosen, there, 3, 0.5)
-        found = getattr(module, chosen, None)
-        what = "is not there" if found is None or isinstance(found, ModuleType) else f"is no strategy but {type(found).__name__}"
-        hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if there else "s = MatMul.tile(...)..."
-        raise ArgumentError(f"{path}: {chosen} {what}", legal=list(there) or "the file has no strategy", hint=hint)
-    problem = _of_start(_problem_of(module), there[chosen])
-    sizes = getattr(module, "SIZES", _usual_sizes(there[chosen]))
-    doc = (inspect.getdoc(module) or "").partition("\n")[0]
-    if not isinstance(sizes, tuple):
-        raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
-    suits = getattr(module, "values" if chosen == "strategy" else f"{chosen}_values", None)
-    return Entry(argument, there[chosen], problem, sizes, doc, path, _of_targets(suits) if callable(suits) else None)
-
-
-def _of_targets(suits: Callable[..., Mapping[str, int]]) -> Callable[[Spec, Architecture], Mapping[str, int]]:
-    """What a file states of a spec and a target; a function of the spec alone has the same values for all."""
-    if "target" in inspect.signature(suits).parameters:
-        return suits
-    return lambda spec, target: suits(spec)
-
-
-def _usual_sizes(strategy: Strategy) -> tuple[int, ...]:
-    """Sizes where a file names none: of a definition, a few of the dimensions of which a step takes one element at a time."""
-    if not isinstance(strategy.start, Fused):
-        return DEFAULT_SIZES
-    made = strategy.start.made
-    return tuple(FEW if dim in (*made.scan, *made.batch) else DEFAULT_SIZES[0] for dim in made.order)
-
-
-def _problem_of(module: ModuleType) -> Callable[..., Any] | None:
-    """What the strategies of a file are for: its `spec`, else its `problem`, each a spec or a function that makes one of sizes."""
-    for name in ("spec", "problem"):
-        found = getattr(module, name, None)
-        if isinstance(found, Spec):
-            return functools.partial(_itself, found)
-        if callable(found) and not isinstance(found, ModuleType):
-            return cast(Callable[..., Any], found)
-    return None
-
-
-def _of_start(problem: Callable[..., Any] | None, strategy: Strategy) -> Callable[..., Any] | None:
-    """A problem that takes the definition that it is `made` of is made of the one that the strategy starts from."""
-    if problem is None or not isinstance(strategy.start, Fused) or "made" not in inspect.signature(problem).parameters:
-        return problem
-    return functools.partial(problem, made=strategy.start)
-
-
-def _itself(spec: Spec) -> Spec:
-    return spec
 
 
 def _with_values(entry: Entry, values: Mapping[str, int]) -> Strategy:
@@ -540,76 +388,3 @@ def _with_values(entry: Entry, values: Mapping[str, int]) -> Strategy:
         if value not in known[name].values:
             raise ArgumentError(f"{name}={value}: not among the values of this tunable of {entry.name}", legal=known[name].values)
     return entry.strategy.with_(**values) if values else entry.strategy
-
-
-def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> Spec:
-    problem = entry.problem or _plain_problem(entry.strategy)
-    with _users_code(entry.path, f"spec of {entry.name}"):
-        parameters = inspect.signature(problem).parameters
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    dims = [name for name, one in parameters.items() if one.kind in plain and one.default is one.empty]
-    more = [name for name, one in parameters.items() if one.kind in plain and name not in dims]
-    sizes = {_of_this_case(name, (*dims, *more)): size for name, size in sizes.items()}
-    unknown = [name for name in sizes if name not in (*dims, *more)]
-    if unknown:
-        hint = None if dims else "its file says one spec; a function spec(M, N, K) there makes one of any size"
-        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=[*dims, *more] or "none", hint=hint)
-    if len(entry.sizes) < len(dims) and any(name not in sizes for name in dims):
-        raise ArgumentError(f"{entry.name}: SIZES has {len(entry.sizes)} sizes, its problem has {', '.join(dims)}", hint="name all sizes")
-    free = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-    refused = [name for name in options if name not in parameters and not free]
-    if refused:
-        raise ArgumentError(
-            f"{entry.name}: its problem takes no {', '.join(refused)}", legal=[name for name in parameters if name not in dims]
-        )
-    arguments = [sizes[name] if name in sizes else entry.sizes[position] for position, name in enumerate(dims)]
-    given = {name: sizes[name] for name in more if name in sizes}
-    if "made" in parameters and "made" not in options and isinstance(entry.strategy.start, Fused):
-        given["made"] = entry.strategy.start
-    with _users_code(entry.path, f"spec of {entry.name}"):
-        spec = problem(*arguments, **given, **options)
-    if not isinstance(spec, Spec):
-        raise ArgumentError(f"{entry.name}: its spec function returns no spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
-    return spec
-
-
-def _of_this_case(name: str, known: tuple[str, ...]) -> str:
-    """A size as the problem calls it: `M` of the command line is `m` of a definition."""
-    return name.lower() if name not in known and name.lower() in known else name
-
-
-def _of_definition(start: Fused) -> Callable[..., Spec]:
-    """The call of a definition: its dimensions in order, and by name element types and storage orders of operands."""
-
-    def problem(*sizes: Any, **options: Any) -> Spec:
-        return start(**dict(zip(start.made.order, sizes, strict=True)), **options)
-
-    dims = [inspect.Parameter(dim, inspect.Parameter.POSITIONAL_OR_KEYWORD) for dim in start.made.order]
-    others = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in (*start.made.arrays, "dtype", "types")]
-    problem.__signature__ = inspect.Signature([*dims, *others])  # type: ignore[attr-defined]
-    return problem
-
-
-def _plain_problem(strategy: Strategy) -> Callable[..., Spec]:
-    """The short form with all operands in global memory."""
-    if isinstance(strategy.start, Fused):
-        return _of_definition(strategy.start)
-
-    def matmul(M: Any, N: Any, K: Any, *, dtype: Any = float32, **layouts: Any) -> Spec:
-        spec: Spec = MatMul(M, N, K, dtype=dtype, **layouts)(GL, GL, GL)(Kernel)
-        return spec
-
-    def move(M: Any, N: Any, *, dtype: Any = float32) -> Spec:
-        spec: Spec = Move(M, N, dtype=dtype)(GL, GL)(Kernel)
-        return spec
-
-    def init(M: Any, N: Any, *, dtype: Any = float32) -> Spec:
-        spec: Spec = Init(M, N, dtype=dtype)(GL)(Kernel)
-        return spec
-
-    for start, problem in ((MatMul, matmul), (Move, move), (Init, init)):
-        if strategy.start == start:
-            return problem
-    raise ArgumentError(
-        f"a strategy for {strategy.start.title} needs a problem", hint="define spec(M, N) in its file, or bind the strategy there"
-    )

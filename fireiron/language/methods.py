@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from fireiron.errors import ArgumentError
-from fireiron.found import FoundRefinements, FoundSteps
+from fireiron.found import REFINING, FoundOnAny, FoundSteps
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy, appended
 from fireiron.language.tree import OF_EACH_STEP, Decomposition, Refinement
 from fireiron.spec import Spec
@@ -27,10 +27,13 @@ def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[Module
     """
     for step in _stated(decompositions, Decomposition):
         if step.verb not in vars(Verbs):
+            _require_free(step)
             _add(FoundSteps, step, _appending(step))
     for refinement in _stated(refinements, Refinement):
         if refinement.verb:
-            _add(FoundRefinements, refinement, _refining(refinement))
+            _require_free(refinement)
+            for owner in _owners(refinement):
+                _add(owner, refinement, _refining(refinement))
 
 
 def _stated(modules: Iterable[ModuleType], base: type[Any]) -> Iterator[Any]:
@@ -41,10 +44,20 @@ def _stated(modules: Iterable[ModuleType], base: type[Any]) -> Iterator[Any]:
                 yield one
 
 
-def _add(owner: type[Any], extension: Any, method: Callable[..., Any]) -> None:
+def _owners(refinement: type[Refinement]) -> set[type]:
+    """The classes of chains that the method of a refinement is for."""
+    owners = {REFINING.get(verb, FoundOnAny) for verb in refinement.applies_to}
+    return {FoundOnAny} if FoundOnAny in owners else owners
+
+
+def _require_free(extension: Any) -> None:
     name = extension.verb
     if not name.isidentifier() or name.startswith("_") or any(hasattr(chain, name) for chain in _CHAINS):
         raise ArgumentError(f"{extension.__name__}: its verb {name!r} is no name for a method, or that of another", hint="another verb")
+
+
+def _add(owner: type[Any], extension: Any, method: Callable[..., Any]) -> None:
+    name = extension.verb
     method.__name__, method.__qualname__, method.__doc__ = name, f"{owner.__name__}.{name}", extension.__doc__
     fields = [one for one in inspect.signature(extension).parameters.values() if one.name not in OF_EACH_STEP]
     made = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *fields], return_annotation="Strategy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.found import REFINING
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
 
 REFINED = {
@@ -14,6 +15,9 @@ REFINED = {
 }
 """What the verbs return that have refinements."""
 
+OF_A_STEP = {"unrefine": "strategy.at(Split).unrefine(Pipeline)", "replace": "strategy.at(Tile).replace(Tile((64, 32)))"}
+"""What is asked of a step of a strategy, and how it is named."""
+
 
 class MisplacedError(DecompositionError, AttributeError):
     """A refinement that this chain has not; `hasattr` says so."""
@@ -21,7 +25,9 @@ class MisplacedError(DecompositionError, AttributeError):
 
 def misplaced(chain: object, name: str) -> MisplacedError | None:
     """The error of asking a chain, or what one starts from, for a refinement that it has not; None where no step has one of this name."""
-    verbs = [verb for verb, kind in REFINED.items() if name in vars(kind)]
+    if isinstance(chain, Strategy) and name in OF_A_STEP:
+        return MisplacedError(f"{name}: which step is meant?", legal=OF_A_STEP[name], at=call_site())
+    verbs = [verb for verb, kind in REFINED.items() if name in (*vars(kind), *vars(REFINING[verb]))]
     if not verbs:
         return None
     steps = chain.steps if isinstance(chain, Strategy) else ()

@@ -6,7 +6,7 @@ import functools
 
 from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
-from fireiron.values.expr import ONE, Expr, constant
+from fireiron.values.expr import ONE, Expr, Var, constant
 from fireiron.values.tensor import Dim, Fixed, Mode
 
 _SCALES = (1, 7, 40)
@@ -74,8 +74,13 @@ def _at_least(reached: Expr, extent: Expr) -> bool:
     """Whether so many numbers are enough, at some sizes of run time."""
     more = reached - extent
     for scale in _SCALES:
-        here = {var: var.low + -var.low % var.multiple_of + scale * var.multiple_of for var in more.variables()}
+        here = {var: _at_scale(var, scale) for var in more.variables()}
         number = constant(more.substitute(here))
         if number is not None and number < 0:
             return False
     return True
+
+
+def _at_scale(var: Var, scale: int) -> int:
+    """A value of a symbol: so many multiples above the least, or the largest."""
+    return min(var.low + -var.low % var.multiple_of + scale * var.multiple_of, var.high - var.high % var.multiple_of)

@@ -10,10 +10,11 @@ False
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar, overload
 
 import attrs
 
@@ -21,14 +22,17 @@ from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
 from fireiron.decomp.repack import Repack
+from fireiron.decomp.skip import SkipSteps, says_nothing
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, shown
-from fireiron.found import FoundRefinements
+from fireiron.executable import INSTRUCTIONS
+from fireiron.found import ForAny, FoundOnAny, FoundOnEpilog, FoundOnLoad, FoundOnSplit, FoundOnSplitK, FoundOnTile
 from fireiron.language.substrategy import require_steps
-from fireiron.language.tree import Decomposition, Refinement
-from fireiron.language.tunable import Derived, Tunable, count, has_part, resolve, tunables_in
+from fireiron.language.tree import Decomposition, Executable, Refinement
+from fireiron.language.tunable import Derived, Integer, Tunable, count, has_part, resolve, tunables_in
 from fireiron.refine.ahead import Ahead
 from fireiron.refine.align import Align
 from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS, WALKS, Bands
@@ -58,14 +62,17 @@ from fireiron.refine.turns import Turns
 from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
-from fireiron.specs.verbs import Verbs, fitting
+from fireiron.specs.operand import Operand
+from fireiron.specs.verbs import Offering, Verbs, fitting
 from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, DType, Level, Warpgroup, as_integer
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Architecture, DType, Level, Warpgroup, as_integer
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
+from fireiron.values.trees import expression_tree
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.gpu.kernel import CompiledKernel
 
 UID = Var("uid", 0, 2**31 - 1)
 """The symbol for a unit's number in the expression of a `swizzle`."""
@@ -74,8 +81,26 @@ MOST_TEXT = 2000
 """Characters of the text of a `swizzle`."""
 
 
+def _not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentError:
+    from fireiron.language.bound import not_a_spec  # only for its message
+
+    return not_a_spec(given, named)
+
+
+def _binding(bind: Callable[[S, Spec], S]) -> Callable[[S, Spec], S]:
+    """Refuses a call that says anything but one spec."""
+
+    @functools.wraps(bind)
+    def called(self: S, *given: Any, **named: Any) -> S:
+        if named or len(given) != 1:
+            raise _not_a_spec(given, named)
+        return bind(self, *given)
+
+    return called
+
+
 @attrs.frozen(repr=False, eq=False)
-class Strategy(Verbs, FoundRefinements):
+class Strategy(Offering, FoundOnAny, ForAny, Displayed):
     """A chain of `steps`; bound if `spec` is given. Equal if steps, spec, start and the `others` are equal.
 
     `start` is the name of the kind of spec that the chain is for, `AnySpec` for one of every kind; of a bound one, that of its spec: what a
@@ -92,7 +117,7 @@ class Strategy(Verbs, FoundRefinements):
     def __attrs_post_init__(self) -> None:
         require_steps(self.steps, "Strategy")
         if self.spec is not None and not isinstance(self.spec, Spec):
-            raise _not_a_spec(self.spec)
+            raise _not_a_spec((self.spec,), {})
         if not isinstance(self.start, (Starter, AnyStarter)):
             raise ArgumentError("Strategy: starts from no name of a spec", got=self.start, legal="MatMul Move Init AnySpec", at=call_site())
         if self.spec is not None and self.start != self.spec.starter:
@@ -112,30 +137,43 @@ class Strategy(Verbs, FoundRefinements):
         chain = repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
         return chain + "".join(f".otherwise({other!r})" for other in self.others)
 
-    @fitting
-    def __call__(self, spec: Spec, *arrays: Any, **sizes: Any) -> Strategy:
+    @_binding
+    def __call__(self, spec: Spec) -> Self:
         """Bind the strategy to a spec; a tunable without a value takes its first legal one.
 
         A strategy takes no arrays: `strategy(spec).compile()` is the kernel that does.
         """
-        if not isinstance(spec, Spec) or arrays or sizes:
-            raise _not_a_spec(", ".join(["a spec", *(type(one).__name__ for one in arrays), *sizes]) if isinstance(spec, Spec) else spec)
+        if not isinstance(spec, Spec):
+            raise _not_a_spec((spec,), {})
         return attrs.evolve(self, spec=spec, start=_meet(self.start, spec))
 
     # ------------------------------------------------------------------------------------------ looking
 
     @property
     def finished(self) -> bool:
-        """Whether the chain ends with `done`."""
-        return bool(self.steps) and isinstance(self.steps[-1], Done)
+        """Whether the chain ends with `done`, or with a step that leaves nothing to do."""
+        return bool(self.steps) and (isinstance(self.steps[-1], Done) or self.steps[-1].ends)
 
     @property
     def result(self) -> Spec:
-        """The spec that is left after the last step; legal when bound."""
+        """The spec that is left after the last step; legal when bound.
+
+        >>> from fireiron import *
+        >>> print(MatMul.tile(16, 16).to(Block)(MatMul(64, 64, 8)(GL, GL, GL)(Kernel)).result)
+        MatMul(16,16,8)(GL,GL,GL)(Block)
+        """
         return self.program().tree.residual
 
     def trace(self) -> tuple[tuple[str, Spec], ...]:
-        """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings."""
+        """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings.
+
+        >>> from fireiron import *
+        >>> for step, spec in MatMul.tile(16, 16).to(Block).split(4)(MatMul(64, 64, 8)(GL, GL, GL)(Kernel)).trace():
+        ...     print(f"{step:14} {spec}")
+        tile(16, 16)   MatMul(16,16,8)(GL,GL,GL)(Kernel)
+        to(Block)      MatMul(16,16,8)(GL,GL,GL)(Block)
+        split(4)       MatMul(16,16,4)(GL,GL,GL)(Block)
+        """
         return self.program().trace()
 
     @property
@@ -148,21 +186,30 @@ class Strategy(Verbs, FoundRefinements):
             return said
         return WARPGROUP_ARCHITECTURE if any(has_part(Warpgroup, steps) for steps in parts) else DEFAULT_ARCHITECTURE
 
-    def program(self, architecture: Any = None, **options: Any) -> Program:
-        """The decomposition tree on a target (None: `target`), from which everything else is made; legal when bound."""
+    @fitting
+    def program(
+        self, architecture: Architecture | str | None = None, instructions: tuple[Executable, ...] | None = None, name: str | None = None
+    ) -> Program:
+        """The decomposition tree on a target (None: `target`), from which everything else is made; legal when bound.
+
+        `instructions` are those that leaves may match, the best first (all that are known), `name` is the kernel's.
+        """
         from fireiron.compiler import Program
 
         if self.spec is None:
             raise ArgumentError("the strategy is not bound to a spec", hint="strategy(MatMul(M,N,K)(GL,GL,GL)(Kernel))", at=call_site())
+        known = INSTRUCTIONS if instructions is None else instructions
         if self.others:
-            return _first_legal(self, lambda one: Program.of(one, architecture, **options))
-        return Program.of(self, architecture, **options)
+            return _first_legal(self, lambda one: Program.of(one, architecture, known, name))
+        return Program.of(self, architecture, known, name)
 
-    def cuda(self, architecture: Any = None) -> str:
+    @fitting
+    def cuda(self, architecture: Architecture | str | None = None) -> str:
         """CUDA C++ for a target (`self.target` if none is named); legal when bound and complete."""
         return self.program(architecture).cuda
 
-    def compile(self, architecture: Any = None, options: tuple[str, ...] = ()) -> Any:
+    @fitting
+    def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> CompiledKernel:
         """A callable kernel: NumPy arrays run in the simulator, arrays on a GPU on the GPU.
 
         Without an architecture it is made for the current GPU (`"sm_90a"` for an H100 or H200: code for it alone has all of its
@@ -170,7 +217,8 @@ class Strategy(Verbs, FoundRefinements):
         `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
 
         All that can be wrong with the kernel is said here, not at the first call: it is lowered, checked and printed, and compiled
-        where an NVRTC that serves the target is installed, with a GPU or without (`fireiron[check]`; the compile cache keeps the result).
+        where an NVRTC that serves the target is installed (`pip install 'fireiron[check]'`), with a GPU or without; the compile cache keeps
+        the result.
 
         Raises: an error of the language where the kernel cannot be made, LaunchError where NVRTC refuses it.
         """
@@ -184,7 +232,7 @@ class Strategy(Verbs, FoundRefinements):
 
     # ------------------------------------------------------------------------------------------ changing
 
-    def otherwise(self, other: Strategy) -> Strategy:
+    def otherwise(self, other: Strategy) -> Self:
         """This strategy, and the other one where this one is not legal for the spec and the target.
 
         Legal when both are finished by `done` and the other is not bound to a spec. `at` and `refine` change this strategy only.
@@ -223,11 +271,14 @@ class Strategy(Verbs, FoundRefinements):
         """
         from fireiron.specs.epilogue import epilogue, with_epilogue
 
+        if types is not None and not isinstance(types, Mapping):
+            raise ArgumentError("epilogue: types of further operands by name", got=types, legal='{"bias": float32}', at=call_site())
         if self.spec is None:
             if types or orders:
                 raise ArgumentError("epilogue: the strategy is not bound, its operands have no types yet", got=(*(types or {}), *orders))
             return self._started(epilogue(text))
-        return self.on_product(with_epilogue(self.spec, text, types or {}, orders, self._added_up_in(self.spec)))
+        acc = self._added_up_in(self.spec) if self.spec.contracts else None  # what is no product is refused there
+        return self.on_product(with_epilogue(self.spec, text, types or {}, orders, acc))
 
     def on_product(self, spec: Spec) -> Strategy:
         """This strategy for a product, bound or not, on a spec around such a product, as `MatMul.epilogue` makes it."""
@@ -253,12 +304,14 @@ class Strategy(Verbs, FoundRefinements):
         """This strategy and those that `otherwise` added, each alone, bound alike."""
         return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec, start=self.start) for one in self.others))
 
-    def at(self, kind: type[Decomposition], operand: object = None, index: int = 0) -> Cursor:
+    def at(self, kind: type[Decomposition], operand: Operand | str | None = None, index: SupportsIndex = 0) -> Cursor:
         """The `index`-th step of a kind (for loads: of an operand), to refine or replace it; a `DecompositionError` where there is none.
 
         >>> from fireiron import *
         >>> MatMul.tile(8, 8).to(Block).at(Tile).replace(Tile((4, 4)))
         MatMul.tile(4, 4)
+        >>> MatMul.tile(32, 32).to(Block).load(A, SH).pad(4).load(B, SH).at(Load, A).unrefine(Pad)
+        MatMul.tile(32, 32).to(Block).load(A, SH).load(B, SH)
         """
         from fireiron.specs.operand import operand_name
 
@@ -276,18 +329,30 @@ class Strategy(Verbs, FoundRefinements):
             raise DecompositionError(f"at({kind.__name__}, {operand}, {index}): no such step", legal=names, at=call_site())
         return Cursor(self, found[number])
 
-    def unrefined(self) -> Strategy:
-        """The same decompositions without refinements, but for `to`: slower, and always correct (Fireiron, section 4.2)."""
+    def unrefined(self) -> Self:
+        """The same decompositions without refinements, but for `to`: slower, and always correct (Fireiron, section 4.2).
+
+        >>> from fireiron import *
+        >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
+        >>> loads.unrefined()
+        MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH)
+        """
         others = tuple(attrs.evolve(one, steps=_unrefined(one.steps)) for one in self.others)
         return attrs.evolve(self, steps=_unrefined(self.steps), others=others)
 
-    def with_(self, **values: int) -> Strategy:
-        """Tunables replaced by values; an `ArgumentError` for a name or a value that the strategy does not have."""
+    def with_(self, **values: SupportsIndex) -> Self:
+        """Tunables replaced by values; an `ArgumentError` for a name or a value that the strategy does not have.
+
+        >>> from fireiron import *
+        >>> tiles = MatMul.tile(Tunable("bm", 32, 64), 16).to(Block)
+        >>> tiles.with_(bm=64)
+        MatMul.tile(64, 16).to(Block)
+        """
         known = self.tunables()
         numbers: dict[str, int] = {}
         for name, value in values.items():
             if name not in known:
-                raise ArgumentError(f"with_({name}={value}): no such tunable", legal=known or "none", at=call_site())
+                raise ArgumentError(f"with_({name}={shown(value)}): no such tunable", legal=known or "none", at=call_site())
             number = as_integer(value)
             if number is None or number not in known[name].values:
                 raise ArgumentError(f"with_({name}={shown(value)}): not among its values", legal=known[name].values, at=call_site())
@@ -296,7 +361,13 @@ class Strategy(Verbs, FoundRefinements):
         return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)
 
     def tunables(self) -> dict[str, Tunable]:
-        """The tunables without a value, by name."""
+        """The tunables without a value, by name.
+
+        >>> from fireiron import *
+        >>> tiles = MatMul.tile(Tunable("bm", 32, 64), 16).to(Block)
+        >>> tiles.tunables()
+        {'bm': Tunable('bm', 32, 64)}
+        """
         return tunables_in((self.steps, *(one.steps for one in self.others)))
 
     def assignments(self) -> Iterator[dict[str, int]]:
@@ -305,7 +376,7 @@ class Strategy(Verbs, FoundRefinements):
         for combination in itertools.product(*(tunable.values for tunable in known.values())):
             yield dict(zip(known, combination, strict=True))
 
-    def legal(self, architecture: Any = None) -> Iterator[dict[str, int]]:
+    def legal(self, architecture: Architecture | str | None = None) -> Iterator[dict[str, int]]:
         """The combinations for which code can be generated for the spec and the target; legal when bound."""
         for values in self.assignments():
             try:
@@ -315,15 +386,33 @@ class Strategy(Verbs, FoundRefinements):
             yield values
 
     def refine(self, refinement: Refinement) -> Self:
-        """The last step with a refinement; a `DecompositionError` where there is no step, or it does not refine this one."""
+        """The last step with a refinement.
+
+        Raises: a `DecompositionError` where there is no step, it does not refine this one, or the step has one of its kind, which would
+        then have no effect; `at(...).refine(...)` replaces one.
+        """
         if not self.steps:
             raise DecompositionError("refine: there is no step yet", at=call_site())
+        before = next((one for one in self.steps[-1].refinements if type(one) is type(refinement)), None)
+        if before is not None:
+            raise DecompositionError(
+                f"{refinement}: {before} of the same step would have no effect",
+                got=self.steps[-1].summary(),
+                hint=f"keep one of both; strategy.at({type(self.steps[-1]).__name__}).refine(...) replaces one",
+                at=call_site(),
+            )
         return attrs.evolve(self, steps=(*self.steps[:-1], self.steps[-1].refined(refinement)))
 
     # ------------------------------------------------------------------------------------------ storing
 
     def to_json(self) -> str:
-        """A text that `Strategy.from_json` reads back without loss."""
+        """A text that `Strategy.from_json` reads back without loss.
+
+        >>> from fireiron import *
+        >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
+        >>> Strategy.from_json(loads.to_json()) == loads
+        True
+        """
         from fireiron.language.store import dumps
 
         return dumps(self)
@@ -349,31 +438,45 @@ class Cursor:
         return self.strategy.steps[self.position]
 
     def refine(self, refinement: Refinement) -> Strategy:
-        """The strategy with this step refined; a refinement of the same kind is replaced."""
+        """The strategy with this step refined; a refinement of the same kind is replaced.
+
+        >>> from fireiron import *
+        >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
+        >>> loads.at(Load, B).refine(Pad(8))
+        MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH).pad(8)
+        """
         return self.replace(self.step.refined(refinement))
 
-    def unrefine(self, kind: type[Refinement]) -> Strategy:
-        """The strategy with this step's refinement of a kind removed. Legal where it has one."""
-        if not isinstance(kind, type) or not issubclass(kind, Refinement):
-            raise ArgumentError("unrefine: not a kind of refinement", got=kind, legal="To Unroll Pad NoSync ...", at=call_site())
-        kept = tuple(one for one in self.step.refinements if not isinstance(one, kind))
-        if len(kept) == len(self.step.refinements):
-            raise DecompositionError(
-                f"unrefine({kind.__name__}): {self.step.summary()} has no such refinement",
-                legal=[type(one).__name__ for one in kept] or "none: it has no refinements",
-                at=call_site(),
-            )
+    def unrefine(self, *kinds: type[Refinement]) -> Strategy:
+        """The strategy with this step's refinements of some kinds removed. Legal where it has all of them."""
+        kept = self.step.refinements
+        for kind in kinds or (None,):
+            if not isinstance(kind, type) or not issubclass(kind, Refinement):
+                raise ArgumentError("unrefine: not a kind of refinement", got=kind, legal="To Unroll Pad NoSync ...", at=call_site())
+            if not any(isinstance(one, kind) for one in kept):
+                raise DecompositionError(
+                    f"unrefine({kind.__name__}): {self.step.summary()} has no such refinement",
+                    legal=[type(one).__name__ for one in kept] or "none: it has no refinements",
+                    at=call_site(),
+                )
+            kept = tuple(one for one in kept if not isinstance(one, kind))
         return self.replace(attrs.evolve(self.step, refinements=kept))
 
     def replace(self, step: Decomposition) -> Strategy:
-        """The strategy with another step in this place; an `ArgumentError` for what is no decomposition."""
+        """The strategy with another step in this place; an `ArgumentError` for what is no decomposition.
+
+        >>> from fireiron import *
+        >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
+        >>> loads.at(Split).replace(Split((16,)))
+        MatMul.tile(32, 32).to(Block).split(16).load(A, SH).pad(4).load(B, SH)
+        """
         if not isinstance(step, Decomposition):
             raise ArgumentError("replace: not a decomposition", got=step, legal="Tile((64, 32))", at=call_site())
         steps = self.strategy.steps
         return attrs.evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
 
 
-class TileStrategy(Strategy):
+class TileStrategy(FoundOnTile, Strategy):
     """A chain that ends with `tile`."""
 
     @fitting
@@ -400,7 +503,7 @@ class TileStrategy(Strategy):
         return self.refine(DealOrder(order))
 
     @fitting
-    def swizzle(self, permutation: Expr | Callable[[Expr], Any]) -> Self:
+    def swizzle(self, permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Self:
         """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
 
         Args: an expression over `uid`, its text, or a callable that is given the symbol.
@@ -409,7 +512,7 @@ class TileStrategy(Strategy):
         return self.refine(Permute(_permutation(permutation)))
 
     @fitting
-    def bands(self, rows: int | Any, walk: int | Any = BY_ROWS) -> Self:
+    def bands(self, rows: Integer, walk: Integer = BY_ROWS) -> Self:
         """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
 
         Args: tile rows, or a tunable; `walk` chooses among this order (0), `column_bands` (1) and `hilbert` (2, with 1 row), for a tunable.
@@ -419,7 +522,7 @@ class TileStrategy(Strategy):
         return self.refine(Bands(count(rows, "bands"), count(walk, "bands: walk", 0, max(WALKS))))
 
     @fitting
-    def column_bands(self, columns: int | Any) -> Self:
+    def column_bands(self, columns: Integer) -> Self:
         """Let blocks walk along `columns` tile columns before they go one tile row on: `bands` with rows and columns exchanged.
 
         Args: tile columns, or a tunable. Legal on a tile of two dimensions that is dealt to Block.
@@ -438,7 +541,7 @@ class TileStrategy(Strategy):
         return self.refine(Bands(1, BY_CURVE))
 
     @fitting
-    def persistent(self, blocks: int | Any = 132, dynamic: bool = False) -> Self:
+    def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
         """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
 
         With `specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
@@ -450,7 +553,7 @@ class TileStrategy(Strategy):
         return self.refine(Persistent(blocks, dynamic))
 
     @fitting
-    def turns(self, groups: int | Any) -> Self:
+    def turns(self, groups: Integer) -> Self:
         """Let `groups` groups of consumers take the tiles of a persistent block in turns: one multiplies while another stores.
 
         Args: groups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
@@ -460,7 +563,7 @@ class TileStrategy(Strategy):
         return self.refine(Turns(count(groups, "turns")))
 
     @fitting
-    def resident(self, blocks: int | Any) -> Self:
+    def resident(self, blocks: Integer) -> Self:
         """Keep to registers that let a multiprocessor hold so many blocks at once.
 
         Args: blocks, 1 to 32, or a tunable. Legal on a tile that is dealt to Block.
@@ -469,7 +572,7 @@ class TileStrategy(Strategy):
         return self.refine(Resident(count(blocks, "resident")))
 
     @fitting
-    def chained(self, ready: object = ()) -> Self:
+    def chained(self, ready: Operand | str | tuple[Operand | str, ...] = ()) -> Self:
         """Launch the kernel while the one before it in the stream still ends; it waits for that one before it touches global memory.
 
         Legal on a tile that is dealt to Block, from sm_90 on, where no output has to be zero before.
@@ -489,7 +592,7 @@ class TileStrategy(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class SplitStrategy(Strategy):
+class SplitStrategy(FoundOnSplit, Strategy):
     """A chain that ends with `split`."""
 
     @fitting
@@ -498,7 +601,7 @@ class SplitStrategy(Strategy):
         return self.refine(Unroll())
 
     @fitting
-    def pipeline(self, stages: int | Any, spread: bool = False) -> Self:
+    def pipeline(self, stages: Integer, spread: bool = False) -> Self:
         """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
 
         Args: stages, 1 to 16, or a tunable; `spread` issues the copies step by step in the split inside instead of all at
@@ -509,7 +612,7 @@ class SplitStrategy(Strategy):
         return self.refine(Pipeline(stages, spread))
 
     @fitting
-    def in_flight(self, groups: int | Any) -> Self:
+    def in_flight(self, groups: Integer) -> Self:
         """Let so many groups of products run on while the next ones are issued; of one a turn 1 is best for one warpgroup, 0 for several.
 
         Legal on a split with `specialize`, from 0 to one less than its stages, for a number or a tunable.
@@ -518,7 +621,7 @@ class SplitStrategy(Strategy):
         return self.refine(InFlight(groups))
 
     @fitting
-    def specialize(self, threads: int | Any = 32) -> Self:
+    def specialize(self, threads: Integer = 32) -> Self:
         """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
 
         A warpgroup gives its registers to the consumers. Legal with `pipeline`, where TMA does the loads.
@@ -527,7 +630,7 @@ class SplitStrategy(Strategy):
         count(threads, "specialize")
         return self.refine(Specialize(threads))
 
-    @overload  # type: ignore[override]
+    @overload
     def skip(self) -> Self: ...
 
     @overload
@@ -543,7 +646,7 @@ class SplitStrategy(Strategy):
         With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
         rewrite: for n in all: S --> for n in those that the block's rows see: S
         """
-        return super().skip(*steps, where=where) if steps or where else self.refine(Skip())
+        return self.refine(Skip()) if says_nothing(steps, where) else appended(self, SkipSteps(steps, where, origin=call_site()))
 
     @fitting
     def delay(self, step: str, behind: str) -> Self:
@@ -584,11 +687,11 @@ class SplitStrategy(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class SplitKStrategy(Strategy):
+class SplitKStrategy(FoundOnSplitK, Strategy):
     """A chain that ends with `split_k`."""
 
     @fitting
-    def pad(self, elements: int) -> Self:
+    def pad(self, elements: Integer) -> Self:
         """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
 
         Legal from 0 to 4096; 0 for instructions that want neither, such as WMMA's. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
@@ -604,7 +707,7 @@ class SplitKStrategy(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class LoadStrategy(Strategy):
+class LoadStrategy(FoundOnLoad, Strategy):
     """A chain that ends with `load`."""
 
     @fitting
@@ -635,7 +738,7 @@ class LoadStrategy(Strategy):
         return self.refine(StorageLayout(ColMajor))
 
     @fitting
-    def pad(self, elements: int) -> Self:
+    def pad(self, elements: Integer) -> Self:
         """Add elements to the leading dimension of the new buffer.
 
         Legal from 0 to 4096. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
@@ -643,7 +746,7 @@ class LoadStrategy(Strategy):
         return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
 
     @fitting
-    def align(self, number: int) -> Self:
+    def align(self, number: SupportsIndex) -> Self:
         """Start the new buffer at a multiple of a number of bytes.
 
         Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
@@ -668,7 +771,7 @@ class LoadStrategy(Strategy):
         return self.refine(Converted())
 
     @fitting
-    def stages(self, stages: int | Any) -> Self:
+    def stages(self, stages: Integer) -> Self:
         """The ring that the load fills has `stages` of its own, not as many as `pipeline` says.
 
         Legal on a load to SH directly under a split with `specialize`, from 1 to 16, for a number or a tunable. Each ring is waited for
@@ -678,7 +781,7 @@ class LoadStrategy(Strategy):
         return self.refine(OwnStages(stages))
 
     @fitting
-    def share(self, operand: object) -> Self:
+    def share(self, operand: Operand | str) -> Self:
         """Fill slots of the ring of another load, `operand`, in turns with it, and have no buffer of its own.
 
         Legal on a load to SH under the same split with `specialize` as the other load, which stands above it, for tiles of one shape, type
@@ -703,7 +806,7 @@ class LoadStrategy(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class EpilogStrategy(Strategy):
+class EpilogStrategy(FoundOnEpilog, Strategy):
     """A chain that ends with `epilog`."""
 
     @fitting
@@ -718,7 +821,7 @@ class EpilogStrategy(Strategy):
 S = TypeVar("S", bound=Strategy)
 
 
-def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Strategy) -> S:  # type: ignore[assignment]
+def appended(origin: Verbs | Strategy, step: Decomposition | Strategy, kind: type[S] = Strategy) -> S:  # type: ignore[assignment]
     """The chain that starts at `origin` with a step, or all steps of a strategy, appended.
 
     Raises: a `DecompositionError` behind `done`, and for a strategy that is bound or starts from another kind of spec.
@@ -836,16 +939,6 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
     return tuple(result)
 
 
-def _not_a_spec(got: object) -> ArgumentError:
-    return ArgumentError(
-        "a strategy is bound to a spec",
-        got=got,
-        legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)",
-        at=call_site(),
-        hint="kernel = strategy(spec).compile(), and kernel(a, b) for arrays",
-    )
-
-
 def _permutation(value: Any) -> Any:
     """The expression over `uid` that a callable, a text, an integer or the expression itself means; checked by `Permute`."""
     if callable(value) and not isinstance(value, Expr):
@@ -894,7 +987,7 @@ def parse_permutation(text: str) -> Expr:
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
     try:
-        return build(ast.parse(text.strip(), mode="eval").body)  # type: ignore[no-any-return]
+        return build(expression_tree(text))  # type: ignore[no-any-return]
     except FireironError as error:
         raise error.located(at=call_site()) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import attrs
 
-from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
-from fireiron.found import FoundRefinements, FoundSteps
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, IncompleteError, call_site, shown
+from fireiron.found import REFINING, FoundOnAny, FoundSteps
 from fireiron.ir import (
     Access,
     BlockCluster,
@@ -36,14 +37,17 @@ from fireiron.ir import (
 )
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.rewrite import by_identities
-from fireiron.ir.text import Item, Printer
+from fireiron.ir.text import Item, Path, Printer
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.expr import BRACKETS, ONE, TRUE, Const, Expr, Var, all_of, constant
 from fireiron.values.machine import Architecture, Block, DType
 from fireiron.values.tensor import Storage, Tensor, View
+from fireiron.values.typed import check_types
 from fireiron.values.units import count_in, thread_name, unit_in
+
+D = TypeVar("D", bound="Decomposition")
 
 MOST_STEPS = 100
 """The most steps one below the other, those of copies counted with the steps around them: some ten do, and each is a level of the tree
@@ -53,10 +57,13 @@ and perhaps of loops, through which every pass goes down."""
 OF_EACH_STEP: Final = ("refinements", "origin")
 """Fields of every step, which no verb takes."""
 
+_NO_REFINEMENTS: Final = re.compile(r"(?<=\w)\(refinements=\(\)(, )?")
+"""The field of every step in a `repr`, where it is empty: it says nothing there."""
 
-def _called(value: Any, found: type[Any]) -> str | None:
+
+def _called(value: Any, *found: type[Any]) -> str | None:
     """The call of the verb that makes a step or a refinement which was found in its folder; None where there is none."""
-    if getattr(vars(found).get(value.verb), "makes", None) is not type(value):
+    if all(getattr(vars(one).get(value.verb), "makes", None) is not type(value) for one in found):
         return None
     fields = (one for one in attrs.fields(type(value)) if one.init and one.name not in OF_EACH_STEP)
     said = (f"{one.alias}={getattr(value, one.name)!r}" for one in fields if getattr(value, one.name) != one.default)
@@ -76,6 +83,19 @@ class Refinement:
 
     applies_to: ClassVar[tuple[str, ...]] = ()
 
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((),)
+    """The arguments that matter, where they depend on neither the step nor its spec: `choices` are made of them."""
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[Refinement]:
+        """Refinements of this kind that a step for a spec may have, among them one for each way in which it matters.
+
+        Read by the generator of tests, so that a new file is drawn as soon as it is there. It need not judge what the step's `expand`, or
+        the whole kernel, refuses.
+        """
+        needed = sum(one.default is attrs.NOTHING for one in attrs.fields(cls) if one.init)
+        yield from (cls(*arguments) for arguments in cls.usual if len(arguments) >= needed)
+
     @property
     def idle(self) -> bool:
         """Whether it says nothing, as values of tunables made it: it is left out then, as if it had not been written."""
@@ -90,7 +110,7 @@ class Refinement:
         return expansion
 
     def __str__(self) -> str:
-        return _called(self, FoundRefinements) or f"refine({self!r})"
+        return _called(self, FoundOnAny, *REFINING.values()) or f"refine({self!r})"
 
     def label(self) -> str:
         """The refinement as it is written in a chain: Python that evaluates. Those of this package have methods, others have `refine`."""
@@ -237,6 +257,12 @@ class Decomposition:
     whole_kernel: ClassVar[tuple[str, str]] = ("", "")
     """The target and the name of the kernel, as far as the step itself says them."""
 
+    ends: ClassVar[bool] = False
+    """Whether nothing comes behind it: it decomposes all that there is."""
+
+    kinds: ClassVar[tuple[str, ...]] = ()
+    """The kinds of specs that it can be legal for, by the names that chains start from; none: all. Type checkers offer its verb there."""
+
     refinements: tuple[Refinement, ...] = attrs.field(default=(), kw_only=True, validator=_check_refinements)
     origin: str | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
 
@@ -275,14 +301,20 @@ class Decomposition:
         """The number of threads that the copies take among what it performs: they decide only where nothing else does."""
         return None
 
-    def choices(self, spec: Spec, context: Context) -> Iterator[Decomposition]:
-        """Legal parameters of this kind of step for a spec; the generator of tests, tuner and messages."""
-        return iter(())
+    @classmethod
+    def choices(cls, spec: Spec, context: Context) -> Iterator[Decomposition]:
+        """Steps of this kind that are legal for a spec, with the parameters that it has: for the generator of tests, tuner and messages.
+
+        Where a kind does not say: the step without arguments, if it can be made so and is legal.
+        """
+        if all(one.default is not attrs.NOTHING for one in attrs.fields(cls) if one.init):
+            yield from legal_among((cls(),), spec, context)
 
     def label(self) -> str:
         """The step as it is written in a chain: Python that evaluates, refinements included."""
         plain = attrs.evolve(self, refinements=())
-        return (_called(plain, FoundSteps) or f"then({plain!r})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
+        own = _NO_REFINEMENTS.sub("(", repr(plain), count=1)
+        return (_called(plain, FoundSteps) or f"then({own})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def summary(self) -> str:
         """The step for listings; long texts left out."""
@@ -292,10 +324,20 @@ class Decomposition:
         """The lines for the step in the header of the printed kernel."""
         return (f".{self.summary()}",)
 
+    def differences(self, other: Decomposition) -> tuple[str, ...]:
+        """What differs in another step of its kind, a line each, where the summary does not say it."""
+        return ()
+
 
 @attrs.frozen
 class Mismatch:
-    """Why an executable does not perform a spec: the field, what the executable wants, what the spec has."""
+    """Why an executable does not perform a spec: the field, what the executable wants, what the spec has.
+
+    >>> from fireiron import *
+    >>> half = MatMul(1, 1, 1, dtype=float16)(RF, RF, RF)(Thread)
+    >>> print(*FFMA.mismatches(half, ARCHITECTURES[-1]), sep=", ")
+    Mismatch(field='C type', wanted='float32', got='float16')
+    """
 
     field: str
     wanted: str
@@ -337,6 +379,12 @@ class Executable:
     """The CUDA headers that its text needs, beside those of the element types."""
 
     name: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        check_types(self)
+        if not self.name.isprintable():
+            what = f"{type(self).__name__}: its name is printed in comments, so it is one line of text"
+            raise ArgumentError(what, got=self.name, at=call_site())
 
     def may_perform(self, spec: Spec) -> bool:
         """Whether a spec is worth comparing: false, at little cost, only where `mismatches` finds a difference on every target.
@@ -668,16 +716,18 @@ def _stored(storage: Storage) -> str:
 class Node:
     """A spec with the step that decomposes it (None: an open leaf), its program and its children by name.
 
-    A leaf that waits for who holds its registers keeps the context in which it will be expanded, and what it does `alone`.
+    A leaf that waits for who holds its registers keeps the context in which it will be expanded, and what it does `alone`. `names` are
+    those that the step made: of values, loops and buffers.
     """
 
     spec: Spec
     step: Decomposition | None
-    program: tuple[Stmt, ...] = ()
-    children: tuple[tuple[str, Node], ...] = ()
-    facts: tuple[tuple[str, Expr], ...] = ()
+    program: tuple[Stmt, ...] = attrs.field(default=(), repr=False)
+    children: tuple[tuple[str, Node], ...] = attrs.field(default=(), repr=False)
+    facts: tuple[tuple[str, Expr], ...] = attrs.field(default=(), repr=False)
     waiting: Context | None = attrs.field(default=None, repr=False)
     alone: tuple[Decomposition, ...] = attrs.field(default=(), repr=False)
+    names: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
 
     @functools.cached_property
     def complete(self) -> bool:
@@ -718,6 +768,12 @@ class Node:
         yield self
         for _, node in self.children:
             yield from node.nodes()
+
+    def paths(self, path: Path = ()) -> Iterator[tuple[Path, Node]]:
+        """All nodes, parents first, each with the names of children that lead to it."""
+        yield path, self
+        for name, node in self.children:
+            yield from node.paths((*path, name))
 
     def open_leaves(self) -> tuple[Spec, ...]:
         """The specs that nothing performs yet."""
@@ -774,7 +830,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         asked = _in_registers(one.spec for one in order[number + 1 :]) - set(here.held)
         here = here.knowing({**held_by(node, asked), **here.held} if asked else here.held, whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
-    return Node(spec, step, expansion.program, children, expansion.facts), here.whole
+    return Node(spec, step, expansion.program, children, expansion.facts, names=expansion.names), here.whole
 
 
 def _or_alone(node: Node, alone: tuple[Decomposition, ...]) -> Node:
@@ -883,6 +939,16 @@ def _require_shallow(spec: Spec, step: Decomposition, context: Context) -> None:
         raise DecompositionError(
             f"a chain of more than {MOST_STEPS} steps", within=f"{spec} / {step.label()}", at=step.origin, legal=f"at most {MOST_STEPS}"
         )
+
+
+def legal_among(steps: Iterable[D], spec: Spec, context: Context) -> Iterator[D]:
+    """Those steps that expand a spec without an error."""
+    for step in steps:
+        try:
+            expanded(step, spec, context)
+        except FireironError:
+            continue
+        yield step
 
 
 def expanded(step: Decomposition, spec: Spec, context: Context) -> Expansion:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 import attrs
 
@@ -98,6 +98,7 @@ class Tunable(_Arithmetic):
                 got=values,
                 legal=f"0 ... {LARGEST}",
                 at=call_site(),
+                hint=f'Tunable("{name}", 64, 128): one after the other',
             )
         self.__attrs_init__(name, tuple(dict.fromkeys(numbers)))
 
@@ -107,7 +108,12 @@ class Tunable(_Arithmetic):
 
 @attrs.frozen(repr=False)
 class Derived(_Arithmetic):
-    """An integer computed from tunables."""
+    """An integer computed from tunables.
+
+    >>> from fireiron import *
+    >>> MatMul.tile(Tunable("bm", 32, 64), 16).to(Block).tile(Tunable("bm", 32, 64) // 4, 4).to(Thread).with_(bm=64)
+    MatMul.tile(64, 16).to(Block).tile(16, 4).to(Thread)
+    """
 
     op: str
     left: Any
@@ -132,6 +138,13 @@ class Derived(_Arithmetic):
     def __repr__(self) -> str:
         parts = [f"({part!r})" if isinstance(part, Derived) else repr(part) for part in (self.left, self.right)]
         return f"{parts[0]} {self.op} {parts[1]}"
+
+
+Integer: TypeAlias = SupportsIndex | Tunable | Derived
+"""A number given to a verb: an integer of Python or NumPy, or a tunable that becomes one."""
+
+TileSize: TypeAlias = Integer | Layout
+"""A size along a dimension: elements, or a layout that says which."""
 
 
 def resolve(value: T, values: Mapping[str, int]) -> T:

@@ -241,7 +241,9 @@ def _refuse(kernel: Kernel) -> None:
 
 
 def _last_resort(kernel: Kernel) -> str:
-    return "a larger bound: these are in use together" if kernel.within else "reuse_buffer()"
+    if kernel.within:
+        return "a larger bound: these are in use together"
+    return f"for a program of tasks Mapping(..., within={_bound(kernel)})" if kernel.title else "reuse_buffer()"
 
 
 def _fewer(kernel: Kernel, stages: Stages) -> str:

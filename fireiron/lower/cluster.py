@@ -6,10 +6,13 @@ nobody's. What orders blocks in between are the rings' barriers, at which they a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import ClusterBarrier, Completion, Exec, Kernel, Let, execs
+from fireiron.ir import Acquire, BlockCluster, ClusterBarrier, Completion, Exec, For, Kernel, Let, execs, lets, statements
+from fireiron.values.expr import Expr, Var, tables_of
 
 MADE = "the barriers of all blocks of the cluster are made"
 LAST = "no block ends while others send to it, or arrive at its barriers"
@@ -21,9 +24,31 @@ def cluster(kernel: Kernel) -> Kernel:
         return kernel
     if all(one.multicast is None for one, _ in execs(kernel.body)):
         raise _nothing_shared(kernel)
+    _require_turns_of_all(kernel, kernel.cluster)
     names = tuple(one for one in kernel.body if isinstance(one, Let))
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
     return attrs.evolve(kernel, body=(*names, ClusterBarrier(MADE), *program, ClusterBarrier(LAST)))
+
+
+def _require_turns_of_all(kernel: Kernel, cluster: BlockCluster) -> None:
+    """Refuse loops over the turns of rings that data choose for each block of a cluster apart."""
+    named = lets(kernel.body)
+    for loop in statements(kernel.body):
+        waits = isinstance(loop, For) and any(isinstance(one, Acquire) for one in statements(loop.body))
+        if not isinstance(loop, For) or not waits or not _read(loop.extent, named) or cluster.alike(loop.extent, kernel.block, named):
+            continue
+        raise DecompositionError(
+            f"a cluster of {cluster.blocks} blocks, which wait for each other, and data say for each which turns it takes: {loop.extent}",
+            at=loop.origin,
+            within=kernel.spec,
+            legal="a cluster along dimensions that this does not name",
+            hint="cluster(1, 2), or no cluster",
+        )
+
+
+def _read(value: Expr, named: Mapping[Var, Expr]) -> bool:
+    """Whether a value is made of what the kernel reads from memory."""
+    return bool(tables_of(value)) or any(_read(named[var], named) for var in value.variables() if var in named)
 
 
 def _nothing_shared(kernel: Kernel) -> DecompositionError:

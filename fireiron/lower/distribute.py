@@ -16,10 +16,11 @@ import numpy as np
 from fireiron.errors import DecompositionError, LayoutError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
 from fireiron.ir.holding import By, Digit, Holding, owns
-from fireiron.lower.footprint import Array, active_mask, grid_of, needed_variables, require_few
+from fireiron.lower.footprint import Array, active_mask, closure, grid_of, needed_variables, require_few
 from fireiron.values.expr import ONE, TRUE, Var, as_expr, compiled, constant
 from fireiron.values.layout import Layout, make_layout, reading
 from fireiron.values.tensor import MatrixLayout, Storage
+from fireiron.values.units import THREAD
 
 Use = tuple[Exec, tuple[For, ...], Access]
 
@@ -56,7 +57,7 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     # What a group performs together takes each element from whichever of its threads holds it.
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
-    if not owners or not any(mode.unit for _, _, access in uses for dim in access.dealt for mode in dim):
+    if not owners or not any(_by_some(kernel, use) for use in uses):
         return result
     owned = _Owned(kernel, result, owners)
     deals = {_deal(kernel, use) for use in owners}
@@ -68,6 +69,13 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
             if deal not in right and _check_other(kernel, owned, use, own):
                 right.add(deal)
     return result
+
+
+def _by_some(kernel: Kernel, use: Use) -> bool:
+    """Whether not every thread touches all that a statement touches: elements are dealt, or only some threads perform it."""
+    statement, _, access = use
+    dealt = any(mode.unit for dim in access.dealt for mode in dim)
+    return dealt or THREAD.name in {var.name for var in closure(kernel, statement.active.variables())}
 
 
 def _deal(kernel: Kernel, use: Use) -> Any:
@@ -102,7 +110,7 @@ def register_storage(buffer: Buffer, owner: Use, holding: Holding) -> Storage:
 
 
 def _place_in_storage(buffer: Buffer) -> tuple[int, ...]:
-    shape = [constant(size) or 1 for size in buffer.tensor.shape]
+    shape = _extents(buffer)
     layout = buffer.tensor.layout
     if isinstance(layout, MatrixLayout) and layout.order == "row":
         return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
@@ -134,14 +142,17 @@ def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, A
     statement, loops, access = use
     grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
     require_few(math.prod(grid.shape) * len(access.elements()), loops)
-    inside: Array = True if statement.active == TRUE else active_mask(statement, grid)[..., None]
+    # Loops on which the condition alone depends say no more than whether it holds at some of their values.
+    own = {var.name for var in closure(kernel, frozenset().union(*(base.variables() for base in access.base)))}
+    aside = tuple(axis for axis, name in enumerate(grid.axes) if name not in own)
+    active = active_mask(statement, grid) if statement.active != TRUE else np.ones((1,) * len(grid.shape), dtype=bool)
+    inside: Array = np.asarray(active.any(axis=aside, keepdims=True))[..., None]
     steps = np.array(access.elements()).T
-    shape = (*grid.shape, steps.shape[1])
+    shape = (*(1 if axis in aside else size for axis, size in enumerate(grid.shape)), steps.shape[1])
     coordinates = []
     number: Array = 0
-    for base, step, reach, size in zip(access.base, steps, access.reach, buffer.tensor.shape, strict=True):
+    for base, step, reach, extent in zip(access.base, steps, access.reach, _extents(buffer), strict=True):
         coordinate = np.asarray(compiled(base)(grid.environment))[..., None] + step  # along the axes that matter to this dimension only
-        extent = constant(size) or 1
         # Only where ranges do not exclude it: a comparison of all entries takes time.
         if base.high + reach >= extent:
             inside = inside & (coordinate < extent)
@@ -307,10 +318,15 @@ def _renumbered(access: Access, storage: Storage | None, loops: frozenset[Var]) 
 
 def _coordinate(buffer: Buffer, element: int) -> tuple[int, ...]:
     result: list[int] = []
-    for size in reversed(buffer.tensor.shape):
-        element, digit = divmod(element, constant(size) or 1)
+    for extent in reversed(_extents(buffer)):
+        element, digit = divmod(element, extent)
         result.append(digit)
     return tuple(reversed(result))
+
+
+def _extents(buffer: Buffer) -> tuple[int, ...]:
+    """How many elements a buffer of registers has along each dimension, which is known; an error where it is not."""
+    return tuple(size.evaluate({}) for size in buffer.tensor.shape)
 
 
 def _listed(threads: list[int]) -> str:

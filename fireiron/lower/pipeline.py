@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeGuard
 
 import attrs
 
@@ -33,9 +32,11 @@ from fireiron.ir import (
     edited,
     execs,
     lets,
+    rewritten,
     statements,
     substituted,
 )
+from fireiron.lower.outside import Outside, is_open
 from fireiron.lower.slots import Slots
 from fireiron.lower.walk import taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
@@ -52,6 +53,8 @@ def pipeline(kernel: Kernel) -> Kernel:
     if any(isinstance(one, Commit) for one in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=_committed(kernel.body))
     _require_rings(kernel)
+    if any(_is_idle(one) for one in statements(kernel.body)):
+        kernel = attrs.evolve(kernel, body=rewritten(kernel.body, _without_idle_producer))
     if not any(isinstance(one, For) and one.stages for one in statements(kernel.body)):
         return kernel
     pass_ = _Pipeline(kernel)
@@ -87,18 +90,17 @@ class _Pipeline:
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
-        for statement in self._fetched(body) if self.produced else body:
-            if isinstance(statement, For) and statement.producers and not _has_engine(statement):
-                result += self.body((attrs.evolve(statement, producers=0, turns=()),))
-            elif isinstance(statement, For) and statement.producers:
-                result.append(self._ring(statement))
+        outside = Outside(body) if self.produced else Outside(())
+        for statement in self._fetched(body, outside) if self.produced else body:
+            if isinstance(statement, For) and statement.producers:
+                result.append(self._ring(statement, outside))
             elif isinstance(statement, For) and statement.stages:
                 prologue, loop = self._loop(statement)
                 inner, early = self._inside(loop)
                 result += [*prologue, *early, _spread(inner, self._fresh) if inner.spread else inner]
             else:
                 result.append(self._around(statement))
-        return tuple(result)
+        return outside.staged(result, self.rings, self._turn())
 
     def _around(self, statement: Stmt) -> Stmt:
         """A statement with the marked loops inside pipelined."""
@@ -155,9 +157,10 @@ class _Pipeline:
             self.counts[one] = Var(self._fresh(f"{one.name}s_taken"), 0, max(_turn(around[: chosen + 1]).high, 0))
         return _turn(around[chosen + 1 :], self.counts[one])
 
-    def _ring(self, loop: For) -> For:
+    def _ring(self, loop: For, outside: Outside) -> For:
         """A loop whose loads a producer issues: nothing runs ahead in the program, and each turn has the next stage."""
         loads, rest = self._parts(loop)
+        _require_no_other(loop, rest)
         others = [one for one, _ in execs(loads) if one.completion is not Completion.RING]
         if others:
             raise DecompositionError(
@@ -179,8 +182,10 @@ class _Pipeline:
             first, stages = turns[0][0], depth[turns[0][0]]
             name = self._fresh(f"{first if len(shared) > 1 else loop.var.name}_ring")
             self.rings.append(Ring(name, stages, tuple(sorted(turns[0]))))
+            alone = len(turns) == 1 and not self._differs(loop)
+            counted = outside.number(loop, [name for names in turns for name in names], number, self._turn(), alone)
             for position, together in enumerate(sorted(turns, key=lambda names: shared.index(list(names)))):  # as they are loaded
-                turn = number * len(turns) + position
+                turn = counted * len(turns) + position
                 of_buffer |= dict.fromkeys(together, (name, turn))
                 body = _staged(body, together, stages, mod(turn, as_expr(stages)))
 
@@ -247,12 +252,13 @@ class _Pipeline:
             )
         return self.counts[around.var]
 
-    def _fetched(self, body: Sequence[Stmt]) -> Sequence[Stmt]:
+    def _fetched(self, body: Sequence[Stmt], outside: Outside) -> Sequence[Stmt]:
         """A list whose loads by an engine, outside of loops with a producer, have rings, one for all that the same statements use: of two
         stages where the list is executed again and again, so that the next turn is on its way while this one is used.
         """
-        uses = [one for one in body if not _is_open(one)]
-        shared = _by_users(uses, [one.accesses[1].buffer for one in body if _is_open(one)]).values()
+        uses = [one for one in body if not is_open(one)]
+        opened = [one.accesses[1].buffer for one in body if is_open(one)]
+        shared = _by_users(uses, [name for name in opened if name not in outside.buffers]).values()
         number, stages = self._turn(), 2 if self.around else 1
         for buffers in shared:
             ring = Ring(self._fresh(f"{buffers[0]}_ring"), stages, tuple(buffers))
@@ -260,7 +266,7 @@ class _Pipeline:
             self.single.add(ring.name)
             self.stages |= {name: self.stages.get(name, 1) * stages for name in buffers}
             staged = _staged(body, buffers, stages, mod(number, as_expr(stages)))
-            body = [attrs.evolve(one, ring=ring.name, turn=number) if _is_open(one, buffers) else one for one in staged]
+            body = [attrs.evolve(one, ring=ring.name, turn=number) if is_open(one, buffers) else one for one in staged]
         return body
 
     # ------------------------------------------------------------------------------------------ one loop
@@ -552,16 +558,34 @@ def _in_order(loads: Sequence[Stmt], shared: Sequence[Sequence[str]]) -> list[St
     return [one for _, items in sorted(found, key=lambda pair: pair[0]) for one in items] + notes
 
 
+def _is_idle(statement: Stmt) -> bool:
+    """Whether it is a loop whose producer has nothing to load, as no engine does its loads."""
+    return isinstance(statement, For) and bool(statement.producers) and not _has_engine(statement)
+
+
+def _without_idle_producer(statement: Stmt) -> tuple[Stmt, ...]:
+    """A loop without a producer that has nothing to load; inside a pipelined loop, too."""
+    if isinstance(statement, For) and _is_idle(statement):
+        return (attrs.evolve(statement, producers=0, turns=()),)
+    return (statement,)
+
+
+def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:
+    """Refuse a loop with a producer's loads inside another one: the turns of two such loops would be numbered through each other."""
+    inner = next((one for one in statements(rest) if isinstance(one, For) and one.producers and _has_engine(one)), None)
+    if inner is not None:
+        raise DecompositionError(
+            f"specialize: the loop {inner.var}, whose loads a producer issues, stands in the loop {loop.var}, "
+            "whose loads a producer issues too",
+            legal="one of the loops",
+            at=inner.origin or loop.origin,
+            hint="leave specialize() out of one of the splits, or load all operands in one",
+        )
+
+
 def _has_engine(loop: For) -> bool:
     """Whether an engine does loads of a loop, which a producer sets to work; else all threads do them, as in any pipeline."""
     return any(one.completion is Completion.RING for one, _ in execs(loop.body))
-
-
-def _is_open(statement: Stmt, buffers: Sequence[str] | None = None) -> TypeGuard[Exec]:
-    """Whether it is a load by an engine, to one of some buffers if they are named, that has no ring yet."""
-    if not isinstance(statement, Exec) or statement.completion is not Completion.RING or statement.ring:
-        return False
-    return buffers is None or statement.accesses[1].buffer in buffers
 
 
 def _read_from_memory(kernel: Kernel) -> frozenset[Expr]:

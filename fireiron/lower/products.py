@@ -10,6 +10,8 @@ who writes there.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
@@ -151,6 +153,7 @@ class _Follower:
         self.body, self.threads = body, threads
         self.private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in kernel.rings if ring.buffers}
+        self.orders = {ring.name for ring in kernel.rings if ring.each}
         self.loads = {one.accesses[1].buffer: one for one, _ in execs(kernel.body) if one.ring}
         inside = [one for one, _ in execs(body)]
         self.products = [one for one in inside if one.completion is PRODUCT]
@@ -272,6 +275,9 @@ class _Writer:
 
     def _one(self, statement: Stmt) -> None:
         match statement:
+            case Acquire(side=Side.EMPTY) if statement.ring in self.follower.orders:
+                self._make_room_in_order(statement)
+                self.result.append(statement)
             case Acquire(side=Side.FULL) if statement.ring in self.follower.rings:
                 if not self.asking:
                     self._make_room(statement.ring)
@@ -335,10 +341,15 @@ class _Writer:
 
     def _at_stake(self, loop: For, mine: frozenset[str]) -> tuple[str, ...]:
         """Of registers that threads wrote in front of a loop those of products under way at its end, if it may be one without a turn: a
-        compiler would move what was written to them there, and so wait for the products, or refuse to let any fly.
+        compiler would move what was written to them there, and so wait for the products, or refuse to let any fly. So it would from one
+        group to the next where a loop of known turns, which it may unroll, adds to the registers of several, and threads leave them alone.
         """
         if constant(loop.extent) is not None:
-            return ()
+            inside = {id(one) for one, _ in execs(loop.body)}
+            left = mine.difference(*self.follower.touched(loop))
+            own = [group.writes & left for group in self.follower.groups.values() if any(id(one) in inside for one in group.products)]
+            several = frozenset[str]().union(*own) if len(set(filter(None, own))) > 1 else frozenset[str]()
+            return tuple(sorted(several))
         flying = frozenset().union(*(self.follower.groups[number].writes for number in self.sky.groups))
         return tuple(sorted(mine & flying & self.follower.used(loop)))
 
@@ -386,9 +397,21 @@ class _Writer:
 
     # ------------------------------------------------------------------------------------------ turns
 
-    def _make_room(self, ring: str) -> None:
-        """In front of a turn of a ring whose stages are all held: the oldest of those that are over are given back."""
-        while len(held := [key for key in self.sky.turns if key[0].ring == ring]) >= self.follower.rings[ring].stages:
+    def _make_room_in_order(self, turn: Acquire) -> None:
+        """In front of a warpgroup's turn to issue products: room for the stages that become full in it.
+
+        Others fill none of these as long as one that waits for its turn holds them.
+        """
+        if self.asking:
+            return
+        place = next(number for number, one in enumerate(self.body) if one is turn)
+        inside = itertools.takewhile(lambda one: not (isinstance(one, Release) and one.ring == turn.ring), self.body[place:])
+        for ring, count in Counter(one.ring for one in _turns(self.follower.rings, list(inside))).items():
+            self._make_room(ring, count)
+
+    def _make_room(self, ring: str, turns: int = 1) -> None:
+        """In front of so many turns of a ring that has no stage left for them: the oldest of those that are over are given back."""
+        while len(held := [key for key in self.sky.turns if key[0].ring == ring]) > self.follower.rings[ring].stages - turns:
             over = [key for key in held if self.sky.turns[key].over and key[0] in self.own]
             if not over:
                 return

@@ -7,6 +7,8 @@ each register. Between the zero and the first product there may be only factors 
 is zero holds of finite factors: of any other, which made NaN before, the result is now that of the first product.
 
 What is cleared once in front of a loop, and not multiplied there, stays as it is: it costs less than a predicate that changes in the loop.
+Of a loop of one turn no predicate changes; and there compilers would clear one accumulator while products are added to another, and wait
+for these first (ptxas, C7517).
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ class _Behind:
         """A loop in each turn of which something is added."""
         if not isinstance(statement, For) or statement.first or statement.step != 1:
             return None
-        inside = self.listed(statement.body, any_of((added, statement.var > ZERO)), inner=True)
+        inside = self.listed(statement.body, any_of((added, statement.var > ZERO)), inner=constant(statement.extent) != 1)
         if inside is None or inside.added != TRUE:
             return None
         behind = any_of((added, less(ZERO, statement.extent)))

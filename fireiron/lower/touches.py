@@ -1,23 +1,25 @@
 """Which threads touch which places: the accesses of one block to memory that its threads share, as tables over places.
 
-A place is a piece of shared memory as long as the shortest piece that any access to the compared buffers takes, or an element of an
-array in global memory that the kernel writes. For a place, the least and the greatest thread that touch it decide whether two accesses
-meet in several threads, and how near these are.
+A place is a piece of shared memory as long as the shortest piece that any access to the compared buffers takes, or a box of an array in
+global memory that the kernel writes, of which each access takes all or nothing. For a place, the least and the greatest thread that touch
+it decide whether two accesses meet in several threads, and how near these are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from operator import floordiv
 from typing import Any
 
 import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
-from fireiron.ir import Access, Completion, Exec, For, Kernel, located, scratch_access
+from fireiron.ir import Access, Completion, Exec, For, Kernel, execs, located, scratch_access
 from fireiron.lower.footprint import Array, Grid, active_mask, closure, grid_of, needed_variables
 from fireiron.values.expr import Expr, Var, compiled, constant
+from fireiron.values.expr.normal import terms_of
 from fireiron.values.units import index_in
 
 MOST_ROOM = 1 << 23
@@ -91,6 +93,7 @@ class Touches:
         rings = _alone(kernel)  # their barriers are there already
         self.watched = {one.name for one in kernel.buffers if one.memory.of_block or (one.memory.of_grid and one.written)} - rings
         self.granules = _granules(kernel)
+        self.boxes = _boxes(kernel)
         self._needed: dict[int, frozenset[Var]] = {}
         self._places: dict[tuple[int, int], tuple[Grid, Array, Array]] = {}
         self._footprints: dict[Any, Footprint] = {}
@@ -140,11 +143,11 @@ class Touches:
             # In global memory the tiles of two values of an open loop, or of two blocks, are disjoint (see `Grid`), and one stands for all.
             _require_decided(kernel, access, grid)
         width = 1 if not buffer.memory.of_block else touch.width
-        steps = np.array(access.elements()[::width]).T
-        coordinates = [
-            np.asarray(compiled(base)(grid.environment))[..., None] + step for base, step in zip(access.base, steps, strict=True)
-        ]
         if buffer.memory.of_block:
+            steps = np.array(access.elements()[::width]).T
+            coordinates = [
+                np.asarray(compiled(base)(grid.environment))[..., None] + step for base, step in zip(access.base, steps, strict=True)
+            ]
             numbers = (access.storage or buffer.storage).address(coordinates)
             copy = np.asarray(compiled(access.copy)(grid.environment))[..., None] * (constant(buffer.elements) or 0)
             # In bytes of the block's memory: buffers that share storage may have elements of different sizes.
@@ -152,7 +155,7 @@ class Touches:
             parts = max(width * buffer.dtype.bytes // granule, 1)
             places = (start[..., None] + np.arange(parts)).reshape(*start.shape[:-1], -1)
         else:
-            places = self._numbered(buffer.name, coordinates)
+            places = self._numbered(access, grid)
         shape = (*grid.shape, places.shape[-1])
         mask = active_mask(touch.statement, grid)[..., None]
         if buffer.memory.of_block:
@@ -160,11 +163,14 @@ class Touches:
             mask = mask & (places < end) if places.size and places.max() >= end else mask
         return grid, np.broadcast_to(places, shape), np.broadcast_to(mask, shape)
 
-    def _numbered(self, name: str, coordinates: Sequence[Array]) -> Array:
-        """Elements of an array in global memory by their coordinates in block 0, which reach from 0 to little beyond a tile."""
+    def _numbered(self, access: Access, grid: Grid) -> Array:
+        """Boxes of an array in global memory by their coordinates in block 0, which reach from 0 to little beyond a tile."""
+        sides = self.boxes[access.buffer]
+        steps = np.array(list(dict.fromkeys(tuple(map(floordiv, one, sides)) for one in access.elements()))).T
+        sizes = self.kernel.buffer(access.buffer).tensor.shape
         number: Array = 0
-        for coordinate, size in zip(coordinates, self.kernel.buffer(name).tensor.shape, strict=True):
-            number = number * _span(size) + coordinate
+        for base, step, side, size in zip(access.base, steps, sides, sizes, strict=True):
+            number = number * _span(size) + np.asarray(compiled(base)(grid.environment) // side)[..., None] + step
         return number
 
     def span(self, granule: int, *touches: Touch) -> range:
@@ -181,9 +187,9 @@ class Touches:
         if buffer.memory.of_block:
             return f"{buffer.name}[{(key * granule - buffer.offset) // buffer.dtype.bytes}]"
         coordinates: list[int] = []
-        for size in reversed(buffer.tensor.shape):
+        for size, side in zip(reversed(buffer.tensor.shape), reversed(self.boxes[buffer.name]), strict=True):
             key, digit = divmod(key, _span(size))
-            coordinates.append(digit)
+            coordinates.append(digit * side)
         return f"{buffer.name}[{', '.join(map(str, reversed(coordinates)))}]"
 
     def actors(self, touch: Touch) -> Array:
@@ -299,6 +305,28 @@ def _span(size: Expr) -> int:
     """More than any coordinate of block 0 along a dimension of this size."""
     number = constant(size)
     return 1 << 20 if number is None else min(number + 4096, 1 << 20)
+
+
+def _boxes(kernel: Kernel) -> dict[str, tuple[int, ...]]:
+    """For each array in global memory the sides of boxes, side by side from its first element on, that no access to it divides."""
+    sides: dict[str, tuple[int, ...]] = {}
+    for statement, _ in execs(kernel.body):
+        for access in statement.accesses:
+            if kernel.buffer(access.buffer).memory.of_grid:
+                known = sides.get(access.buffer, (0,) * len(access.base))
+                sides[access.buffer] = tuple(math.gcd(side, _side(access, dim)) for dim, side in enumerate(known))
+    return sides
+
+
+def _side(access: Access, dim: int) -> int:
+    """The greatest number of elements along a dimension of which an access takes all or nothing, from each multiple of it on."""
+    if access.points:
+        return 1
+    terms, number = terms_of(access.base[dim])
+    steps = set(access.steps(dim))
+    # Where a run of neighbours begins and where one ends.
+    ends = [step for step in steps if step - 1 not in steps] + [step + 1 for step in steps if step + 1 not in steps]
+    return math.gcd(number, *(coefficient for _, coefficient in terms), *ends)
 
 
 def _granules(kernel: Kernel) -> dict[str, int]:

@@ -7,7 +7,24 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
-from fireiron.ir import Begin, Buffer, Completion, Exec, For, Kernel, Let, Stmt, execs, filled, rewritten, statements, variables, verify
+from fireiron.ir import (
+    Begin,
+    Buffer,
+    Completion,
+    Exec,
+    For,
+    Kernel,
+    Let,
+    Stmt,
+    edited,
+    execs,
+    filled,
+    rewritten,
+    statements,
+    variables,
+    verify,
+)
+from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.alternate import with_products_of_turns
 from fireiron.spec import Spec, symbols_of
@@ -120,10 +137,15 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
     return Grown(node, workers, attrs.evolve(context, whole=whole))
 
 
+def _fills_a_ring(node: Node) -> bool:
+    """Whether a step makes a loop with a producer, inside other loops of its own perhaps."""
+    return any(isinstance(one, For) and one.producers for one in statements(node.program))
+
+
 def _is_mixed(node: Node) -> bool:
     """Whether some loads of a loop with a producer are done by an engine, and some are not."""
     for inner in node.nodes():
-        if any(isinstance(one, For) and one.producers for one in inner.program):
+        if _fills_a_ring(inner):
             loads = [one for part in inner.nodes() if (one := _load(part)) is not None]
             if len(set(loads)) > 1:
                 return True
@@ -132,7 +154,7 @@ def _is_mixed(node: Node) -> bool:
 
 def _has_producer(node: Node) -> bool:
     """Whether a loop of the tree has a producer, which fetches what stands in front of the loop as well."""
-    loops = (part for part in node.nodes() if any(isinstance(one, For) and one.producers for one in part.program))
+    loops = (part for part in node.nodes() if _fills_a_ring(part))
     return any(_load(inner) for part in loops for inner in part.nodes())
 
 
@@ -154,7 +176,9 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
     for var in symbols:
         # Identifiers with two underscores belong to the C++ implementation ([lex.name]).
         if var.name in RESERVED | set(spec.operands) or var.name.startswith("__"):
-            raise ArgumentError(f"a symbol called {var.name}: generated code uses the name", hint=f'another name: sym("{var.name}_size")')
+            raise ArgumentError(
+                f"a symbol called {var.name}: generated code uses the name", within=spec, hint=f'another name: sym("{var.name}_size")'
+            )
     taken = RESERVED | _contract(spec.uses, spec.dims) | {var.name for var in symbols} | set(spec.operands)
     thread = THREAD if workers is None else Var(THREAD.name, 0, workers - 1)
     return Context(architecture, instructions, BLOCK, thread, workers, whole=Whole(taken))
@@ -169,7 +193,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     if whole.part is not None and whole.grid is None:
         raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
-    body = with_products_of_turns(_program(grown.node))
+    body = with_products_of_turns(_program(grown.node, ()))
     if not any(isinstance(one, For) and one.delay for one in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
@@ -191,6 +215,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         chained=whole.chained,
         ready=whole.ready,
         workers=grown.workers,
+        makers={name: path for path, node in grown.node.paths() for name in node.names},
     )
     return verify(kernel)
 
@@ -213,8 +238,10 @@ def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
                 yield f"the leading dimension of {name} is at least {extent}", holds
 
 
-def _program(node: Node) -> tuple[Stmt, ...]:
-    return filled(node.program, {name: _program(child) for name, child in node.children})
+def _program(node: Node, path: Path) -> tuple[Stmt, ...]:
+    """The program of a tree, whose statements know of which step they are."""
+    own = edited(node.program, lambda statement: attrs.evolve(statement, path=path))
+    return filled(own, {name: _program(child, (*path, name)) for name, child in node.children})
 
 
 def without_marks(body: Iterable[Stmt]) -> tuple[Stmt, ...]:

@@ -8,9 +8,10 @@ a launch took.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -20,13 +21,20 @@ from fireiron.gpu.kernel import CompiledKernel, target_for
 from fireiron.language.strategy import Strategy
 from fireiron.measure import timing
 from fireiron.measure.data import Tolerance
+from fireiron.measure.simulated import Verified, verified
 from fireiron.measure.sweeps import Case
 from fireiron.spec import Spec
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
 
 OURS = "fireiron"
 """The name of the kernel among the contenders."""
 
-NO_GPU = "needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"
+NO_GPU = "needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"
+
+SIMULATED_SECONDS = 10.0
+"""About how long verifying one kernel in the simulator may take."""
 
 ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError)
 """Errors that say that a combination of a sweep is none; others are defects."""
@@ -51,7 +59,7 @@ class Row:
 
 @attrs.frozen
 class Benchmarked:
-    """What a benchmark found: errors by contender and, unless benchmarks are disabled, timings by contender."""
+    """What a benchmark found: errors by contender and, unless benchmarks are disabled or simulated, timings by contender."""
 
     kernel: CompiledKernel
     errors: Mapping[str, float]
@@ -112,6 +120,8 @@ class GpuBenchmark:
 
         Raises: `WrongResultError` where one of them is wrong. A combination of a sweep that is illegal skips the test.
         """
+        if self._simulates:
+            return self._simulated(kernel, spec, sizes)
         compiled, values = self._compiled(kernel, spec)
         rivals = dict(against or {})
         if OURS in rivals:
@@ -145,6 +155,36 @@ class GpuBenchmark:
         return data, calls, {name: data.verify(one[0], bounds[name]) for name, one in calls.items()}
 
     @property
+    def _simulates(self) -> bool:
+        """Whether kernels are verified in the simulator: asked for, and there is no GPU."""
+        return bool(self.options["simulate"]) and not launch.gpu_available()
+
+    def _simulated(self, kernel: Any, spec: Spec | None, sizes: Mapping[str, int] | None) -> Benchmarked:
+        """Verified in the simulator; no rival runs, nothing is timed, and pytest-benchmark records nothing."""
+        program = self._program(kernel, spec)
+        found: list[Verified] = []
+
+        def work() -> None:
+            found.append(verified(program, sizes, seconds=SIMULATED_SECONDS))
+
+        if self.benchmark is None:
+            work()
+        else:
+            self.benchmark.disabled = True
+            self.benchmark.pedantic(work)
+        return Benchmarked(CompiledKernel(program), {}, info={"simulated": str(found[0])})
+
+    def _program(self, kernel: Any, spec: Spec | None) -> Program:
+        """The program for the target that is named, or that of the strategy."""
+        if isinstance(kernel, CompiledKernel):
+            return kernel.program
+        bound = kernel.bound if isinstance(kernel, Case) else _strategy(kernel) if spec is None else _strategy(kernel)(spec)
+        with _illegal_is_skipped(isinstance(kernel, Case)):
+            program: Program = bound.program(self.options["architecture"])
+            _ = program.ir
+            return program
+
+    @property
     def _disabled(self) -> bool:
         """Whether kernels are only verified: under pytest-xdist, or with `--benchmark-disable`."""
         return self.benchmark is not None and bool(self.benchmark.disabled)
@@ -155,17 +195,12 @@ class GpuBenchmark:
             return kernel, kernel.program.chosen
         architecture = self.options["architecture"] or target_for(launch.device_arch())
         if isinstance(kernel, Case):
-            import pytest
-
-            try:
+            with _illegal_is_skipped():
                 compiled = kernel.bound.compile(architecture)
                 _ = compiled.ir
-            except ILLEGAL as error:
-                pytest.skip(f"illegal: {error.asked}")
             return compiled, {**compiled.program.chosen, **kernel.values}
-        if not isinstance(kernel, Strategy):
-            raise ArgumentError("gpu_benchmark: no kernel", got=kernel, legal="a case of sweep, a strategy, a compiled kernel")
-        compiled = (kernel if spec is None else kernel(spec)).compile(architecture)
+        strategy = _strategy(kernel)
+        compiled = (strategy if spec is None else strategy(spec)).compile(architecture)
         return compiled, compiled.program.chosen
 
     def _recorded(self, work: Callable[[], Benchmarked], rounds: int) -> Benchmarked:
@@ -189,6 +224,25 @@ class GpuBenchmark:
 
         self.benchmark.pedantic(one_round, setup=restart, rounds=rounds, iterations=1, warmup_rounds=0)
         return found[0]
+
+
+def _strategy(kernel: Any) -> Strategy:
+    if not isinstance(kernel, Strategy):
+        raise ArgumentError("gpu_benchmark: no kernel", got=kernel, legal="a case of sweep, a strategy, a compiled kernel")
+    return kernel
+
+
+@contextlib.contextmanager
+def _illegal_is_skipped(sweeps: bool = True) -> Iterator[None]:
+    """Skips the test of a sweep's combination that turns out to be none."""
+    import pytest
+
+    try:
+        yield
+    except ILLEGAL as error:
+        if not sweeps:
+            raise
+        pytest.skip(f"illegal: {error.asked}")
 
 
 def _information(
@@ -244,5 +298,5 @@ def table(rows: Sequence[Row]) -> str:
 def make(request: Any, benchmark: Any, clock: Any, rows: list[Row]) -> GpuBenchmark:
     """The fixture's value, with the defaults of the command line."""
     chosen = request.config.getoption
-    options = {name: chosen(f"fireiron_{name}") for name in ("rounds", "regime", "l2", "architecture")}
+    options = {name: chosen(f"fireiron_{name}") for name in ("rounds", "regime", "l2", "architecture", "simulate")}
     return GpuBenchmark(request.node, benchmark, clock, options, rows.append)

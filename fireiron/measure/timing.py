@@ -38,7 +38,7 @@ from typing import Any
 import attrs
 
 from fireiron._version import VERSION
-from fireiron.errors import ArgumentError, LaunchError
+from fireiron.errors import ArgumentError, FireironError, LaunchError
 from fireiron.gpu import launch
 from fireiron.gpu import state as gpu_state
 from fireiron.gpu.arguments import evaluated
@@ -196,6 +196,21 @@ def cublas(arrays: Mapping[str, Any]) -> Call:
     if a.dtype != c.dtype:
         return functools.partial(torch.mm, a, b, out_dtype=c.dtype, out=c)
     return functools.partial(torch.matmul, a, b, out=c)
+
+
+def library(data: Data) -> tuple[Call, ...] | None:
+    """Launches of the vendor's matrix product, verified; None where there is none for the spec, or it does not compute it."""
+    spec = data.spec
+    if spec.title != "MatMul" or spec.operands["C"].dtype.kind != "float" or data.initials:
+        return None
+    with contextlib.suppress(ImportError, OSError):
+        importlib.import_module("torch")  # where there is no PyTorch, CuPy calls the same library
+    try:
+        calls = data.calls(cublas)
+        data.verify(calls[0])
+    except (FireironError, RuntimeError, TypeError, ValueError):  # PyTorch and CuPy: a type that they do not multiply
+        return None
+    return calls
 
 
 # ---------------------------------------------------------------------------------------------- what a launch does
@@ -519,6 +534,7 @@ def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l
 
 
 __all__ = [
-    "L2_STATES", "REGIMES", "ROTATE_BYTES", "Call", "Data", "Throughput", "Timing", "cublas", "environment", "measure", "throughput",
+    "L2_STATES", "REGIMES", "ROTATE_BYTES", "Call", "Data", "Throughput", "Timing", "cublas", "environment", "library",
+    "measure", "throughput",
     "time_kernel", "tolerance_of",
 ]  # fmt: skip

@@ -19,10 +19,21 @@ class Ahead(Refinement):
     copy it. Legal on an epilog; where nothing of the kind is read it changes nothing. `MatMul.epilogue` takes it by itself for a strategy
     with `specialize`, unless the strategy says `ahead(fetched=False)`.
     rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
+
+    Source: docs/epilogues.md.
+
+    >>> from fireiron import *
+    >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32).ahead()
+    >>> turns = blocks.split(64).pipeline(3).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+    >>> text = turns.tile(64, 64).to(Warpgroup).done().epilogue("relu(acc + bias[n])").cuda()
+    >>> [line.strip() for line in text.splitlines() if "tma_load_1d(b" in line]
+    ['tma_load_1d(bias_sh_address, &bias_map, block_n * 64, bias_sh_ring_full);']
     """
 
     verb: ClassVar[str] = "ahead"
     applies_to: ClassVar[tuple[str, ...]] = ("epilog",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((), (False,))
     fetched: bool = attrs.field(default=True)
 
     @fetched.validator

@@ -23,9 +23,19 @@ class Align(Refinement):
     """The new buffer starts at a multiple of `bytes`.
 
     Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(bytes)
+
+    Source: Fireiron, section 4.2.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    >>> loads = blocks.split(8).load(A, SH).align(128).load(B, SH)
+    >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "float a_sh" in line]
+    ['__shared__ __align__(128) float a_sh[256];  // 32 x 8']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = tuple((1 << power,) for power in range(11))
     bytes: int = attrs.field(converter=_alignment)
 
     def plan(self, plan: Any) -> Any:

@@ -30,9 +30,18 @@ class Bands(Refinement):
     Hilbert's curve through the whole grid, which has no bands: `rows` is 1.
     Legal on a tile of two dimensions that is dealt to Block, for any number of tiles; tunables may stand for both numbers.
     rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
+
+    Source: decision 30.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).bands(2)
+    >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "int block_m" in line]
+    ['const int block_m = blockIdx.x / 8 * 2 + blockIdx.x % 2;']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (3,), (8,), (2, BY_COLUMNS), (3, BY_COLUMNS), (1, BY_CURVE))
     rows: Any = attrs.field(converter=_rows)
     walk: Any = attrs.field(default=BY_ROWS, converter=_walk)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.spec import Spec
 from fireiron.specs.operand import Operand, operand_name
 
 
@@ -30,10 +32,26 @@ class Chained(Refinement):
     it that they are complete before the first kernel of the chain begins. As much of them as a ring holds is loaded before the wait.
     Legal where a producer loads them by TMA and each block has one tile.
     rewrite: wait; for k: load(A), load(B) --> for k in the first turns: load(B); wait; load(A); for k behind: load(A), load(B)
+
+    Source: decision 31.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).chained()
+    >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+    >>> for line in text.splitlines():
+    ...     if "griddepcontrol" in line:
+    ...         print(line.strip())
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
     ready: tuple[str, ...] = attrs.field(default=(), converter=_names)
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[Chained]:
+        yield Chained()
+        yield from (Chained((name,)) for name in spec.inputs)
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, chained=True, ready=self.ready)

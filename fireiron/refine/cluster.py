@@ -8,7 +8,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 16
 """The most blocks of a cluster; more than 8 are not portable, and a launch has to allow them (CUDA C++ Programming Guide)."""
@@ -27,12 +27,24 @@ class Cluster(Refinement):
     16 blocks, on sm_90a, where a producer loads (`specialize`) and some load is shared; tunables may stand for the numbers. Where
     tiles are no multiple, clusters overhang: some blocks have a tile outside.
     rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
+
+    Source: decision 28.
+
+    >>> from fireiron import *
+    >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).cluster(2)
+    >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).specialize()
+    >>> loads = turns.load(A, SH, Move.done()).load(B, SH, Move.done())
+    >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "__cluster_dims__" in line]
+    ['extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(288)']
     """
 
     verb: ClassVar[str] = "cluster"
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
-    m: Any = attrs.field(converter=_blocks)
-    n: Any = attrs.field(default=1, converter=_blocks)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((2,), (1, 2), (2, 2), (4,), (1, 4), (3,))
+    m: Integer = attrs.field(converter=_blocks)
+    n: Integer = attrs.field(default=1, converter=_blocks)
 
     @property
     def idle(self) -> bool:

@@ -14,6 +14,16 @@ class Converted(Refinement):
     """The new buffer has the element type of the copy's destination: what is converted anyway is converted on the way in.
 
     Legal on the load of a Move's source. rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
+
+    Source: decision 21.
+
+    >>> from fireiron import *
+    >>> store = Move.load(SRC, SH, Move.tile(4, 4).to(Thread).done()).converted().coalesced(8).done()
+    >>> blocks = MatMul(64, 64, 64, dtype=float16, c_dtype=float16)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    >>> sums = blocks.epilog(RF, float32, Init.tile(4, 4).to(Thread).done(), store)
+    >>> text = sums.split(16).tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+    ['__shared__ __align__(16) __half store_c_sh[1024];  // 32 x 32']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 
 
 @attrs.frozen
@@ -19,6 +23,13 @@ class Delay(Refinement):
     Legal on the split of a fused definition whose steps stand directly in the loop, where what is delayed and what comes in front of it, of
     the turn behind, do not write what the other one touches: a stage of a pipeline of at least two where both read it.
     rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
+
+    Source: Cypress, section 5.3; decision 41.
+
+    >>> from fireiron import *
+    >>> from fireiron.strategies import hopper_attention
+    >>> [str(one) for one in hopper_attention.in_turns.at(Split).step.refinements if isinstance(one, Delay)]
+    ['delay("pv", behind="s")']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
@@ -31,6 +42,12 @@ class Delay(Refinement):
                 raise ArgumentError(
                     "delay: the names of two steps of the definition", got=name, legal='delay("pv", behind="s")', at=call_site()
                 )
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[Delay]:
+        made = fused(spec)
+        names = () if made is None else made.names
+        yield from (Delay(later, first) for first, later in itertools.combinations(names, 2))
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, delay=(self.step, self.behind))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 
 
 @attrs.frozen
@@ -19,6 +23,13 @@ class InTurns(Refinement):
     Legal on the split of a fused definition with a producer, where both steps are products that run by themselves (wgmma). Of one
     warpgroup, and where TMA takes none of the loads, it changes nothing.
     rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for turn i * warpgroups + w - 1; P(i); give on turn i * warpgroups + w; R(i)
+
+    Source: Cypress, section 5.3; decision 41.
+
+    >>> from fireiron import *
+    >>> from fireiron.strategies import hopper_attention
+    >>> [str(one) for one in hopper_attention.in_turns.at(Split).step.refinements if isinstance(one, InTurns)]
+    ['turns("s", "pv")']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
@@ -29,6 +40,12 @@ class InTurns(Refinement):
         for name in (self.first, self.last):
             if not isinstance(name, str) or not name:
                 raise ArgumentError("turns: the names of two steps of the definition", got=name, legal='turns("s", "pv")', at=call_site())
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[InTurns]:
+        made = fused(spec)
+        names = () if made is None else made.names
+        yield from (InTurns(*pair) for pair in itertools.combinations_with_replacement(names, 2))
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, turns=(self.first, self.last))

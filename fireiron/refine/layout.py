@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Refinement
-from fireiron.values.tensor import MatrixLayout
+from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.spec import Spec
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 
 @attrs.frozen
@@ -18,6 +21,12 @@ class DealOrder(Refinement):
     Of any number of dimensions, `RowMajor` deals the last first, and `ColMajor` the first; another order names them by their positions,
     `(1, 0, 2)`, the one that is dealt first in front.
     Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).layout(ColMajor)
+    >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "int block_m" in line]
+    ['const int block_m = blockIdx.x % 4;']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
@@ -27,6 +36,12 @@ class DealOrder(Refinement):
         named = isinstance(self.order, MatrixLayout) and self.order.leading is None
         if not named and not _is_permutation(self.order):
             raise DecompositionError("layout: an order of tiles", got=self.order, legal="RowMajor ColMajor (1, 0, 2)", at=call_site())
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[DealOrder]:
+        yield from map(DealOrder, (RowMajor, ColMajor))
+        if len(spec.tile_dims) > 2:
+            yield from map(DealOrder, itertools.permutations(range(len(spec.tile_dims))))
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, order=self.order)

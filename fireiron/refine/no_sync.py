@@ -14,6 +14,19 @@ class NoSync(Refinement):
     """No barrier may stand right behind the copy; refused where a race would need one there.
 
     Legal where another barrier orders the copy and its readers. rewrite: copy; barrier; copy --> copy; copy
+
+    Source: Fireiron, section 4.2.
+
+    >>> from fireiron import *
+    >>> loads = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).split(8).load(A, SH).no_sync().load(B, SH)
+    >>> strategy = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done()
+    >>> strategy.cuda().count("__syncthreads")  # behind both loads, and before the next ones
+    2
+    >>> try:
+    ...     strategy.at(Load, B).refine(NoSync()).cuda()
+    ... except SynchronizationError as error:
+    ...     print(error.headline.partition(":")[0])
+    race on a_sh
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)

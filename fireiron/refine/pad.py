@@ -22,9 +22,19 @@ class Pad(Refinement):
     """`elements` extra elements in the leading dimension of the new buffer, against bank conflicts.
 
     Legal from 0 to 4096; a tunable may stand for the number. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
+
+    Source: Fireiron, section 4.2.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    >>> loads = blocks.split(8).load(A, SH).pad(4).load(B, SH)
+    >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "float a_sh" in line]
+    ['__shared__ __align__(16) float a_sh[288];  // 32 x 8']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load", "split_k")
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (4,), (8,), (16,))
     elements: Any = attrs.field(converter=_elements)
 
     def plan(self, plan: Any) -> Any:

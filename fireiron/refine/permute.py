@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Refinement
-from fireiron.values.expr import Expr
+from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.spec import Spec
+from fireiron.values.expr import Expr, Var
 
 MOST_NODES = 400
 """Most parts of an expression: far above any use, and small enough for every reader of expressions to recurse over."""
@@ -40,6 +42,12 @@ class Permute(Refinement):
     """Unit `uid` takes the tile that the expression names: `swizzle` on a tile (Fireiron, section 4.2).
 
     Legal when the expression permutes the units. rewrite: unit u: tile u --> unit u: tile permutation(u)
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).swizzle(lambda uid: uid ^ 1)
+    >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "int block_tile" in line]
+    ['const int block_tile = 1 ^ blockIdx.x;']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
@@ -47,6 +55,12 @@ class Permute(Refinement):
 
     def __attrs_post_init__(self) -> None:
         check_permutation(self.permutation)
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[Permute]:
+        uid = Var("uid", 0, 2**31 - 1)
+        yield from (Permute(uid ^ bit) for bit in (1, 2, 3))
+        yield Permute(uid ^ uid // 2 % 2)
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, permutation=self.permutation)

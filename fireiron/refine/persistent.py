@@ -32,9 +32,18 @@ class Persistent(Refinement):
     Legal on a tile that is dealt to Block; a tunable may stand for the number. `dynamic` is for kernels with a producer, which asks for the
     next tile while this one is multiplied, without clusters, turns of groups, and chained launches.
     rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
+
+    Source: decision 40.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).persistent(4)
+    >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if " turn" in line]
+    ['for (int turn = 0; turn < 4; ++turn) {', 'const int tile = turn * 4 + block;']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (3,), (132,), (1, True), (2, True), (132, True))
     blocks: Any = attrs.field(converter=_blocks)
     dynamic: bool = attrs.field(default=False, validator=_flag)
 

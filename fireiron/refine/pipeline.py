@@ -27,9 +27,22 @@ class Pipeline(Refinement):
     prefetched; under a pipelined split across its iterations. With `spread` the copies are issued
     step by step in the split inside, so that they share its issue slots with the arithmetic (at least 2 stages).
     rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
+
+    Source: decision 10.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    >>> loads = blocks.split(8).pipeline(3).load(A, SH).load(B, SH)
+    >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+    >>> for line in text.splitlines():
+    ...     if "__shared__" in line:
+    ...         print(line.strip())
+    __shared__ __align__(16) float a_sh[768];  // 32 x 8, 3 copies
+    __shared__ __align__(16) float b_sh[768];  // 8 x 32, 3 copies
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (3,), (4,), (5,), (2, True), (3, True), (4, True))
     stages: Any = attrs.field(converter=_stages)
     spread: bool = False
 

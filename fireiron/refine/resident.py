@@ -23,9 +23,18 @@ class Resident(Refinement):
 
     Legal on a tile that is dealt to Block, from 1 to 32; a tunable may stand for the number. Too many make it spill.
     rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
+
+    Source: CUDA C++ Programming Guide, "Launch Bounds".
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).resident(4)
+    >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "__launch_bounds__" in line]
+    ['extern "C" __global__ void __launch_bounds__(256, 4)']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (4,))
     blocks: Any = attrs.field(converter=_blocks)
 
     def plan(self, plan: Any) -> Any:

@@ -14,6 +14,17 @@ class ReuseBuffer(Refinement):
     """The new buffer may share storage with earlier buffers of the same memory that are dead.
 
     Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+
+    Source: Fireiron, section 4.2; decision 33.
+
+    >>> from fireiron import *
+    >>> held = Move.tile(4, 4).to(Thread).done()
+    >>> store = Move.load(SRC, SH, held).reuse_buffer().coalesced(4).done()
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    >>> sums = blocks.epilog(RF, Init.tile(4, 4).to(Thread).done(), store)
+    >>> kernel = sums.split(16).load(A, SH).load(B, SH).tile(4, 4).to(Thread).tile(1, 1).split(1).done().program().ir
+    >>> kernel.shared_bytes
+    4096
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)

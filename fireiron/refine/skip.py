@@ -17,6 +17,20 @@ class Skip(Refinement):
     elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition says,
     by `positive`.
     rewrite: for n in all: S --> for n in those that the block's rows see: S
+
+    Source: decision 38.
+
+    >>> from fireiron import *
+    >>> masked = Fused(
+    ...     name="masked_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+    ...     first={"zero": "t[m] = 0"},
+    ...     each={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
+    ...     last={"out": "y[m] = t[m]"},
+    ... )
+    >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+    >>> text = masked.tile(m=1).to(Block).split(n=128).skip().load("X", RF, row).done()(masked(m=512, n=512)).cuda()
+    >>> [line.strip() for line in text.splitlines() if "int n =" in line]
+    ['for (int n = 0; n < block / 128 + 1; ++n) {']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)

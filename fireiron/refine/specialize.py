@@ -26,9 +26,24 @@ class Specialize(Refinement):
     of the producer: a warp (32), or a warpgroup (128), whose registers then go to the consumers.
     Legal on a split with `pipeline`, where the loads are done by TMA.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
+
+    Source: decision 27.
+
+    >>> from fireiron import *
+    >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block)
+    >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).specialize()
+    >>> loads = turns.load(A, SH, Move.done()).load(B, SH, Move.done())
+    >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
+    >>> for line in text.splitlines():
+    ...     if "mbarrier_wait(k" in line:
+    ...         print(line.strip())
+    mbarrier_wait(k_ring_full + k_stage * 8, k_parity);  // a_sh, b_sh of this turn are full
+    mbarrier_wait(k_ring_empty + k_stage2 * 8, k_parity2);  // a_sh, b_sh of this turn are empty
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = tuple((threads,) for threads in PRODUCERS)
     threads: Any = attrs.field(default=32, converter=_threads)
 
     def plan(self, plan: Any) -> Any:

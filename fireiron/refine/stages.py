@@ -25,9 +25,24 @@ class OwnStages(Refinement):
     may stand for the number. Buffers that the same statements use share a ring only where they have as many stages. Where threads do the
     loads, as no engine can, all have the stages of `pipeline`.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+
+    Source: decision 27.
+
+    >>> from fireiron import *
+    >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block)
+    >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).specialize()
+    >>> loads = turns.load(A, SH, Move.done()).stages(2).load(B, SH, Move.done())
+    >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
+    >>> for line in text.splitlines():
+    ...     if " copies" in line:
+    ...         print(line.strip())
+    __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 2 copies
+    __half* const b_sh = reinterpret_cast<__half*>(smem + 32768);  // 64 x 64, 3 copies
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (3,), (4,), (5,))
     stages: Any = attrs.field(converter=_stages)
 
     def plan(self, plan: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 1 << 10
 """The most turns between a block and the next."""
@@ -25,11 +25,21 @@ class Staggered(Refinement):
     is dealt to Block, on a split of one dimension of a product or a reduction, of neighbours, of operands in global memory; blocks of a
     cluster begin together. A tunable may stand for the number; 0 is as without.
     rewrite: for k: S(k) --> for k: S((k + block * shift) % turns)
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    >>> loads = blocks.split(8).staggered(1).load(A, SH).load(B, SH)
+    >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "int k_turn" in line]
+    ['const int k_turn = (k + block) % 8;']
+
+    Source: docs/pipeline.md.
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((0,), (1,), (2,), (5,))
     verb: ClassVar[str] = "staggered"
-    shift: Any = attrs.field(default=1, converter=_shift)
+    shift: Integer = attrs.field(default=1, converter=_shift)
 
     @property
     def idle(self) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.spec import Spec
+from fireiron.values.expr import constant
 from fireiron.values.layout import Layout
-from fireiron.values.tensor import MatrixLayout
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 
 @attrs.frozen
@@ -17,6 +20,15 @@ class StorageLayout(Refinement):
     """The new buffer is stored row- or column-major, or as a hierarchical layout says.
 
     Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
+
+    Source: Fireiron, section 4.2.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    >>> loads = blocks.split(8).load(A, SH).to_row_major().load(B, SH)
+    >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "a_sh[thread" in line]
+    ['a_sh[thread_m * 4 * 8 + m * 8 + k2],']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
@@ -27,6 +39,15 @@ class StorageLayout(Refinement):
             raise DecompositionError(
                 "storage_layout: not a layout", got=self.layout, legal="RowMajor ColMajor Layout(shape, stride)", at=call_site()
             )
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[StorageLayout]:
+        yield from map(StorageLayout, (RowMajor, ColMajor))
+        view = spec.operands.get(getattr(step, "operand", ""))
+        shape = () if view is None else tuple(map(constant, view.shape))
+        if len(shape) == 2 and None not in shape and not any(size is None or size % 2 for size in shape):
+            rows, columns = (size or 0 for size in shape)
+            yield StorageLayout(Layout((rows, (2, columns // 2)), (2, (1, 2 * rows))))
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, layout=self.layout)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.spec import Spec
 from fireiron.values.layout import Swizzle
 
 
@@ -18,6 +20,15 @@ class SwizzleStorage(Refinement):
     Legal for every `Swizzle`; the buffer grows to a multiple of its period. Without one, the swizzle by which 16-byte pieces
     of neighbouring rows (columns) lie in different banks, from the buffer's own leading dimension.
     rewrite: A_sh[i] --> A_sh[swizzle(i)]
+
+    Source: CUDA C++ Programming Guide, "Shared Memory".
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    >>> loads = blocks.split(8).load(A, SH).swizzle(Swizzle(2, 0, 3)).load(B, SH)
+    >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "int a_sh_swizzle" in line]
+    ['const int a_sh_swizzle = thread_m % 4;', 'const int a_sh_swizzle2 = thread_m / 2;']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
@@ -28,6 +39,11 @@ class SwizzleStorage(Refinement):
             raise DecompositionError(
                 "swizzle of a load: not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site()
             )
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[SwizzleStorage]:
+        yield SwizzleStorage()
+        yield from (SwizzleStorage(Swizzle(*numbers)) for numbers in ((1, 0, 3), (2, 0, 3), (2, 2, 3), (3, 3, 3)))
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, swizzle=self.swizzle or by_rows)

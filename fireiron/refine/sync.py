@@ -14,6 +14,15 @@ class Sync(Refinement):
     """A block barrier stands last in the body of the loop.
 
     Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+
+    Source: Fireiron, section 4.2.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    >>> loads = blocks.split(8).sync().load(A, SH).load(B, SH)
+    >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "__syncthreads" in line]
+    ['__syncthreads();  // a_sh, b_sh complete', '__syncthreads();  // a_sh, b_sh free again']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.spec import Spec
 from fireiron.values.machine import LEVELS, Level
 
 
@@ -16,6 +18,11 @@ class To(Refinement):
     """Tiles are dealt to the units of a level, in parallel (Fireiron, section 4.2).
 
     Legal when the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
+
+    >>> from fireiron import *
+    >>> problem = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)
+    >>> print(problem.tile(16, 16).to(Block).tile(4, 4).to(Thread).result)
+    MatMul(4,4,8)(GL,GL,GL)(Thread)
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
@@ -24,6 +31,10 @@ class To(Refinement):
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.level, Level):
             raise DecompositionError("to: not a level", got=self.level, legal=LEVELS[1:], at=call_site())
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[To]:
+        yield from (To(level) for level in LEVELS if level.is_below(spec.level))
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, level=self.level)

@@ -26,9 +26,21 @@ class Turns(Refinement):
     Legal with `persistent`, around a split with `specialize` whose tile is dealt to whole warpgroups; where a block has no further tile, or
     TMA takes none of the loads, there is one group. A tunable may stand for the number; 1 is as without.
     rewrite: consumers: for turn: S(turn) --> consumers g: for turn = g, g + groups ...: wait for turn - 1; products; pass on; store
+
+    Source: decision 30.
+
+    >>> from fireiron import *
+    >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).persistent(8).turns(2)
+    >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).specialize()
+    >>> loads = turns.load(A, SH, Move.done()).load(B, SH, Move.done())
+    >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "// consumers" in line]
+    ['// consumers, group 0', '// consumers, group 1']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (3,))
     groups: Any = attrs.field(converter=_groups)
 
     def plan(self, plan: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 
@@ -16,9 +16,18 @@ class Unchecked(Refinement):
     """Races in this strategy are reported as warnings, and the reason is printed in the kernel's header.
 
     Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+
+    Source: decision 4.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).unchecked("blocks add to C in turns")
+    >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "// unchecked" in line]
+    ['// unchecked: blocks add to C in turns']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile", "load", "split", "split_k", "epilog")
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = (("drawn",),)
     reason: str
 
     def __attrs_post_init__(self) -> None:

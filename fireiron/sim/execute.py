@@ -218,7 +218,8 @@ class Executor:
             values[name] = _unfolded(before, write)
         results = site.statement.spec.perform(values, accumulate, site.statement.instruction.rounds)
         for name, write, _, place, _ in outputs:
-            place.put(np.broadcast_to(_folded(results[name], write), place.shape))
+            result = results[name] if np.ndim(results[name]) else np.broadcast_to(results[name], values[name].shape)  # a formula of numbers
+            place.put(np.broadcast_to(_folded(result, write), place.shape))
 
     # ------------------------------------------------------------------------------------------ instructions of several lanes
 

@@ -71,7 +71,7 @@ def simulate(
     verify(kernel, final=True)
     plan = Plan(kernel, _checked_symbols(kernel, with_strides(kernel.spec, symbols)))
     chosen = _chosen_blocks(plan, blocks)
-    launch = _Launch(plan, arrays, chosen, shadow, order)
+    launch = _Launch(plan, arrays, chosen, shadow, order, careful=_may_drop_poison(plan))
     launch.run()
     _name_poison(plan, arrays, launch)
     return Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts)
@@ -144,7 +144,7 @@ class _Launch:
         """Execute all chunks; of several errors the one in the first block counts."""
         chunks = self._chunks()
         # A generator for each chunk: they run in parallel, and the orders of warps must not depend on which comes first.
-        seeds = [None if self.order is None else random.Random(self.order.getrandbits(64)) for _ in chunks]
+        seeds = [None if self.order is None else type(self.order)(self.order.getrandbits(64)) for _ in chunks]
         jobs = [(number, chunk, seed) for number, (chunk, seed) in enumerate(zip(chunks, seeds, strict=True))]
         workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
         if workers <= 1:
@@ -198,6 +198,19 @@ class _Launch:
     def outputs(self) -> dict[str, Array]:
         """The written parameters."""
         return {name: one.array for name, one in self.parameters.items() if one.buffer.written}
+
+
+def _may_drop_poison(plan: Plan) -> bool:
+    """Whether a value that was never written may leave no NaN in an output: a comparison, a maximum, a conversion to integers drops it."""
+    return any(
+        any(formula.drops_nan for formula in site.statement.spec.definition.formulas)
+        or any(
+            not read.buffer.memory.counts and read.buffer.dtype.kind == "float" and write.buffer.dtype.kind == "int"
+            for _, read in site.inputs
+            for _, write, _ in site.outputs
+        )
+        for site in plan.sites
+    )
 
 
 def _name_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> None:

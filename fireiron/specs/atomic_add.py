@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from fireiron.spec import Kind, SpecShape, Starter, short_form
+from fireiron.found import ForAtomicAdd
+from fireiron.spec import Kind, OfMatrices, SpecShape, Starter, short_form
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
 from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
+if TYPE_CHECKING:
+    from fireiron.found import AtomicAddSpec
 
-class AtomicAddStarter(Starter):
+
+class AtomicAddStarter(ForAtomicAdd, Starter):
     """The name `AtomicAdd`."""
 
     @short_form
@@ -22,8 +26,16 @@ class AtomicAddStarter(Starter):
         dst_dtype: DType | None = None,
         src: StorageOrder = ColMajor,
         dst: StorageOrder = ColMajor,
-    ) -> SpecShape:
-        """`dst += src`, of any rank: `AtomicAdd(M, N)`; then the memories of src and dst, then the level."""
+        **named: Unpack[OfMatrices],
+    ) -> SpecShape[AtomicAddSpec]:
+        """`dst += src`, of any rank: `AtomicAdd(M, N)`; then the memories of src and dst, then the level.
+
+        Source: CUDA C++ Programming Guide, "atomicAdd()".
+
+        >>> from fireiron import *
+        >>> print(AtomicAdd(64, 32)(GL, GL)(Kernel).tile(8, 8).to(Block).tile(1, 1).to(Thread).result)
+        AtomicAdd(1,1)(GL,GL)(Thread)
+        """
         return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst})
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, call_site
 from fireiron.specs.formula import FUNCTIONS, REDUCTIONS, formula_of
 from fireiron.specs.fused import INDICES, Fused, with_extents
 from fireiron.values.expr import FALSE
@@ -43,15 +43,16 @@ def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = No
     `types` are those of temporaries where they are not float32, such as `acc`; `signature` is the product where it is another one than
     that of two matrices, as for a spec: `bmk,bkn->bmn`.
 
-    >>> print(epilogue("relu(acc + bias[n])")(m=64, n=32, k=16))
+    >>> print(epilogue("relu(acc + bias[n])")(m=64, n=32, k=16).notation)
     gemm(64,32,16)(GL,GL,GL,GL)(Kernel)
-    >>> print(epilogue("acc * r[b,m]", signature="bmk,kn->bmn")(b=4, m=64, n=32, k=16))
+    >>> print(epilogue("acc * r[b,m]", signature="bmk,kn->bmn")(b=4, m=64, n=32, k=16).notation)
     gemm(4,64,32,16)(GL,GL,GL,GL)(Kernel)
 
     Raises: ArgumentError where the text is none.
     """
     if not isinstance(text, str) or not text.strip():
-        raise ArgumentError("epilogue: a text such as relu(acc + bias[n])", got=text)
+        hint = "the step that keeps sums in registers is epilog(RF)"
+        raise ArgumentError("epilogue: a text such as relu(acc + bias[n])", got=text, hint=hint, at=call_site())
     statements = [_parted(part) for part in text.split(";") if part.strip()]
     if not any(target.partition("[")[0].strip() == RESULT for target, _, _ in statements):
         raise ArgumentError(f"epilogue: nothing is assigned to {RESULT}", got=text, hint=f"{RESULT} = relu(acc)")

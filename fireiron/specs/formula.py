@@ -52,6 +52,10 @@ REDUCTIONS: Final[Mapping[str, str]] = {"sum": "+=", "max": "max=", "min": "min=
 """What a dimension may be reduced by, with the sign by which its result joins what the output holds."""
 
 
+EXTREMES: Final = ("max", "min")
+"""Of a number and NaN these are the number."""
+
+
 @attrs.frozen
 class Number:
     """A constant."""
@@ -194,6 +198,15 @@ class Formula:
         return self.target.tensor
 
     # ------------------------------------------------------------------------------------------ what it does
+
+    @functools.cached_property
+    def drops_nan(self) -> bool:
+        """Whether a result may be a number where NaN is read: maxima and minima take the number, and a comparison with NaN is false."""
+        return (
+            self.reduction in EXTREMES
+            or self.sign.removesuffix("=") in EXTREMES
+            or _names(self.value) & {*EXTREMES, "relu", "where"} != set()
+        )
 
     @property
     def joins(self) -> bool:
@@ -375,6 +388,13 @@ class Definition:
         return tuple(self.uses) == operands
 
 
+def _names(value: Value | None) -> set[str]:
+    """The signs and functions of a value."""
+    if not isinstance(value, Operation):
+        return set()
+    return {value.name}.union(*map(_names, value.arguments))
+
+
 def elements_of(value: Value | None, conditions: bool = True) -> Iterator[Element]:
     """The elements that a value reads, from left to right; without those of its conditions, where these do not count."""
     if isinstance(value, Element):
@@ -530,6 +550,10 @@ def formula_of(text: str) -> Formula:
     return made
 
 
+_CONDITION_ENDS: Final = (",", ")", "and", "or")
+"""What may stand behind a condition."""
+
+
 @attrs.define
 class _Reader:
     """The tokens of a text, and how many of them are read."""
@@ -641,11 +665,14 @@ class _Reader:
                 self.take("(")
                 inner = self.condition()
                 self.take(")")
+                if self.next in _CONDITION_ENDS:
+                    return inner
             except ArgumentError:
-                self.place = start
-            else:
-                return inner
+                pass
+            self.place = start
         left = self.value()
+        if self.next in _CONDITION_ENDS:  # as in C, a number is a condition: that it is not zero
+            return Operation("!=", (left, Number(0)))
         return Operation(self.one_of(*COMPARISONS), (left, self.value()))
 
     def element(self, tensor: str) -> Element:

@@ -19,12 +19,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
 from fireiron.errors import ArgumentError, StoreError, closest
+from fireiron.found import ForFused
 from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
+from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import (
     FUNCTIONS,
     REDUCTIONS,
@@ -37,11 +39,11 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
-from fireiron.specs.meaning import convert, evaluated, joining, neutral
+from fireiron.specs.meaning import evaluated, joining, neutral
 from fireiron.specs.terms import Sums
-from fireiron.values.expr import constant
+from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
-from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, Strides, strides_of
+from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, StorageOrder, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
 
 PARTS: Final = ("first", "each", "last")
@@ -55,6 +57,9 @@ INDICES: Final = "index_"
 
 EXTENTS: Final = "size_"
 """How the extent of a dimension is called, as an operand: `size_n`."""
+
+if TYPE_CHECKING:
+    from fireiron.found import FusedSpec
 
 
 AGAIN = "again"
@@ -289,12 +294,16 @@ class FusedDefinition(Definition):
         for name in self.outputs:
             values[name] = numpy.full([sizes[dim] for dim in self.uses[name]], numpy.nan)
         with numpy.errstate(all="ignore"):
-            for batch in self._turns(self.batch, sizes, 1):
-                self._run("first", values, batch)
-                for place in self._turns(self.loops, sizes, chunk):
-                    self._run("each", values, {**batch, **place})
-                self._run("last", values, batch)
+            self.turns(values, sizes, chunk)
         return {name: convert(values[name], types[name]) for name in self.outputs}
+
+    def turns(self, values: dict[str, Any], sizes: Mapping[str, int], chunk: int) -> None:
+        """All steps in all turns of the loops, on values by name."""
+        for batch in self._turns(self.batch, sizes, 1):
+            self._run("first", values, batch)
+            for place in self._turns(self.loops, sizes, chunk):
+                self._run("each", values, {**batch, **place})
+            self._run("last", values, batch)
 
     def _turns(self, dims: tuple[str, ...], sizes: Mapping[str, int], chunk: int) -> Iterator[dict[str, slice]]:
         """The part of each dimension that a turn works on."""
@@ -323,10 +332,18 @@ class FusedDefinition(Definition):
         if one.joins and one.output in values:
             old = _at(values, one.target, self.uses, place)
             made = joining(one.joins_by)(old, made)
-        if one.output in self.uses and not one.output.startswith(INDICES):
+        if self.written_whole(step):
             values[one.output][tuple(place.get(dim, slice(None)) for dim in one.target.dims)] = made
         else:
             values[one.output] = made
+
+    def written_whole(self, step: Step) -> bool:
+        """Whether a step writes a part of an operand, and no temporary, which has only that part."""
+        return step.formula.output in self.uses and not step.formula.output.startswith(INDICES)
+
+    def taken(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
+        """The part of an operand that a turn works on."""
+        return _at(values, element, self.uses, place)
 
 
 def _at(values: Mapping[str, Any], element: Element, uses: Mapping[str, tuple[str, ...]], place: Mapping[str, slice]) -> Any:
@@ -367,7 +384,7 @@ class FusedKind(Kind):
     made: FusedDefinition = attrs.field(kw_only=True)
 
     @property
-    def starter(self) -> Fused:
+    def starter(self) -> Fused:  # type: ignore[override]
         return Fused.of(self)
 
     def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
@@ -434,7 +451,7 @@ def _dims_of(text: object, what: str, known: Iterable[str] | None = None) -> tup
     return dims
 
 
-class Fused(Starter):
+class Fused(ForFused, Starter):
     """A definition of several steps: where chains for it start, and, called with sizes, its spec."""
 
     @located
@@ -463,6 +480,9 @@ class Fused(Starter):
         Raises: ArgumentError for formulas that no kernel could mean, by step.
         """
         order = _dims_of(dims, "dims")
+        for what, by_name, legal in (("operands", operands, '{"X": "m n"}'), ("types", types or {}, '{"t": float32}')):
+            if not isinstance(by_name, Mapping):
+                raise ArgumentError(f"Fused: {what} stand by name", got=by_name, legal=legal)
         uses = {one: _dims_of(text, f"the dimensions of {one}", order) for one, text in dict(operands).items()}
         roles = {role: _dims_of(text, role, order) for role, text in zip(ROLES, (over, scan, batch), strict=True)}
         _check_names(name, order, uses, roles)
@@ -504,7 +524,9 @@ class Fused(Starter):
         return self.kind.made
 
     @located
-    def __call__(self, *, dtype: Any = float16, types: Mapping[str, Any] | None = None, **sizes: Any) -> Spec:  # type: ignore[override]
+    def __call__(  # type: ignore[override]
+        self, *, dtype: DType = float16, types: Mapping[str, DType] | None = None, **sizes: Expr | int | StorageOrder
+    ) -> FusedSpec:
         """The spec of the kernel: sizes by dimension, integers or symbols; storage orders by operand, row-major where none is said.
 
         `dtype` is the type of operands with dimensions (float16), float32 that of numbers; `types` are others, by operand. Those that the
@@ -531,7 +553,7 @@ class Fused(Starter):
             asked = layouts.get(one, RowMajor)
             align = asked.align if isinstance(asked, Strides) else USUAL_ALIGNMENT
             views.append(whole_view(Tensor(one, shape, kind, GL if dims else VAL, check_layout(asked, one, dims, shape), align=align)))
-        return Spec(Kernel, self.kind, tuple(views))
+        return cast("FusedSpec", Spec(Kernel, self.kind, tuple(views)))
 
     def __repr__(self) -> str:
         assert isinstance(self.kind, FusedKind)
@@ -757,7 +779,7 @@ def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
     elements = [element for one in steps for element in (*one.formula.elements, one.formula.target) if element.tensor not in uses]
     again = _other_names(elements)
     for _ in again:
-        found |= {other.dims[place] for one, other in again for place, dim in enumerate(one.dims) if dim in found}
+        found |= {other.dims[place] for one, other in again for place, dim in enumerate(one.dims[: len(other.dims)]) if dim in found}
     return found
 
 

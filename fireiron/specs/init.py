@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from fireiron.spec import Kind, Parameter, SpecShape, Starter, short_form
+from fireiron.found import ForInit
+from fireiron.spec import Kind, OfMatrices, Parameter, SpecShape, Starter, short_form
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
 from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
+if TYPE_CHECKING:
+    from fireiron.found import InitSpec
 
-class InitStarter(Starter):
+
+class InitStarter(ForInit, Starter):
     """The name `Init`; `Init.dst` names its operand."""
 
     dst: Final = operand.DST
 
     @short_form
-    def __call__(self, *sizes: Expr | int, dtype: DType = float32, dst: StorageOrder = ColMajor, value: float = 0) -> SpecShape:
-        """`dst = value`, a number that the type holds exactly, infinity too; then the memory of dst, then the level."""
+    def __call__(
+        self, *sizes: Expr | int, dtype: DType = float32, dst: StorageOrder = ColMajor, value: float = 0, **named: Unpack[OfMatrices]
+    ) -> SpecShape[InitSpec]:
+        """`dst = value`, a number that the type holds exactly, infinity too; then the memory of dst, then the level.
+
+        Source: Fireiron, section 4.1.
+
+        >>> from fireiron import *
+        >>> print(Init(64, 32)(RF)(Block).tile(4, 4).to(Thread).result)
+        Init(4,4)(RF)(Thread)
+        """
         return self.shape(sizes, dtype, {}, {"dst": dst}, value=value)
 
 

@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.errors import ArgumentError
+from fireiron.found import ForMatMul
 from fireiron.spec import Kind, SpecShape, Starter, located
 from fireiron.specs import operand
-from fireiron.values.expr import FALSE, Expr
+from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
 from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
 if TYPE_CHECKING:
+    from fireiron.found import MatMulSpec
     from fireiron.specs.fused import Fused
 
 
-class MatMulStarter(Starter):
+class MatMulStarter(ForMatMul, Starter):
     """The name `MatMul`; `MatMul.a`, `MatMul.b` and `MatMul.c` name its operands, as in the paper."""
 
     a: Final = operand.A
@@ -34,17 +36,25 @@ class MatMulStarter(Starter):
         dtype: DType | tuple[DType, DType] = float32,
         c_dtype: DType | None = None,
         accumulator: DType | None = None,
-        accumulate: Expr | bool = FALSE,
+        accumulate: Expr | bool = False,
         A: StorageOrder = ColMajor,
         B: StorageOrder = ColMajor,
         C: StorageOrder = ColMajor,
         signature: str = "",
-    ) -> SpecShape:
+    ) -> SpecShape[MatMulSpec]:
         """`C (M x N) = A (M x K) * B (K x N)`, or the product that a signature says; then the memories of A, B, C, then the level.
 
-        Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C,
+        Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C, `accumulator` the type
+        to add up in; `accumulate` adds to what C holds. Column-major float32 unless said otherwise (Fireiron, section 3.1).
         With a signature such as `bmk,bkn->bmn`, sizes are those of the dimensions of C, then of those that are added up: B, M, N, K.
-        `accumulator` the type to add up in. Column-major float32 unless said otherwise (Fireiron, section 3.1).
+
+        >>> from fireiron import *
+        >>> product = MatMul(64, 32, 16, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
+        >>> product.A.dtype, product.A.tensor.layout, product.C.dtype, product.C.tensor.layout
+        (float16, RowMajor, float32, ColMajor)
+        >>> stack = MatMul(3, 64, 32, 16, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
+        >>> print(stack.tile(b=1, m=32, n=32).to(Block).result)
+        MatMul(1,32,32,16)(GL,GL,GL)(Block)
         """
         if isinstance(dtype, tuple) and len(dtype) != 2:
             raise ArgumentError("dtype: one element type, or a pair for A and B", got=dtype)

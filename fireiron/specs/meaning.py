@@ -15,24 +15,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from fireiron.specs.arithmetic import LARGER, SMALLER, convert, exp2
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.values.machine import DType, float8_e4m3, float8_e5m2, float32, float64, int32, tf32
-
-
-def convert(values: Any, dtype: DType) -> Any:
-    """An array in another element type, as C++ converts: floats to integers toward zero, to 8-bit floats with saturation."""
-    import numpy
-
-    target = dtype.to_numpy()
-    with numpy.errstate(over="ignore", invalid="ignore"):
-        if dtype in _LARGEST and values.dtype != target:
-            wide = values if values.dtype in (numpy.float32, numpy.float64) else values.astype(numpy.float32)
-            return numpy.clip(wide, -_LARGEST[dtype], _LARGEST[dtype]).astype(target)
-        return values.astype(target, copy=False)
-
-
-_LARGEST: Final[Mapping[DType, float]] = {float8_e4m3: 448.0, float8_e5m2: 57344.0}
-"""The largest finite 8-bit floats; conversions of CUDA (`__NV_SATFINITE`) stop there."""
+from fireiron.values.machine import DType, float32, float64, int32, tf32
 
 _TF32_BITS: Final = 0xFFFFE000
 """The upper 19 bits of a float32."""
@@ -105,22 +90,33 @@ def evaluated(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str
     What is added to does not count. The result has the dimensions of the target, or one element along those that nothing read has.
     """
 
-    aligned = {}
-    for one, array in taken.items():
-        array = array.reshape([size for dim, size in zip(one.dims, array.shape, strict=True) if dim not in dropped])
-        dims = [dim for dim in one.dims if dim not in dropped]
-        array = array.transpose([dims.index(dim) for dim in formula.dims if dim in dims])
-        aligned[one] = array[tuple(slice(None) if dim in dims else None for dim in formula.dims)]
+    lined = aligned(formula, taken, dropped)
     if formula.contracts:
-        return _summed(formula, aligned)
-    values = _evaluated(formula.value, aligned)
+        return summed(formula, lined)
+    values = _evaluated(formula.value, lined)
     if formula.reduction is None:
         return values
     axes = tuple(range(len(formula.target.dims), len(formula.dims)))
     return joining(formula.reduction).reduce(values, axis=axes)
 
 
-def _summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
+def aligned(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str, ...]) -> dict[Element, Any]:
+    """Elements with an axis for each dimension of a formula, in its order; along those that are `dropped` they have one element."""
+    found = {}
+    for one, array in taken.items():
+        array = array.reshape([size for dim, size in zip(one.dims, array.shape, strict=True) if dim not in dropped])
+        dims = [dim for dim in one.dims if dim not in dropped]
+        array = array.transpose([dims.index(dim) for dim in formula.dims if dim in dims])
+        found[one] = array[tuple(slice(None) if dim in dims else None for dim in formula.dims)]
+    return found
+
+
+def value_of(name: str, *arguments: Any) -> Any:
+    """An operation or a function of formulas, on values of any type."""
+    return _functions()[name, len(arguments)](*arguments)
+
+
+def summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
     """A sum of products of two elements, whose arrays have an axis for each dimension of the formula."""
     import numpy
 
@@ -259,10 +255,10 @@ def _neutral(by: str, limits: tuple[int, int] | None) -> int | float:
 
 
 def joining(name: str) -> Any:
-    """The function that makes a sum, a maximum, a minimum or a product of two; of a number and NaN the larger or smaller is the number."""
+    """The function that makes a sum, a maximum, a minimum or a product of two, or of many: `Extreme` says which number is the larger."""
     import numpy
 
-    return {"sum": numpy.add, "max": numpy.fmax, "min": numpy.fmin, "prod": numpy.multiply}[name]
+    return {"sum": numpy.add, "max": LARGER, "min": SMALLER, "prod": numpy.multiply}[name]
 
 
 def _terms(formula: Formula, taken: Mapping[str, Any]) -> Iterator[Any]:
@@ -357,12 +353,12 @@ def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
 
     return {
         ("+", 2): numpy.add, ("-", 2): numpy.subtract, ("*", 2): numpy.multiply, ("/", 2): numpy.divide, ("-", 1): numpy.negative,
-        ("abs", 1): numpy.abs, ("exp", 1): numpy.exp, ("exp2", 1): numpy.exp2, ("log", 1): numpy.log, ("log2", 1): numpy.log2,
-        ("max", 2): numpy.fmax, ("min", 2): numpy.fmin, ("sqrt", 1): numpy.sqrt, ("tanh", 1): numpy.tanh,
+        ("abs", 1): numpy.abs, ("exp", 1): numpy.exp, ("exp2", 1): exp2, ("log", 1): numpy.log, ("log2", 1): numpy.log2,
+        ("max", 2): LARGER, ("min", 2): SMALLER, ("sqrt", 1): numpy.sqrt, ("tanh", 1): numpy.tanh,
         ("tanh_approx", 1): numpy.tanh,
-        ("relu", 1): lambda x: numpy.fmax(x, 0), ("rsqrt", 1): lambda x: 1 / numpy.sqrt(x), ("erf", 1): _erf,
+        ("relu", 1): lambda x: LARGER(x, 0), ("rsqrt", 1): lambda x: 1 / numpy.sqrt(x), ("erf", 1): _erf,
         ("sigmoid", 1): lambda x: 1 / (1 + numpy.exp(-x)), ("silu", 1): lambda x: x / (1 + numpy.exp(-x)),
-        ("gelu", 1): lambda x: x * (1 + _erf(x * math.sqrt(0.5))) / 2, ("where", 3): numpy.where,
+        ("gelu", 1): lambda x: 0.5 * x * (1 + _erf(x * math.sqrt(0.5))), ("where", 3): numpy.where,
         ("<", 2): numpy.less, ("<=", 2): numpy.less_equal, (">", 2): numpy.greater, (">=", 2): numpy.greater_equal,
         ("==", 2): numpy.equal, ("!=", 2): numpy.not_equal, ("and", 2): numpy.logical_and, ("or", 2): numpy.logical_or,
     }  # fmt: skip

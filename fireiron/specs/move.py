@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from fireiron.spec import Kind, SpecShape, Starter, short_form
+from fireiron.found import ForMove
+from fireiron.spec import Kind, OfMatrices, SpecShape, Starter, short_form
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
 from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
+if TYPE_CHECKING:
+    from fireiron.found import MoveSpec
 
-class MoveStarter(Starter):
+
+class MoveStarter(ForMove, Starter):
     """The name `Move`; `Move.src` and `Move.dst` name its operands."""
 
     src: Final = operand.SRC
@@ -27,10 +31,20 @@ class MoveStarter(Starter):
         signature: str = "",
         src: StorageOrder = ColMajor,
         dst: StorageOrder = ColMajor,
-    ) -> SpecShape:
+        **named: Unpack[OfMatrices],
+    ) -> SpecShape[MoveSpec]:
         """`dst = src`, of any rank: `Move(M, N)`; then the memories of src and dst, then the level.
 
         With a signature, `mn->nm`, the indices of dst stand in another order: the matrix is transposed. Sizes are those of dst.
+
+        Source: Fireiron, section 3.1.
+
+        >>> from fireiron import *
+        >>> print(Move(64, 32)(GL, SH)(Block).tile(4, 1).to(Thread).result)
+        Move(4,1)(GL,SH)(Thread)
+        >>> turned = Move(64, 32, signature="mn->nm")(GL, GL)(Kernel)
+        >>> print(*turned.src.shape, "->", *turned.dst.shape)
+        32 64 -> 64 32
         """
         return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, signature=signature)
 

@@ -22,10 +22,19 @@ class Operand:
 
 
 A = Operand("A")
+"""The first factor of a product, M x K; `MatMul.a`."""
+
 B = Operand("B")
+"""The second factor of a product, K x N; `MatMul.b`."""
+
 C = Operand("C")
+"""The result of a product, M x N; `MatMul.c`."""
+
 SRC = Operand("src")
+"""What a copy reads; `Move.src`."""
+
 DST = Operand("dst")
+"""What a copy, an initialisation, or work on elements writes; `Move.dst`."""
 
 
 def operand_name(value: object) -> str:

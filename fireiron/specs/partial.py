@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron.errors import DecompositionError
+from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition, Step, only_stored, shown
 from fireiron.specs.meaning import neutral
@@ -33,6 +33,8 @@ def in_parts(made: FusedDefinition, name: str) -> FusedDefinition:
 
     Raises: DecompositionError for a step that is no reduction, or whose result is no temporary, or is written as a whole elsewhere.
     """
+    if not isinstance(made, FusedDefinition) or not isinstance(name, str):
+        raise ArgumentError("in_parts: a definition, and the name of a step", got=(made, name), legal='in_parts(spec.definition, "total")')
     step = _reducing(made, name)
     left = _left(made, step)
     return _Rewriting(made, step, left).definition()

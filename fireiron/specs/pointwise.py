@@ -1,18 +1,30 @@
-"""Work on each element of its own: by one operation, or by any formula without a reduction (Graphene, Table 1)."""
+"""Work on each element of its own: by one operation, or by any formula without a reduction (Graphene, Table 1).
+
+>>> import numpy
+>>> from fireiron import *
+>>> spec = Pointwise("y[m,n] = relu(x[m,n] + bias[n])", 2, 2)(GL, GL, GL)(Kernel)
+>>> print(spec.reference(numpy.array([[1, -2], [3, 4]]), numpy.array([1, -5])))
+[[2. 0.]
+ [4. 0.]]
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from fireiron.spec import Kind, Parameter, SpecShape, Starter, short_form
+from fireiron.found import ForPointwise
+from fireiron.spec import Kind, OfMatrices, Parameter, SpecShape, Starter, short_form
 from fireiron.specs.formula import FUNCTIONS
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
 from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
+if TYPE_CHECKING:
+    from fireiron.found import BinaryPointwiseSpec, UnaryPointwiseSpec
 
-class UnaryPointwiseStarter(Starter):
+
+class UnaryPointwiseStarter(ForPointwise, Starter):
     """The name `UnaryPointwise`."""
 
     @short_form
@@ -24,12 +36,19 @@ class UnaryPointwiseStarter(Starter):
         dst_dtype: DType | None = None,
         src: StorageOrder = ColMajor,
         dst: StorageOrder = ColMajor,
-    ) -> SpecShape:
-        """`dst = operation(src)`, of any rank, by `-` or a function such as `relu`; then the memories of src and dst, then the level."""
+        **named: Unpack[OfMatrices],
+    ) -> SpecShape[UnaryPointwiseSpec]:
+        """`dst = operation(src)`, of any rank, by `-` or a function such as `relu`; then the memories of src and dst, then the level.
+
+        >>> from fireiron import *
+        >>> problem = UnaryPointwise("relu", 64, 32)(GL, GL)(Kernel)
+        >>> "fmaxf(" in problem.tile(8, 8).to(Block).tile(1, 1).to(Thread).done().cuda()
+        True
+        """
         return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, operation=operation)
 
 
-class BinaryPointwiseStarter(Starter):
+class BinaryPointwiseStarter(ForPointwise, Starter):
     """The name `BinaryPointwise`."""
 
     @short_form
@@ -42,8 +61,15 @@ class BinaryPointwiseStarter(Starter):
         lhs: StorageOrder = ColMajor,
         rhs: StorageOrder = ColMajor,
         dst: StorageOrder = ColMajor,
-    ) -> SpecShape:
-        """`dst = lhs operation rhs`, of any rank, by a sign; then the memories of lhs, rhs and dst, then the level."""
+        **named: Unpack[OfMatrices],
+    ) -> SpecShape[BinaryPointwiseSpec]:
+        """`dst = lhs operation rhs`, of any rank, by a sign; then the memories of lhs, rhs and dst, then the level.
+
+        >>> from fireiron import *
+        >>> problem = BinaryPointwise("+", 64, 32)(GL, GL, GL)(Kernel)
+        >>> print(problem.tile(8, 8).to(Block).tile(1, 1).to(Thread).done().result)
+        BinaryPointwise<+>(1,1)(GL,GL,GL)(Thread)
+        """
         return self.shape(sizes, dtype, {"dst": dst_dtype}, {"lhs": lhs, "rhs": rhs, "dst": dst}, operation=operation)
 
 
@@ -56,7 +82,7 @@ UnaryPointwise: Final = UnaryPointwiseStarter(
 BinaryPointwise: Final = BinaryPointwiseStarter(
     Kind("BinaryPointwise", "dst[...] = lhs[...] {operation} rhs[...]", (Parameter("operation", text=True, legal=BINARY),))
 )
-Pointwise: Final = Starter(Kind("Pointwise", "{formula}", (Parameter("formula", text=True),)))
+Pointwise: Final = Kind("Pointwise", "{formula}", (Parameter("formula", text=True),)).starter
 """Any formula: `Pointwise("y[m,n] = relu(x[m,n] + bias[n])", M, N)(RF, GL, RF)(Thread)`."""
 
 __all__ = ["BinaryPointwise", "Pointwise", "UnaryPointwise"]

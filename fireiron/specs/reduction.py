@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from fireiron.errors import ArgumentError
-from fireiron.spec import Kind, Parameter, SpecShape, Starter, short_form
+from fireiron.found import ForReduction
+from fireiron.spec import Kind, OfMatrices, Parameter, SpecShape, Starter, short_form
 from fireiron.specs.formula import NAMES, REDUCTIONS
-from fireiron.values.expr import FALSE, Expr
+from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, as_integer, float32
 from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
+if TYPE_CHECKING:
+    from fireiron.found import ReductionSpec
 
-class ReductionStarter(Starter):
+
+class ReductionStarter(ForReduction, Starter):
     """The name `Reduction`."""
 
     @short_form
@@ -24,11 +28,12 @@ class ReductionStarter(Starter):
         axes: int | tuple[int, ...] | None = None,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
-        accumulate: Expr | bool = FALSE,
+        accumulate: Expr | bool = False,
         signature: str = "",
         src: StorageOrder = ColMajor,
         dst: StorageOrder = ColMajor,
-    ) -> SpecShape:
+        **named: Unpack[OfMatrices],
+    ) -> SpecShape[ReductionSpec]:
         """`dst (M x N) = sum over p of src (M x N x P)`, of any rank; then the memories of src and dst, then the level.
 
         Sizes are those of src; its last dimension is reduced, or those at `axes`, by `sum`, `max`, `min` or `prod`. With a signature,
@@ -48,7 +53,8 @@ def _along(sizes: tuple[Any, ...], axes: Any, signature: str) -> tuple[tuple[Any
     """The sizes in the order of a signature that reduces dimensions of src by their positions, and that signature."""
     given = axes if isinstance(axes, tuple) else (axes,)
     places = {axis + len(sizes) if axis < 0 else axis for one in given if (axis := as_integer(one)) is not None}
-    if signature or len(places) != len(given) or not 0 < len(places) < len(sizes) <= len(NAMES) or not places <= set(range(len(sizes))):
+    said = not isinstance(signature, str) or signature != ""
+    if said or len(places) != len(given) or not 0 < len(places) < len(sizes) <= len(NAMES) or not places <= set(range(len(sizes))):
         raise ArgumentError("Reduction: axes are positions of dimensions of src, not all of them", got=axes, legal=f"0 to {len(sizes) - 1}")
     kept = [axis for axis in range(len(sizes)) if axis not in places]
     order = [*kept, *sorted(places)]

@@ -9,18 +9,19 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from fireiron.errors import ArgumentError, call_site
+from fireiron.errors import ArgumentError, call_site, closest, shown
 from fireiron.found import FoundSteps
+from fireiron.values.tensor import MatrixLayout
 
 if TYPE_CHECKING:
+    from fireiron.decomp.tile import Strided
     from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
     from fireiron.language.tree import Decomposition, Executable
+    from fireiron.language.tunable import Integer, TileSize
+    from fireiron.specs.operand import Operand
     from fireiron.values.machine import DType, Level, Memory
-    from fireiron.values.tensor import MatrixLayout
-
-    Size = int | Any
 
 
 P = ParamSpec("P")
@@ -33,11 +34,56 @@ def unfitting(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        shown = [str(one.replace(annotation=inspect.Parameter.empty)) for name, one in signature.parameters.items() if name != "self"]
+        known = {name: one for name, one in signature.parameters.items() if name != "self"}
+        texts = [str(one.replace(annotation=inspect.Parameter.empty)) for one in known.values()]
         owner, _, name = function.__qualname__.rpartition(".")
         what = owner.removesuffix("Starter") if name == "__call__" else name
-        return ArgumentError(f"{what}: {error}", legal=f"{what}({', '.join(shown)})", at=call_site())
+        given = args[len(signature.parameters) - len(known) :]
+        hint = _of_another_name(known, kwargs) or _completed(what, known, given, kwargs)
+        return ArgumentError(f"{what}: {error}", legal=f"{what}({', '.join(texts)})", at=call_site(), hint=hint)
     return None
+
+
+_EXAMPLES: Final = {
+    "operand": "A", "memory": "SH", "level": "Block", "elements": "4", "stages": "3", "spec": "MatMul(M, N, K)(GL, GL, GL)(Kernel)",
+}  # fmt: skip
+"""What may stand for a parameter of a verb that a call leaves out; for others their names do."""
+
+_ORDERS: Final = ("layout", "layouts", "order", "orders", "storage")
+"""What people call the storage of all operands, which is said of each one."""
+
+
+def _of_another_name(known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> str | None:
+    """What may be meant by the first keyword that is no parameter."""
+    other = next((name for name in given if name not in known), None)
+    if other is None:
+        return None
+    stored = [name for name, one in known.items() if isinstance(one.default, MatrixLayout)]
+    if other in _ORDERS and stored:
+        return f"the order of each operand: {', '.join(f'{name}=RowMajor' for name in stored)}"
+    near = [name for name in known if name.startswith(other)]
+    meant = near[0] if near else closest(other, known)
+    return f"did you mean {meant}?" if meant else None
+
+
+def _completed(what: str, known: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """The call with an example of each argument that it lacks; None for one with too many."""
+    plain = [name for name, one in known.items() if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    missing = [name for name in plain[len(args) :] if known[name].default is inspect.Parameter.empty and name not in kwargs]
+    if not missing:
+        return None
+    said = [*(_short(one) for one in args), *(_EXAMPLES.get(name, name) for name in missing)]
+    return f"{what}({', '.join([*said, *(f'{name}={_short(one)}' for name, one in kwargs.items())])})"
+
+
+def _short(value: object) -> str:
+    """The `repr` of a value, where it is a word or two."""
+    text = shown(value)
+    return text if len(text) <= LONGEST_SHOWN and "\n" not in text else "..."
+
+
+LONGEST_SHOWN: Final = 40
+"""Letters of an argument that are repeated to who gave it."""
 
 
 def fitting(method: Callable[P, T]) -> Callable[P, T]:
@@ -64,9 +110,15 @@ def require_no_refinement(chain: object, name: str) -> None:
 
 
 class Refusing:
-    """Refuses refinements that what a chain starts from, or its last step, has not."""
+    """Refuses refinements that what a chain starts from, or its last step, has not, and lists no verbs of other kinds of specs."""
 
-    __slots__ = ()
+    __slots__: tuple[()] = ()
+
+    def __dir__(self) -> list[str]:
+        """The names, but for verbs that are for other kinds of specs."""
+        from fireiron.language.offered import listed
+
+        return listed(self)
 
     if not TYPE_CHECKING:  # a type checker knows which step has which refinement
 
@@ -87,13 +139,20 @@ class Verbs(FoundSteps, Refusing):
 
         Legal when the chain is not finished by `done`.
         rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
         from fireiron.language.strategy import appended
 
         return appended(self, step)
 
     @fitting
-    def tile(self, *sizes: Size, **by_dim: Size) -> TileStrategy:
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
         """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
@@ -114,7 +173,7 @@ class Verbs(FoundSteps, Refusing):
         return appended(self, Tile.of(sizes, by_dim), TileStrategy)
 
     @fitting
-    def split(self, *sizes: Size, **by_dim: Size) -> SplitStrategy:
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
         """Sequential loop over a reduction dimension; the rest is zero, not a special case.
 
         Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
@@ -131,7 +190,7 @@ class Verbs(FoundSteps, Refusing):
         return appended(self, Split.of(sizes, by_dim), SplitStrategy)
 
     @fitting
-    def split_k(self, parts: Size, level: Level, step: Size, combine: Strategy | None = None) -> SplitKStrategy:
+    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> SplitKStrategy:
         """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
 
         Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
@@ -146,6 +205,8 @@ class Verbs(FoundSteps, Refusing):
         >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
         >>> print(mm.split_k(2, Warp, 64).result)
         MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+        Source: Fireiron, section 5.3; decision 11.
         """
         from fireiron.decomp.split_k import SplitK
         from fireiron.language.strategy import SplitKStrategy, appended
@@ -153,7 +214,7 @@ class Verbs(FoundSteps, Refusing):
         return appended(self, SplitK.of(parts, level, step, combine), SplitKStrategy)
 
     @fitting
-    def repack(self, operand: object, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
         """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
         cannot read its own so.
 
@@ -167,8 +228,10 @@ class Verbs(FoundSteps, Refusing):
 
         >>> from fireiron import *
         >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
-        >>> print(mm.program().launches[0].program.spec, mm.result.A.tensor.layout)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
         Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
         """
         from fireiron.decomp.repack import Repack
         from fireiron.language.strategy import Strategy, appended
@@ -176,7 +239,7 @@ class Verbs(FoundSteps, Refusing):
         return appended(self, Repack.of(operand, move, order), Strategy)
 
     @fitting
-    def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
         Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
@@ -229,6 +292,17 @@ class Verbs(FoundSteps, Refusing):
 
         Legal on a definition with such a step.
         rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
+        >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "// twice" in line]
+        ['// twice: C[m,n] = c[m,n] * 2']
         """
         from fireiron.decomp.step import StepOf
         from fireiron.language.strategy import appended
@@ -244,16 +318,30 @@ class Verbs(FoundSteps, Refusing):
         Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
         is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
         rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+
+        Source: decision 44.
+
+        >>> from fireiron import *
+        >>> peak = Fused(
+        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"low": "top[m] = -inf"},
+        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     last={"out": "y[m] = top[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+        ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
-        from fireiron.decomp.skip import SkipSteps
+        from fireiron.decomp.skip import SkipSteps, says_nothing
         from fireiron.language.strategy import appended
 
-        if not steps and not where:
+        if says_nothing(steps, where):
             require_no_refinement(self, "skip")
         return appended(self, SkipSteps(steps, where, origin=call_site()))
 
     @fitting
-    def coalesced(self, elements: Size) -> Strategy:
+    def coalesced(self, elements: Integer) -> Strategy:
         """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
 
         Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
@@ -262,6 +350,8 @@ class Verbs(FoundSteps, Refusing):
         >>> from fireiron import *
         >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
         Move(4,1)(GL,SH)(Thread)
+
+        Source: CUDA C++ Programming Guide, "Device Memory Accesses".
         """
         from fireiron.decomp.coalesced import Coalesced
         from fireiron.language.strategy import appended
@@ -293,9 +383,25 @@ class Verbs(FoundSteps, Refusing):
 
         Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
             or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
         """
         from fireiron.decomp.done import Done
         from fireiron.language.strategy import appended
 
         return appended(self, Done.of(executable))
+
+
+if TYPE_CHECKING:
+    Offering = Refusing  # what is offered for which kind of spec, `found.pyi` says
+else:
+    Offering = Verbs

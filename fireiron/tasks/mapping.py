@@ -6,14 +6,41 @@ launches become. No mapping changes what a program computes.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from typing import Any, Final
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, call_site, closest
+from fireiron.display import Displayed
+from fireiron.errors import ArgumentError, FireironError, StoreError, call_site, closest, shown
+from fireiron.language.store.converter import Store
+from fireiron.language.store.documents import parsed, pretty
+from fireiron.language.strategy import Strategy
+from fireiron.language.tunable import Derived, Tunable, chosen
 from fireiron.values.machine import GL, RF, SH, Block, Kernel, Level, Memory, Thread, Warp, Warpgroup, as_integer
+from fireiron.values.typed import check_types
+
+Made = TypeVar("Made")
+
+
+def _with_known_fields(kind: type[Made]) -> type[Made]:
+    """The class, which refuses a call with other arguments than its fields by an `ArgumentError` that names them."""
+    made, fields = kind.__init__, inspect.signature(kind)
+
+    @functools.wraps(made)
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        try:
+            fields.bind(*arguments, **named)
+        except TypeError as error:
+            got = [*map(shown, arguments), *named]
+            raise ArgumentError(f"{kind.__name__}: {error}", got=got, legal=tuple(fields.parameters), at=call_site()) from None
+        made(self, *arguments, **named)
+
+    kind.__init__ = init  # type: ignore[method-assign]
+    return kind
 
 
 @attrs.frozen(repr=False)
@@ -21,7 +48,7 @@ class Processor:
     """A kind of processor that runs tasks, and the level of specs that it performs."""
 
     name: str
-    level: Level = attrs.field(eq=False)
+    level: Level
 
     def __repr__(self) -> str:
         return self.name
@@ -32,7 +59,7 @@ class Place:
     """Where a tensor is while a task runs: a memory of the machine, or none, where it must not be made there (`memory` None)."""
 
     name: str
-    memory: Memory | None = attrs.field(default=None, eq=False)
+    memory: Memory | None = None
 
     def __repr__(self) -> str:
         return self.name
@@ -61,6 +88,14 @@ class Machine:
     processors: tuple[Processor, ...]
     reaches: tuple[tuple[Processor, tuple[Place, ...]], ...]
 
+    def __attrs_post_init__(self) -> None:
+        check_types(self)
+        if not self.processors or [one.name for one, _ in self.reaches] != [one.name for one in self.processors]:
+            raise ArgumentError(
+                f"machine {self.name}: what each of its processors reaches, in their order", got=self.reaches, legal=self.processors,
+                at=call_site(),
+            )  # fmt: skip
+
     @property
     def places(self) -> tuple[Place, ...]:
         """All places, and NONE."""
@@ -86,51 +121,132 @@ HOPPER: Final = _usual("Hopper", WARPGROUP, WARP, THREAD)
 MACHINES: Final = (AMPERE, HOPPER)
 
 
-def _instances(value: Iterable[TaskMapping]) -> tuple[TaskMapping, ...]:
-    return tuple(value)
+MOST_STAGES: Final = 16
+"""The most stages of a ring."""
+
+MOST_BLOCKS: Final = 16
+"""The most blocks of a cluster."""
 
 
+def listed(value: Any) -> tuple[Any, ...]:
+    """A list of values as a tuple; a text, or one value alone, is none."""
+    try:
+        if not isinstance(value, str):
+            return tuple(value)
+    except TypeError:
+        pass
+    raise ArgumentError("a list of values", got=value, legal="[...]", at=call_site())
+
+
+def is_open(value: object) -> bool:
+    """Whether a value is one of tunables, which nobody has chosen yet."""
+    return isinstance(value, (Tunable, Derived))
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value is an integer from 0 on, or one of tunables."""
+    return is_open(value) or (as_integer(value) is not None and value >= 0)
+
+
+def _switch(value: Any, what: str) -> Any:
+    """A truth value, which a tunable of 0 and 1 may choose."""
+    if is_open(value) or isinstance(value, bool):
+        return value
+    if as_integer(value) not in (0, 1):
+        raise ArgumentError(f"{what} is true or false", got=value, legal="True False, or a tunable of 0 and 1", at=call_site())
+    return bool(value)
+
+
+@_with_known_fields
 @attrs.frozen
 class Stored:
     """How a copy in shared memory lies: rows `pad` elements longer, or `swizzle`d so that 16-byte pieces of eight rows lie in all banks.
 
-    `order` is `"row"` or `"col"`; empty for that of the source.
+    `order` is `"row"` or `"col"`; empty for that of the source. A ring that a producer fills has so many `stages` of it; 0 for those of the
+    pipeline. With `reuse` it takes bytes of buffers that are not needed any more.
     """
 
     swizzle: bool = False
     pad: int = 0
     order: str = ""
+    stages: int = 0
+    reuse: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if self.order not in ("", "row", "col") or as_integer(self.pad) is None or self.pad < 0:
+        if not isinstance(self.order, str) or self.order not in ("", "row", "col") or not _is_count(self.pad):
             raise ArgumentError("Stored: an order and a pad", got=(self.order, self.pad), legal="row or col, 0 and more", at=call_site())
+        if not _is_count(self.stages) or (not is_open(self.stages) and self.stages > MOST_STAGES):
+            raise ArgumentError("Stored: stages of a ring", got=self.stages, legal=f"0 to {MOST_STAGES}", at=call_site())
+        object.__setattr__(self, "swizzle", _switch(self.swizzle, "Stored: swizzle"))
+
+    def __str__(self) -> str:
+        words = [f"{name} {value}" for name, value in (("order", self.order), ("pad", self.pad), ("stages", self.stages)) if value]
+        words += ["swizzled"] if self.swizzle is True else [f"swizzle {self.swizzle}"] if self.swizzle else []
+        return ", ".join(words) or "plain"
 
 
-def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
+def pairs(value: Any) -> tuple[tuple[str, Any], ...]:
     """Tunables by name, sorted."""
-    return tuple(sorted(dict(value).items()))
+    try:
+        found = dict(value)
+    except (TypeError, ValueError):
+        found = {None: None}
+    if not all(isinstance(name, str) for name in found):
+        raise ArgumentError("values by name", got=value, legal='{"U": 128}', at=call_site())
+    return tuple(sorted(found.items()))
 
 
+@_with_known_fields
 @attrs.frozen
-class TaskMapping:
+class TaskMapping(Displayed):
     """An instance of a variant: on which processor, with which tensors where, and the instances that its launches become, in order.
 
     `layouts` say by the tensor's name how a copy that the instance has in shared memory lies. `pipeline` is the depth of the loops of the
-    instance; with `warpspecialize` a warp of its own loads ahead by so much.
+    instance, with `spread` loaded step by step in the loop inside; with `warpspecialize` so many `producers`, a warp or a warpgroup of
+    their own, load ahead by so much, and `in_flight` groups of products run on while the next turn begins (None: as many as is best).
+
+    An instance of a Leaf may have a `strategy`, a chain of verbs that performs its work from its processor on; what it computes is the
+    Leaf's.
+
+    Of the launches of a `prange` on BLOCK, `bands` tile rows are walked down before the next column (`walk` 1: the other way round; 2 with
+    bands 1: along Hilbert's curve), at most `persistent` blocks stay and take several in turns, and a `cluster` of neighbours loads once
+    what they have in common (Hopper).
     """
 
     instance: str
     variant: str
     proc: Processor
-    mems: tuple[Place, ...] = attrs.field(converter=tuple)
-    tunables: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_pairs)
-    calls: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    mems: tuple[Place, ...] = attrs.field(converter=listed)
+    tunables: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=pairs)
+    calls: tuple[str, ...] = attrs.field(default=(), converter=listed)
     entrypoint: bool = False
     warpspecialize: bool = False
     pipeline: int = 0
-    layouts: tuple[tuple[str, Stored], ...] = attrs.field(default=(), converter=_pairs)
+    layouts: tuple[tuple[str, Stored], ...] = attrs.field(default=(), converter=pairs)
+    producers: int = 32
+    spread: bool = False
+    in_flight: int | None = None
+    bands: int = 0
+    walk: int = 0
+    persistent: int = 0
+    cluster: tuple[int, ...] = attrs.field(default=(), converter=tuple)
+    strategy: Strategy | None = None
 
     def __attrs_post_init__(self) -> None:
+        if self.strategy is not None and not isinstance(self.strategy, Strategy):
+            raise ArgumentError(
+                f"{self.instance}: strategy", got=self.strategy, legal="MatMul.tile(...).to(Warp). ... .done()", at=call_site()
+            )
+        for word, names in (("instance", (self.instance,)), ("variant", (self.variant,)), ("calls", self.calls)):
+            if not all(isinstance(one, str) and one for one in names):
+                raise ArgumentError(
+                    f"{self.instance}: {word}", got=getattr(self, word), legal="names of instances, and the variant's", at=call_site()
+                )
+        for name, value in self.tunables:
+            if not is_open(value) and (isinstance(value, bool) or not isinstance(value, (int, str, Processor))):
+                raise ArgumentError(f"{self.instance}: the tunable {name}", got=value, legal="an int, a str, a processor", at=call_site())
+        if not isinstance(self.entrypoint, bool):
+            raise ArgumentError(f"{self.instance}: entrypoint", got=self.entrypoint, legal="True False", at=call_site())
         if not all(isinstance(one, Stored) for _, one in self.layouts):
             raise ArgumentError(f"{self.instance}: layouts are Stored(...)", got=dict(self.layouts), at=call_site())
         if not isinstance(self.proc, Processor):
@@ -139,38 +255,90 @@ class TaskMapping:
             )
         if not all(isinstance(one, Place) for one in self.mems):
             raise ArgumentError(f"{self.instance}: mems are places", got=self.mems, legal="NONE GLOBAL SHARED REGISTER", at=call_site())
-        if as_integer(self.pipeline) is None or self.pipeline < 0:
+        if not _is_count(self.pipeline):
             raise ArgumentError(f"{self.instance}: pipeline is a depth", got=self.pipeline, legal="0 1 2 ...", at=call_site())
+        object.__setattr__(self, "warpspecialize", _switch(self.warpspecialize, f"{self.instance}: warpspecialize"))
+
+        numbers = (self.pipeline, self.warpspecialize, self.producers, self.in_flight, self.bands, self.walk, self.persistent)
+        if not any(map(is_open, (*numbers, *self.cluster, self.spread))):
+            self._check_loop()
+            self._check_grid()
+
+    def check(self) -> None:
+        """Refuse an instance that cannot run: one whose tunables have no values, or that has a warp to load, and nothing ahead of which."""
+        said = {field.name: getattr(self, field.name) for field in attrs.fields(TaskMapping)} | dict(self.tunables)
+        said |= {f"{field.name} of {name}": getattr(one, field.name) for name, one in self.layouts for field in attrs.fields(Stored)}
+        for name, value in said.items():
+            if is_open(value):
+                chosen(value, f"instance {self.instance}: {name}")
         if self.warpspecialize and not self.pipeline:
+            raise ArgumentError(f"{self.instance}: warpspecialize without a pipeline, whose stages a warp would fill", legal="pipeline=3")
+        self._check_loop()
+        self._check_grid()
+
+    def _check_loop(self) -> None:
+        """Refuse what the loop of the instance cannot be."""
+        if self.producers not in (32, 128):
             raise ArgumentError(
-                f"{self.instance}: warpspecialize without a pipeline, whose stages a warp would fill", legal="pipeline=3", at=call_site()
+                f"{self.instance}: producers are a warp or a warpgroup", got=self.producers, legal=(32, 128), at=call_site()
+            )
+        if self.spread and self.pipeline < 2:
+            raise ArgumentError(
+                f"{self.instance}: spread without a pipeline of copies that run ahead", got=f"pipeline={self.pipeline}",
+                legal="pipeline=2 and more", at=call_site(),
+            )  # fmt: skip
+        if self.in_flight is not None and not (self.warpspecialize and 0 <= self.in_flight < self.pipeline):
+            raise ArgumentError(
+                f"{self.instance}: in_flight={self.in_flight}, of {self.pipeline} stages",
+                hint="warpspecialize=True, and fewer than stages", at=call_site(),
+            )  # fmt: skip
+
+    def _check_grid(self) -> None:
+        """Refuse what the blocks of a kernel cannot do."""
+        said = {"bands": self.bands, "persistent": self.persistent, "cluster": math.prod(self.cluster) > 1}
+        asked = [name for name, value in said.items() if value]
+        if asked and self.proc != HOST:
+            raise ArgumentError(f"{self.instance}: {asked[0]} is about blocks", got=self.proc, legal="on HOST", at=call_site())
+        numbers = (self.bands, self.persistent, *self.cluster)
+        if any(as_integer(one) is None or one < 0 for one in numbers) or not math.prod(self.cluster) <= MOST_BLOCKS:
+            raise ArgumentError(
+                f"{self.instance}: bands, persistent blocks and a cluster are numbers", got=numbers,
+                legal=f"0 and more, and at most {MOST_BLOCKS} blocks in a cluster", at=call_site(),
+            )  # fmt: skip
+        if self.walk not in (0, 1, 2) or (self.walk and not self.bands) or (self.walk == 2 and self.bands != 1):
+            raise ArgumentError(
+                f"{self.instance}: walk={self.walk} with bands={self.bands}",
+                legal="walk 0 or 1 of bands, or bands=1, walk=2",
+                at=call_site(),
             )
 
-    def plain(self) -> dict[str, Any]:
-        """The instance in types of JSON."""
-        tunables = {name: {"processor": one.name} if isinstance(one, Processor) else one for name, one in self.tunables}
-        return {
-            **attrs.asdict(self, recurse=False),
-            "proc": self.proc.name,
-            "mems": [one.name for one in self.mems],
-            "tunables": tunables,
-            "calls": list(self.calls),
-            "layouts": {name: attrs.asdict(one) for name, one in self.layouts},
-        }
 
-
+@_with_known_fields
 @attrs.frozen
-class Mapping:
+class Mapping(Displayed):
     """Instances, one of them the entry point, for a machine. Equal by value, so that mappings may be kept in sets and compared.
 
+    `within` is the most bytes of shared memory that a block may take, 0 for all that the target has: arrays that are never in use together
+    share bytes, as few of them as that needs.
+
     Raises: ArgumentError where names are not unique or unknown, where there is not one entry point, where a processor does not reach a
-    memory, or where a call goes outwards.
+    memory, where a call goes outwards, or where an instance launches itself.
     """
 
-    instances: tuple[TaskMapping, ...] = attrs.field(converter=_instances)
+    instances: tuple[TaskMapping, ...] = attrs.field(converter=listed)
     machine: Machine = HOPPER
+    within: int = 0
 
     def __attrs_post_init__(self) -> None:
+        for one in self.instances:
+            if not isinstance(one, TaskMapping):
+                raise ArgumentError("Mapping: no instance", got=one, legal="TaskMapping(...)", at=call_site())
+        if not isinstance(self.machine, Machine):
+            raise ArgumentError("Mapping: no machine", got=self.machine, legal=[one.name for one in MACHINES], at=call_site())
+        if as_integer(self.within) is None or self.within < 0:
+            raise ArgumentError(
+                "Mapping: within is a number of bytes", got=self.within, legal="0 for all that the target has", at=call_site()
+            )
         names = [one.instance for one in self.instances]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -181,15 +349,26 @@ class Mapping:
                 "Mapping: one instance is the entry point", got=roots or "none", legal="entrypoint=True once", at=call_site()
             )
         for one in self.instances:
+            if one.proc not in self.machine.processors:
+                raise ArgumentError(f"{one.instance}: {self.machine.name} has no {one.proc}", legal=self.machine.processors, at=call_site())
+        for one in self.instances:
             self._check(one, names)
+        self._require_tree(self.root, (), set())
+
+    def _require_tree(self, one: TaskMapping, around: tuple[str, ...], seen: set[str]) -> None:
+        """Refuse instances that launch themselves, by others or not: the tree of a mapping ends."""
+        if one.instance in around:
+            circle = (*around[around.index(one.instance) :], one.instance)
+            raise ArgumentError(f"Mapping: {one.instance} launches itself", got=" -> ".join(circle), legal="calls inwards", at=call_site())
+        for name in () if one.instance in seen else dict.fromkeys(one.calls):
+            self._require_tree(self[name], (*around, one.instance), seen)
+        seen.add(one.instance)
 
     def _check(self, one: TaskMapping, names: list[str]) -> None:
-        if one.proc not in self.machine.processors:
-            raise ArgumentError(f"{one.instance}: {self.machine.name} has no {one.proc}", legal=self.machine.processors, at=call_site())
         for position, place in enumerate(one.mems):
             if place != NONE and place not in self.machine.reached(one.proc):
                 raise ArgumentError(
-                    f"{one.instance}: {one.proc} does not reach {place}, where tensor {position} is to be",
+                    f"{one.instance} of {one.variant}: {one.proc} does not reach {place}, where tensor {position} is to be",
                     legal=(NONE, *self.machine.reached(one.proc)), at=call_site(),
                 )  # fmt: skip
         for name in one.calls:
@@ -235,51 +414,185 @@ class Mapping:
 
     def diff(self, other: Mapping) -> tuple[str, ...]:
         """What differs in another mapping, a line for each field of an instance; the lines name what this one has first."""
+        if not isinstance(other, Mapping):
+            raise ArgumentError("Mapping.diff: no mapping", got=other, legal="a Mapping", at=call_site())
         before, after = ({one.instance: one for one in each.instances} for each in (self, other))
-        lines = [f"{name}: only in the first" for name in before if name not in after]
+        lines = [f"machine: {self.machine.name} -> {other.machine.name}"] if self.machine != other.machine else []
+        lines += [f"within: {self.within} -> {other.within}"] if self.within != other.within else []
+        lines += [f"{name}: only in the first" for name in before if name not in after]
         for name, new in after.items():
             lines += [f"{name}: only in the second"] if name not in before else _differences(before[name], new)
         return tuple(lines)
 
     def to_json(self) -> str:
-        """The mapping as JSON, for a machine of this package."""
-        return json.dumps({"machine": self.machine.name, "instances": [one.plain() for one in self.instances]}, indent=1)
+        """The mapping as JSON. A machine of this package stands by its name, one of your own with all that it is."""
+        return pretty(plain_mapping(self, Store(()))) + "\n"
 
     @staticmethod
     def from_json(text: str, machines: Iterable[Machine] = MACHINES) -> Mapping:
-        """The mapping that `to_json` wrote; an `ArgumentError` where it names what none of the machines has."""
-        found = json.loads(text)
-        machine = _named(found["machine"], machines, "machine")
-        return Mapping(tuple(_read(one, machine) for one in found["instances"]), machine)
+        """The mapping that `to_json` wrote; a `StoreError` says what of it is none.
+
+        A machine that stands by its name is one of the `machines`.
+        """
+        if not isinstance(text, str):
+            raise ArgumentError("Mapping.from_json: no text", got=text, legal="what to_json wrote", at=call_site())
+        store = Store(())
+        try:
+            found = parsed(text)
+            return store.told(lambda: read_mapping(found, store, machines), "mapping")
+        except FireironError as error:
+            raise error.located(at=call_site()) from None
 
 
 def _differences(old: TaskMapping, new: TaskMapping) -> list[str]:
-    fields = [name for name in attrs.fields_dict(TaskMapping) if name != "tunables" and getattr(old, name) != getattr(new, name)]
-    lines = [f"{new.instance}.{name}: {getattr(old, name)} -> {getattr(new, name)}" for name in fields]
+    """The fields that differ, a line each; of another variant its tunables stand beside it, as they are others."""
+    fields = [field.name for field in attrs.fields(TaskMapping) if field.name not in ("variant", "tunables")]
+    lines = [f"{new.instance}.{name}: {_shown(one)} -> {_shown(other)}" for name, one, other in _unlike(old, new, fields)]
+    if old.variant != new.variant:
+        return [f"{new.instance}: {old.variant} {_shown(old.tunables)} -> {new.variant} {_shown(new.tunables)}", *lines]
     before, after = dict(old.tunables), dict(new.tunables)
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):
-            lines.append(f"{new.instance}.{name}: {before.get(name)} -> {after.get(name)}")
+            lines.append(f"{new.instance}.{name}: {before.get(name, 'none')} -> {after.get(name, 'none')}")
     return lines
 
 
-def _named(name: str, values: Iterable[Any], what: str) -> Any:
+def _unlike(old: TaskMapping, new: TaskMapping, fields: Iterable[str]) -> list[tuple[str, Any, Any]]:
+    return [(name, getattr(old, name), getattr(new, name)) for name in fields if getattr(old, name) != getattr(new, name)]
+
+
+def _shown(value: Any) -> str:
+    """A field of an instance in a line of differences."""
+    if not isinstance(value, tuple):
+        return str(value)
+    parts = [f"{one[0]}{' ' if isinstance(one[1], Stored) else '='}{one[1]}" if isinstance(one, tuple) else str(one) for one in value]
+    return " ".join(parts) or "none"
+
+
+# ---------------------------------------------------------------------------------------------- JSON
+
+
+def plain_mapping(mapping: Mapping, store: Store) -> dict[str, Any]:
+    """A mapping in types of JSON; fields at their default are left out."""
+    bound = {"within": mapping.within} if mapping.within else {}
+    instances = [_plain_instance(one, store) for one in mapping.instances]
+    return {"machine": _plain_machine(mapping.machine, store), **bound, "instances": instances}
+
+
+def _plain_machine(machine: Machine, store: Store) -> Any:
+    if machine in MACHINES:
+        return machine.name
+    return {
+        "name": machine.name,
+        "processors": {one.name: store.plain(one.level) for one in machine.processors},
+        "places": {one.name: store.plain(one.memory) for one in machine.places if one != NONE},
+        "reaches": {one.name: [place.name for place in places] for one, places in machine.reaches},
+    }
+
+
+def _plain_instance(one: TaskMapping, store: Store) -> dict[str, Any]:
+    fields = {field.name: getattr(one, field.name) for field in attrs.fields(TaskMapping) if getattr(one, field.name) != field.default}
+    plain: dict[str, Callable[[Any], Any]] = {
+        "proc": lambda proc: proc.name,
+        "mems": lambda mems: [place.name for place in mems],
+        "tunables": lambda pairs: {name: _plain_value(value, store) for name, value in pairs},
+        "layouts": lambda pairs: {name: _plain_layout(layout, store) for name, layout in pairs},
+    }
+    return {name: plain.get(name, store.plain)(value) for name, value in fields.items()}
+
+
+def _plain_value(value: Any, store: Store) -> Any:
+    return {"processor": value.name} if isinstance(value, Processor) else store.plain(value)
+
+
+def _plain_layout(layout: Stored, store: Store) -> dict[str, Any]:
+    fields = {field.name: getattr(layout, field.name) for field in attrs.fields(Stored)}
+    return {name: store.plain(value) for name, value in fields.items() if value not in (False, 0, "")}
+
+
+def read_mapping(found: Any, store: Store, machines: Iterable[Machine] = MACHINES) -> Mapping:
+    """The mapping that `plain_mapping` made; a `StoreError` says what of it is none."""
+    fields = _object(found, "a mapping", ("machine", "instances"), ("within",))
+    if isinstance(fields["machine"], str):
+        machine = _named(fields["machine"], machines, "machine")
+    else:
+        machine = _read_machine(fields["machine"], store)
+    if not isinstance(fields["instances"], list):
+        raise StoreError("a mapping: its instances are a list", got=fields["instances"])
+    return Mapping(tuple(_read(one, machine, store) for one in fields["instances"]), machine, fields.get("within", 0))
+
+
+def _read_machine(found: Any, store: Store) -> Machine:
+    fields = _object(found, "a machine", ("name", "processors", "places", "reaches"))
+    levels = _object(fields["processors"], "processors")
+    processors = {name: Processor(name, store.value(one, Level)) for name, one in levels.items()}
+    memories = _object(fields["places"], "places")
+    places = {name: Place(name, store.value(one, Memory)) for name, one in memories.items()}
+    places["NONE"] = NONE
+    reaches = tuple(
+        (_named(name, processors.values(), "processor"), tuple(_named(one, places.values(), "place") for one in _texts(those, "places")))
+        for name, those in _object(fields["reaches"], "reaches").items()
+    )
+    return Machine(fields["name"], tuple(processors.values()), reaches)
+
+
+def _object(found: Any, what: str, required: Iterable[str] = (), more: Iterable[str] = ()) -> dict[str, Any]:
+    """An object; with exactly the fields that are required, and some of those `more`, where any are named."""
+    if not isinstance(found, dict):
+        raise StoreError(f"{what}: an object is needed", got=found)
+    missing = [name for name in required if name not in found]
+    unknown = [name for name in found if required and name not in (*required, *more)]
+    if missing or unknown:
+        odd = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is unknown"
+        raise StoreError(f"{what}: the field {odd}", legal=(*required, *more))
+    return found
+
+
+def _texts(found: Any, what: str) -> list[str]:
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise StoreError(f"{what}: a list of names is needed", got=found)
+    return found
+
+
+def _named(name: Any, values: Iterable[Any], what: str) -> Any:
     known = {one.name: one for one in values}
-    if name not in known:
-        raise ArgumentError(f"no {what} {name}", legal=tuple(known), at=call_site())
+    if not isinstance(name, str) or name not in known:
+        raise StoreError(f"no {what} {name}", legal=tuple(known))
     return known[name]
 
 
-def _read(found: dict[str, Any], machine: Machine) -> TaskMapping:
-    def value(one: Any) -> Any:
-        return _named(one["processor"], machine.processors, "processor") if isinstance(one, dict) else one
+def _read(found: Any, machine: Machine, store: Store) -> TaskMapping:
+    names = [field.name for field in attrs.fields(TaskMapping)]
+    fields = dict(_object(found, "an instance", names[:4], names[4:]))
+    for name in ("instance", "variant"):
+        if not isinstance(fields[name], str):
+            raise StoreError(f"an instance: its {name} is a text", got=fields[name])
+    fields["proc"] = _named(fields["proc"], machine.processors, "processor")
+    fields["mems"] = tuple(_named(one, machine.places, "place") for one in _texts(fields["mems"], "mems"))
+    fields["calls"] = _texts(fields.get("calls", []), "calls")
+    tunables = _object(fields.get("tunables", {}), "tunables")
+    fields["tunables"] = {name: _read_value(one, machine, store) for name, one in tunables.items()}
+    layouts = _object(fields.get("layouts", {}), "layouts")
+    fields["layouts"] = {name: Stored(**_read_layout(one, store)) for name, one in layouts.items()}
+    others = {name: value for name, value in fields.items() if name in names[7:] and name not in ("layouts", "strategy")}
+    fields |= {name: store.value(value, Any) for name, value in others.items()}
+    if fields.get("strategy") is not None:
+        fields["strategy"] = store.value(fields["strategy"], Strategy)
+    if not isinstance(fields.get("entrypoint", False), bool):
+        raise StoreError("an instance: entrypoint is true or false", got=fields["entrypoint"])
+    return TaskMapping(**fields)
 
-    return TaskMapping(
-        **{
-            **found,
-            "proc": _named(found["proc"], machine.processors, "processor"),
-            "mems": tuple(_named(one, machine.places, "place") for one in found["mems"]),
-            "tunables": {name: value(one) for name, one in found["tunables"].items()},
-            "layouts": {name: Stored(**one) for name, one in found["layouts"].items()},
-        }
-    )
+
+def _read_value(one: Any, machine: Machine, store: Store) -> Any:
+    if isinstance(one, dict) and "processor" in one:
+        return _named(one["processor"], machine.processors, "processor")
+    return store.value(one, Any)
+
+
+def _read_layout(one: Any, store: Store) -> dict[str, Any]:
+    names = [field.name for field in attrs.fields(Stored)]
+    fields = _object(one, "a layout")
+    unknown = [name for name in fields if name not in names]
+    if unknown:
+        raise StoreError(f"a layout: the field {unknown[0]!r} is unknown", legal=names)
+    return {name: store.value(value, Any) for name, value in fields.items()}

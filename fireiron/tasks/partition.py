@@ -7,27 +7,40 @@ open: a subclass of `Partition`, a frozen attrs class, is an operator of its own
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.tasks.mapping import THREAD, WARP, Processor
-from fireiron.values.expr import Expr, as_expr, ceildiv, constant
+from fireiron.tasks.mapping import THREAD, WARP, Processor, listed
+from fireiron.values.expr import ONE, TRUE, Expr, as_expr, ceildiv, constant, less
 from fireiron.values.tensor import View
 
 
 @attrs.frozen
 class Partition:
-    """Pieces of a tensor. `raises` says that only a group of threads together has all pieces, of which each is a thread's part."""
+    """Pieces of a tensor. `raises` says that only a group of threads together has all pieces, of which each is a thread's part.
+
+    What a partition says of itself is looked up for each shape that it is used for, element by element; one that is `proven` is taken at
+    its word, for sizes too that are known only at run time.
+    """
 
     raises: ClassVar[bool] = False
+    proven: ClassVar[bool] = False
 
     @property
     def disjoint(self) -> bool:
         """Whether two pieces have no element in common, as soon as one of their indices differs."""
         return False
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """The dimensions of the tensor that its pieces do not have, as they have one coordinate along them."""
+        return ()
+
+    def present(self, place: tuple[Expr, ...]) -> Expr:
+        """The condition under which a piece has any elements: without one its coordinates lie behind the end."""
+        return TRUE
 
     def check(self, shape: tuple[Any, ...]) -> None:
         """Refuse shapes that it does not divide."""
@@ -41,8 +54,12 @@ class Partition:
         raise NotImplementedError
 
     def coordinates(self, shape: tuple[int, ...], place: tuple[int, ...]) -> tuple[list[int], ...]:
-        """The coordinates of a piece along each dimension."""
+        """The coordinates of a piece along each dimension of the tensor."""
         raise NotImplementedError
+
+    def axes(self, rank: int) -> tuple[int, ...]:
+        """The dimensions of a tensor that a piece has, in its order; the others have one coordinate."""
+        return tuple(dim for dim in range(rank) if dim not in self.dropped)
 
     def view(self, whole: View, place: tuple[Expr, ...], units: frozenset[Expr]) -> View:
         """The piece as a view; indices in which `units` are differ from unit to unit."""
@@ -50,10 +67,50 @@ class Partition:
 
 
 @attrs.frozen
+class Axes(Partition):
+    """The one piece that has all elements, by some of the dimensions in any order; the others have one coordinate."""
+
+    proven: ClassVar[bool] = True
+    dims: tuple[int, ...] = attrs.field(converter=listed)
+
+    @property
+    def disjoint(self) -> bool:
+        return True
+
+    def check(self, shape: tuple[Any, ...]) -> None:
+        single = [dim for dim, size in enumerate(shape) if constant(as_expr(size)) == 1]
+        left = [dim for dim in range(len(shape)) if dim not in self.dims and dim not in single]
+        if left or len(set(self.dims)) != len(self.dims) or not set(self.dims) <= set(range(len(shape))):
+            raise ArgumentError(
+                f"{self}: of a tensor of {' x '.join(map(str, shape))} elements",
+                legal=f"each dimension at most once, and all but {single or 'none'}, of one coordinate", at=call_site(),
+            )  # fmt: skip
+
+    def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+        return ()
+
+    def shape(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(shape[dim] for dim in self.dims)
+
+    def coordinates(self, shape: tuple[int, ...], place: tuple[int, ...]) -> tuple[list[int], ...]:
+        return tuple(list(range(int(size))) for size in shape)
+
+    def axes(self, rank: int) -> tuple[int, ...]:
+        return self.dims
+
+    def view(self, whole: View, place: tuple[Expr, ...], units: frozenset[Expr]) -> View:
+        return whole.only(self.dims)
+
+    def __str__(self) -> str:
+        return f"axes({', '.join(map(str, self.dims))})"
+
+
+@attrs.frozen
 class Blocks(Partition):
     """Blocks of `sizes` neighbours; those at the end may overhang, and elements outside count as zeros."""
 
-    sizes: tuple[int, ...] = attrs.field(converter=tuple)
+    proven: ClassVar[bool] = True
+    sizes: tuple[int, ...] = attrs.field(converter=listed)
 
     @property
     def disjoint(self) -> bool:
@@ -61,7 +118,9 @@ class Blocks(Partition):
 
     def check(self, shape: tuple[Any, ...]) -> None:
         if len(self.sizes) != len(shape):
-            raise ArgumentError(f"{self}: the tensor has {len(shape)} dimensions", legal="a size for each", at=call_site())
+            raise ArgumentError(
+                f"{self}: the tensor has {len(shape)} dimensions, {' x '.join(map(str, shape))}", legal="a size for each", at=call_site()
+            )
         if any((number := constant(as_expr(size))) is not None and number < 1 for size in self.sizes):
             raise ArgumentError(f"{self}: blocks of no elements", legal="1 and more", at=call_site())
 
@@ -80,6 +139,11 @@ class Blocks(Partition):
         for dim, (index, size) in enumerate(zip(place, self.sizes, strict=True)):
             if as_expr(size) == whole.shape[dim]:
                 continue  # all of the dimension
+            if constant(as_expr(size)) is None:
+                raise DecompositionError(
+                    f"{self}: blocks of {size} of the {whole.shape[dim]} elements along dimension {dim}, known only at run time",
+                    legal="a known size, or all of the dimension", at=call_site(),
+                )  # fmt: skip
             tiled = whole.tile(*(int(size) if other == dim else None for other in range(len(self.sizes))))
             numbers = tuple(index if other == dim else as_expr(0) for other in range(len(self.sizes)))
             whole = tiled.at(numbers, unit=bool(units & index.variables()))
@@ -87,6 +151,93 @@ class Blocks(Partition):
 
     def __str__(self) -> str:
         return f"partition_by_blocks({', '.join(map(str, self.sizes))})"
+
+
+@attrs.frozen
+class First(Partition):
+    """Blocks of `sizes` neighbours, each for the first of so many `takers`, whose number is the last index; the others have no elements.
+
+    So launches that all could make a result make it once.
+    """
+
+    proven: ClassVar[bool] = True
+    sizes: tuple[int, ...] = attrs.field(converter=listed)
+    takers: Any
+
+    @property
+    def disjoint(self) -> bool:
+        return True
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks of the first of them."""
+        return Blocks(self.sizes)
+
+    def present(self, place: tuple[Expr, ...]) -> Expr:
+        return less(place[-1], ONE)
+
+    def check(self, shape: tuple[Any, ...]) -> None:
+        self.blocks.check(shape)
+
+    def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*self.blocks.counts(shape), self.takers)
+
+    def shape(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self.sizes
+
+    def coordinates(self, shape: tuple[int, ...], place: tuple[int, ...]) -> tuple[list[int], ...]:
+        found = self.blocks.coordinates(shape, place[:-1])
+        return found if not place[-1] else tuple([OUTSIDE] * len(one) for one in found)
+
+    def view(self, whole: View, place: tuple[Expr, ...], units: frozenset[Expr]) -> View:
+        return self.blocks.view(whole, place[:-1], units)
+
+    def __str__(self) -> str:
+        return f"partition_by_first({', '.join(map(str, self.sizes))}; {self.takers})"
+
+
+OUTSIDE: Final = 2**62
+"""A coordinate behind the end of every tensor."""
+
+
+@attrs.frozen
+class Slices(Partition):
+    """A piece for each coordinate along the dimension `dim`, which pieces do not have: of a stack of matrices each is a matrix."""
+
+    proven: ClassVar[bool] = True
+    dim: int
+
+    @property
+    def disjoint(self) -> bool:
+        return True
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        return (self.dim,)
+
+    def check(self, shape: tuple[Any, ...]) -> None:
+        if not 0 <= self.dim < len(shape) or len(shape) < 2:
+            raise ArgumentError(
+                f"{self}: the tensor has {len(shape)} dimensions", legal=f"0 to {len(shape) - 1}, of 2 and more", at=call_site()
+            )
+
+    def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (shape[self.dim],)
+
+    def shape(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*shape[: self.dim], *shape[self.dim + 1 :])
+
+    def coordinates(self, shape: tuple[int, ...], place: tuple[int, ...]) -> tuple[list[int], ...]:
+        return tuple(list(place) if dim == self.dim else list(range(int(size))) for dim, size in enumerate(shape))
+
+    def view(self, whole: View, place: tuple[Expr, ...], units: frozenset[Expr]) -> View:
+        (index,) = place
+        if len(whole.dims[self.dim].modes) != 1:
+            raise DecompositionError(f"{self}: the dimension is divided in several", got=whole, at=call_site())
+        return whole.at(self.dim, index, bool(units & index.variables()))
+
+    def __str__(self) -> str:
+        return f"partition_by_slices({self.dim})"
 
 
 @attrs.frozen
@@ -103,50 +254,68 @@ INSTRUCTIONS: Final = (Instruction("wgmma", 64, 8, 4), Instruction("mma.m16n8k16
 """Their accumulators: columns are multiples of these. Source: PTX ISA, the fragments of wgmma and of mma.m16n8k16 (Cypress, Figure 4)."""
 
 
+OPERANDS: Final = ("A", "B", "C", "rows", "parts")
+
+LANES_OF_ROW: Final = 4
+"""Threads that share a row of an accumulator."""
+
+
 @attrs.frozen
 class MmaPieces(Partition):
     """The parts of an instruction's operand that its warps, or the threads of a warp, work on.
 
     Of C a warp has 16 rows; a thread has rows g and g + 8 of them, and of each 8 columns 2t and 2t + 1, where its lane is 4g + t. Pieces
-    of A and B conform with those of C: its rows, or its columns, and all of k.
+    of A and B conform with those of C: its rows, or its columns, and all of k. So do `rows`, one number for each row of C, and `parts`,
+    four for each, of which thread t has its own.
     """
 
     raises: ClassVar[bool] = True
+    proven: ClassVar[bool] = True
     instruction: Instruction
     processor: Processor
     operand: str
 
     @property
     def disjoint(self) -> bool:
-        return self.operand == "C"
+        return self.operand in ("C", "parts")
 
     def check(self, shape: tuple[Any, ...]) -> None:
         rows = self.instruction.rows if self.processor == WARP else 16
-        wanted: Mapping[str, tuple[int, int]] = {"A": (rows, 1), "B": (1, self.instruction.columns)}
-        unit = wanted.get(self.operand, (rows, self.instruction.columns))
-        if len(shape) != 2 or any(constant(as_expr(size)) is None or int(size) % one for size, one in zip(shape, unit, strict=True)):
+        columns = {"A": (1,), "rows": (), "parts": (LANES_OF_ROW,)}.get(self.operand, (self.instruction.columns,))
+        unit = (1 if self.operand == "B" else rows, *columns)
+        if len(shape) != len(unit) or any(
+            constant(as_expr(size)) is None or int(size) % one for size, one in zip(shape, unit, strict=True)
+        ):
             raise DecompositionError(
                 f"{self}: {' x '.join(map(str, shape))} elements are no operand of the instruction",
                 legal=f"multiples of {' x '.join(map(str, unit))}", at=call_site(),
             )  # fmt: skip
         if self.operand != "B" and int(shape[0]) != rows:
             raise DecompositionError(f"{self}: {shape[0]} rows", legal=str(rows), at=call_site())
+        if self.operand == "parts" and int(shape[1]) != LANES_OF_ROW:
+            raise DecompositionError(f"{self}: {shape[1]} numbers for each row", legal=str(LANES_OF_ROW), at=call_site())
 
     def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
         return (self.instruction.warps if self.processor == WARP else 32,)
 
     def shape(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-        rows, columns = self.coordinates(shape, (0,))
-        return (len(rows), len(columns))
+        return tuple(map(len, self.coordinates(shape, (0,))))
 
     def coordinates(self, shape: tuple[int, ...], place: tuple[int, ...]) -> tuple[list[int], ...]:
         (number,) = place
+        every = [list(range(int(size))) for size in shape]
+        if self.operand == "B":
+            return every[0], every[1] if self.processor == WARP else self._columns(shape[1], number)
         if self.processor == WARP:
-            rows, columns = list(range(16 * number, 16 * number + 16)), list(range(int(shape[1])))
-        else:
-            rows = [number // 4, number // 4 + 8]
-            columns = [8 * group + 2 * (number % 4) + one for group in range(int(shape[1]) // 8) for one in (0, 1)]
-        return {"A": (rows, list(range(int(shape[1])))), "B": (list(range(int(shape[0]))), columns)}.get(self.operand, (rows, columns))
+            return (list(range(16 * number, 16 * number + 16)), *every[1:])
+        rows = [number // 4, number // 4 + 8]
+        if self.operand in ("A", "rows"):
+            return (rows, *every[1:])
+        return rows, [number % LANES_OF_ROW] if self.operand == "parts" else self._columns(shape[1], number)
+
+    def _columns(self, size: int, lane: int) -> list[int]:
+        """The columns of C that a thread has."""
+        return [8 * group + 2 * (lane % LANES_OF_ROW) + one for group in range(int(size) // 8) for one in (0, 1)]
 
     def __str__(self) -> str:
         return f"partition_by_mma({self.instruction.name}, {self.processor}, {self.operand})"
@@ -155,13 +324,13 @@ class MmaPieces(Partition):
 def mma_pieces(instruction: str, processor: Processor, operand: str) -> MmaPieces:
     """The partition for an instruction by name; refused where no instruction has the name, or no such processors do it."""
     known = {one.name: one for one in INSTRUCTIONS}
-    if instruction not in known:
+    if not isinstance(instruction, str) or instruction not in known:
         raise ArgumentError("partition_by_mma: an unknown instruction", got=instruction, legal=tuple(known), at=call_site())
     legal = (WARP, THREAD) if known[instruction].warps > 1 else (THREAD,)
-    if processor not in legal:
+    if not isinstance(processor, Processor) or processor not in legal:
         raise ArgumentError(f"partition_by_mma({instruction}): its parts are those of {legal}", got=processor, at=call_site())
-    if operand not in ("A", "B", "C"):
-        raise ArgumentError("partition_by_mma: an unknown operand", got=operand, legal="A B C", at=call_site())
+    if not isinstance(operand, str) or operand not in OPERANDS:
+        raise ArgumentError("partition_by_mma: an unknown operand", got=operand, legal=" ".join(OPERANDS), at=call_site())
     return MmaPieces(known[instruction], processor, operand)
 
 

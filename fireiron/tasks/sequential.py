@@ -6,6 +6,7 @@ with that element.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -13,39 +14,55 @@ from typing import Any
 import attrs
 import numpy
 
-from fireiron.errors import DecompositionError, call_site
-from fireiron.spec import Spec
-from fireiron.tasks.external import external, order_of, require_privileges
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.spec import Spec, Starter
+from fireiron.specs.verbs import fitting
+from fireiron.tasks.external import external, order_of, performed, require_privileges
 from fireiron.tasks.mapping import Mapping, TaskMapping
 from fireiron.tasks.partition import Partition
-from fireiron.tasks.program import Runner, Tasks, TaskTensor, Variant, plain
+from fireiron.tasks.program import Runner, Tasks, TaskTensor, Variant, plain, require_program
+from fireiron.tasks.written import NEVER, Written
 from fireiron.values.expr import Expr, as_expr, constant
-from fireiron.values.machine import RF, DType, Thread, as_dtype
+from fireiron.values.machine import RF, VAL, DType, Thread, as_dtype
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 
 @attrs.frozen(eq=False)
 class Elements:
-    """Elements of an array, by their coordinates along each dimension; those outside read as zeros, and are not written."""
+    """Elements of an array, by their coordinates along each dimension; those outside read as zeros, and are not written.
+
+    `axes` are the array's dimensions that they have, in their order; along the others they have one coordinate.
+    """
 
     array: Any
     coordinates: tuple[Any, ...]
+    axes: tuple[int, ...]
 
     def read(self) -> Any:
         """A copy of the elements."""
         inside, clipped = self._inside()
-        return numpy.where(inside, self.array[numpy.ix_(*clipped)], 0)
+        found = numpy.where(inside, self.array[numpy.ix_(*clipped)], 0)
+        return found.transpose(*self.axes, *self._others()).reshape([found.shape[axis] for axis in self.axes])
 
     def write(self, values: Any) -> None:
         """New values for those elements that lie inside."""
+        order = (*self.axes, *self._others())
+        shape = [len(self.coordinates[axis]) for axis in order]
+        values = numpy.asarray(values).reshape(shape).transpose(*(order.index(axis) for axis in range(len(order))))
         kept = [where < size for where, size in zip(self.coordinates, self.array.shape, strict=True)]
         parts = [where[one] for where, one in zip(self.coordinates, kept, strict=True)]
         self.array[numpy.ix_(*parts)] = values[numpy.ix_(*[numpy.flatnonzero(one) for one in kept])].astype(self.array.dtype)
 
     def flat(self) -> Any:
         """The numbers of the elements that lie inside."""
-        parts = [where[where < size] for where, size in zip(self.coordinates, self.array.shape, strict=True)]
-        return numpy.arange(self.array.size).reshape(self.array.shape)[numpy.ix_(*parts)].ravel()
+        return numpy.ravel_multi_index(self.places(), self.array.shape).ravel()
+
+    def places(self) -> tuple[Any, ...]:
+        """The coordinates of those that lie inside, as an index of the array."""
+        return numpy.ix_(*(where[where < size] for where, size in zip(self.coordinates, self.array.shape, strict=True)))
+
+    def _others(self) -> list[int]:
+        return [axis for axis in range(self.array.ndim) if axis not in self.axes]
 
     def _inside(self) -> tuple[Any, list[Any]]:
         inside = numpy.ones((), bool)
@@ -84,23 +101,27 @@ class Sequential(Runner):
     shuffled: random.Random | None = None
     groups: list[Group] = attrs.field(factory=list, init=False)
     specs: dict[Any, Spec] = attrs.field(factory=dict, init=False)
+    origins: dict[int, list[tuple[Any, int]]] = attrs.field(factory=dict, init=False)
+    written: Written = attrs.field(factory=Written, init=False)
 
     def piece(self, tensor: TaskTensor, by: Partition, place: tuple[Expr, ...], shape: tuple[Any, ...]) -> Elements:
         numbers = tuple(constant(one) for one in place)
-        counts = by.counts(tensor.shape)
+        counts = by.counts(tensor.extents)
+        if self.dry:
+            numbers, counts = (0,) * len(counts), (1,) * len(counts)
         for number, count in zip(numbers, counts, strict=True):
             if number is None or not 0 <= number < count:
                 raise DecompositionError(f"{by}: no piece {numbers}", legal=f"{' x '.join(map(str, counts))} pieces", at=call_site())
-        inner = by.coordinates(tensor.shape, tuple(int(one) for one in numbers if one is not None))
-        parts = []
-        for where, own in zip(tensor.data.coordinates, inner, strict=True):
-            index = numpy.asarray(own)
+        inner = by.coordinates(tensor.extents, tuple(int(one) for one in numbers if one is not None))
+        parts, own_axes = list(tensor.data.coordinates), tensor.data.axes
+        for axis, own in zip(own_axes, inner, strict=True):
+            index, where = numpy.asarray(own), parts[axis]
             beyond = numpy.full(len(index), numpy.iinfo(numpy.int64).max)  # behind the end of the piece around it
-            parts.append(numpy.where(index < len(where), where[numpy.minimum(index, len(where) - 1)], beyond))
-        return Elements(tensor.data.array, tuple(parts))
+            parts[axis] = numpy.where(index < len(where), where[numpy.minimum(index, len(where) - 1)], beyond)
+        return Elements(tensor.data.array, tuple(parts), tuple(own_axes[dim] for dim in by.axes(tensor.rank)))
 
     def loop(self, extents: tuple[Any, ...], parallel: bool) -> Iterator[Any]:
-        places = list(numpy.ndindex(*(int(plain(one)) for one in extents)))
+        places = list(numpy.ndindex(*((1,) * len(extents) if self.dry else tuple(int(plain(one)) for one in extents))))
         if parallel and self.shuffled is not None:
             self.shuffled.shuffle(places)
         group = Group()
@@ -112,31 +133,72 @@ class Sequential(Runner):
         if parallel:
             self.groups.pop()
 
+    def apart(self, one: TaskTensor, other: TaskTensor) -> bool:
+        pairs = zip(one.data.coordinates, other.data.coordinates, one.data.array.shape, strict=False)
+        return one.data.array is not other.data.array or any(not _common(first, second, size) for first, second, size in pairs)
+
     def tensor(self, shape: tuple[Any, ...], dtype: DType) -> Elements:
         made = numpy.full(shape, 0 if dtype.kind == "int" else numpy.nan, dtype.to_numpy())
+        self.written.begin(made, NEVER)
         return _whole(made)
 
+    def coordinates(self, tensor: TaskTensor, dim: int) -> Elements:
+        found, _ = self.origin(tensor.data, dim)
+        return _whole(numpy.minimum(found, numpy.iinfo(numpy.int32).max).astype(numpy.int32))
+
+    def extent(self, tensor: TaskTensor, dim: int) -> Elements:
+        return _whole(numpy.asarray(self.origin(tensor.data, dim)[1], numpy.int32))
+
+    def origin(self, elements: Elements, dim: int) -> tuple[Any, int]:
+        """The coordinates of elements in the tensor that they, or what they are a copy of, are a piece of, and its extent."""
+        axis = elements.axes[dim]
+        where, size = elements.coordinates[axis], elements.array.shape[axis]
+        if id(elements.array) not in self.origins:
+            return where, size
+        outer, extent = self.origins[id(elements.array)][axis]
+        return numpy.where(where < size, outer[numpy.minimum(where, size - 1)], where), extent
+
+    def copied(self, source: Elements, target: Elements) -> None:
+        """Note that an array is a copy of elements."""
+        self.origins[id(target.array)] = [self.origin(source, dim) for dim in range(len(source.axes))]
+
     def enter(self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
+        since = self.written.clock
         self.call(one, variant, tensors)
+        for name, each in zip(variant.tensors, tensors, strict=True):
+            if name in variant.writes - variant.reads:
+                what = f"instance {one.instance}: {variant.name} writes {name}"
+                self.written.require_all(each.data.array, each.data.places(), since, what, variant.origin)
 
     def external(self, function: Any, tensors: tuple[TaskTensor, ...], options: dict[str, Any]) -> None:
         spec = self._spec(function, tensors, options)
         by_name = dict(zip(order_of(function, spec), tensors, strict=True))
         mine = self.here.variant
         require_privileges(mine.name, mine.reads, mine.writes, spec, {operand: one.parameter for operand, one in by_name.items()})
+        try:
+            spec.kind.check_meaning(spec.definition)
+        except FireironError as error:
+            raise error.located(at=call_site()) from None
         joins = constant(spec.accumulate) == 1
         for name, one in by_name.items():
             if name in spec.inputs or joins:
                 self._touch(one, False)
-        for name, value in spec.perform({name: one.data.read() for name, one in by_name.items()}, joins).items():
+                self.written.require_read(one.data.array, one.data.places(), mine.name)
+        for name, value in performed(spec, {name: one.data.read() for name, one in by_name.items()}, joins).items():
             self._touch(by_name[name], True)
             by_name[name].data.write(numpy.asarray(value))
+            self.written.write(by_name[name].data.array, by_name[name].data.places())
 
     def _spec(self, function: Any, tensors: tuple[TaskTensor, ...], options: dict[str, Any]) -> Spec:
         """What a call computes, made once for all calls on tensors of these shapes."""
-        key = (function, tuple((one.shape, one.dtype) for one in tensors), tuple(options.items()))
+        if not isinstance(function, (str, Starter)):
+            return external(function, Thread, (), options)  # which refuses it
+        key = (function, tuple((one.extents, one.dtype) for one in tensors), tuple(options.items()))
         if key not in self.specs:
-            parts = [Tensor(f"t{i}", tuple(map(as_expr, one.shape)), one.dtype, RF, ColMajor) for i, one in enumerate(tensors)]
+            parts = [
+                Tensor(f"t{i}", tuple(map(as_expr, one.extents)), one.dtype, RF if one.extents else VAL, ColMajor)
+                for i, one in enumerate(tensors)
+            ]
             self.specs[key] = external(function, Thread, tuple(map(whole_view, parts)), options)
         return self.specs[key]
 
@@ -161,16 +223,45 @@ class Sequential(Runner):
                 read[places] = numpy.where((read[places] == -1) | (read[places] == group.number), group.number, MANY)
 
 
+def _common(one: Any, other: Any, size: int) -> bool:
+    """Whether two lists of coordinates of a dimension have one in common."""
+    both = numpy.intersect1d(one, other)
+    return bool(both.size and both[0] < size)
+
+
 def _whole(array: Any) -> Elements:
-    return Elements(array, tuple(numpy.arange(size) for size in array.shape))
+    return Elements(array, tuple(numpy.arange(size) for size in array.shape), tuple(range(array.ndim)))
 
 
+@fitting
 def run(program: Tasks, mapping: Mapping, *arrays: Any, seed: int | None = None) -> None:
     """Run a program on arrays, in the order of the entry point's tensors; those that it writes are changed.
 
     The mapping says which variants run with which tunables. With a `seed` launches of each `prange` are shuffled.
     Raises: DecompositionError where two launches of a `prange` touch an element that one writes, and as the compiler does.
     """
+    require_program(program)
     program.check(mapping)
+    variant = program[mapping.root.variant]
+    if len(arrays) != len(variant.tensors):
+        raise ArgumentError(f"{variant.name}: {len(arrays)} arrays", legal=variant.tensors, at=call_site())
+    for name, one in zip(variant.tensors, arrays, strict=True):
+        if not isinstance(one, numpy.ndarray):
+            raise ArgumentError(f"{variant.name}: {name} is no array", got=type(one).__name__, legal="NumPy arrays", at=call_site())
+        if name in variant.writes and not one.flags.writeable:
+            raise ArgumentError(f"{variant.name} writes {name}, an array that is read-only", legal="array.copy()", at=call_site())
     runner = Sequential(program, mapping, None if seed is None else random.Random(seed))
-    runner.start(tuple(TaskTensor(_whole(one), one.shape, as_dtype(str(one.dtype))) for one in arrays))
+    for (name, one), (other, also) in itertools.combinations(zip(variant.tensors, arrays, strict=True), 2):
+        if {name, other} & variant.writes and numpy.shares_memory(one, also):
+            raise ArgumentError(f"{variant.name}: {name} and {other} are arrays with common elements", legal="array.copy()", at=call_site())
+    for one in arrays:
+        runner.written.begin(one)
+    given = zip(variant.tensors, arrays, strict=True)
+    runner.start(tuple(TaskTensor(_whole(one), one.shape, _element_type(name, one)) for name, one in given))
+
+
+def _element_type(name: str, array: Any) -> DType:
+    try:
+        return as_dtype(str(array.dtype))
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error.asked}", got=str(array.dtype), legal=error.legal, at=call_site()) from None

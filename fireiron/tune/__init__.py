@@ -13,11 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from fireiron.language.strategy import Strategy
+    from fireiron.language.tree import Executable
+    from fireiron.spec import Spec
     from fireiron.tune.measure import Measure, Measured, OnGpu, Together
     from fireiron.tune.progress import Display, Progress, Report
     from fireiron.tune.result import Result, Tuning
     from fireiron.tune.search import Prune
     from fireiron.tune.task import Candidate
+    from fireiron.values.machine import Architecture
 
 _PARTS: Final[Mapping[str, str]] = {
     "Candidate": "task", "Display": "progress", "Measure": "measure", "Measured": "measure", "OnGpu": "measure", "Progress": "progress",
@@ -32,16 +36,16 @@ def __getattr__(name: str) -> Any:
 
 
 def tune(
-    strategy: Any,
-    spec: Any = None,
+    strategy: Strategy,
+    spec: Spec | None = None,
     *,
-    arch: Any = None,
+    arch: Architecture | str | None = None,
     fixed: Mapping[str, int] | None = None,
     sizes: Mapping[str, int] | None = None,
     search: str = "exhaustive",
     trials: int | None = None,
     seconds: float | None = None,
-    prune: Any = True,
+    prune: Prune | float | bool | None = True,
     timeout: float = 30.0,
     seed: int = 0,
     finalists: int = 5,
@@ -53,7 +57,7 @@ def tune(
     report: Report | None = None,
     measure: Measure | None = None,
     name: str = "strategy",
-    instructions: Any = None,
+    instructions: tuple[Executable, ...] | None = None,
 ) -> Tuning:
     """Measure a strategy's tunables for a spec, and find the fastest.
 
@@ -100,25 +104,29 @@ def tune(
 
 
 def rank(
-    strategy: Any,
-    spec: Any = None,
+    strategy: Strategy,
+    spec: Spec | None = None,
     *,
-    arch: Any = None,
+    arch: Architecture | str | None = None,
     fixed: Mapping[str, int] | None = None,
     sizes: Mapping[str, int] | None = None,
+    seconds: float | None = None,
     jobs: int | None = None,
     report: Report | None = None,
     name: str = "strategy",
-    instructions: Any = None,
+    instructions: tuple[Executable, ...] | None = None,
 ) -> Tuning:
     """All candidates ranked by the cost model: no compiler, no GPU, nothing is measured. Arguments as for `tune`.
+
+    They are taken in a random order, always the same; after `seconds`, and 64 of them, the ranking is of those that were looked at, and
+    `stopped` says how many these are.
 
     Raises: ArgumentError: there is no prediction for any of them.
     """
     from fireiron.tune import run
 
     task = run.task_of(strategy, spec, arch, fixed=fixed, sizes=sizes, name=name, instructions=instructions)
-    return run.prediction(task, jobs, report)
+    return run.prediction(task, jobs, report, seconds)
 
 
 __all__ = [

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from fireiron import files
 from fireiron.errors import FireironError, StoreError
 from fireiron.tune.result import Result
 from fireiron.tune.task import Surveyed, Task
@@ -38,8 +38,11 @@ class Journal:
         self.surveyed: dict[int, Surveyed] = {}
         self.final: dict[str, Any] | None = None
         self.notes: list[str] = []
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(path, "a+b")  # noqa: SIM115 - closed by close
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = open(path, "a+b")  # noqa: SIM115 - closed by close
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            raise self._unwritten(error) from None
         try:
             self._lock()
             if fresh:
@@ -52,6 +55,10 @@ class Journal:
     def close(self) -> None:
         """Close the file, which releases it for others."""
         self.file.close()
+
+    def _unwritten(self, error: OSError | ValueError) -> StoreError:
+        why = getattr(error, "strerror", None) or error
+        return StoreError(f"{self.path}: the journal cannot be written: {why}", hint="room on the disk, or another --journal")
 
     def _lock(self) -> None:
         try:
@@ -147,7 +154,8 @@ class Journal:
         self._append(self.final, sync=True)
 
     def _append(self, plain: Mapping[str, Any], sync: bool) -> None:
-        self.file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
-        self.file.flush()
-        if sync:
-            os.fsync(self.file.fileno())
+        line = json.dumps(plain, allow_nan=False).encode() + b"\n"
+        try:
+            files.append(self.file.fileno(), line, sync=sync)
+        except OSError as error:
+            raise self._unwritten(error) from None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -188,17 +186,7 @@ class _Gauge(Measure):
         """Launches of the vendor's matrix product; None where there is none for the spec, or it does not compute it."""
         from fireiron.measure import timing
 
-        spec = self.data.spec
-        if spec.title != "MatMul" or spec.operands["C"].dtype.kind != "float" or self.data.initials:
-            return None
-        with contextlib.suppress(ImportError, OSError):
-            importlib.import_module("torch")  # where there is no PyTorch, CuPy calls the same library
-        try:
-            calls = self.data.calls(timing.cublas)
-            self.data.verify(calls[0])
-        except (FireironError, RuntimeError, TypeError, ValueError):  # PyTorch and CuPy: a type that they do not multiply
-            return None
-        return calls
+        return timing.library(self.data)
 
 
 def _write_truth(data: Any) -> None:

@@ -20,8 +20,9 @@ PLAIN_SECONDS: Final = 5.0
 class Progress:
     """The state of a tuning.
 
-    `phase` is "lower", "measure" or "final"; `done` of `total` candidates in it; `best` so far; `failures` by status; `seconds` since
-    the start; `remaining` seconds of the phase, estimated, None as long as nothing is known; `journal` its file.
+    `phase` is "lower", "measure" or "final"; `done` of `total` candidates in it; `best` so far, of a ranking the best prediction;
+    `failures` by status; `seconds` since the start; `remaining` seconds of the phase, estimated, None as long as nothing is known;
+    `journal` its file.
     """
 
     phase: str
@@ -36,7 +37,9 @@ class Progress:
     def __str__(self) -> str:
         parts = [f"{self.phase}: {self.done} of {self.total}"]
         if self.best is not None:
-            parts.append(f"best {self.best.time:.4g} us ({self.best})")
+            predicted = self.best.status == "predicted"
+            us = self.best.predicted_us if predicted else self.best.time
+            parts.append(f"best {'predicted ' if predicted else ''}{us:.4g} us ({self.best})")
         parts += [f"{count} {status}" for status, count in self.failures.items()]
         if self.remaining is not None:
             parts.append(f"about {_duration(self.remaining)} left")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.tune.record import Record
 
@@ -36,7 +37,7 @@ def _pair(value: Any) -> Any:
 
 
 @attrs.frozen(kw_only=True)
-class Result:
+class Result(Displayed):
     """One candidate.
 
     Attributes:
@@ -112,7 +113,7 @@ def failures(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
 
 
 @attrs.frozen(kw_only=True)
-class Tuning:
+class Tuning(Displayed):
     """What `tune` found.
 
     Attributes:
@@ -149,9 +150,9 @@ class Tuning:
         found = Counter(one.status for one in self.results)
         return {status: found[status] for status in STATUSES if found[status]}
 
-    def table(self) -> str:
-        """The best ten, then what failed by kind with the reasons."""
-        return "\n\n".join(part for part in (self._best(), self._failures(), *self.notes) if part)
+    def table(self, columns: int | None = None) -> str:
+        """The best ten, then what failed by kind with the reasons, which are cut so that lines fit into so many columns."""
+        return "\n\n".join(part for part in (self._best(), self._failures(columns), *self.notes) if part)
 
     def _best(self) -> str:
         from tabulate import tabulate
@@ -175,12 +176,13 @@ class Tuning:
             text += f"\nthe library, measured with the finalists: {_short(self.library_us)} us"
         return text if shown[0].status == "ok" else f"predicted by the cost model; nothing was measured\n{text}"
 
-    def _failures(self) -> str:
+    def _failures(self, columns: int | None) -> str:
         lines = []
         for status, reasons in failures(self.results).items():
             lines.append(f"{sum(map(len, reasons.values()))} {status}")
             for group in list(reasons.values())[:SHOWN]:
-                lines.append(f"  {len(group):>6}  {_cut(group[0].reason) or 'no reason given'}  ({group[0]})")
+                most = MOST_REASON if columns is None else columns - len(f"  {0:>6}    ({group[0]})")
+                lines.append(f"  {len(group):>6}  {_cut(group[0].reason, max(most, 40)) or 'no reason given'}  ({group[0]})")
             if len(reasons) > SHOWN:
                 lines.append(f"          and {len(reasons) - SHOWN} other reasons")
         return "\n".join(lines)
@@ -215,8 +217,8 @@ class Tuning:
         }
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_REASON else f"{text[: MOST_REASON - 3]}..."
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _or_last(value: float | None) -> float:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import itertools
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -30,6 +32,9 @@ from fireiron.values.machine import as_integer
 
 REPORT_SECONDS: Final = 0.1
 """The least time between two reports of progress, but at both ends of a phase: a report counts all results."""
+
+LEAST_PREDICTED: Final = 64
+"""So many candidates are ranked by the cost model however long it takes: small spaces are always looked at as a whole."""
 
 MOST_FINALS: Final = 3
 """Final measurements, where one finds a finalist wrong or out of date, before the order of the first measurements stands."""
@@ -119,9 +124,9 @@ def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuni
             journal.close()
 
 
-def prediction(task: Task, jobs: int | None, report: Report | None) -> Tuning:
-    """All candidates ranked by the cost model."""
-    options = Options(search="exhaustive", trials=None, seconds=None, prune=Prune.of(False), seed=0, finalists=1, report=report)
+def prediction(task: Task, jobs: int | None, report: Report | None, seconds: float | None = None) -> Tuning:
+    """All candidates ranked by the cost model, or those that there is time for."""
+    options = Options(search="exhaustive", trials=None, seconds=seconds, prune=Prune.of(False), seed=0, finalists=1, report=report)
     with Crew(packed(task, Measure()), {PREPARE: _preparing(task, jobs)}) as crew:
         return Run(task, options, crew, None, None, {}).predicted()
 
@@ -180,6 +185,7 @@ class Run:
         self.stopped = ""
         self.notes: list[str] = [] if journal is None else list(journal.notes)
         self.library_us: float | None = None
+        self.least = 0
 
     # ------------------------------------------------------------------------------------------ the searches
 
@@ -204,14 +210,21 @@ class Run:
         )
 
     def predicted(self) -> Tuning:
-        """All candidates by the cost model; an `ArgumentError` without one."""
-        self._survey(range(len(self.task.space)))
+        """Candidates by the cost model, in a random order until the time is over; an `ArgumentError` without one."""
+        total = len(self.task.space)
+        self.least = LEAST_PREDICTED
+        self._survey(itertools.islice(draws(self.task.space, self.options.seed), MOST_EXHAUSTIVE))
+        seen = len(self.surveyed) + len(self.results)
+        if seen < total:
+            limit = "" if self.options.seconds is None else f" after {self.options.seconds:g} s"
+            self.stopped = f"{limit}: {seen} of {total} combinations were looked at, drawn at random".strip()
         for number, one in self.surveyed.items():
             self.results[number] = self._unmeasured(number, "predicted", "")
             if one.predicted_us is None:
                 raise ArgumentError("there is no cost model here", hint="measure: tune without --predict")
         results = tuple(self.results[number] for number in sorted(self.results))
-        return Tuning(best=None, results=results, seconds=time.monotonic() - self.started, notes=tuple(self.notes))
+        spent = time.monotonic() - self.started
+        return Tuning(best=None, results=results, complete=not self.stopped, stopped=self.stopped, seconds=spent, notes=tuple(self.notes))
 
     def _exhaustive(self) -> None:
         self._survey(range(len(self.task.space)))
@@ -389,6 +402,8 @@ class Run:
             self.journal.add(number, result)
 
     def _stop(self) -> bool:
+        if len(self.surveyed) + len(self.results) < self.least:
+            return False
         return self.options.seconds is not None and time.monotonic() - self.started > self.options.seconds
 
     def _begin(self, phase: str, total: int) -> None:
@@ -411,13 +426,17 @@ class Run:
                 phase=phase,
                 done=done,
                 total=total,
-                best=min(timed, key=lambda one: one.time, default=None),
+                best=min(timed, key=lambda one: one.time, default=self._best_predicted() if self.least else None),
                 failures=dict(counts),
                 seconds=now - self.started,
                 remaining=(now - self.phase_started) / done * (total - done) if done else None,
                 journal="" if self.journal is None else str(self.journal.path),
             )
         )
+
+    def _best_predicted(self) -> Result | None:
+        number = min(self.surveyed, key=lambda one: (self.surveyed[one].predicted_us or math.inf, one), default=None)
+        return None if number is None else self._unmeasured(number, "predicted", "")
 
     def _record(self, best: Result) -> Record:
         """The best as a record: its time is that of the final measurement where there was one."""

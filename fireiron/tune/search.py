@@ -113,7 +113,7 @@ class Optimiser:
             optuna: Any = importlib.import_module("optuna")
         except ImportError as error:
             raise ArgumentError(
-                'search="tpe" needs the package optuna, which cannot be imported', got=str(error), hint="pip install fireiron[tune]"
+                'search="tpe" needs the package optuna, which cannot be imported', got=str(error), hint="pip install 'fireiron[tune]'"
             ) from None
         self.space = space
         self.states = optuna.trial.TrialState

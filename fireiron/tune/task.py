@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import io
 import json
 import math
@@ -23,6 +24,7 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Executable
 from fireiron.specs.fused import FusedDefinition, Step, fused
+from fireiron.tasks.program import Variant
 from fireiron.tune.record import describe, strategy_hash
 from fireiron.values.machine import as_architecture, as_integer
 
@@ -63,8 +65,7 @@ class Task:
 
     def program(self, values: Mapping[str, int]) -> Program:
         """The program for values of all tunables."""
-        options = {} if self.instructions is None else {"instructions": self.instructions}
-        return self.strategy.with_(**values).program(self.architecture, **options)
+        return self.strategy.with_(**values).program(self.architecture, self.instructions)
 
     @functools.cached_property
     def unrecorded(self) -> str:
@@ -116,7 +117,7 @@ def _dims_of(step: Step, made: FusedDefinition) -> set[str]:
 
 def _unrecorded_spec(spec: Spec) -> dict[str, str]:
     """A spec that records have no words for, as a journal tells it from others."""
-    return {"kind": spec.title, "text": str(spec), "digest": hashlib.sha256(repr(spec).encode()).hexdigest()[:16]}
+    return {"kind": spec.title, "text": spec.notation, "digest": hashlib.sha256(repr(spec).encode()).hexdigest()[:16]}
 
 
 def make_task(
@@ -342,10 +343,26 @@ class _Pickler(pickle.Pickler):
     """Classes of a user's file are not found by the name of its module, which is no name of Python: the file is loaded anew."""
 
     def reducer_override(self, value: Any) -> Any:
-        place = getattr(value, "__module__", None) if isinstance(value, (type, FunctionType)) else None
+        function = getattr(value, "function", None)  # a variant of a task stands under the name of its function
+        named = function if isinstance(value, Variant) else value
+        place = getattr(named, "__module__", None) if isinstance(named, (type, FunctionType)) else None
         if isinstance(place, str) and place.startswith(USER_FILE):
-            return _of_users_file, (place, value.__qualname__)
+            return _of_users_file, (place, _name_in(named))
+        if isinstance(value, Variant) and function is not None:
+            return _of_module, (place, _name_in(function))
         return NotImplemented
+
+
+def _name_in(named: Any) -> str:
+    """The name of a class or a function in its module."""
+    name = str(named.__qualname__)
+    if "<" in name or named.__module__ == "__main__":
+        raise pickle.PicklingError(f"{name} of {named.__module__}")
+    return name
+
+
+def _of_module(module: str, name: str) -> Any:
+    return operator.attrgetter(name)(importlib.import_module(module))
 
 
 def _of_users_file(module: str, name: str) -> Any:

@@ -12,8 +12,10 @@ from typing import Any
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, shown
 from fireiron.values.layout import Layout
+from fireiron.values.meant import meant_architecture, meant_dtype
+from fireiron.values.typed import check_types
 
 
 def as_integer(value: object) -> int | None:
@@ -21,7 +23,7 @@ def as_integer(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        return int(operator.index(value))  # type: ignore[arg-type]  # of a class that is derived from int, a plain one
     except TypeError:
         return None
 
@@ -57,6 +59,7 @@ class DType:
     alike: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
+        check_types(self)
         if self.kind not in ("float", "int"):
             raise ArgumentError(f"element type {self.name}: unknown kind", got=self.kind, legal=["float", "int"])
         if self.bits % 8:
@@ -82,7 +85,7 @@ class DType:
         try:
             import ml_dtypes
         except ImportError:
-            raise ArgumentError(f"{self.name} arrays need the package ml_dtypes", hint="pip install fireiron[bf16]") from None
+            raise ArgumentError(f"{self.name} arrays need the package ml_dtypes", hint="pip install 'fireiron[bf16]'") from None
         return numpy.dtype(getattr(ml_dtypes, self.numpy))
 
     def __repr__(self) -> str:
@@ -94,17 +97,33 @@ class DType:
 _ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 float64 = DType("float64", 64, "float", "double", "float64", 53)
+"""IEEE 754 double precision."""
+
 float32 = DType("float32", 32, "float", "float", "float32", 24)
+"""IEEE 754 single precision: what specs are of that say no type."""
+
 float16 = DType("float16", 16, "float", "__half", "float16", 11)
+"""IEEE 754 half precision."""
+
 bfloat16 = DType("bfloat16", 16, "float", "__nv_bfloat16", "bfloat16", 8)
+"""The upper half of a float32: its range, with 8 bits of precision."""
+
 tf32 = DType("tf32", 32, "float", "float", "float32", 11)
 """A float32 of which a matrix instruction reads the upper 19 bits: it drops the last 13 of the mantissa, toward zero. Until
 then all 32 bits are kept: loads, copies and conversions of float32 to tf32 change nothing."""
 
 float8_e4m3 = DType("float8_e4m3", 8, "float", "__nv_fp8_e4m3", "float8_e4m3fn", 4)
+"""8-bit floats with 4 bits of precision, up to 448; for matrix instructions, copies and conversions."""
+
 float8_e5m2 = DType("float8_e5m2", 8, "float", "__nv_fp8_e5m2", "float8_e5m2", 3)
+"""8-bit floats with 3 bits of precision, up to 57344, and infinity; for matrix instructions, copies and conversions."""
+
 int32 = DType("int32", 32, "int", "int", "int32")
+"""Signed integers of 32 bits; sums wrap around."""
+
 int8 = DType("int8", 8, "int", "signed char", "int8")
+"""Signed bytes; products of them are added up in int32."""
+
 uint8 = DType("uint8", 8, "int", "unsigned char", "uint8", alike=("bool",))
 """Bytes, of which threads make other numbers: masks above all. Arrays of truth values are bytes that are 0 or 1, so they are read as it."""
 
@@ -122,7 +141,8 @@ def as_dtype(value: object) -> DType:
     for dtype in DTYPES:
         if isinstance(value, str) and value in (dtype.name, *dtype.alike):
             return dtype
-    raise ArgumentError("unknown element type", got=value, legal=[dtype.name for dtype in DTYPES])
+    names = [dtype.name for dtype in DTYPES]
+    raise ArgumentError("unknown element type", got=value, legal=names, hint=meant_dtype(value, names))
 
 
 @attrs.frozen(repr=False)
@@ -134,6 +154,11 @@ class Memory:
     at a depth of its own. `capacity_name` is how messages call it. `fragment` is the (m, n, k) of a memory of WMMA fragments. What lies in
     a memory `by_value` is passed to the kernel itself, without an address: one element that is only read. A memory that `counts` is none:
     an element of a tensor in it is its own coordinate, which all know and nobody stores.
+
+    >>> from fireiron import *
+    >>> near = Memory("NEAR", 1, "block", "shared memory")
+    >>> near.like(SH), near.private
+    (True, False)
     """
 
     name: str = attrs.field(validator=_text)
@@ -145,6 +170,7 @@ class Memory:
     counts: bool = False
 
     def __attrs_post_init__(self) -> None:
+        check_types(self)
         if self.shared_by not in ("grid", "block", "thread"):
             raise ArgumentError(f"memory {self.name}: shared by nobody known", got=self.shared_by, legal=["grid", "block", "thread"])
 
@@ -183,8 +209,13 @@ class Memory:
 
 
 GL = Memory("GL", 0, "grid", "global memory")
+"""Global memory: the kernel's arrays, which all blocks see."""
+
 SH = Memory("SH", 1, "block", "shared memory")
+"""Shared memory: one copy for each block; barriers between those who write and those who read are inferred."""
+
 RF = Memory("RF", 3, "thread", "registers")
+"""Registers: each thread has its own part, which follows from the tiles and the instructions behind."""
 
 MEMORIES: tuple[Memory, ...] = (GL, SH, RF)
 
@@ -217,7 +248,7 @@ def FR(m: int, n: int, k: int) -> Memory:
     for memory in FRAGMENTS:
         if memory.fragment == (as_integer(m), as_integer(n), as_integer(k)):
             return memory
-    raise ArgumentError(f"FR({m}, {n}, {k}): WMMA has no such shape", legal=[repr(memory) for memory in FRAGMENTS])
+    raise ArgumentError(f"FR({shown(m)}, {shown(n)}, {shown(k)}): WMMA has no such shape", legal=[repr(memory) for memory in FRAGMENTS])
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -318,12 +349,25 @@ class Level:
 
 
 Kernel = Level("Kernel")
+"""The whole launch: the level of the specs that strategies start from."""
+
 Block = Level("Block", Kernel)
+"""A block of threads, which share SH and barriers; as many as its tiles are dealt to."""
+
 Warpgroup = Level("Warpgroup", Block, Layout(128))
+"""Four warps, which issue `wgmma` together (PTX ISA, "Warpgroup")."""
+
 Warp = Level("Warp", Warpgroup, Layout(32))
+"""The 32 threads that run in step, with the instructions of tensor cores."""
+
 QuadPair = Level("QuadPair", Warp, Layout((4, 2), (1, 16)))
+"""Four lanes and the four that are 16 further on: who performs Volta's m8n8k4 (Graphene, Figure 5)."""
+
 Thread = Level("Thread", Block, Layout(1))
+"""One thread, counted in its block."""
+
 Lane = Level("Lane", Warp, Layout(1))
+"""One thread, counted in its warp."""
 
 LEVELS: tuple[Level, ...] = (Kernel, Block, Warpgroup, Warp, QuadPair, Thread, Lane)
 
@@ -374,6 +418,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _architecture("sm_100", 227, 228, 2048),
     _architecture("sm_120", 99, 100, 1536, 24),
 )
+"""The targets that code is made for, oldest first."""
 
 DEFAULT_ARCHITECTURE = "sm_90"
 """What code is made for if nobody says."""
@@ -389,7 +434,8 @@ def as_architecture(value: object) -> Architecture:
     for architecture in ARCHITECTURES:
         if isinstance(value, str) and value == architecture.name:
             return architecture
-    raise ArgumentError("unknown architecture", got=value, legal=[architecture.name for architecture in ARCHITECTURES])
+    names = [architecture.name for architecture in ARCHITECTURES]
+    raise ArgumentError("unknown architecture", got=value, legal=names, hint=meant_architecture(value, names))
 
 
 __all__ = [

@@ -18,14 +18,21 @@ class AnyStride:
     """A stride that is an argument of the kernel, read off the array that is passed; `ANY(8)` is a multiple of 8 elements.
 
     It is below 2**31 elements; 0 (a broadcast array) is legal for inputs.
+
+    >>> from fireiron import *
+    >>> rows = Move(64, 32, src=Strides(m=ANY(8), n=1))(GL, GL)(Kernel)
+    >>> "stride_src_m" in rows.tile(8, 8).to(Block).tile(1, 8).to(Thread).done().cuda()
+    True
     """
 
     multiple_of: int = 1
 
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.multiple_of, bool) or not isinstance(self.multiple_of, int) or not 1 <= self.multiple_of <= SYMBOL_MAX:
+            raise ArgumentError("ANY: multiples of what", got=self.multiple_of, legal=f"1 ... {SYMBOL_MAX}")
+
     def __call__(self, multiple_of: int) -> AnyStride:
         """The same, known to be a multiple of so many elements: without that, no vector along another dimension is aligned."""
-        if isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or not 1 <= multiple_of <= SYMBOL_MAX:
-            raise ArgumentError("ANY: multiples of what", got=multiple_of, legal=f"1 ... {SYMBOL_MAX}")
         return AnyStride(multiple_of)
 
     def named(self, operand: str, dim: str) -> Var:
@@ -39,6 +46,7 @@ class AnyStride:
 
 
 ANY = AnyStride()
+"""A stride that the kernel takes as an argument and reads off the array; `ANY(8)` is a multiple of 8, `ANY()` any number."""
 
 USUAL_ALIGNMENT: Final = 16
 """Bytes of whose multiples one is the address of an array, unless a spec says otherwise: that of the widest load."""
@@ -102,8 +110,7 @@ def _checked(dim: str, stride: object) -> int | Expr | AnyStride:
     if isinstance(stride, AnyStride):
         return stride
     number = constant(stride) if isinstance(stride, Expr) else stride
-    if number is None:
-        assert isinstance(stride, Expr)
+    if number is None and isinstance(stride, Expr):
         if stride.low < 0 or not all(var.parameter for var in stride.variables()):
             raise ArgumentError(f"Strides({dim}={stride}): may be negative, or is made of no symbols", legal='sym("ld"), ANY')
         return stride

@@ -33,6 +33,19 @@ class MatrixLayout:
     order: str
     leading: Expr | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if (
+            not isinstance(self.order, str)
+            or self.order not in ("row", "col")
+            or not (self.leading is None or isinstance(self.leading, Expr))
+        ):
+            got = (self.order, self.leading)
+            raise ArgumentError(
+                "MatrixLayout: an order is row or col, a leading dimension an expression or None",
+                got=got,
+                legal="RowMajor ColMajor RowMajor(ld=80)",
+            )
+
     def __call__(self, ld: Expr | int) -> MatrixLayout:
         """The same order with a leading dimension, in elements."""
         leading = as_expr(ld)

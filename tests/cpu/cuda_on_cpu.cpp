@@ -3,6 +3,9 @@
 // Lane maps, completion and alignment are written from the PTX ISA, not from what the compiler believes about them. Whatever
 // it leaves undefined ends the run with a report: lanes that do not meet, addresses outside an array, addresses that are not
 // aligned. The order of threads, and when an asynchronous copy lands, are drawn from the seed.
+//
+// Each access of the text to memory passes through `observe`, as the address sanitizer calls a function for it: so it is known who wrote what the
+// asynchronous proxy reads, and who touches registers of a product that is under way.
 #include "cuda_on_cpu.hpp"
 
 #include <algorithm>
@@ -23,6 +26,7 @@
 
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -47,6 +51,8 @@ std::mt19937_64 dice;
 
 int below(int count) { return static_cast<int>(dice() % static_cast<uint64_t>(count)); }
 
+size_t memory_of_block() { return __stop_shared_memory - __start_shared_memory; }
+
 // ---------------------------------------------------------------------------------------------- threads
 
 enum class Stop { none, block_barrier, warp_barrier, instruction };
@@ -68,6 +74,12 @@ struct Box {
   size_t rank = 0;  // of the block in its cluster whose shared memory it is
 };
 
+// What happened to each word of a thread's stack, where its registers are; nothing is kept before its first wgmma.fence.
+struct Registers {
+  std::vector<unsigned> touched;  // between which fences
+  std::vector<unsigned char> results, factors;  // of how many products under way
+};
+
 struct Thread {
   int number;
   bool ended;
@@ -77,7 +89,10 @@ struct Thread {
   const void* gives;   // what it brings to an instruction of its warp
   std::vector<Copy> issued;
   std::deque<std::vector<Copy>> groups;
-  bool fenced;         // its registers, for products of its warpgroup
+  unsigned proxy_fences;     // fence.proxy.async, and the beginnings of blocks
+  unsigned register_fences;  // wgmma.fence, and the beginnings of blocks
+  bool fenced;               // its registers, in this block
+  Registers registers;
   unsigned meeting;    // the cluster's barriers at which it arrived
   std::vector<std::shared_ptr<Product>> products;
   std::deque<std::vector<std::shared_ptr<Product>>> product_groups;
@@ -120,9 +135,11 @@ struct Suspended {
   std::map<int, Group> named;
   std::map<uint64_t, PhasedBarrier> barriers;
   std::vector<unsigned char> memory;
+  std::vector<unsigned> writers;
 };
 std::vector<std::unique_ptr<Suspended>> cluster;  // by rank
 std::map<uint64_t, PhasedBarrier> barriers;        // by address
+std::vector<unsigned> writers;                    // of each byte of shared memory: the thread and its fence (see `written`)
 size_t at_work = 0;                               // the rank of the block that is
 unsigned first_of_cluster = 0;
 void work_at(size_t rank);
@@ -300,6 +317,8 @@ void begin(Thread& thread)
   thread.stop = Stop::none;
   thread.issued.clear();
   thread.groups.clear();
+  ++thread.proxy_fences;
+  ++thread.register_fences;
   thread.fenced = false;
   thread.meeting = 0;
   thread.products.clear();
@@ -367,6 +386,7 @@ void run_blocks(unsigned number, size_t shared_bytes)
 
 void prepare(int count)
 {
+  writers.resize(memory_of_block());
   threads.resize(count);
   warps.resize((count + lanes_of_warp - 1) / lanes_of_warp);
   warpgroups.resize((count + threads_of_warpgroup - 1) / threads_of_warpgroup);
@@ -384,8 +404,6 @@ void prepare(int count)
 }
 
 // ---------------------------------------------------------------------------------------------- memory
-
-size_t memory_of_block() { return __stop_shared_memory - __start_shared_memory; }
 
 // All shared memory of a block, with what lies between arrays: by words, as the sanitizers look at calls of memcpy.
 void copy_memory(unsigned char* target, const unsigned char* source)
@@ -413,8 +431,107 @@ void require(const char* what, int line, const void* place, size_t bytes, size_t
     fail("%s in line %d: %zu bytes at %p lie outside the array", what, line, bytes, place);
 }
 
+// ---------------------------------------------------------------------------------------------- who touches what
+
+// PTX ISA, "Async proxy": what a thread wrote to shared memory is seen by TMA and by products after the thread's own fence.proxy.async.
+// A byte that it wrote bears its number and how many fences it had passed.
+constexpr unsigned most_fences = 1 << 20;
+
+unsigned mark_of(const Thread& thread) { return static_cast<unsigned>(thread.number + 1) * most_fences + thread.proxy_fences % most_fences; }
+
+bool is_shared(const void* place) { return place >= __start_shared_memory && place < __stop_shared_memory; }
+
+void written(const Thread& thread, const void* place, size_t bytes)
+{
+  const size_t first = static_cast<const unsigned char*>(place) - __start_shared_memory;
+  std::fill_n(writers.begin() + first, bytes, mark_of(thread));
+}
+
+void written_by_engine(const void* place, size_t bytes)
+{
+  std::fill_n(writers.begin() + (static_cast<const unsigned char*>(place) - __start_shared_memory), bytes, 0);
+}
+
+void require_fenced(const char* what, int line, const void* place)
+{
+  const size_t byte = static_cast<const unsigned char*>(place) - __start_shared_memory;
+  if (byte >= writers.size() || writers[byte] == 0)
+    return;
+  const Thread& writer = threads[writers[byte] / most_fences - 1];
+  if (writers[byte] == mark_of(writer))
+    fail("%s in line %d: thread %d wrote shared memory that it touches, with no fence.proxy.async behind it", what, line, writer.number);
+}
+
+// The words of a thread's stack from an address on, or none.
+size_t word_of(const Thread& thread, const void* place)
+{
+  const uintptr_t start = reinterpret_cast<uintptr_t>(thread.stack) + page, address = reinterpret_cast<uintptr_t>(place);
+  return address >= start && address < start + stack_bytes ? (address - start) / 4 : SIZE_MAX;
+}
+
+// The line of the text from which a call came.
+int line_at(const void* caller)
+{
+  char text[64] = "0";
+  __sanitizer_symbolize_pc(const_cast<void*>(caller), "%l", text, sizeof text);
+  return std::atoi(text);
+}
+
+// PTX ISA, "wgmma.mma_async" and "wgmma.fence": nobody touches the result of a product that is under way, or writes its factor.
+void touch(Thread& thread, const void* place, size_t bytes, bool writes, const void* caller)
+{
+  const size_t first = thread.registers.touched.empty() ? SIZE_MAX : word_of(thread, place);
+  if (first == SIZE_MAX)
+    return;
+  for (size_t word = first; word < first + (bytes + 3) / 4 && word < thread.registers.touched.size(); ++word) {
+    if (thread.registers.results[word] || (writes && thread.registers.factors[word]))
+      fail("in line %d: a register of a product under way is touched", line_at(caller));
+    thread.registers.touched[word] = thread.register_fences;
+  }
+}
+
+void require_fenced_registers(Thread& thread, ptx::Operands registers, int line)
+{
+  for (const ptx::Operand& one : registers) {
+    const size_t word = word_of(thread, one.place);
+    if (word != SIZE_MAX && thread.registers.touched[word] == thread.register_fences)
+      fail("wgmma in line %d: a register was touched, with no wgmma.fence behind it", line);
+  }
+}
+
+// One more or one less product under way that has these registers.
+void count(Thread& thread, std::vector<unsigned char> Registers::* products, const std::vector<void*>& places, int change)
+{
+  for (const void* place : places)
+    if (const size_t word = word_of(thread, place); word != SIZE_MAX)
+      (thread.registers.*products)[word] += change;
+}
+
+// Registers that an instruction of PTX writes.
+void touch(ptx::Operands registers)
+{
+  for (const ptx::Operand& one : registers)
+    touch(*current, one.place, one.bytes, true, __builtin_return_address(0));
+}
+
+void observe(const char* function, uintptr_t address, size_t bytes, bool writes, bool counted, const void* caller)
+{
+  const auto place = reinterpret_cast<void*>(address);
+  if (__asan_region_is_poisoned(place, bytes)) {
+    void* const report = dlsym(RTLD_NEXT, function);
+    counted ? reinterpret_cast<void (*)(uintptr_t, size_t)>(report)(address, bytes) : reinterpret_cast<void (*)(uintptr_t)>(report)(address);
+  }
+  if (!current)
+    return;
+  if (!is_shared(place))
+    touch(*current, place, bytes, writes, caller);
+  else if (writes)
+    written(*current, place, bytes);
+}
+
 void land(const Copy& copy)
 {
+  written(*current, copy.target, copy.bytes);
   std::memcpy(copy.target, copy.source, copy.filled);
   std::memset(static_cast<char*>(copy.target) + copy.filled, 0, copy.bytes - copy.filled);
 }
@@ -467,6 +584,26 @@ uint64_t bits_of(double value, Type type)
 }
 
 }  // namespace
+
+// What the address sanitizer calls for each access; it reports those that are wrong.
+extern "C" {
+#define ACCESS(name, bytes, writes)                                                                                    \
+  __attribute__((weak)) void name(uintptr_t place) { observe(#name, place, bytes, writes, false, __builtin_return_address(0)); }
+#define ACCESSES(bytes) ACCESS(__asan_load##bytes, bytes, false) ACCESS(__asan_store##bytes, bytes, true)
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+__attribute__((weak)) void __asan_loadN(uintptr_t place, size_t bytes)
+{
+  observe("__asan_loadN", place, bytes, false, true, __builtin_return_address(0));
+}
+__attribute__((weak)) void __asan_storeN(uintptr_t place, size_t bytes)
+{
+  observe("__asan_storeN", place, bytes, true, true, __builtin_return_address(0));
+}
+}
 
 unsigned encoded(double value, Type type)
 {
@@ -684,6 +821,7 @@ std::vector<std::vector<int>> teams(const Form& form)
 struct Matrices {
   Operands registers;
   const unsigned short* row;  // that this lane addresses
+  const Thread* thread;
 };
 
 int count(Operands registers) { return static_cast<int>(registers.size()); }
@@ -705,6 +843,7 @@ Place in_matrix(bool transposed, int lane, int side)
 
 void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int line)
 {
+  touch(d);
   const int lanes = by_quad_pairs(form) ? 8 : lanes_of_warp;
   require_count(form, a, form.a, form.m * form.k, lanes, line);
   require_count(form, b, form.b, form.k * form.n, lanes, line);
@@ -718,7 +857,8 @@ void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int l
 
 void ldmatrix(bool transposed, Operands d, Operand address, int line)
 {
-  const Matrices given = {d, static_cast<const unsigned short*>(shared(address.bits))};
+  touch(d);
+  const Matrices given = {d, static_cast<const unsigned short*>(shared(address.bits)), current};
   together("ldmatrix", line, given, [&](const Matrices* const* lanes) {
     require_rows("ldmatrix", lanes, line);
     for (int lane = 0; lane < lanes_of_warp; ++lane)
@@ -735,7 +875,7 @@ void ldmatrix(bool transposed, Operands d, Operand address, int line)
 
 void stmatrix(bool transposed, Operand address, Operands values, int line)
 {
-  const Matrices given = {values, static_cast<const unsigned short*>(shared(address.bits))};
+  const Matrices given = {values, static_cast<const unsigned short*>(shared(address.bits)), current};
   together("stmatrix", line, given, [&](const Matrices* const* lanes) {
     require_rows("stmatrix", lanes, line);
     for (int lane = 0; lane < lanes_of_warp; ++lane)
@@ -744,6 +884,7 @@ void stmatrix(bool transposed, Operand address, Operands values, int line)
           const Place place = in_matrix(transposed, lane, side);
           auto* const row = const_cast<unsigned short*>(lanes[matrix * 8 + place.row]->row);
           row[place.column] = static_cast<unsigned short>(lanes[lane]->registers.begin()[matrix].bits >> (16 * side));
+          written(*lanes[lane]->thread, row + place.column, sizeof *row);
         }
   });
 }
@@ -751,6 +892,7 @@ void stmatrix(bool transposed, Operand address, Operands values, int line)
 // PTX ISA, "Warp-level matrix transpose instruction: movmatrix": the matrix transposed, both held by rows.
 void movmatrix(Operand d, Operand a, int line)
 {
+  touch({d});
   struct Given {
     void* target;
     uint64_t pair;
@@ -885,7 +1027,7 @@ struct Product {
 
 // PTX ISA, "Matrix descriptor format" and "Strides": core matrices are eight rows of 16 bytes. A swizzle joins 2, 4 or 8 of them to rows
 // of 32, 64 or 128 bytes, of which address bits 4 to 6 are XORed with bits 7 to 9, as far as the row is long.
-double element_of(uint64_t descriptor, Type type, int row, int along, int line)
+const char* place_of(uint64_t descriptor, Type type, int row, int along, int line)
 {
   const uint64_t start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
   const uint64_t mode = descriptor >> 62, span = mode == 0 ? 16 : mode == 1 ? 128 : mode == 2 ? 64 : 32;
@@ -897,8 +1039,13 @@ double element_of(uint64_t descriptor, Type type, int row, int along, int line)
   address ^= (address >> 7 & (span / 16 - 1)) << 4;
   const char* const place = shared_of_18_bits(address);
   require("wgmma", line, place, bytes, bytes);
+  return place;
+}
+
+double element_of(uint64_t descriptor, Type type, int row, int along, int line)
+{
   uint64_t bits = 0;
-  std::memcpy(&bits, place, bytes);
+  std::memcpy(&bits, place_of(descriptor, type, row, along, line), format_of(type).bits / 8);
   return number(bits, type);
 }
 
@@ -918,6 +1065,20 @@ double element_held(const Product& product, int row, int along)
   uint32_t word = 0;
   std::memcpy(&word, place, sizeof word);
   return number(word >> along % together * bits & (bits == 32 ? ~0u : (1u << bits) - 1), product.form.a);
+}
+
+// All factors in shared memory are visible to the asynchronous proxy when a product is issued.
+void require_fenced(const Product& product)
+{
+  const ptx::Warpgroup& form = product.form;
+  const auto all = [&](uint64_t descriptor, Type type, int rows, bool across) {
+    for (int row = 0; row < rows; ++row)
+      for (int k = 0; k < form.k; ++k)
+        require_fenced("wgmma", product.line, place_of(descriptor, type, across ? k : row, across ? row : k, product.line));
+  };
+  if (product.held.empty())
+    all(product.a, form.a, 64, form.a_across);
+  all(product.b, form.b, form.n, form.b_across);
 }
 
 void perform(Product& product)
@@ -978,6 +1139,8 @@ void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand 
   Group& unit = warpgroups[current->number / threads_of_warpgroup];
   if (!current->fenced)
     fail("wgmma in line %d: no wgmma.fence before the first", line);
+  require_fenced_registers(*current, d, line);
+  require_fenced_registers(*current, held, line);
   together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, held, a.bits, b.bits, adds.bits}, [&](const Given* const* all) {
     auto product = std::make_shared<Product>(Product{form, {}, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line});
     for (int thread = 0; thread < threads_of_warpgroup; ++thread) {
@@ -998,7 +1161,11 @@ void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand 
           product->held.back().places.push_back(one.place);
       }
       unit.members[thread]->products.push_back(product);
+      count(*unit.members[thread], &Registers::results, product->d[thread].places, 1);
+      if (!product->held.empty())
+        count(*unit.members[thread], &Registers::factors, product->held[thread].places, 1);
     }
+    require_fenced(*product);
     // Products of one accumulator happen in order, so one that happens at once takes all before it along.
     if (below(4) == 0)
       for (Thread* member : unit.members) {
@@ -1015,6 +1182,9 @@ void wgmma_fence(int line)
 {
   together("wgmma.fence", line, 0, [](const int* const*) {});
   current->fenced = true;
+  ++current->register_fences;
+  if (current->registers.touched.empty())
+    current->registers = {std::vector<unsigned>(stack_bytes / 4), std::vector<unsigned char>(stack_bytes / 4), std::vector<unsigned char>(stack_bytes / 4)};
 }
 
 void wgmma_commit_group(int line)
@@ -1028,8 +1198,13 @@ void wgmma_wait_group(Operand pending, int line)
 {
   together("wgmma.wait_group", line, 0, [](const int* const*) {});
   for (; current->product_groups.size() > pending.bits; current->product_groups.pop_front())
-    for (const auto& product : current->product_groups.front())
+    for (const auto& product : current->product_groups.front()) {
       ::perform(*product);
+      const int thread = current->number % threads_of_warpgroup;
+      count(*current, &Registers::results, product->d[thread].places, -1);
+      if (!product->held.empty())
+        count(*current, &Registers::factors, product->held[thread].places, -1);
+    }
 }
 
 }  // namespace ptx
@@ -1055,6 +1230,7 @@ void exchange(Suspended& other)
   std::swap(block, other.block);
   std::swap(named, other.named);
   std::swap(barriers, other.barriers);
+  std::swap(writers, other.writers);
 }
 
 void work_at(size_t rank)
@@ -1090,47 +1266,73 @@ void arrive(PhasedBarrier& barrier, int line)
   settle(barrier);
 }
 
-// What the launch says of an array: where it is, its elements' bytes, how many dimensions it has, the span of the swizzle; of each
-// dimension, that of neighbours first, the size, the bytes from one to the next, and the size of the box.
+// CUDA Driver API, "cuTensorMapEncodeTiled": what the launch gave it. Of each dimension, that of neighbours first, the size, the bytes from
+// one to the next, the size of the box, and of so many elements of a box the first that is copied.
 struct Mapped {
   char* start;
-  uint64_t element, rank, span;
+  uint64_t kind, rank, swizzle, interleave, fill, steps;
   const uint64_t *sizes, *strides, *box;
+
+  explicit Mapped(const uint64_t* words)
+      : start(reinterpret_cast<char*>(words[0])), kind(words[1] & 255), rank(words[1] >> 8 & 255), swizzle(words[1] >> 16 & 255),
+        interleave(words[1] >> 24 & 15), fill(words[1] >> 28 & 15), steps(words[1] >> 32), sizes(words + 2), strides(words + 7), box(words + 11)
+  {
+  }
+
+  uint64_t element() const
+  {
+    constexpr uint64_t bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};  // CUtensorMapDataType
+    return kind < 13 ? bytes[kind] : 0;
+  }
+  uint64_t span() const { return uint64_t{16} << swizzle; }  // CUtensorMapSwizzle: none, 32, 64, 128 bytes
+  uint64_t step(uint64_t dim) const { return dim ? steps >> 4 * dim & 15 : 1; }  // that of neighbours is ignored
+  uint64_t count(uint64_t dim) const { return (box[dim] + step(dim) - 1) / step(dim); }
 };
 
-Mapped mapped(const Box& box)
+// What the driver refuses.
+void require_map(const Mapped& map, const char* what, int line)
 {
-  const uint64_t* const words = box.map;
-  return {reinterpret_cast<char*>(words[0]), words[1] & 255, words[1] >> 8 & 255, words[1] >> 16, words + 2, words + 7, words + 11};
+  const char* wrong = nullptr;
+  if (map.element() == 0 || map.rank < 1 || map.rank > 5 || map.swizzle > 3 || map.interleave != 0 || map.fill > 1)
+    wrong = "its kind, dimensions or modes";
+  else if (reinterpret_cast<uintptr_t>(map.start) % 16)
+    wrong = "its address";
+  else if (map.box[0] * map.element() % 16 || (map.swizzle && map.box[0] * map.element() > map.span()))
+    wrong = "the rows of its box";
+  for (uint64_t dim = 0; !wrong && dim < map.rank; ++dim)
+    if (map.sizes[dim] < 1 || map.sizes[dim] > uint64_t{1} << 32 || map.box[dim] < 1 || map.box[dim] > 256 || map.step(dim) < 1 || map.step(dim) > 8)
+      wrong = "its sizes, or those of its box";
+    else if (dim && (map.strides[dim - 1] % 16 || map.strides[dim - 1] == 0 || map.strides[dim - 1] >> 40))
+      wrong = "its strides";
+  if (wrong)
+    fail("%s in line %d: the driver refuses the tensor map: %s", what, line, wrong);
 }
 
 // CUDA C++ Programming Guide, "Swizzle modes": rows of 32, 64 or 128 bytes, of which address bits 4 to 6 are XORed with bits 7 to 9, as
-// far as the row is long. A box's rows follow each other without gaps.
+// far as the row is long. A box's rows follow each other without gaps. Outside of the array there is no place.
 template <class Move>
 void each_element(const Box& box, const char* what, Move move)
 {
-  const Mapped array = mapped(box);
-  const uint64_t row_bytes = array.box[0] * array.element;
+  const Mapped map(box.map);
+  require_map(map, what, box.line);
   uint64_t elements = 1;
-  for (uint64_t dim = 0; dim < array.rank; ++dim)
-    elements *= array.box[dim];
-  if (box.at.size() != array.rank)
+  for (uint64_t dim = 0; dim < map.rank; ++dim)
+    elements *= map.count(dim);
+  if (box.at.size() != map.rank)
     fail("%s in line %d: %llu coordinates", what, box.line, static_cast<unsigned long long>(box.at.size()));
-  require(what, box.line, shared(box.shared), elements * array.element, 128);
-  if (array.span > 16 && row_bytes > array.span)
-    fail("%s in line %d: a box of %llu bytes, wider than its swizzle", what, box.line, static_cast<unsigned long long>(row_bytes));
+  require(what, box.line, shared(box.shared), elements * map.element(), 128);
   for (uint64_t number = 0; number < elements; ++number) {
-    uint64_t address = box.shared + number * array.element, left = number;
-    address ^= (address >> 7 & (array.span / 16 - 1)) << 4;
-    char* outside = array.start;
+    uint64_t address = box.shared + number * map.element(), left = number;
+    address ^= (address >> 7 & (map.span() / 16 - 1)) << 4;
+    char* outside = map.start;
     bool inside = true;
-    for (uint64_t dim = 0; dim < array.rank; ++dim) {
-      const int64_t place = box.at[dim] + static_cast<int64_t>(left % array.box[dim]);
-      inside = inside && place >= 0 && place < static_cast<int64_t>(array.sizes[dim]);
-      outside += inside ? place * (dim ? array.strides[dim - 1] : array.element) : 0;
-      left /= array.box[dim];
+    for (uint64_t dim = 0; dim < map.rank; ++dim) {
+      const int64_t place = box.at[dim] + static_cast<int64_t>(left % map.count(dim) * map.step(dim));
+      inside = inside && place >= 0 && place < static_cast<int64_t>(map.sizes[dim]);
+      outside += inside ? place * (dim ? map.strides[dim - 1] : map.element()) : 0;
+      left /= map.count(dim);
     }
-    move(static_cast<char*>(shared(address)), inside ? outside : nullptr, array.element);
+    move(static_cast<char*>(shared(address)), inside ? outside : nullptr, map.element());
   }
 }
 
@@ -1145,7 +1347,9 @@ void land_some_load()
     if (outside)
       std::memcpy(inside, outside, size);
     else
-      std::memset(inside, 0, size);
+      std::memset(inside, Mapped(box.map).fill ? 0x7f : 0, size);  // no number, or zero
+    require_fenced("TMA load", box.line, inside);
+    written_by_engine(inside, size);
     bytes += size;
   });
   PhasedBarrier& barrier = barrier_at(box.barrier, "TMA load", box.line);
@@ -1278,10 +1482,13 @@ void tma_load(Operand target, Operand map, std::initializer_list<Operand> at, Op
 void tma_store(Operand map, std::initializer_list<Operand> at, Operand source, int line)
 {
   const Box box = {reinterpret_cast<const uint64_t*>(map.bits), coordinates(at), source.bits, 0, line};
+  each_element(box, "TMA store", [line](const char* inside, char*, uint64_t) { require_fenced("TMA store", line, inside); });
   if (below(4) == 0)
     land_store(box);
   current->stores.push_back(box);
 }
+
+void proxy_fence() { ++current->proxy_fences; }
 
 void tma_commit_group()
 {
@@ -1321,6 +1528,7 @@ struct Given {
   Share share;
   const char* matrix;
   unsigned leading;
+  const Thread* thread;
 };
 
 void require_matrix(const Given* const* lanes, const char* what, int line)
@@ -1334,7 +1542,7 @@ void require_matrix(const Given* const* lanes, const char* what, int line)
   require(what, line, first.matrix, first.share.bytes, first.share.bytes == 1 ? 16 : 32);
 }
 
-// Calls `move(place in the matrix, place in a lane)` for every element.
+// Calls `move(thread, place in the matrix, place in its share)` for every element.
 template <class Move>
 void each(const Given* const* lanes, bool by_rows, const char* what, int line, Move move)
 {
@@ -1346,7 +1554,7 @@ void each(const Given* const* lanes, bool by_rows, const char* what, int line, M
       const size_t address = by_rows ? row * lanes[0]->leading + column : column * lanes[0]->leading + row;
       const char* const place = lanes[0]->matrix + address * share.bytes;
       require(what, line, place, share.bytes, share.bytes);
-      move(const_cast<char*>(place), static_cast<char*>(lanes[lane]->share.values) + value * share.bytes);
+      move(*lanes[lane]->thread, const_cast<char*>(place), static_cast<char*>(lanes[lane]->share.values) + value * share.bytes);
     }
 }
 
@@ -1366,15 +1574,19 @@ ptx::Matrix gathered(const Share* shares, Type type)
 
 void load(Share target, const void* matrix, unsigned leading, bool by_rows, int line)
 {
-  together("load_matrix_sync", line, Given{target, static_cast<const char*>(matrix), leading}, [&](const Given* const* lanes) {
-    each(lanes, by_rows, "load_matrix_sync", line, [&](const char* place, char* value) { std::memcpy(value, place, target.bytes); });
+  together("load_matrix_sync", line, Given{target, static_cast<const char*>(matrix), leading, current}, [&](const Given* const* lanes) {
+    each(lanes, by_rows, "load_matrix_sync", line, [&](const Thread&, const char* place, char* value) { std::memcpy(value, place, target.bytes); });
   });
 }
 
 void store(void* matrix, Share source, unsigned leading, bool by_rows, int line)
 {
-  together("store_matrix_sync", line, Given{source, static_cast<const char*>(matrix), leading}, [&](const Given* const* lanes) {
-    each(lanes, by_rows, "store_matrix_sync", line, [&](char* place, const char* value) { std::memcpy(place, value, source.bytes); });
+  together("store_matrix_sync", line, Given{source, static_cast<const char*>(matrix), leading, current}, [&](const Given* const* lanes) {
+    each(lanes, by_rows, "store_matrix_sync", line, [&](const Thread& thread, char* place, const char* value) {
+      std::memcpy(place, value, source.bytes);
+      if (is_shared(place))
+        written(thread, place, source.bytes);
+    });
   });
 }
 
@@ -1432,7 +1644,7 @@ Array array(const std::string& file, size_t bytes, size_t aligned)
 
 // Reads from its input: `kernel number`, `grid blocks`, `threads count`, `cluster blocks`, `shared bytes` of dynamic shared memory,
 // `frame bytes` of a thread, `seed number`; `array file bytes alignment`; and in the order of the parameters `pointer array`, `int number` or `map array`
-// with seven numbers, which are those of a `Matrix`.
+// with fifteen numbers, which are those of a `Mapped`.
 int launch()
 {
   std::map<std::string, size_t> numbers;

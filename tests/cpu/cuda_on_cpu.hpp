@@ -95,16 +95,49 @@ SmallFloat<type, Bits> operator-(SmallFloat<type, Bits> a, SmallFloat<type, Bits
 template <Type type, class Bits>
 SmallFloat<type, Bits> operator*(SmallFloat<type, Bits> a, SmallFloat<type, Bits> b) { return float(a) * float(b); }
 
+namespace ptx {
+
+// PTX ISA, cvt.rzi: cut toward zero, stopped at the ends of 32 bits, of which narrower integers are the lower ones; NaN is 0, that of a double
+// the number with the highest bit alone.
+template <class Integer, class Number>
+Integer integer(Number number)
+{
+  if constexpr (static_cast<Number>(0.5) == static_cast<Number>(0)) {
+    return static_cast<Integer>(number);
+  } else {
+    constexpr bool from_zero = static_cast<Integer>(-1) > static_cast<Integer>(0);
+    constexpr double low = from_zero ? 0.0 : -2147483648.0, high = from_zero ? 4294967295.0 : 2147483647.0;
+    if (number != number)
+      return static_cast<Integer>(sizeof(Number) == 8 ? 1u << 31 : 0u);
+    const double stopped = number < low ? low : number > high ? high : static_cast<double>(number);
+    return static_cast<Integer>(static_cast<long long>(stopped));
+  }
+}
+
+// PTX ISA, max and min: of a number and NaN the number; +0 is larger than -0.
+template <class Left, class Right>
+auto maximum(Left a, Right b) -> decltype(a + b)
+{
+  return a != a ? b : b != b ? a : a > b ? a : b > a ? b : __builtin_signbit(a) ? b : a;
+}
+template <class Left, class Right>
+auto minimum(Left a, Right b) -> decltype(a + b)
+{
+  return a != a ? b : b != b ? a : a < b ? a : b < a ? b : __builtin_signbit(a) ? a : b;
+}
+
+}  // namespace ptx
+
 inline __half __float2half_rn(float number) { return number; }
 inline __half __double2half(double number) { return number; }
 inline __half __int2half_rn(int number) { return number; }
 inline float __half2float(__half number) { return number; }
-inline int __half2int_rz(__half number) { return static_cast<int>(float(number)); }
+inline int __half2int_rz(__half number) { return ptx::integer<int>(float(number)); }
 inline __nv_bfloat16 __float2bfloat16_rn(float number) { return number; }
 inline __nv_bfloat16 __double2bfloat16(double number) { return number; }
 inline __nv_bfloat16 __int2bfloat16_rn(int number) { return number; }
 inline float __bfloat162float(__nv_bfloat16 number) { return number; }
-inline int __bfloat162int_rz(__nv_bfloat16 number) { return static_cast<int>(float(number)); }
+inline int __bfloat162int_rz(__nv_bfloat16 number) { return ptx::integer<int>(float(number)); }
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline unsigned long long __umul64hi(unsigned long long left, unsigned long long right)
@@ -139,10 +172,6 @@ extern "C" double erf(double x) noexcept;
 extern "C" double tanh(double x) noexcept;
 extern "C" float fabsf(float x) noexcept;
 extern "C" double fabs(double x) noexcept;
-extern "C" float fmaxf(float a, float b) noexcept;
-extern "C" double fmax(double a, double b) noexcept;
-extern "C" float fminf(float a, float b) noexcept;
-extern "C" double fmin(double a, double b) noexcept;
 extern "C" int abs(int x) noexcept;
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
@@ -197,9 +226,9 @@ template <class Small>
 Pair<Small> __habs2(Pair<Small> a) { return {fabsf(a.x), fabsf(a.y)}; }
 // Of a number and of what is none, the number.
 template <class Small>
-Pair<Small> __hmax2(Pair<Small> a, Pair<Small> b) { return {fmaxf(a.x, b.x), fmaxf(a.y, b.y)}; }
+Pair<Small> __hmax2(Pair<Small> a, Pair<Small> b) { return {ptx::maximum(float(a.x), float(b.x)), ptx::maximum(float(a.y), float(b.y))}; }
 template <class Small>
-Pair<Small> __hmin2(Pair<Small> a, Pair<Small> b) { return {fminf(a.x, b.x), fminf(a.y, b.y)}; }
+Pair<Small> __hmin2(Pair<Small> a, Pair<Small> b) { return {ptx::minimum(float(a.x), float(b.x)), ptx::minimum(float(a.y), float(b.y))}; }
 
 template <class Left, class Right>
 constexpr auto min(Left a, Right b) { return b < a ? b : a; }
@@ -267,6 +296,15 @@ unsigned function_of_pair(Function function, unsigned bits)
   return pair<type>(function(one.low), function(one.high));
 }
 
+// PTX ISA, ex2.approx.ftz: subnormal results are zero; without .ftz, in half, they are not.
+inline float ex2(float x)
+{
+  const float made = exp2f(x);
+  return made < 0x1p-126f ? 0.0f : made;
+}
+inline float ex2_bf16(float x) { return ex2(x); }
+inline float ex2_f16(float x) { return exp2f(x); }
+
 // Of two pairs the larger numbers of 16 bits; of a number and of what is none, the number.
 template <Type type>
 unsigned larger_pair(unsigned left, unsigned right)
@@ -274,7 +312,7 @@ unsigned larger_pair(unsigned left, unsigned right)
   using Number = SmallFloat<type, unsigned short>;
   struct Both { Number low, high; };
   const Both one = __builtin_bit_cast(Both, left), other = __builtin_bit_cast(Both, right);
-  return pair<type>(__builtin_fmaxf(one.low, other.low), __builtin_fmaxf(one.high, other.high));
+  return pair<type>(maximum(float(one.low), float(other.low)), maximum(float(one.high), float(other.high)));
 }
 
 struct Form {
@@ -311,6 +349,7 @@ void wgmma_wait_group(Operand pending, int line = __builtin_LINE());
 
 void mbarrier_init(Operand barrier, Operand arrivals, int line = __builtin_LINE());
 void mbarrier_init_fence();
+void proxy_fence();
 void mbarrier_arrive(Operand barrier, int line = __builtin_LINE());
 void mbarrier_arrive_at(Operand barrier, Operand rank, int line = __builtin_LINE());
 void cluster_arrive(int line = __builtin_LINE());

@@ -3,7 +3,8 @@
     places     who touches what: grains of memory, by thread          loops    which iterations decide about all of them
     traces     what each warp does, in order                          atoms    pieces of memory that the same warps touch alike
     order      what each warp may rely on when it touches memory      segments   many touches as one operation
-    meetings, findings   which threads met where, and its text     clusters   blocks that reach into each other, followed together
+    crews      warps that act alike as one agent                  clusters   blocks that reach into each other, followed together
+    meetings, findings   which threads met where, and its text
 
 Control flow does not depend on data, so traces are known. Conditions on the block and on run-time sizes are taken as true; they
 only remove accesses, so "no race" holds for all blocks and all M, N, K. What cannot be decided is an error.
@@ -20,12 +21,13 @@ from fireiron.check.finding import Finding
 from fireiron.check.persistence import fetched
 from fireiron.check.races.atoms import split
 from fireiron.check.races.clusters import at_places, blocks_of, uneven
+from fireiron.check.races.crews import Crews
 from fireiron.check.races.findings import Report, trusted, undecided
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.meetings import Meetings
 from fireiron.check.races.order import Order, Race, mark
 from fireiron.check.races.places import Places, Space
-from fireiron.check.races.segments import Segments
+from fireiron.check.races.segments import Screened, Segments
 from fireiron.check.races.traces import Kind, Touch, Trace, Tracer, Traces
 from fireiron.check.scene import Scene
 from fireiron.ir import Commit, Completion, Wait
@@ -82,7 +84,7 @@ def _races(scene: Scene, places: Places, traces: Sequence[Traces]) -> list[Findi
     spaces = _met_again(traces)
     broken: dict[str, None] = {}
     blocks = blocks_of(scene.kernel).count
-    if not Segments(spaces, blocks).all_ordered(traces):
+    if not Segments(spaces, blocks).all_ordered(traces, (Crews, Screened)):
         for key, race in _unordered(traces, spaces, blocks, meetings, broken).items():
             findings.setdefault(key, report.race(race))
     return [*findings.values(), *(Finding("race", "error", None, text) for text in broken), *_reading_at_the_end(traces)]

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
+from fireiron.check.races.lengths import at_lengths
 from fireiron.check.races.places import Places, element_tests
-from fireiron.check.races.tiles import PIECE, differing, opened
+from fireiron.check.races.tiles import PIECE, differing, of_tiles, opened
 from fireiron.check.scene import MANY, Array, Scene, Use, distinct, less_a_minimum, linear, reach_of
 from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
@@ -91,6 +92,7 @@ class Loops:
         self.in_turns = any(one.step > 1 for one, *_ in self.all.values())
         self.differing = differing(scene)
         self.tiles = frozenset(one.tile.name for one in self.differing.values())
+        self.of_tiles = of_tiles(self.differing.values())
         self.course = functools.lru_cache(maxsize=None)(self._common_course)
 
     def in_order(self, loops: Iterable[For]) -> frozenset[str]:
@@ -277,6 +279,11 @@ class Loops:
         for use in self.inside[id(loop)]:
             self.undecided.setdefault(use.access.buffer, why)
 
+    def doubt_all(self, why: str) -> None:
+        """Note for all buffers why they are not decided."""
+        for use in self.uses:
+            self.undecided.setdefault(use.access.buffer, why)
+
     # -------------------------------------------------------------------------------------- the iterations to follow
 
     def iterations(self, loop: For, fixed: Mapping[str, int], lengths: Lengths) -> Sequence[int]:
@@ -294,6 +301,7 @@ class Loops:
         extent = self.opened(loop.extent)
         if extent in lengths:
             return range(lengths[extent])
+        extent = at_lengths(extent, self.of_tiles) if self.of_tiles else extent
         number = constant(extent)
         count = max(int(compiled(extent)(fixed)) if number is None else number, 0)
         course = self.course(loop)

@@ -12,7 +12,8 @@ addition all but other additions. Operations of one warp need `seen` too, unless
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
@@ -36,11 +37,12 @@ _ORDERED_WITH = {
 
 @attrs.define(eq=False)
 class Agent:
-    """A warp on its way through its trace: number `warp` of the block of a `rank`, behind so many `meetings` of its cluster.
+    """A warp on its way through its trace: number `warp` of the block of a `rank`, behind so many `meetings` of its cluster; or several
+    `warps` together, of which that is the first (see `crews`).
 
     `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first; copies
     and products apart. `turns` counts the turns of rings that it waited for, and arrived at. Where groups take turns, `over` are the
-    phases of each barrier that it knows to be over.
+    phases of barriers that it knows to be over, as bits of `Rounds`, and `passed` by ring the last turn that it waited for.
     `wrote` are its own operations in ordinary memory accesses, `fenced` those of all agents that engines which it sets to work may rely on.
     """
 
@@ -55,9 +57,11 @@ class Agent:
     issued: dict[Completion, int] = attrs.field(factory=lambda: dict.fromkeys(Completion, 0))
     groups: dict[Completion, list[int]] = attrs.field(factory=lambda: {one: [] for one in Completion})
     turns: dict[Any, int] = attrs.field(factory=dict)
-    over: dict[Any, int] = attrs.field(factory=dict)
+    over: int = 0
+    passed: dict[str, int] = attrs.field(factory=dict)
     wrote: int = 0
     fenced: int = 0
+    warps: int = 1
 
 
 @attrs.define(eq=False)
@@ -73,17 +77,20 @@ class Phases:
     over: int = 0
     coming: int = 0
     known: int = 0
-    coming_over: dict[Any, int] = attrs.field(factory=dict)
-    known_over: dict[Any, int] = attrs.field(factory=dict)
+    coming_over: int = 0
+    known_over: int = 0
 
-    def arrive(self, known: int, over: Mapping[Any, int]) -> None:
-        """An arrival of an agent that knows so much."""
-        self.left -= 1
-        self.coming |= known
-        if over:
-            _learn(self.coming_over, over)
-        if not self.left:
-            self._settle()
+    def arrive(self, known: int, over: int, count: int) -> None:
+        """So many arrivals of an agent that knows so much."""
+        while count:
+            # Of more arrivals than a phase waits for, the others are at the next one; or it is left in its middle.
+            together = min(count, self.left) if self.left > 0 else count
+            count -= together
+            self.left -= together
+            self.coming |= known
+            self.coming_over |= over
+            if not self.left:
+                self._settle()
 
     def bring(self, operation: int, size: int) -> None:
         """Bytes of a load."""
@@ -97,8 +104,26 @@ class Phases:
             self.over += 1
             self.known |= self.coming
             self.coming = 0
-            if self.coming_over:
-                _learn(self.known_over, self.coming_over)
+            self.known_over |= self.coming_over
+
+
+class Rounds:
+    """Sets of phases as the bits of an integer: of each barrier those up to some number, so that the larger of two numbers is an OR."""
+
+    def __init__(self, barriers: Iterable[Any]) -> None:
+        self.firsts: dict[Any, list[int]] = {barrier: [0] for barrier in barriers}
+        self.places = {barrier: place for place, barrier in enumerate(self.firsts)}
+
+    def up_to(self, barrier: Any, number: int) -> int:
+        """The first phases of a barrier."""
+        firsts = self.firsts[barrier]
+        while len(firsts) <= number:
+            firsts.append(firsts[-1] | 1 << ((len(firsts) - 1) * len(self.places) + self.places[barrier]))
+        return firsts[max(number, 0)]
+
+    def count(self, barrier: Any, over: int) -> int:
+        """How many phases of a barrier a set has."""
+        return sum(1 for one in _bits(over) if one % len(self.places) == self.places[barrier])
 
 
 @attrs.frozen(eq=False)
@@ -141,6 +166,7 @@ class Order:
         self.broken = broken
         self.phases: dict[tuple[int, tuple[str, Side, int]], Phases] = {}
         self.numbers = _numbered(traces)
+        self.rounds = Rounds(event.barrier for event in _events(traces) if self.numbers and isinstance(event, Turn))
         self.touched: list[list[int]] = []
         self.kinds: set[Kind] = set()
         self.latest: dict[tuple[int, int], int] = {}
@@ -148,9 +174,7 @@ class Order:
         self.operations: list[tuple[Touch, int]] = []
         self.of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope | None, int], set[int]] = {}
-        self.engines = any(
-            event.by_engine for trace in {id(one): one for one in traces}.values() for event in trace if not isinstance(event, (Stmt, Turn))
-        )
+        self.engines = any(event.by_engine for event in _events(traces) if not isinstance(event, (Stmt, Turn)))
         self.written = 0
         self._forget()
 
@@ -232,18 +256,32 @@ class Order:
         if self.numbers:
             self._know(agent, event, phases, meant)
         if event.arrivals is None:
-            agent.own |= phases.known
-            agent.seen |= phases.known
-            return True
+            self._learn(agent, phases.known)
+            agent.passed[event.ring.name] = event.number
+        else:
+            self._arrive(agent, event, phases)
+        return True
+
+    def _learn(self, agent: Agent, known: int) -> None:
+        """What a wait for a phase brings."""
+        agent.own |= known
+        agent.seen |= known
+
+    def _arrive(self, agent: Agent, event: Turn, phases: Phases) -> None:
+        """What an arrival does, in each block that it reaches."""
+        count, known = self._told(agent, event.arrivals or ())
         if event.side is Side.FULL:
-            phases.bytes += event.ring.bytes
-        count = event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0
+            phases.bytes += event.ring.bytes * agent.warps
+        if count and event.ring.is_order:
+            self._give_on(agent, event)
         for rank in (event.ranks or (agent.rank,)) if count else ():
             if rank == agent.rank or self._reaches(agent, rank, str(event)):
                 there = phases if rank == agent.rank else self._phases_of(event, rank)
-                for _ in range(count):
-                    there.arrive(agent.seen, agent.over)
-        return True
+                there.arrive(known, agent.over, count)
+
+    def _told(self, agent: Agent, arrivals: Sequence[int]) -> tuple[int, int]:
+        """How often an agent arrives, and what whoever waits then knows."""
+        return (arrivals[agent.warp] if agent.warp < len(arrivals) else 0), agent.seen
 
     def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int) -> None:
         """Where groups take turns, an agent has not been at each phase itself, and others may be behind in another run than this one.
@@ -251,17 +289,25 @@ class Order:
         So it must know of the phase before the one that it waits for that it is over, and so of that before the one that it arrives at.
         Blocks that take turns are in no cluster: an agent comes to barriers of its own block alone.
         """
-        barrier = event.barrier
-        known = agent.over.get(barrier, 0)
         if event.arrivals is None:
-            if known < meant - 1:
+            before = self.rounds.up_to(event.barrier, meant - 1)
+            if agent.over & before != before:
+                known = self.rounds.count(event.barrier, agent.over)
                 self.broken.setdefault(
                     f"{event} may pass by parity alone: of {meant - 1} phases before it the agent knows {known} to be over"
                 )
-            _learn(agent.over, phases.known_over)
-            agent.over[barrier] = max(known, meant)
-        elif event.side is Side.EMPTY and known < meant:
-            self.broken.setdefault(f"{event} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
+            agent.over |= phases.known_over | self.rounds.up_to(event.barrier, meant)
+        elif event.side is Side.EMPTY:
+            before = self.rounds.up_to(event.barrier, meant)
+            if agent.over & before != before:
+                known = self.rounds.count(event.barrier, agent.over)
+                self.broken.setdefault(f"{event} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
+
+    def _give_on(self, agent: Agent, event: Turn) -> None:
+        """Whoever gives a turn of an order on has waited for the one before, which is as many turns later as there are others."""
+        awaited = event.number + event.ring.stages - 1
+        if agent.passed.get(event.ring.name) != awaited:
+            self.broken.setdefault(f"{event} is by an agent that has not waited for turn {awaited}, by which the one before it is over")
 
     def _phases_of(self, event: Turn, rank: int) -> Phases:
         place = rank, event.barrier
@@ -308,11 +354,15 @@ class Order:
         each = self.each if size is None else size // WARP
         first, behind = agent.rank * self.each, (agent.rank + 1) * self.each
         start = first + agent.warp // each * each
-        members = self.agents[start : min(start + each, behind)]
+        members = self._of_warps(start, min(start + each, behind))
         if not self._arrived(agent, (event.scope, start), members):
             return False
         self._pass(agent, members)
         return True
+
+    def _of_warps(self, start: int, end: int) -> Sequence[Agent]:
+        """The agents of some warps, counted through all blocks."""
+        return self.agents[start:end]
 
     def _arrived(self, agent: Agent, place: tuple[Scope | None, int], members: Sequence[Agent]) -> bool:
         """Whether an agent is the last that a barrier waited for."""
@@ -329,16 +379,15 @@ class Order:
             other.position += other is not agent
 
     def _join(self, members: Sequence[Agent]) -> None:
-        known = fenced = 0
-        over: dict[Any, int] = {}
+        known = fenced = over = 0
         for one in members:
             known |= one.own
             fenced |= one.fenced
-            _learn(over, one.over)
+            over |= one.over
         for one in members:
             one.own = one.seen = known
             one.fenced = fenced
-            _learn(one.over, over)
+            one.over = over
         everything = (1 << len(self.operations)) - 1
         if len(members) == len(self.agents) and known == everything and not self.written & ~fenced:
             self._forget()
@@ -359,12 +408,7 @@ class Order:
         atoms = event.footprint.atoms[agent.warp] if event.footprint.atoms else ()
         if not atoms:
             return True
-        met = 0
-        for other in _ORDERED_WITH[event.kind]:
-            if other in self.kinds:
-                former = self.touched[other]
-                for atom in atoms:
-                    met |= former[atom]
+        met = self._met(event, atoms)
         # `own` would not do: it is what an issuing thread knows, and lanes are not told apart here. `_meet` compares them.
         late = met & ~(agent.seen | self._ordered_within(event))
         if late:
@@ -373,6 +417,16 @@ class Order:
             self._meet(agent, event, hidden, hidden=True)
         self._record(agent, event, atoms)
         return True
+
+    def _met(self, event: Touch, atoms: Sequence[int]) -> int:
+        """The operations on atoms that one of this kind must know."""
+        met = 0
+        for other in _ORDERED_WITH[event.kind]:
+            if other in self.kinds:
+                former = self.touched[other]
+                for atom in atoms:
+                    met |= former[atom]
+        return met
 
     def _ordered_within(self, event: Touch) -> int:
         """The operations of the same execution of the same statement, which its own threads order."""
@@ -413,7 +467,7 @@ class Order:
         """The bytes of a load, in each block that it arrives in."""
         for rank in turn.ranks:
             if rank == agent.rank or self._reaches(agent, rank, f"{turn.ring.name}: turn {turn.number} is loaded"):
-                self._phases_of(turn, rank).bring(bit, size)
+                self._phases_of(turn, rank).bring(bit, size * agent.warps)
 
     def _again(self, agent: Agent, event: Touch, bit: int) -> int:
         """The last operation that was the same, which whoever knows this one knows."""
@@ -446,10 +500,9 @@ class Order:
     """What an event does to its agent; false where the agent must wait."""
 
 
-def _learn(known: dict[Any, int], more: Mapping[Any, int]) -> None:
-    """Counts of phases that are over, each the larger of two."""
-    for barrier, count in more.items():
-        known[barrier] = max(known.get(barrier, 0), count)
+def _events(traces: Sequence[Sequence[Any]]) -> Iterator[Any]:
+    """The events of traces, of equal ones once."""
+    return itertools.chain.from_iterable({id(one): one for one in traces}.values())
 
 
 def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]]:
@@ -460,7 +513,7 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
     Of long loops some iterations are left out, so the numbers have gaps. The turns are those that a producer fills, and those of an
     order that are given on; others are as far from the nearest of these as their numbers are.
     """
-    turns = [event for trace in {id(one): one for one in traces}.values() for event in trace if isinstance(event, Turn)]
+    turns = [event for event in _events(traces) if isinstance(event, Turn)]
     if not any(event.ring.is_order and not event.ring.each for event in turns):
         turns = [event for event in turns if event.ring.is_order]
     filled: dict[str, set[int]] = {}

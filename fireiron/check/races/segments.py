@@ -24,7 +24,7 @@ from fireiron.check.races.traces import Kind, Touch, Trace, Traces, Turn
 from fireiron.check.scene import Array
 from fireiron.ir import Completion
 
-_SEVERAL = -1
+SEVERAL = -1
 """The step of a segment of several executions: none of their threads is ordered by being in it."""
 
 
@@ -78,6 +78,10 @@ class Segment:
     bytes: int
 
 
+class Late(Exception):
+    """A segment does not know what it meets."""
+
+
 class Segments:
     """The segments of traces, as far as they touch some spaces; equal ones share their areas."""
 
@@ -87,8 +91,8 @@ class Segments:
         self.shapes: dict[Any, Shape] = {}
         self.areas: dict[tuple[int, int, int], tuple[Space, Area]] = {}
 
-    def all_ordered(self, traces: Sequence[Traces]) -> bool:
-        """Whether segments of all agents are ordered wherever they meet."""
+    def all_ordered(self, traces: Sequence[Traces], ways: Sequence[type[Screened]]) -> bool:
+        """Whether segments of all agents are ordered wherever they meet, by the first of some ways to follow them that finds it."""
         different = {id(trace): trace for agents in traces for trace in agents}
         joined = {number: self._joined(trace) for number, trace in different.items()}
         if any(one is None for one in joined.values()):
@@ -96,7 +100,8 @@ class Segments:
         count = 0
         for _, areas in itertools.groupby(sorted(self.areas.values(), key=_space), key=_space):
             count += split([area for _, area in areas], len(traces[0]) // self.blocks, count)
-        return all(_Screened([joined[id(trace)] or () for trace in agents], self.blocks, count).run_all() for agents in traces)
+        courses = [[joined[id(trace)] or () for trace in agents] for agents in traces]
+        return all(any(way(agents, self.blocks, count).run_all() for way in ways) for agents in courses)
 
     def _joined(self, trace: Trace) -> Sequence[Any] | None:
         """A trace of segments; None where a warp writes a grain twice in one."""
@@ -147,7 +152,7 @@ class Segments:
 def _one_step(touches: Sequence[Touch]) -> int:
     """The one execution of a statement that touches belong to, whose threads need no order among each other."""
     step = touches[0].step
-    return step if all(one.step == step for one in touches) else _SEVERAL
+    return step if all(one.step == step for one in touches) else SEVERAL
 
 
 def _turn_of(touch: Touch) -> tuple[str, int, tuple[int, ...]] | None:
@@ -168,22 +173,24 @@ def _shape(footprints: Sequence[Footprint], first: int) -> Shape:
     return Shape(warps, doubled)
 
 
-class _Screened(Order):
-    """Segments on their way; any that do not know what they meet are noted."""
+class Screened(Order):
+    """Segments on their way, up to the first that does not know what it meets."""
 
     rules = MappingProxyType({**Order.rules, Segment: Order._touch})
 
     def __init__(self, traces: Sequence[Sequence[Any]], blocks: int, atoms: int) -> None:
         super().__init__(traces, blocks, atoms, lambda before, behind, warp: False, {}, {})
-        self.late = False
 
     def run_all(self) -> bool:
         """Run all agents to the end, and say whether all segments are ordered."""
-        self.run()
-        return not self.late and not self.broken
+        try:
+            self.run()
+        except Late:
+            return False
+        return not self.broken
 
     def _ordered_within(self, event: Any) -> int:
-        return 0 if event.step == _SEVERAL else super()._ordered_within(event)
+        return 0 if event.step == SEVERAL else super()._ordered_within(event)
 
     def _meet(self, agent: Agent, event: Any, late: int, hidden: bool = False) -> None:
-        self.late = True
+        raise Late

@@ -8,7 +8,7 @@ each short length stands several times in a row. So it does not matter which blo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -16,22 +16,32 @@ import numpy as np
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Scene
 from fireiron.ir import Ring
-from fireiron.values.expr import ONE, Expr, Var, compiled, constant
+from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
 PIECE = Var("piece of the sequence of tiles", 0, MANY)
 """Stands for which piece of it is followed."""
+
+LENGTH = Var("turns of the tile", 0, MANY)
+"""Stands for how many turns a tile has, where that is known only at run time."""
 
 
 @attrs.frozen(eq=False)
 class Differing:
     """A loop over tiles in which a loop takes another number of turns in each: the name of the tile's number, and a sequence that decides.
 
-    A block that takes fewer tiles, `most`, is followed through each piece of the sequence of so many.
+    A block that takes fewer tiles, `most`, is followed through each piece of the sequence of so many. Where it is known only at run time
+    how many turns a tile has, `length`, the sequence is one of all lengths that there may be.
     """
 
     tile: Var
     sequence: Sequence[int]
     most: int
+    length: Expr | None = None
+
+    @property
+    def said(self) -> Var:
+        """What the sequence is of: the number of a tile, or how many turns it has."""
+        return self.tile if self.length is None else LENGTH
 
     @property
     def pieces(self) -> int:
@@ -45,17 +55,33 @@ class Differing:
 
 
 def differing(scene: Scene) -> dict[int, Differing]:
-    """By its identity, each loop over tiles that counts the turns of a loop inside, whose number the tile alone says."""
+    """By its identity, each loop over tiles whose number, and what is known at run time, says how many turns a loop inside takes."""
     found = {}
-    for one in persistence(scene.kernel):
-        tiles = constant(one.tiles)
-        if one.loop.growth == ONE or tiles is None or tiles > MANY:
+    loops = persistence(scene.kernel)
+    for one in loops:
+        counted = next((other.loop.growth for other in loops if other.tile.var == one.tile.var and other.loop.growth != ONE), ONE)
+        growth = opened(scene, counted, frozenset({one.tile.var.name}))
+        tile, tiles, most = one.tile.var, constant(one.tiles), max(one.loop.extent.high, 1)
+        rings = scene.kernel.rings
+        if tile not in growth.variables():
             continue
-        growth = opened(scene, one.loop.growth, frozenset({one.tile.var.name}))
-        if growth.variables() <= {one.tile.var}:
-            lengths = np.broadcast_to(compiled(growth)({one.tile.var.name: np.arange(tiles)}), (tiles,))
-            sequence = _sequence([int(length) for length in lengths], scene.kernel.rings)
-            found[id(one.loop)] = Differing(one.tile.var, sequence, max(one.loop.extent.high, 1))
+        if growth.variables() == {tile} and tiles is not None and tiles <= MANY:
+            lengths = np.broadcast_to(compiled(growth)({tile.name: np.arange(tiles)}), (tiles,))
+            found[id(one.loop)] = Differing(tile, _sequence([int(length) for length in lengths], rings), most)
+        else:
+            least = max(growth.low, 0)
+            last = max(min(growth.high, _most_kinds(rings)), least)
+            sequence = [least + kind for kind in _sequence(range(least, last + 1), rings)]
+            found[id(one.loop)] = Differing(tile, sequence, most, growth)
+    return found
+
+
+def of_tiles(loops: Iterable[Differing]) -> dict[Expr, Expr]:
+    """What stands for the turns of a tile, by all ways in which expressions say them, where they are known only at run time."""
+    found: dict[Expr, Expr] = {}
+    for one in loops:
+        if one.length is not None:
+            found |= {one.length: LENGTH, minimum(one.length, ONE): minimum(LENGTH, ONE)}
     return found
 
 
@@ -70,15 +96,26 @@ def opened(scene: Scene, value: Expr, kept: frozenset[str]) -> Expr:
 
 def _sequence(lengths: Sequence[int], rings: Sequence[Ring]) -> list[int]:
     """Tiles, of those with such lengths, in which each two lengths are neighbours."""
-    # A producer is no more turns ahead than a ring has stages, and a barrier tells of rounds by their parity.
-    stages = max((ring.stages for ring in rings), default=1)
-    short, rounds = 2 * stages + 1, 2 * stages
+    stages, short, rounds = _kinds(rings)
     tiles: dict[int, int] = {}
     for tile, length in sorted(enumerate(lengths), key=lambda pair: pair[1]):
         tiles.setdefault(length if length <= short else short + (length - short) % rounds + 1, tile)
     kinds = list(tiles.values())
     runs = [tile for length, tile in tiles.items() if length <= stages for _ in range(rounds + 1)]
     return [*runs, *_neighbours(len(kinds), kinds.__getitem__)]
+
+
+def _kinds(rings: Sequence[Ring]) -> tuple[int, int, int]:
+    """The most stages of a ring; up to which length tiles are told apart, and after how many turns longer ones are alike."""
+    # A producer is no more turns ahead than a ring has stages, and a barrier tells of rounds by their parity.
+    stages = max((ring.stages for ring in rings), default=1)
+    return stages, 2 * stages + 1, 2 * stages
+
+
+def _most_kinds(rings: Sequence[Ring]) -> int:
+    """A length up to which there is one of each kind."""
+    _, short, rounds = _kinds(rings)
+    return short + rounds
 
 
 def _neighbours(count: int, named: Callable[[int], int]) -> Iterator[int]:
@@ -89,4 +126,4 @@ def _neighbours(count: int, named: Callable[[int], int]) -> Iterator[int]:
     yield named(0)
 
 
-__all__ = ["PIECE", "Differing", "differing", "opened"]
+__all__ = ["LENGTH", "PIECE", "Differing", "differing", "of_tiles", "opened"]

@@ -10,17 +10,18 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
 from fireiron.check.persistence import persistence
 from fireiron.check.races.clusters import blocks_of
+from fireiron.check.races.lengths import at_lengths
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, element_tests, stages
 from fireiron.check.races.tiles import PIECE
-from fireiron.check.scene import Array, Scene, Use, linear
+from fireiron.check.scene import Array, Scene, Use
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -45,7 +46,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.values.expr import TRUE, ZERO, Expr, Mod, Var, as_expr, compiled, conjuncts, constant, mod, replaced
+from fireiron.values.expr import TRUE, ZERO, Expr, Var, compiled, conjuncts, constant
 
 
 class Kind(enum.IntEnum):
@@ -97,7 +98,8 @@ class Turn:
     """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, at turn `number`.
 
     In a cluster a release goes to the blocks of these `ranks`, and so does what a load brings; none: to its own. `own` are the numbers of
-    the warps, where they differ.
+    the warps, where they differ. `barrier` is the one in memory that it is a phase of: ring, side and stage; `way` says of which turns it
+    is one: ring, side, and whether they are waits.
     """
 
     ring: Ring
@@ -107,29 +109,26 @@ class Turn:
     ranks: tuple[int, ...] = ()
     own: tuple[int, ...] = ()
 
-    def of_warp(self, warp: int) -> Turn:
-        """The same for one warp of its role."""
-        return attrs.evolve(self, number=self.own[warp], own=())
+    stage: int = attrs.field(init=False)
+    barrier: tuple[str, Side, int] = attrs.field(init=False)
+    way: tuple[str, Side, bool] = attrs.field(init=False)
 
-    @functools.cached_property
-    def stage(self) -> int:
-        """The stage."""
+    @stage.default
+    def _its_stage(self) -> int:
         return self.number % self.ring.stages
 
-    @functools.cached_property
+    @barrier.default
+    def _in_memory(self) -> tuple[str, Side, int]:
+        return self.ring.name, self.side, self.stage
+
+    @way.default
+    def _kind(self) -> tuple[str, Side, bool]:
+        return self.ring.name, self.side, self.arrivals is None
+
+    @property
     def phase(self) -> int:
         """The phase of its barrier that it waits for, or ends."""
         return self.number // self.ring.stages + (self.side is Side.FULL)
-
-    @functools.cached_property
-    def barrier(self) -> tuple[str, Side, int]:
-        """The barrier in memory that it is a phase of: ring, side and stage."""
-        return self.ring.name, self.side, self.stage
-
-    @functools.cached_property
-    def way(self) -> tuple[str, Side, bool]:
-        """Of which turns it is one: ring, side, and whether they are waits."""
-        return self.ring.name, self.side, self.arrivals is None
 
     def __str__(self) -> str:
         verb = "the wait for" if self.arrivals is None else "the arrival at"
@@ -212,8 +211,12 @@ class Tracer:
         self.patterns: dict[Any, Pattern] = {}
         self.rings = {one.name: one for one in scene.kernel.rings}
         self.turns: dict[Any, Turn] = {}
+        self.speaking: dict[Any, tuple[int, ...]] = {}
+        self.decisive: dict[Expr, tuple[str, ...]] = {}
         self.numbers: dict[Expr, Callable[[Mapping[str, Any]], Any]] = {}
+        self.conditions: dict[Expr, Expr] = {}
         self.named: Mapping[str, int] = {}
+        self.programs: dict[int, tuple[Sequence[Stmt], Sequence[tuple[Callable[..., None], Stmt]]]] = {}
         self.steps = 0
 
     def traces(self, lengths: Lengths) -> Traces:
@@ -241,8 +244,19 @@ class Tracer:
         return tuple(walk.events)
 
     def _list(self, body: Sequence[Stmt], walk: Walk) -> None:
-        for statement in body:
-            _RULES[type(statement)](self, statement, walk)
+        for rule, statement in self._mattering(body):
+            rule(self, statement, walk)
+
+    def _mattering(self, body: Sequence[Stmt]) -> Sequence[tuple[Callable[..., None], Stmt]]:
+        """The statements of a list that add to a trace, with their rules."""
+        found = self.programs.get(id(body))
+        if found is None:
+            rules = [(_RULES[type(one)], one) for one in body if not isinstance(one, For) or self._runs(one)]
+            found = self.programs[id(body)] = body, [(rule, one) for rule, one in rules if rule is not Tracer._nothing]
+        return found[1]
+
+    def _runs(self, loop: For) -> bool:
+        return constant(loop.extent) != 0 and self.loops.matters(loop)
 
     def _ordering(self, statement: Any, walk: Walk) -> None:
         walk.events.append(statement)
@@ -271,24 +285,63 @@ class Tracer:
         function = self.numbers.get(value)
         if function is None:
             lengths = {extent: Var(name) for name, extent in zip(self.named, walk.lengths, strict=True)}
-            function = self.numbers[value] = compiled(_by_lengths(self.loops.opened(value), lengths))
-        return int(function({"thread": thread, **self.named, **walk.fixed}))
+            function = self.numbers[value] = compiled(at_lengths(self.loops.opened(value), {**lengths, **self.loops.of_tiles}))
+        try:
+            return int(function({"thread": thread, **self.named, **walk.fixed}))
+        except KeyError as unknown_name:
+            self.loops.doubt_all(f"the number {value} depends on {unknown_name.args[0]}, which is known at run time only")
+            return 0
 
     def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
         """How many threads of each warp say that a stage is free; a producer's one thread says that it fills one."""
         if statement.side is Side.FULL:
             return (1,) * (self.scene.kernel.workers // WARP + 1)
-        threads = self.scene.threads
         if statement.active == TRUE:
             return self.all_threads
-        conditions = [one for one in conjuncts(statement.active) if decided(one, self.scene, walk.fixed, walk.lengths) is None]
-        if any(decided(one, self.scene, walk.fixed, walk.lengths) is False for one in conjuncts(statement.active)):
+        values = [walk.fixed.get(name) for name in self._decisive(statement.active)]
+        # What loops in order do not say, assumed lengths may.
+        key = statement.active, *values, *(self.named.values() if None in values else ())
+        if key not in self.speaking:
+            self.speaking[key] = self._speaking(statement.active, walk)
+        return self.speaking[key]
+
+    def _decisive(self, active: Expr) -> tuple[str, ...]:
+        """The names by which it is decided for which threads a condition holds: of those that it reads, and of the lengths of tiles."""
+        found = self.decisive.get(active)
+        if found is None:
+            names = self.scene.roots(active) - {"thread"}
+            if self.loops.of_tiles:
+                names |= {var.name for one in conjuncts(active) for var in self._of_tile(one).variables()}
+            found = self.decisive[active] = tuple(sorted(names))
+        return found
+
+    def _speaking(self, active: Expr, walk: Walk) -> tuple[int, ...]:
+        """For how many threads of each warp a condition holds, or may hold."""
+        threads = self.scene.threads
+        said = {one: self._decided(one, walk) for one in conjuncts(active)}
+        if False in said.values():
             return (0,)
+        conditions = [one for one, holds in said.items() if holds is None]
         frame = self.scene.frame([("thread", threads)], walk.fixed)
         speaking = np.ones(threads.shape, dtype=bool)
         for one in conditions:
             speaking &= frame.full(one).astype(bool)
         return _by_warps(speaking)
+
+    def _decided(self, condition: Expr, walk: Walk) -> bool | None:
+        """Whether a condition holds, where loops in order, assumed lengths and the length of the tile say so."""
+        found = decided(condition, self.scene, walk.fixed, walk.lengths)
+        if found is not None or not self.loops.of_tiles:
+            return found
+        value = self._of_tile(condition)
+        return bool(compiled(value)(walk.fixed)) if {var.name for var in value.variables()} <= walk.fixed.keys() else None
+
+    def _of_tile(self, condition: Expr) -> Expr:
+        """A condition by the lengths of the tile's loops."""
+        value = self.conditions.get(condition)
+        if value is None:
+            value = self.conditions[condition] = at_lengths(self.loops.opened(condition), self.loops.of_tiles)
+        return value
 
     @functools.cached_property
     def all_threads(self) -> tuple[int, ...]:
@@ -296,15 +349,13 @@ class Tracer:
         return _by_warps(np.ones(self.scene.threads.shape, dtype=bool))
 
     def _loop(self, statement: For, walk: Walk) -> None:
-        if constant(statement.extent) == 0 or not self.loops.matters(statement):
-            return
         if id(statement) not in self.loops.ordered:
             self._list(statement.body, walk.into(statement))
             return
         before, value = 0, -1
         for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
             inside = walk.into(statement, value)
-            if statement.taken is not None:
+            if statement.taken is not None or id(statement) in self.loops.differing:
                 inside = attrs.evolve(inside, fixed=self._counted(statement, inside, before))
                 before += self._number(statement.growth, inside)
             self._list(statement.body, inside)
@@ -314,16 +365,15 @@ class Tracer:
 
     def _counted(self, loop: For, walk: Walk, before: int) -> Mapping[str, int]:
         """The numbers that loops say, and how often the loops inside were taken before; and which tile it is, where these differ."""
-        assert loop.taken is not None
-        found = {**walk.fixed, loop.taken.name: before}
+        found = dict(walk.fixed) if loop.taken is None else {**walk.fixed, loop.taken.name: before}
         one = self.loops.differing.get(id(loop))
-        return found if one is None else found | {one.tile.name: one.piece(walk.lengths[PIECE])[walk.fixed[loop.var.name]]}
+        return found if one is None else found | {one.said.name: one.piece(walk.lengths[PIECE])[walk.fixed[loop.var.name]]}
 
     def _exec(self, statement: Exec, walk: Walk) -> None:
         for site in self.sites.get(_key(statement, walk.loops), ()):
             if not site.space.shared and walk.rank:  # blocks are told apart in global memory by the check between them
                 continue
-            if all(decided(guard, self.scene, walk.fixed, walk.lengths) is not False for guard in site.scalar):
+            if all(self._decided(guard, walk) is not False for guard in site.scalar):
                 if statement.ring and site.kind is Kind.WRITE:
                     self._load(statement, site, walk)
                 else:
@@ -392,49 +442,25 @@ class Tracer:
 
 def _by_warp(trace: Trace, warps: int) -> list[Trace]:
     """The trace of each warp of a role: one, but for turns whose numbers differ between them."""
-    several = [position for position, event in enumerate(trace) if isinstance(event, Turn) and event.own]
-    found: dict[tuple[int, ...], Trace] = {}
-    for warp in range(warps if several else 0):
-        own = [cast(Turn, trace[position]).of_warp(warp) for position in several]
-        key = tuple(one.number for one in own)
-        if key not in found:
-            replaced_by = dict(zip(several, own, strict=True))
-            found[key] = tuple(replaced_by.get(position, event) for position, event in enumerate(trace))
-    keys = [tuple(cast(Turn, trace[position]).own[warp] for position in several) for warp in range(warps)]
-    return [found[key] for key in keys] if several else [trace] * warps
+    several = [(position, event) for position, event in enumerate(trace) if isinstance(event, Turn) and event.own]
+    if not several:
+        return [trace] * warps
+    keys = list(itertools.islice(zip(*(event.own for _, event in several), strict=True), warps))
+    found = {key: _at_turns(trace, several, key) for key in dict.fromkeys(keys)}
+    return [found[key] for key in keys]
+
+
+def _at_turns(trace: Trace, several: Sequence[tuple[int, Turn]], numbers: Sequence[int]) -> Trace:
+    """A trace with the numbers of one warp at the turns at these positions."""
+    events = list(trace)
+    for (position, turn), number in zip(several, numbers, strict=True):
+        events[position] = Turn(turn.ring, turn.side, number, turn.arrivals, turn.ranks)
+    return tuple(events)
 
 
 def _by_warps(threads: Array) -> tuple[int, ...]:
     """How many threads of each warp it holds for."""
     return tuple(int(count) for count in np.add.reduceat(threads, np.arange(0, threads.size, WARP)))
-
-
-def _by_lengths(value: Expr, lengths: Mapping[Expr, Var]) -> Expr:
-    """The number of a turn, or a stage, with assumed lengths for extents: of those it is made, or it is so many turns away from one."""
-    # A rotated loop has a turn less than what it was made of, whose turns are counted.
-    found = replaced(value, {extent + away: length + away for extent, length in lengths.items() for away in (0, 1)})
-    unknown_at = {var for extent in lengths for var in extent.variables()}
-    if found.variables() & unknown_at:
-        return next((one for extent, length in lengths.items() if (one := _at_length(value, extent, length)) is not None), found)
-    return found
-
-
-def _at_length(value: Expr, extent: Expr, length: Var) -> Expr | None:
-    """A value that is so many turns away from an extent, or from a multiple of it, or the stage of such a turn, at an assumed length; None
-    if it is none of these.
-    """
-    times = _times(value, extent)
-    rest = value - extent * times
-    if extent.variables().isdisjoint(rest.variables()):
-        return length * times + rest
-    stages = constant(value.right) if isinstance(value, Mod) else None
-    return next((mod(length + away, as_expr(stages)) for away in range(stages or 0) if mod(extent + away, as_expr(stages)) == value), None)
-
-
-def _times(value: Expr, extent: Expr) -> int:
-    """How many times an extent is in a value, by its first term."""
-    (atoms, each), *_ = linear(extent)[0]
-    return dict(linear(value)[0]).get(atoms, 0) // each
 
 
 def _key(statement: Exec, loops: Sequence[For]) -> tuple[int, ...]:

@@ -50,7 +50,6 @@ def _check_split(step: Split) -> None:
 
 
 def _check_matrix_layout(value: MatrixLayout) -> None:
-    _need(value.order in ("row", "col"), "an order is row or col", value.order)
     _need(value.leading is None or value.leading.low >= 1, "a leading dimension is at least 1", value.leading)
 
 

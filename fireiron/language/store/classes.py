@@ -156,6 +156,19 @@ FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]
 """Classes that had other fields in documents of before: what these become, still as JSON."""
 
 
+LATER: Final = ("TaskProgram",)
+"""Classes of a room above, which say themselves what is stored of them: `stored` and `of_stored`."""
+
+
+def later(name: str) -> type[Any] | None:
+    """The class of a room above of this name; None where there is none."""
+    if name not in LATER:
+        return None
+    from fireiron.tasks.step import TaskProgram
+
+    return TaskProgram
+
+
 def class_table(classes: Iterable[type[Any]]) -> dict[str, type[Any]]:
     """The built-in classes and a user's, by name; two of one name are refused, because a text could mean either."""
     table = dict(CLASSES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import attrs
 from cattrs import Converter
@@ -29,21 +29,26 @@ from fireiron.language.store.classes import (
     STARTERS,
     WRITERS,
     class_table,
+    later,
 )
 from fireiron.language.store.documents import check_head, located, noted, parsed
 from fireiron.language.store.expressions import expression, expression_text
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
+from fireiron.language.tunable import Integer
 from fireiron.spec import OPTIONS, AnySpec, AnyStarter, Kind, Spec, Starter
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level
 from fireiron.values.tensor import ColMajor, RowMajor, View
 
+T = TypeVar("T")
+
 
 class Store:
     """The converter for the built-in classes and a user's own: one per document, because hooks of one user's classes bind nobody else."""
 
-    def __init__(self, classes: Iterable[type[Any]]) -> None:
+    def __init__(self, classes: Iterable[type[Any]], programs: Iterable[Any] = ()) -> None:
+        self.programs = tuple(programs)
         self.table = class_table(classes)
         self.tags = {one: name for name, one in self.table.items()}
         self.converter = Converter(forbid_extra_keys=True, detailed_validation=True)
@@ -80,6 +85,8 @@ class Store:
 
     def _tagged(self, value: Any) -> dict[str, Any]:
         cls = type(value)
+        if cls is later(cls.__name__):
+            return {"type": cls.__name__, **value.stored(self)}
         if cls not in self.tags:
             known = self.table.get(cls.__name__)
             why = "another class of this name is" if known is not None else "it is not among the stored classes"
@@ -111,12 +118,20 @@ class Store:
         document = parsed(text)
         check_head(document, kind)
         wanted: Any = Strategy if kind == "strategy" else Spec
+        return self.told(lambda: self.value(document[kind], wanted), kind)
+
+    def told(self, read: Callable[[], T], kind: str) -> T:
+        """What reading a document makes; a `StoreError` names what in it cannot be read."""
         try:
-            return self.converter.structure(document[kind], wanted)
+            return read()
         except RecursionError:
             raise StoreError("the document is nested too deeply") from None
         except Exception as error:  # cattrs wraps whatever a hook raises; transform_error says where
             raise located(error, kind) from None
+
+    def value(self, plain: Any, wanted: Any) -> Any:
+        """The value of a wanted type that `plain` made JSON of."""
+        return self.converter.structure(plain, wanted)
 
     def _register(self) -> None:
         register = self.converter.register_structure_hook_func
@@ -128,6 +143,7 @@ class Store:
             self.converter.register_structure_hook(plain, _exact)
         register(lambda wanted: isinstance(wanted, type) and issubclass(wanted, Expr), lambda value, _: expression(value))
         register(lambda wanted: wanted is Strategy, self._strategy)
+        register(lambda wanted: wanted == Integer, lambda value, _: self._any(value))  # the class itself refuses what is none
 
     def _strategy(self, value: Any, _: Any) -> Strategy:
         kinds: dict[str, Any] = {"start": Any, "spec": Spec | None, "steps": tuple[Decomposition, ...]}
@@ -199,6 +215,9 @@ class Store:
             raise StoreError('an object needs its class under "type"', got=name)
         if name in FORMER_EXECUTABLES:
             return type(FORMER_EXECUTABLES[name])
+        above = later(name)
+        if above is not None:
+            return above
         if name not in self.table:
             raise StoreError(f"unknown class {name!r}", hint=f"classes=[{name}] if it is yours" if name.isidentifier() else None)
         return self.table[name]
@@ -220,6 +239,8 @@ class Store:
         fields = {key: part for key, part in value.items() if key != "type"}
         if cls is Spec:
             return self._spec(value["type"], fields)
+        if cls is later(value["type"]):
+            return cls.of_stored(fields, self)
         fields = {**FORMER[cls](fields)} if cls in FORMER else fields
         made = MAKERS[cls][1](self._fields(fields, MAKERS[cls][0])) if cls in MAKERS else self._reader(cls)(fields, cls)
         check_value(made)

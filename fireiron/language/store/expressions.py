@@ -11,6 +11,7 @@ from typing import Any, Final
 from fireiron.errors import StoreError
 from fireiron.language.strategy import UID
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, as_expr, equal, hilbert, minimum
+from fireiron.values.trees import expression_tree
 
 
 def expression_text(value: Expr) -> int | str:
@@ -27,7 +28,7 @@ def expression(value: Any) -> Expr:
     if not re.fullmatch(r"[\w\s'(),+*/%&|^<-]+", value) or re.search(r"(?<!\w)\d+[^\W\d]", value):
         raise StoreError("no expression", got=value)
     try:
-        return as_expr(_built(ast.parse(value.strip(), mode="eval").body))
+        return as_expr(_built(expression_tree(value)))
     except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
         raise StoreError("no expression", got=value) from None
 

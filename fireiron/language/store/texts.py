@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
     """
     if not isinstance(value, (Strategy, Spec)):
         raise ArgumentError("dumps: neither a strategy nor a spec", got=value)
-    store = Store(classes)
+    classes = tuple(classes)
+    store = _store(classes)
     kind = "strategy" if isinstance(value, Strategy) else "spec"
     try:
         text = pretty({"fireiron": kind, "version": VERSION, kind: store.plain(value)}) + "\n"
@@ -32,20 +34,39 @@ def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
         raise StoreError(
             f"the {kind} cannot be stored: {error}", hint="fields must hold what JSON can hold, or values of stored classes"
         ) from None
-    if store.read(text, kind) != value:
+    if _store(classes, programs_in(value)).read(text, kind) != value:
         raise StoreError(f"the {kind} does not survive being stored", got=value, hint="fields of your own classes must compare by value")
     return text
 
 
-def loads(text: str, *, classes: Iterable[type[Any]] = ()) -> Strategy:
-    """The strategy of a text made by `dumps`; a StoreError says where the text is wrong."""
-    strategy: Strategy = Store(classes).read(text, "strategy")
+def loads(text: str, *, classes: Iterable[type[Any]] = (), programs: Iterable[Any] = ()) -> Strategy:
+    """The strategy of a text made by `dumps`; a StoreError says where the text is wrong.
+
+    Args: `classes`, as of `dumps`; `programs` of tasks that occur in it, but for those of the strategy library.
+    """
+    strategy: Strategy = _store(tuple(classes), tuple(programs)).read(text, "strategy")
     return strategy
+
+
+def _store(classes: tuple[type[Any], ...], programs: tuple[Any, ...] = ()) -> Store:
+    """The converter of a document: one for all that hold nothing of the user's own, as making one takes longer than reading."""
+    return Store(classes, programs) if classes or programs else _of_built_in()
+
+
+@functools.cache
+def _of_built_in() -> Store:
+    return Store(())
+
+
+def programs_in(value: Strategy | Spec) -> tuple[Any, ...]:
+    """The programs of tasks in the steps of a strategy."""
+    parts = value.alternatives if isinstance(value, Strategy) else ()
+    return tuple(step.program for one in parts for step in one.steps if hasattr(step, "program"))
 
 
 def loads_spec(text: str, *, classes: Iterable[type[Any]] = ()) -> Spec:
     """The spec of a text made by `dumps`; a StoreError says where the text is wrong."""
-    spec: Spec = Store(classes).read(text, "spec")
+    spec: Spec = _store(tuple(classes)).read(text, "spec")
     return spec
 
 
@@ -54,16 +75,11 @@ def save(value: Strategy | Spec, path: str | Path, *, overwrite: bool = False, c
     write_text(path, dumps(value, classes=classes), overwrite=overwrite)
 
 
-def load(path: str | Path, *, classes: Iterable[type[Any]] = ()) -> Strategy:
+def load(path: str | Path, *, classes: Iterable[type[Any]] = (), programs: Iterable[Any] = ()) -> Strategy:
     """The strategy in a file written by `save`; a `StoreError` where it cannot be read, or holds none."""
+    text = files.read_text(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise StoreError(f"{path} is no text: {error}") from None
-    try:
-        return loads(text, classes=classes)
+        return loads(text, classes=classes, programs=programs)
     except StoreError as error:
         raise error.located(within=path) from None
 

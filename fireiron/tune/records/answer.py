@@ -11,6 +11,7 @@ from fireiron.tune.record import Record
 from fireiron.tune.records.collection import Records
 from fireiron.tune.records.rules import target_of
 from fireiron.tune.records.words import tune_command
+from fireiron.values.machine import Architecture
 
 
 def available(pinned: bool | None = None) -> Records:
@@ -38,7 +39,13 @@ def is_pinned(pinned: bool | None = None) -> bool:
 
 
 def best(
-    spec: Spec, arch: Any = None, pinned: bool | None = None, *, gpu: str | None = None, tune: bool = False, default: bool = False
+    spec: Spec,
+    arch: Architecture | str | None = None,
+    pinned: bool | None = None,
+    *,
+    gpu: str | None = None,
+    tune: bool = False,
+    default: bool = False,
 ) -> Strategy:
     """The strategy that is recorded as the best for a spec, bound to it, with its values; nothing is measured unless `tune` says so.
 

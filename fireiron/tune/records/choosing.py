@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
@@ -46,7 +47,7 @@ def any_program(program: Program) -> bool:
 
 
 @attrs.frozen
-class Choice:
+class Choice(Displayed):
     """What answers for a spec: a record, `exact` if it was measured for just this spec; `why` says so in a sentence.
 
     `program` is the strategy with its values, lowered for the spec. `record` is None where the library's default stands in,
@@ -66,13 +67,17 @@ class Choice:
 
 @attrs.frozen
 class Question:
-    """A spec on an architecture; a preferred GPU, a user's own strategies, and what a program must be beyond legal."""
+    """A spec on an architecture; a preferred GPU, a user's own strategies, and what a program must be beyond legal.
+
+    Programs are `lowered` for another spec of the same problem where one is named: its arrays lie otherwise.
+    """
 
     spec: Spec
     target: Architecture
     gpu: str | None = None
     strategies: Mapping[str, Strategy] = attrs.field(factory=dict)
     accept: Accept = any_program
+    lowered: Spec | None = None
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -88,7 +93,7 @@ class Question:
         if strategy is None:
             return None
         try:
-            program = strategy.with_(**record.values)(self.spec).program(self.target)
+            program = strategy.with_(**record.values)(self.lowered or self.spec).program(self.target)
             _ = program.sequential
         except FireironError:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.language.strategy import Strategy
 from fireiron.places import library_folder
@@ -18,13 +20,13 @@ from fireiron.tune.record import Record, strategy_hash
 from fireiron.tune.records import choosing
 from fireiron.tune.records.choosing import Accept, Choice, Question, any_program
 from fireiron.tune.records.drift import Drift, is_file, of_library
-from fireiron.tune.records.files import append, read, record_files, stamp
+from fireiron.tune.records.files import append, read, read_checked, record_files, stamp
 from fireiron.tune.records.lock import locked
 from fireiron.tune.records.rules import place, recency, same_measurement, target_of
 
 
 @attrs.frozen
-class Records:
+class Records(Displayed):
     """An immutable collection of records.
 
     >>> len(Records())
@@ -52,8 +54,8 @@ class Records:
 
     @staticmethod
     def shipped() -> Records:
-        """The records that come with the strategy library; none where there are none."""
-        return Records.load(*_shipped())
+        """The records that come with the strategy library, which its tests check; none where there are none."""
+        return _of_library(tuple((file, stamp(file)) for file in record_files(*_shipped())))
 
     def merged(self, *others: Records) -> Records:
         """This collection and others, each measurement once, in the order of `text`.
@@ -133,6 +135,7 @@ class Records:
         gpu: str | None = None,
         strategies: Mapping[str, Strategy] | None = None,
         accept: Accept = any_program,
+        lowered: Spec | None = None,
     ) -> Choice | None:
         """The record to take for a spec on an architecture, or None. Nothing is measured.
 
@@ -149,9 +152,10 @@ class Records:
 
         Args: `gpu`, the name of a GPU whose records are preferred to those of others; `strategies` by the names under which they are
             recorded, beside those of the library (a file that a record names is not executed); `accept`, what a lowered program must be
-            beyond legal.
+            beyond legal; `lowered`, the spec for which strategies are lowered, and must be legal, where arrays of the same problem lie
+            otherwise than is asked for.
         """
-        question = Question(spec, target_of(architecture), gpu, strategies or {}, accept)
+        question = Question(spec, target_of(architecture), gpu, strategies or {}, accept, lowered)
         return choosing.exact(self.records, question) or (choosing.nearest(self.records, question) if neighbours else None)
 
     def by_tiles(
@@ -166,6 +170,13 @@ class Records:
         from fireiron.tune.records import tiles
 
         return tiles.by_tiles(self.records, Question(spec, target_of(architecture), gpu, {}, accept), below)
+
+
+@functools.lru_cache(maxsize=4)
+def _of_library(files: tuple[tuple[Path, tuple[int, int, int]], ...]) -> Records:
+    """The records of files as they were at these stamps; those of one file stand in their order."""
+    found = [Records(read_checked(file)) for file, _ in files]
+    return found[0] if len(found) == 1 else Records().merged(*found)
 
 
 def _shipped() -> tuple[Path, ...]:

@@ -8,7 +8,9 @@ import os
 import warnings
 from pathlib import Path
 
+from fireiron import files
 from fireiron.errors import StoreError
+from fireiron.files import path_of
 from fireiron.tune.record import Record
 from fireiron.tune.records.drift import OutdatedRecordWarning
 
@@ -16,10 +18,14 @@ from fireiron.tune.records.drift import OutdatedRecordWarning
 def record_files(*paths: str | Path) -> tuple[Path, ...]:
     """The files that are meant: of a folder all `*.jsonl` in it; a `StoreError` where there is none."""
     found: list[Path] = []
-    for path in map(Path, paths):
+    for path in (path_of(one, "records") for one in paths):
+        try:
+            there = path.exists()
+        except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+            raise StoreError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         if not path.is_dir() and not path.is_file():
-            raise StoreError(f"{path} is no file of records" if path.exists() else f"{path}: there is no such file of records")
-        found += sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+            raise StoreError(f"{path} is no file of records" if there else f"{path}: there is no such file of records")
+        found += sorted(one for one in path.glob("*.jsonl") if one.is_file()) if path.is_dir() else [path]  # a pipe would be waited for
     return tuple(found)
 
 
@@ -31,6 +37,7 @@ def stamp(path: Path) -> tuple[int, int, int]:
 
 @functools.lru_cache(maxsize=32)
 def read(path: Path, stamp: tuple[int, int, int]) -> tuple[Record, ...]:
+    """The records of a file, each of which is checked."""
     lines = read_text(path).split("\n")
     if lines[-1] and not _is_whole(lines[-1]):
         warnings.warn(f"{path}:{len(lines)}: the last line was never finished and is left out", OutdatedRecordWarning, stacklevel=3)
@@ -38,14 +45,17 @@ def read(path: Path, stamp: tuple[int, int, int]) -> tuple[Record, ...]:
     return tuple(parse_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip())
 
 
+def read_checked(path: Path) -> tuple[Record, ...]:
+    """The records of a file that were checked before they were put there; where a line is none after all, as `read` says it."""
+    try:
+        return tuple(Record.checked(line) for line in read_text(path).split("\n") if line)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return read(path, stamp(path))
+
+
 def read_text(path: Path) -> str:
     """The text of a file of records; a `StoreError` where it cannot be read."""
-    try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise StoreError(f"{path} is no text: {error}") from None
+    return files.read_text(path)
 
 
 def _is_whole(line: str) -> bool:
@@ -74,16 +84,8 @@ def append(path: Path, file: int, line: bytes) -> None:
         line = b"\n" + line
     elif tail:
         warnings.warn(f"{path}: its last line was never finished and is removed", OutdatedRecordWarning, stacklevel=4)
-        size -= len(tail)
-        os.ftruncate(file, size)
-    try:
-        rest = memoryview(line)
-        while rest:
-            rest = rest[os.write(file, rest) :]
-        os.fsync(file)
-    except OSError:
-        os.ftruncate(file, size)
-        raise
+        os.ftruncate(file, size - len(tail))
+    files.append(file, line)
 
 
 def _tail(file: int, size: int) -> bytes:

@@ -235,6 +235,8 @@ def _floordiv_constant(left: Expr, divisor: int) -> Expr:
 def _floordiv_remainder(left: Expr, divisor: int) -> Expr:
     if left.low // divisor == left.high // divisor:
         return integer(left.low // divisor)
+    if left.high <= 0:  # -(-n // d) rounds up: C++, which rounds toward zero, is never asked to divide what is negative
+        return mul(Const(-1), floordiv(add(mul(left, Const(-1)), Const(divisor - 1)), Const(divisor)))
     if isinstance(left, FloorDiv) and isinstance(left.right, Const):
         return floordiv(left.left, Const(left.right.value * divisor))
     if isinstance(left, Mod) and isinstance(left.right, Const) and left.right.value % divisor == 0:

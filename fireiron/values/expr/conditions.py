@@ -59,9 +59,12 @@ def equal(left: Expr | int, right: Expr | int) -> Expr:
 
 
 def _parts(conditions: Iterable[Expr], kind: type[All] | type[AnyOf]) -> Iterable[Expr]:
-    if not isinstance(conditions, Iterable):
-        raise ArgumentError("conditions to join must come in a sequence", got=conditions, legal="all_of((less(a, b), equal(c, d)))")
-    for condition in conditions:
+    try:
+        every = iter(conditions)
+    except TypeError:
+        legal = "all_of((less(a, b), equal(c, d)))"
+        raise ArgumentError("conditions to join must come in a sequence", got=conditions, legal=legal) from None
+    for condition in every:
         if not isinstance(condition, Expr) or condition.low < 0 or condition.high > 1:
             raise ArgumentError(f"{shown(condition)} is no condition", legal="less(a, b), equal(a, b), and all_of or any_of of conditions")
         yield from condition.conditions if isinstance(condition, kind) else (condition,)

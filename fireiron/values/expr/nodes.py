@@ -204,6 +204,14 @@ def set_range(node: Expr, low: int, high: int, factor: int = 1) -> None:
     assign(node, "factor", factor)
 
 
+def _integer(value: object, what: str) -> int:
+    """The value as a plain integer, NumPy's included; refused for any other, truth values too."""
+    try:
+        return operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(f"{what} is an integer", got=value) from None
+
+
 @node
 class Const(Expr):
     """An integer."""
@@ -214,6 +222,8 @@ class Const(Expr):
     factor: int = range_fields()
 
     def __attrs_post_init__(self) -> None:
+        if type(self.value) is not int:
+            assign(self, "value", _integer(self.value, "Const"))
         assign(self, "low", self.value)
         assign(self, "high", self.value)
         assign(self, "factor", abs(self.value))
@@ -234,6 +244,11 @@ class Var(Expr):
     factor: int = range_fields()
 
     def __attrs_post_init__(self) -> None:
+        for field in ("low", "high", "multiple_of"):
+            if type(getattr(self, field)) is not int:
+                assign(self, field, _integer(getattr(self, field), f"Var: its {field}"))
+        if not isinstance(self.name, str) or not isinstance(self.parameter, bool):
+            raise ArgumentError("Var: a name, and whether it is a parameter", got=(self.name, self.parameter), legal='Var("i", 0, 7)')
         if self.multiple_of < 1:
             raise ArgumentError(f"Var({self.name!r}, multiple_of={self.multiple_of}): multiple_of must be a positive integer")
         low = -(-self.low // self.multiple_of) * self.multiple_of
@@ -453,11 +468,14 @@ MINUS_ONE = Const(-1)
 
 
 def as_expr(value: object) -> Expr:
-    """An integer or an expression as an expression; anything else is refused."""
+    """An integer or an expression, or what has an `expression` that it stands for, as an expression; anything else is refused."""
     if isinstance(value, Expr):
         return value
     if type(value) is int:
         return integer(value)
+    stands = getattr(value, "expression", None)
+    if isinstance(stands, Expr):
+        return stands
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return Const(operator.index(value))  # type: ignore[arg-type]

@@ -101,8 +101,8 @@ def composition(layout: Layout, tiler: Tiler) -> Layout:
 
     With a tuple, each mode is composed with its own tiler.
     Legal when: the tiler stays inside the layout, each of its leaves steps through the layout's modes in whole runs, and no sum
-    of two leaves carries from one mode into the next, unless all that is carried cancels. Where that fails the function is no
-    layout of this structure (but for tilers of more than 65,536 elements, of which no sum may carry).
+    of two leaves carries from one mode into the next, unless all that is carried or crossed cancels. Where that fails the function
+    is no layout of this structure (but for tilers of more than 65,536 elements, of which nothing may carry or cross).
 
     >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     ((2,2),3):((24,2),8)
@@ -131,10 +131,16 @@ class _Composer:
         self.left, self.right = left, right
         self.modes = merge_modes(left.modes)
         self.reach = [0] * len(self.modes)
+        self.crosses = False
 
     def result(self) -> Layout:
         parts = iter([self.leaf(*mode) for mode in self.right.modes])
         composed = Layout(*self.assemble(self.right.shape, parts))
+        if self.crosses and not self.cancels(composed):
+            raise LayoutError(
+                f"composition {self.left} o {self.right}: a part of the right layout crosses the end of a mode",
+                legal="parts that step through the left layout's modes in whole runs",
+            )
         for (size, step), reached in zip(self.modes, self.reach, strict=True):
             if reached >= size and not self.cancels(composed):
                 raise LayoutError(
@@ -172,6 +178,9 @@ class _Composer:
             digits = self.digits(step)
             run = min(rest, *((extent - 1) // digit + 1 for digit, (extent, _) in zip(digits, self.modes, strict=True) if digit))
             if rest % run:
+                if (linear := self.linear_runs(size, stride)) is not None:
+                    self.crosses = True
+                    return _from_modes(linear)
                 raise LayoutError(
                     f"composition {self.left} o {self.right}: {size}:{stride} crosses the end of a mode after {run} of {rest} steps",
                     legal=f"a size of at most {size // rest * run}, or a multiple of it",
@@ -180,6 +189,23 @@ class _Composer:
             runs.append((run, sum(digit * weight for digit, (_, weight) in zip(digits, self.modes, strict=True))))
             rest, step = rest // run, step * run
         return _from_modes(runs)
+
+    def linear_runs(self, size: int, stride: int) -> list[Mode] | None:
+        """The runs of equal steps of `left o size:stride`, element by element: a step that crosses the ends of two modes at once may go on
+        as it began, `(2,2,2):(1,6,8) o 3:3 = 3:7`. None where they are no layout, or too many to look at."""
+        if size > MOST_ELEMENTS:
+            return None
+        found, places = [], range(0, size * stride, stride)
+        while len(places) > 1:
+            step = self.left(places[1])
+            run = next((number for number in range(2, len(places)) if self.left(places[number]) != number * step), len(places))
+            if len(places) % run:
+                return None
+            if any(self.left(x) != self.left(places[i - i % run]) + i % run * step for i, x in enumerate(places)):
+                return None
+            found.append((run, step))
+            places = places[::run]
+        return found
 
 
 def complement(layout: Layout, size: int | None = None) -> Layout:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 from attrs import frozen
 
 from fireiron.errors import ArgumentError, LayoutError
+from fireiron.errors import shown as shown_value
 from fireiron.values.expr import Expr, constant
 
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
@@ -18,12 +19,12 @@ Mode: TypeAlias = tuple[int, int]
 
 
 def is_int(x: object) -> bool:
-    """Whether `x` is an integer and not a bool.
+    """Whether `x` is an integer, and of no class that is derived from it, as bool is.
 
     >>> is_int(3), is_int(True), is_int(3.0)
     (True, False, False)
     """
-    return isinstance(x, int) and not isinstance(x, bool)
+    return type(x) is int
 
 
 def is_expression(x: object) -> bool:
@@ -188,7 +189,7 @@ def _check_index(index: object, size: int, shape: object) -> None:
     if not is_int(index):
         raise ArgumentError("a coordinate is an integer or a tuple of coordinates", got=index, within=shown(shape))
     if not 0 <= cast(int, index) < size:
-        raise LayoutError(f"coordinate {index} is outside the {size} elements", legal=f"0 to {size - 1}", within=shown(shape))
+        raise LayoutError(f"coordinate {shown_value(index)} is outside the {size} elements", legal=f"0 to {size - 1}", within=shown(shape))
 
 
 def offset_of(coordinate: Any, shape: IntTuple, stride: IntTuple, *, symbolic: bool) -> Any:

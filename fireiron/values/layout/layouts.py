@@ -115,6 +115,8 @@ class Layout:
         ld * 3 + 2
         """
         modes = self if self.rank() != 1 or isinstance(self.shape, tuple) else (self,)
+        if len(coordinates) != self.rank():
+            raise LayoutError(f"{self}: {len(coordinates)} coordinates", got=coordinates, legal=f"one for each mode, {self.rank()} of them")
         return summed([sum_of_digits(one, mode.digits) for one, mode in zip(coordinates, modes, strict=True)])
 
     def size(self) -> int:
@@ -196,9 +198,9 @@ class Layout:
 
     def __getitem__(self, mode: int | tuple[int, ...]) -> Layout:
         """Mode `i`, or mode `j` of mode `i` for `layout[i, j]`."""
-        if isinstance(mode, tuple):
+        if isinstance(mode, tuple) and all(map(is_int, mode)):
             return functools.reduce(lambda layout, i: layout[i], mode, self)
-        if not is_int(mode):
+        if isinstance(mode, tuple) or not is_int(mode):
             raise ArgumentError("a mode is named by its position", got=mode, legal=range(self.rank()), within=str(self))
         if not 0 <= mode < self.rank():
             raise LayoutError(f"there is no mode {mode}", legal=range(self.rank()), within=str(self))

@@ -15,6 +15,7 @@ from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, constant, e
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import DTYPES, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View
+from fireiron.values.trees import expression_tree
 
 Symbols: TypeAlias = "Mapping[str, Expr | DType | Memory | Level]"
 """What a text names and only its reader knows."""
@@ -44,7 +45,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 def read_expression(text: str, symbols: Symbols) -> Expr:
     """The index expression that a text denotes, over the variables in `symbols`; anything else is a `LayoutError`."""
     try:
-        return as_expr(_built(ast.parse(text.strip(), mode="eval").body, symbols))
+        return as_expr(_built(expression_tree(text), symbols))
     except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError):
         raise LayoutError(f"{text.strip()!r} is no index expression", legal="integers, symbols, + - * // % & | ^ <") from None
 

@@ -1,0 +1,66 @@
+"""The order of the site's pages: a section for each title, with patterns of paths below docs/.
+
+A page is taken by the first pattern that it matches; what no pattern takes stands last, under MORE.
+"""
+
+import fnmatch
+
+SECTIONS = {
+    "Start": ("index.md", "tutorial.md", "notebook.md"),
+    "How to": (
+        "howto/index.md",
+        *(f"howto/own-{page}.md" for page in ("strategy", "file")),
+        "howto/micro-kernels.md",
+        *(f"howto/{page}.md" for page in ("own-instruction", "own-verbs", "refused", "wrong", "slow")),
+        *(f"howto/from-{page}.md" for page in ("triton", "cute", "halide-tvm-exo")),
+        "howto/*.md",
+    ),
+    "Language": (
+        "reference/index.md",
+        "reference/verbs.md",
+        *(f"reference/refinements-{verb}.md" for verb in ("tile", "split", "load", "epilog")),
+        *(f"reference/{page}.md" for page in ("strategies", "specs", "machine", "instructions", "values", "commands", "checks", "errors")),
+        "reference/*.md",
+    ),
+    "Library": ("gallery/index.md", "library.md", "ladder.md"),
+    "Guides": (
+        "epilogues.md",
+        "fused.md",
+        "pytorch-jax.md",
+        "tasks.md",
+        "tuning.md",
+        "benchmarking.md",
+        "cost-model.md",
+        "pictures.md",
+        "export.md",
+        "environment.md",
+    ),
+    "Papers": ("notation.md", "fireiron.md", "graphene.md", "cypress.md"),
+    "Inside": (
+        "pipeline.md",
+        "reliability.md",
+        "bugs.md",
+        "contributing.md",
+        "decisions/index.md",
+        "repository/perf/README.md",
+        "changelog.md",
+    ),
+}
+
+MORE = "More"
+
+BY_LINKS = ("gallery/*.md", "decisions/*.md", "repository/*")
+"""Pages that an index or another page leads to, and no menu."""
+
+
+def navigation(pages):
+    """`(section, pages)` of all pages that a menu shows, in order; `pages` are paths below docs/."""
+    left = sorted(pages)
+    found = []
+    for title, patterns in SECTIONS.items():
+        taken = [page for pattern in patterns for page in left if fnmatch.fnmatch(page, pattern)]
+        taken = list(dict.fromkeys(taken))
+        left = [page for page in left if page not in taken]
+        found.append((title, taken))
+    rest = [page for page in left if not any(fnmatch.fnmatch(page, pattern) for pattern in BY_LINKS)]
+    return [(title, taken) for title, taken in (*found, (MORE, rest)) if taken]

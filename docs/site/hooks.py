@@ -1,0 +1,99 @@
+"""What MkDocs asks while it makes the site: pages that are generated, links that leave docs/, and the order of all.
+
+`mkdocs build --strict` from the root of the repository, or `make docs`. The variable FIREIRON_GALLERY names the strategies of the gallery
+("naive,maxwell"); without it all of the library are there.
+"""
+
+import os
+import re
+
+import commands
+import contents
+import gallery
+import outside
+import pictures
+import reference
+from fences import readable
+from mkdocs.structure.files import File, InclusionLevel
+from pygments.formatters import HtmlFormatter
+
+from fireiron.language import library
+
+_origins = {}
+"""By page: the file of the repository that it is made from, whose links are relative to it."""
+
+
+def on_config(config):
+    _origins.clear()
+    return config
+
+
+def on_files(files, config):
+    """All pages: those of docs/, those in front, those that are generated, and what these link to."""
+    pages = {one.src_uri: one.content_string for one in files if one.src_uri.endswith(".md") and one.inclusion != InclusionLevel.EXCLUDED}
+    generated = {**reference.pages(), **commands.pages(), **gallery.pages(_shown()), "css/code.css": _colours()}
+    generated |= {f"reference/pictures/{name.replace('/', '_')}.svg": drawn.svg for name, drawn in pictures.OF.items()}
+    for page, text in generated.items():
+        files.append(File.generated(config, page, content=text))
+    pages |= {page: text for page, text in generated.items() if page.endswith(".md")}
+    _origins.update({page: f"docs/{page}" for page in pages})
+    _follow({f"docs/{page}": text for page, text in pages.items()}, files, config)
+    config.nav = [
+        {title: [{"Overview": page} if page == "index.md" else page for page in taken]}
+        for title, taken in contents.navigation(
+            [one.src_uri for one in files if one.src_uri.endswith(".md") and one.inclusion.is_included()]
+        )
+    ]
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    origin = _origins.get(page.file.src_uri)
+    return readable(markdown if origin is None else outside.relinked(markdown, origin))
+
+
+def on_post_page(output, page, config):
+    return gallery.with_kernels(output)
+
+
+def _colours():
+    """The colours of code, by day and by night."""
+    day, night = (HtmlFormatter(style=style).get_style_defs(".codehilite").splitlines() for style in ("default", "github-dark"))
+    rules = [[line for line in lines if line.startswith(".codehilite .")] for lines in (day, night)]
+    return "\n".join([*rules[0], "@media (prefers-color-scheme: dark) {", *rules[1], "}", ""])
+
+
+def _shown():
+    names = os.environ.get("FIREIRON_GALLERY")
+    return names.split(",") if names else library.names()
+
+
+def _follow(texts, files, config):
+    """Add what pages link to outside of docs/, and what is linked from there."""
+    waiting = list(outside.IN_FRONT)
+    for origin, text in texts.items():
+        waiting += outside.targets(text, origin)
+    seen = set()
+    while waiting:
+        path = waiting.pop()
+        page = outside.page_of(path)
+        if page in seen or files.get_file_from_path(page) is not None:
+            continue
+        seen.add(page)
+        text = _index(path) if path.startswith("docs/") else outside.copied(path)
+        if text is None:
+            files.append(File.generated(config, page, abs_src_path=str(outside.ROOT / path)))
+            continue
+        _origins[page] = f"{path}/README.md" if (outside.ROOT / path).is_dir() else path
+        files.append(File.generated(config, page, content=text))
+        if page.endswith(".md") and not re.search(r"\.(py|cu)\.md$", page):
+            waiting += outside.targets(text, _origins[page])
+
+
+def _index(path):
+    """The page of a folder of docs/: its pages by title."""
+    rows = []
+    for one in sorted((outside.ROOT / path).glob("*.md")):
+        title = one.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        rows.append(f"- [{title}]({one.name})")
+    return "\n".join([f"# {path.removeprefix('docs/').capitalize()}", "", *rows, ""])

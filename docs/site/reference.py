@@ -1,0 +1,131 @@
+"""The language reference, generated from the docstrings of the package: a section for each verb, refinement, spec, instruction and value.
+
+What a section needs, its `missing` says: `tests/test_site.py` asks it of all that the folders of extensions hold.
+"""
+
+import re
+from pathlib import Path
+
+import pictures
+from instruction_sections import instructions
+from section import prose
+from sections import check_kinds, error_classes, machine_parts, others, refinements, spec_kinds, strategy_methods, verbs
+
+DECISIONS = Path(__file__).parent.parent / "decisions"
+
+
+def shown(section, page, level=2):
+    """A section as Markdown."""
+    read = section.parts
+    lines = [f"{'#' * level} {section.title}", ""]
+    if section.written:
+        lines += ["```python", *section.written, "```", ""]
+    lines += [prose(read.sentence), "", prose(read.text), ""]
+    rows = [("Legal", prose(read.legal.removeprefix("Legal").strip())), *(("Rewrite", _code(rule)) for rule in read.rules)]
+    rows.append(("Source", ", ".join(map(_source, read.sources))))
+    rows = [(name, text) for name, text in rows if text]
+    if rows:
+        lines += ["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows), ""]
+    if read.example:
+        lines += ["```pycon", read.example, "```", ""]
+    for note in section.notes:
+        lines += [note, ""]
+    name = f"{page}/{re.split('`', section.title)[1] if '`' in section.title else section.title}"
+    if name in pictures.OF:
+        lines += [f"![{pictures.OF[name].words}](pictures/{name.replace('/', '_')}.svg)", ""]
+    return "\n".join(lines)
+
+
+def _code(text):
+    ticks = "``" if "`" in text else "`"
+    return f"{ticks}{text}{ticks}"
+
+
+def _source(text):
+    match = re.match(r"decisions? (\d+)", text)
+    if match:
+        found = next(DECISIONS.glob(f"{int(match[1]):04d}-*.md"), None)
+        return f"[decision {int(match[1])}](../decisions/{found.name})" if found else text
+    if text.startswith("docs/"):
+        return f"[{text.removeprefix('docs/').removesuffix('.md')}](../{text.removeprefix('docs/')})"
+    paper = {"Fireiron": "fireiron", "Graphene": "graphene", "Cypress": "cypress"}.get(text.partition(",")[0])
+    return f"[{text}](../{paper}.md)" if paper else text
+
+
+TITLES = {
+    "tile": "Refinements of tiles",
+    "split": "Refinements of splits",
+    "load": "Refinements of loads",
+    "epilog": "Refinements of accumulators",
+}
+
+REFINED = "Behind `{}`. A refinement changes how a step is carried out, never what is computed."
+
+LEADS = {
+    "verbs": "A strategy is a chain of these steps, from a kind of spec (`MatMul.tile(...)`) or a spec. Each leaves smaller specs to do.",
+    **{f"refinements-{verb}": REFINED.format(verb) for verb in TITLES},
+    "strategies": "Strategies are immutable values: every method gives another one.",
+    "specs": "What is computed: `KIND(sizes, options)(memories)(level)`; `repr` of a spec is the short form that makes it.",
+    "machine": "Where data is and who acts. All of these are values, and yours are as good ([contributing](../contributing.md)).",
+    "instructions": "What `done()` can match: the target's best that performs the residual spec; `done(FFMA)` asks for one by name.",
+    "checks": "What `fireiron check` looks at in the final program. An `error` says that the kernel is wrong, a `warning` that it is slow.",
+    "errors": "Every message says what was asked, what was got, what is legal, where, and what to do.",
+    "values": "Sizes, layouts, strides, tunables: what stands in the arguments of verbs and specs.",
+    "functions": "What makes, runs, measures and stores kernels.",
+    "extending": "What extensions are made of; the recipes are in [contributing](../contributing.md).",
+}
+
+
+def _groups():
+    """`(page, title, sections)` of all pages, in order."""
+    yield "verbs", "Verbs", verbs()
+    for verb, group in refinements().items():
+        yield f"refinements-{verb}", TITLES.get(verb, f"Refinements of `{verb}`"), group
+    yield "strategies", "Strategies", strategy_methods()
+    yield "specs", "Kinds of spec", spec_kinds()
+    yield "machine", "Memories, levels, types", machine_parts()
+    yield "instructions", "Instructions", instructions()
+    yield "values", "Values", others()["values"]
+    yield "checks", "Checks", check_kinds()
+    yield "errors", "Errors", error_classes()
+    yield "functions", "Functions", others()["functions"]
+    yield "extending", "Extending", others()["extending"]
+
+
+def all_sections():
+    """Every section of the reference, with the page that it stands on."""
+    for page, _, group in _groups():
+        for one in group if isinstance(group, tuple) else (one for part in group.values() for one in part):
+            yield page, one
+
+
+def _also(page):
+    """Links to the refinements of a step that stand on another's page, since they refine that too."""
+    links = [
+        f"[{one.title}]({'refinements-' + first}.md#{one.anchor})"
+        for first, group in refinements().items()
+        for one in group
+        if page.removeprefix("refinements-") in one.refines[1:]
+    ]
+    return [f"Also: {', '.join(links)}.", ""] if links else []
+
+
+def pages():
+    """The pages of the reference, by path; pictures are files beside them."""
+    found = {}
+    contents = ["# Language reference", "", "Generated from the docstrings of the package; each example is run by the tests.", ""]
+    for page, title, group in _groups():
+        lead = LEADS.get(page, "")
+        lines = [f"# {title}", "", lead, ""]
+        groups = group if isinstance(group, dict) else {"": group}
+        contents += [f"## {title}", "", "| | |", "|---|---|"]
+        for heading, part in groups.items():
+            lines += [f"## {heading}", ""] if heading else []
+            for one in part:
+                lines += [shown(one, page, 3 if heading else 2), ""]
+                contents.append(f"| [{one.title}]({page}.md#{one.anchor}) | {prose(one.parts.sentence)} |")
+        lines += _also(page)
+        contents.append("")
+        found[f"reference/{page}.md"] = "\n".join(lines)
+    found["reference/index.md"] = "\n".join(contents)
+    return found

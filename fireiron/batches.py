@@ -1,0 +1,162 @@
+"""Products of arrays of any number of dimensions, as NumPy and PyTorch multiply them: which products of stacks and matrices they are.
+
+The last two dimensions are matrices; those in front are broadcast against each other. A vector is a matrix of one row on the left, of one
+column on the right, and its dimension is not in the result. Dimensions in front that lie as one in all arrays are one; of what is left the
+largest is the dimension of a stack, and products go over the others. Nothing is copied.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from fireiron.errors import ArgumentError
+
+Shape = tuple[int, ...]
+Places = tuple[Shape, Shape]
+"""Shape and steps in elements."""
+
+
+@attrs.frozen
+class Batches:
+    """A product of arrays as products of stacks: views of the arrays, whose first dimensions, `loops`, are gone over.
+
+    Attributes:
+        shape: that of the result.
+        loops: sizes of the dimensions that are gone over.
+        a, b, c: shape and steps of the views, the loops in front.
+    """
+
+    shape: Shape
+    loops: Shape
+    a: Places
+    b: Places
+    c: Places
+
+    @property
+    def indices(self) -> Iterable[tuple[int, ...]]:
+        """The products, by their indices in the loops."""
+        return itertools.product(*map(range, self.loops))
+
+
+def result_shape(a: Sequence[int], b: Sequence[int]) -> Shape:
+    """The shape of the product of arrays of two shapes.
+
+    >>> result_shape((2, 1, 4, 8), (3, 8, 5)), result_shape((8,), (3, 8, 5)), result_shape((8,), (8,))
+    ((2, 3, 4, 5), (3, 5), ())
+
+    Raises: ArgumentError where there is none.
+    """
+    for name, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise ArgumentError(f"{name} has 0 dimensions, matmul takes vectors, matrices and stacks of them", got=tuple(shape))
+    rows = b[-2] if len(b) > 1 else b[0]
+    if a[-1] != rows:
+        raise ArgumentError(f"a has {a[-1]} columns, b {rows} rows", got=(tuple(a), tuple(b)), legal="M x K and K x N")
+    return (*_broadcast(a, b), *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ()))
+
+
+def _broadcast(a: Sequence[int], b: Sequence[int]) -> Shape:
+    """The dimensions in front of matrices."""
+    pairs = itertools.zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1)
+    found = [two if one == 1 else one for one, two in pairs if _meet(one, two, a, b)]
+    return tuple(reversed(found))
+
+
+def _meet(one: int, two: int, a: Sequence[int], b: Sequence[int]) -> bool:
+    if one != two and one != 1 and two != 1:
+        what = f"a is a stack of {one} matrices, b of {two}"
+        raise ArgumentError(what, got=(tuple(a), tuple(b)), legal="as many, or one, along each dimension in front of matrices")
+    return True
+
+
+@functools.lru_cache(maxsize=256)
+def batches(a: Places, b: Places, out: Places | None) -> Batches:
+    """How arrays of any dimensions are multiplied, by their shapes and steps; a new result lies row by row.
+
+    >>> found = batches(((2, 3, 4, 8), (96, 32, 8, 1)), ((8, 5), (5, 1)), None)
+    >>> found.loops, found.a, found.b
+    ((), ((6, 4, 8), (32, 8, 1)), ((6, 8, 5), (0, 5, 1)))
+    """
+    shape = result_shape(a[0], b[0])
+    lies = (shape, _rows(shape)) if out is None else out
+    (left, left_steps), (right, right_steps) = _matrix(a, -2), _matrix(b, -1)
+    front = shape[: len(_broadcast(a[0], b[0]))]
+    inner = ((left[-2], right[-1]), _inner(a, b, lies))
+    steps = [_stretched(left, left_steps, front), _stretched(right, right_steps, front), lies[1][: len(front)]]
+    dims = _merged([(size, *by) for size, *by in zip(front, *steps, strict=True)])
+    stack = max(dims, default=None)
+    order = [*(one for one in dims if one is not stack), *([stack] if stack else [])]
+    matrices = ((left[-2:], left_steps[-2:]), (right[-2:], right_steps[-2:]), inner)
+    sizes = tuple(one[0] for one in order)
+    views = [((*sizes, *own), (*(dim[place] for dim in order), *apart)) for place, (own, apart) in enumerate(matrices, 1)]
+    return Batches(shape, sizes[:-1], *views)
+
+
+def _matrix(array: Places, at: int) -> Places:
+    """An array of at least two dimensions: a vector with one of one element."""
+    shape, steps = array
+    if len(shape) > 1:
+        return array
+    return ((1, *shape), (steps[0] * shape[0], *steps)) if at == -2 else ((*shape, 1), (*steps, 1))
+
+
+def _inner(a: Places, b: Places, out: Places) -> Shape:
+    """The steps of the matrices of the result."""
+    own = out[1][len(out[1]) - (len(a[0]) > 1) - (len(b[0]) > 1) :]
+    down = own[0] if len(a[0]) > 1 else b[0][-1] if len(b[0]) > 1 else 1
+    return down, own[-1] if len(b[0]) > 1 else 1
+
+
+def _stretched(shape: Shape, steps: Shape, front: Shape) -> Shape:
+    """The steps of an array along the dimensions in front, 0 where it is repeated."""
+    missing = len(front) + 2 - len(shape)
+    own = zip(shape[:-2], steps[:-2], front[missing:], strict=True)
+    return (*(0,) * missing, *(0 if size == 1 and wanted != 1 else step for size, step, wanted in own))
+
+
+def _merged(dims: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Dimensions, a size with a step in each array, with those as one that lie so in all arrays."""
+    found: list[tuple[int, ...]] = []
+    for size, *steps in dims:
+        if size == 1:
+            continue
+        if found and all(outer == size * step for outer, step in zip(found[-1][1:], steps, strict=True)):
+            found[-1] = (found[-1][0] * size, *steps)
+        else:
+            found.append((size, *steps))
+    return found
+
+
+def _rows(shape: Shape) -> Shape:
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def viewed(array: Any, places: Places) -> Any:
+    """The same memory in another shape, with these steps in elements; of NumPy, CuPy and PyTorch."""
+    shape, steps = places
+    kind = type(array).__module__.partition(".")[0]
+    if kind == "torch":
+        return array.as_strided(shape, steps)
+    size = array.dtype.itemsize
+    return sys.modules[kind].lib.stride_tricks.as_strided(array, shape, tuple(step * size for step in steps))
+
+
+def new_like(array: Any, shape: Shape, dtype: Any) -> Any:
+    """A new array of the library and on the GPU of another; `dtype` is a `fireiron.DType`."""
+    kind = type(array).__module__.partition(".")[0]
+    if kind == "torch":
+        return array.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.numpy))
+    if kind == "cupy":
+        with array.device:
+            return sys.modules[kind].empty(shape, dtype.to_numpy())
+    return sys.modules[kind].empty(shape, dtype.to_numpy())
+
+
+__all__ = ["Batches", "Places", "batches", "new_like", "result_shape", "viewed"]

@@ -1,0 +1,151 @@
+"""`fireiron demo`: the way of one kernel on two screens, without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from fireiron.cli.arguments import Add
+from fireiron.cli.output import FAILED, glyphs, paint, working
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.language.strategy import Strategy
+
+STRATEGY: Final = "listing_2"
+"""The paper's first complete strategy: three levels of tiles, no refinement."""
+
+SIZES: Final = {"M": 250, "N": 300, "K": 200}
+"""No multiples of any tile, and small enough for the simulator to execute every thread in a second."""
+
+HEART: Final = 32
+"""Lines of CUDA that are shown at most."""
+
+WARNINGS: Final = 1
+"""Findings that are shown; the command for the others is named."""
+
+SEED: Final = 0
+"""Of the random data, so that every run prints the same."""
+
+NEXT: Final = (
+    ("fireiron emit listing_2", "all of the CUDA C++; --form ptx where NVRTC is installed"),
+    ("fireiron diff listing_2 maxwell", "the same product with vector loads, padding, swizzled lanes"),
+    ("fireiron check hmma_ampere", "tensor cores: bank conflicts, coalescing, registers by line"),
+    ("fireiron cost hopper", "predicted time and bottleneck on an H200"),
+    ("fireiron draw listing_2 --what tiles", "who computes what, as a picture"),
+    ("fireiron doctor", "what is installed here, and what to install for what"),
+)
+"""Commands to go on with, and what they show."""
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    add("demo", run, "one kernel in two screens: problem, tree, CUDA, checks, a run compared with NumPy; no GPU needed", strategy=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status 1 if the kernel is refused, or further from the right result than its bound."""
+    with working(f"lowering {STRATEGY}"):
+        from fireiron.language.library import bind, find
+
+        strategy = bind(find(STRATEGY), SIZES)
+        program = strategy.program()
+        _ = program.cuda
+    _print_problem(program)
+    _print_heart(program.cuda)
+    with working("checking the kernel"):
+        lines = list(_checked(program, strategy))
+    _print_part("Checks", lines)
+    with working("executing every thread of the kernel"):
+        right, lines = _compared(program)
+    _print_part("Run", lines)
+    _print_part("Next", [f"{command:<38} {what}" for command, what in NEXT])
+    return 0 if right else FAILED
+
+
+def _print_problem(program: Program) -> None:
+    from fireiron.inspect.show import tree
+
+    spec = program.spec
+    lines = [
+        f"{spec.kind.text}, as {spec}",
+        ", ".join(f"{name} {'x'.join(map(str, view.shape))} {view.dtype} {view.tensor.layout}" for name, view in spec.operands.items()),
+    ]
+    _print_part("Problem", lines)
+    head, *steps = tree(program.tree, glyphs()).splitlines()
+    _print_part("Strategy, Listing 2 of the Fireiron paper, with the spec that each step leaves", [head, *steps])
+
+
+def _print_heart(text: str) -> None:
+    from fireiron.inspect.heart import heart
+
+    lines = heart(text, HEART)
+    _print_part(f"The heart of the kernel, {len(lines)} of {len(text.splitlines())} lines of CUDA C++", lines)
+
+
+def _print_part(title: str, lines: list[str]) -> None:
+    print(paint(f"== {title}", 1))
+    for line in lines:
+        print(f"  {line}")
+    print(flush=True)
+
+
+def _checked(program: Program, strategy: Strategy) -> Iterator[str]:
+    """What the checks say, and what they say of the same strategy without its barriers."""
+    from fireiron.check import check
+    from fireiron.inspect.show import barriers
+
+    findings = list(check(program.ir))
+    counts = {name: [one for one in findings if one.severity == name] for name in ("error", "warning", "note")}
+    if not counts["error"]:
+        inferred = len(list(barriers(program.ir.body)))
+        yield f"no races, all accesses in bounds and aligned; the {inferred} barriers of the loop over k were inferred"
+    shown = [*counts["error"], *counts["warning"]]
+    yield from (f"{one.severity}: {one.message}" for one in shown[:WARNINGS])
+    if len(shown) > WARNINGS:
+        rest = f"{len(shown) - WARNINGS} more warnings and {len(counts['note'])} notes"
+        yield f"{rest}: fireiron check {STRATEGY} {' '.join(f'-{dim} {size}' for dim, size in SIZES.items())}"
+    yield from _refused(strategy)
+
+
+def _refused(strategy: Strategy) -> Iterator[str]:
+    """What is said of a strategy without its barriers."""
+    from fireiron import A, B, Load, NoSync
+    from fireiron.errors import SynchronizationError
+
+    try:
+        _ = strategy.at(Load, A).refine(NoSync()).at(Load, B).refine(NoSync()).program().cuda
+    except SynchronizationError as error:
+        yield "without barriers the kernel is refused, with two threads as witnesses:"
+        yield f"  {error.headline}"
+
+
+def _compared(program: Program) -> tuple[bool, list[str]]:
+    """Whether the simulated result is as exact as its type allows, and the error beside that of NumPy."""
+    import numpy
+
+    from fireiron.measure.data import drawn, tolerance_of
+    from fireiron.sim import simulate
+
+    spec = program.spec
+    arrays = drawn(spec, {}, numpy.random.default_rng(SEED))
+    a, b = arrays["A"], arrays["B"]
+    result = simulate(program.ir, arrays)
+    right = a.astype(numpy.float64) @ b.astype(numpy.float64)
+    errors = [_error(one, right) for one in (result.outputs["C"], a @ b)]
+    bound = tolerance_of(spec)
+    threads = program.ir.threads * int(str(program.ir.grid))
+    lines = [
+        f"{threads} threads executed in the simulator in {result.seconds:.2f} s, each access watched for races",
+        f"relative error against float64: kernel {errors[0]:.2e}, NumPy's a @ b {errors[1]:.2e}; the bound is {bound:.1e}",
+        paint("PASS", 32) if errors[0] <= bound else paint("FAIL", 31),
+    ]
+    return errors[0] <= bound, lines
+
+
+def _error(got: Any, right: Any) -> float:
+    """In the Frobenius norm."""
+    import numpy
+
+    return float(numpy.linalg.norm(got - right) / numpy.linalg.norm(right))

@@ -1,0 +1,287 @@
+"""`fireiron doctor`: what is here of all that this package can use, what is wrong with it, and what to install for what."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from fireiron._version import VERSION
+from fireiron.cli.arguments import Add, add_json
+from fireiron.cli.folded import table
+from fireiron.cli.output import FAILED, paint, print_json, width_of_output, working
+from fireiron.errors import FireironError
+
+OK: Final = "ok"
+MISSING: Final = "-"
+"""Not here, and nothing is wrong with that: `do` says what it would be good for."""
+WRONG: Final = "wrong"
+"""Here, and it cannot work; these decide about the exit status."""
+
+USES: Final = {
+    "cuda13": "run on a GPU from Turing on (driver of CUDA 13)",
+    "cuda12": "run on a GPU from Maxwell on, Volta and older included (driver of CUDA 12)",
+    "check": "compile, disassemble and count registers without a GPU",
+    "bf16": "bfloat16 and 8-bit floats in NumPy arrays",
+    "plot": "pictures as PNG",
+    "tune": 'tune with search="tpe"',
+    "bench": "gpu_benchmark in pytest, clocks and power beside times",
+    "distributed": "tune on the workers of Dask",
+    "torch": "kernels on PyTorch tensors",
+    "jax": "kernels on JAX arrays",
+    "docs": "build the documentation",
+    "test": "run the test suite",
+    "dev": "format, lint and type-check this package",
+}
+"""What extras are for."""
+
+TOOL_SECONDS: Final = 20.0
+"""How long a tool may take to say its version."""
+
+
+@attrs.frozen
+class Item:
+    """One thing: its part of the report, its name, what was found, whether that is well, and what to do where it is not."""
+
+    part: str
+    name: str
+    found: str
+    state: str = OK
+    do: str = ""
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    command = add(
+        "doctor",
+        run,
+        "Python, packages, compilers, GPU, cache and records here, and what to install; exit status 1 if something is wrong",
+        False,
+    )
+    add_json(command)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with working("looking around"):
+        items = [item for look in LOOKS for item in look()]
+    wrong = [item for item in items if item.state == WRONG]
+    if arguments.json:
+        print_json({"version": VERSION, "wrong": len(wrong), "items": [attrs.asdict(item) for item in items]})
+    else:
+        _print(items, wrong)
+    return FAILED if wrong else 0
+
+
+def _print(items: list[Item], wrong: list[Item]) -> None:
+    colours = {OK: 32, MISSING: 36, WRONG: 31}
+    rows, before = [], ""
+    for item in items:
+        text = "\n".join(part for part in (item.found, item.do if item.state == WRONG else "") if part)
+        rows.append([item.part if item.part != before else "", item.name, paint(item.state, colours[item.state]), text])
+        before = item.part
+    print(table(rows, ["", "", "", "found"], width=width_of_output()))
+    offers: dict[str, str] = {}
+    for item in items:
+        if item.state == MISSING and item.do:
+            offers.setdefault(item.do, USES.get(item.name, item.found))
+    if offers:
+        print("\nto install, if you need it")
+        width = max(map(len, offers))
+        for do, use in offers.items():
+            print(f"  {do:<{width}}  {use}")
+    print(f"\n{len(wrong)} wrong" if wrong else "\nnothing is wrong")
+
+
+# ---------------------------------------------------------------------------------------------- Python and packages
+
+
+def _python() -> Iterator[Item]:
+    import platform
+
+    yield Item("python", "Python", f"{platform.python_version()}, {sys.executable}")
+    yield Item("python", "system", f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors")
+    yield Item("python", "fireiron", f"{VERSION}, {Path(__file__).parent.parent}")
+
+
+def _packages() -> Iterator[Item]:
+    """What the package needs, and each extra as a whole."""
+    needs = _needs()
+    if not needs:
+        yield Item("packages", "metadata", "fireiron is not installed, only imported from its folder", MISSING, "pip install -e .")
+    for name, _ in needs.get("", ()):
+        version = _version_of(name)
+        yield Item("packages", name, version or "not installed", OK if version else WRONG, "" if version else f"pip install {name}")
+    for extra in (one for one in needs if one):
+        yield _extra(extra, needs[extra])
+
+
+def _extra(extra: str, needed: list[tuple[str, str]]) -> Item:
+    have = {name: _version_of(name) for name, _ in needed}
+    missing = [name for name, version in have.items() if version is None]
+    if missing:
+        return Item("extras", extra, f"without {', '.join(missing)}", MISSING, f"pip install 'fireiron[{extra}]'")
+    return Item("extras", extra, ", ".join(f"{name} {version}" for name, version in have.items()))
+
+
+def _needs() -> dict[str, list[tuple[str, str]]]:
+    """By extra, "" for what is always needed: names of packages with what is asked of their versions."""
+    import importlib.metadata
+
+    try:
+        lines = importlib.metadata.requires("fireiron") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    found: dict[str, list[tuple[str, str]]] = {"": []}
+    for line in lines:
+        match = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*)", line)
+        extra = re.search(r"extra\s*==\s*[\"']([^\"']+)", line)
+        if match is not None:
+            found.setdefault("" if extra is None else extra[1], []).append((match[1], match[2].strip()))
+    return found
+
+
+def _version_of(package: str) -> str | None:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------- compilers and GPU
+
+
+def _compilers() -> Iterator[Item]:
+    from fireiron.gpu.disassembly import disassemblers
+    from fireiron.gpu.toolchain import toolchains
+
+    chains = toolchains()
+    for chain in chains:
+        served = f"sm_{chain.archs[0]} to sm_{chain.archs[-1]}" if chain.archs else "no target"
+        yield Item("compilers", "NVRTC", f"{'.'.join(map(str, chain.version))} for {served}, {chain.library}")
+    if not chains:
+        yield Item("compilers", "NVRTC", "compiles kernels, with and without a GPU", MISSING, "pip install 'fireiron[check]'")
+    tools = disassemblers()
+    for tool in tools:
+        yield Item("compilers", tool.name, str(tool))
+    if not tools:
+        yield Item("compilers", "nvdisasm", "shows machine code (emit --form sass)", MISSING, "pip install 'fireiron[check]'")
+    nvcc = _nvcc()
+    if nvcc is None:
+        yield Item("compilers", "nvcc", "not found; builds what `fireiron export` wrote, nothing else needs it", MISSING)
+    else:
+        yield Item("compilers", "nvcc", f"{_said_version(nvcc)}, {nvcc}")
+
+
+def _nvcc() -> Path | None:
+    from fireiron import settings
+    from fireiron.gpu.toolchain import toolkits
+
+    there = shutil.which("nvcc")
+    places = [folder / "bin" / "nvcc" for folder in (*settings.toolkit_folders(), *toolkits())]
+    return Path(there) if there else next((place for place in places if os.access(place, os.X_OK)), None)
+
+
+def _said_version(tool: Path) -> str:
+    """What a tool says that its version is."""
+    import subprocess
+
+    try:
+        done = subprocess.run([tool, "--version"], capture_output=True, text=True, errors="replace", timeout=TOOL_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not answer: {error}"
+    match = re.search(r"release ([\d.]+)", done.stdout)
+    return match[1] if match else "of an unknown version"
+
+
+def _gpu() -> Iterator[Item]:
+    """The GPU, the driver and CuPy, in the words of the error that a launch would raise."""
+    from fireiron.errors import LaunchError
+    from fireiron.gpu import launch
+    from fireiron.gpu.toolchain import serving
+
+    seen = launch.visible_arch()
+    try:
+        cupy = launch.require_cupy()
+    except LaunchError as error:
+        broken = seen is not None or len(launch.cupy_builds()) > 1
+        if seen is not None:
+            yield Item("GPU", "GPU", f"{seen}, as the driver says")
+        yield Item("GPU", "CuPy", error.asked, WRONG if broken else MISSING, "pip install 'fireiron[cuda13]'" if broken else "")
+        return
+    arch = launch.device_arch()
+    name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
+    driver = launch.driver_version()
+    yield Item("GPU", "GPU", f"{name}, {arch}; {cupy.cuda.runtime.getDeviceCount()} visible")
+    yield Item("GPU", "driver", f"of CUDA {'.'.join(map(str, driver))}; CuPy {cupy.__version__}")
+    chain = serving(arch, driver)
+    if chain is None:
+        extra = "cuda12" if driver < (13, 0) else "cuda13"
+        yield Item("GPU", "compiler", f"no NVRTC here compiles for {arch} and this driver", WRONG, f"pip install 'fireiron[{extra}]'")
+    else:
+        yield Item("GPU", "compiler", f"{chain} compiles for it")
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def _cache() -> Iterator[Item]:
+    from fireiron import settings
+    from fireiron.gpu import cache
+
+    folder = settings.cache_folder()
+    try:
+        if not settings.cache_enabled():
+            yield Item("cache", "kernels", "switched off by FIREIRON_NO_CACHE", MISSING)
+            return
+        found = cache.entries()
+    except (FireironError, OSError) as error:
+        yield Item("cache", "kernels", str(error), WRONG, "set FIREIRON_CACHE_DIR to a folder of yours")
+        return
+    size = sum(entry.size for entry in found)
+    yield Item("cache", "kernels", f"{len(found)} compiled kernels, {size / 2**20:.1f} MiB, in {cache.folder()}")
+    standing = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+    if not os.access(standing, os.W_OK | os.X_OK):
+        yield Item("cache", "folder", f"{standing} cannot be written to", WRONG, "set FIREIRON_CACHE_DIR to a folder of yours")
+    else:
+        yield Item("cache", "folder", f"{folder} can be written to" + ("" if folder.exists() else ", once it is needed"))
+
+
+def _records() -> Iterator[Item]:
+    from fireiron.tune.records import available
+
+    try:
+        records = list(available())
+    except (FireironError, OSError) as error:
+        yield Item("records", "tuned", str(error), WRONG, "mend FIREIRON_RECORDS, or unset it")
+        return
+    gpus = sorted({one.gpu for one in records})
+    yield Item(
+        "records", "tuned", f"{len(records)} of {len({one.strategy for one in records})} strategies, on {', '.join(gpus) or 'no GPU'}"
+    )
+
+
+def _variables() -> Iterator[Item]:
+    from fireiron import settings
+
+    for name, value in settings.given().items():
+        known = name in settings.VARIABLES
+        do = "" if known else f"known are {', '.join(one for one in settings.VARIABLES if one.startswith('FIREIRON_'))}"
+        yield Item("environment", name, value or "(empty)", OK if known else WRONG, do)
+    for check in (settings.cache_enabled, settings.pinned):
+        try:
+            check()
+        except FireironError as error:
+            yield Item("environment", "value", str(error), WRONG)
+
+
+LOOKS: Final[tuple[Callable[[], Iterator[Item]], ...]] = (_python, _packages, _compilers, _gpu, _cache, _records, _variables)
+"""The parts of the report, in order."""

@@ -1,0 +1,93 @@
+"""`fireiron new`: a commented strategy file to begin with."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import shlex
+import sys
+from pathlib import Path
+from typing import Final
+
+from fireiron.cli.arguments import Add
+from fireiron.errors import ArgumentError
+from fireiron.places import PACKAGE
+
+KINDS: Final = {
+    "matmul": "float32, through shared memory and registers",
+    "tensor-core": "halves, mma.sync, copies that run ahead (Ampere and newer)",
+    "hopper": "halves, TMA, wgmma, a producer warp",
+    "fused": "a definition of several steps: product, bias, ReLU",
+    "move": "a transposition through shared memory",
+    "micro-kernel": "float32, the innermost part in a .cu file of your own",
+}
+"""What files there are to begin with; each is `templates/KIND.txt`, with `KIND.cu` where it needs one."""
+
+TEMPLATES: Final = PACKAGE / "templates"
+
+PLACEHOLDER: Final = "NAME"
+"""What stands in a template for the name of the file."""
+
+TAKEN: Final = ("fireiron", "numpy", "attrs", "cattrs", "tabulate", "cupy", "torch", "jax")
+"""Modules that a file of their name would hide from what is run beside it, as well as those of Python itself."""
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    command = add("new", run, "write a commented strategy file to begin with, which passes check and run", strategy=False)
+    command.add_argument("name", metavar="NAME", help="of the file: mine for mine.py, or folder/mine.py")
+    kinds = "; ".join(f"{kind}: {what}" for kind, what in KINDS.items())
+    command.add_argument("--kind", choices=KINDS, default="matmul", metavar="KIND", help=f"{kinds} (matmul)")
+    command.add_argument("--force", action="store_true", help="overwrite files of that name")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    path = _path(arguments.name)
+    written = _write(path, arguments.kind, arguments.force)
+    strategy = shlex.quote(str(path))
+    print(f"{' and '.join(map(str, written))}: {arguments.kind}, {KINDS[arguments.kind]}\n")
+    steps = (
+        (f"fireiron show {strategy}", "the decomposition, step by step"),
+        (f"fireiron check {strategy}", "races, bounds, bank conflicts, registers"),
+        (f"fireiron run {strategy}", "all threads, compared with NumPy; no GPU is needed"),
+        (f"fireiron emit {strategy}", "the CUDA C++"),
+    )
+    width = max(len(command) for command, _ in steps)
+    for command, what in steps:
+        print(f"  {command:<{width}}  {what}")
+    print("\nThen change it; the last lines of the file say what to try.")
+    return 0
+
+
+def _path(name: str) -> Path:
+    """The file of a name.
+
+    Raises: an `ArgumentError` where it could not be imported, or would hide another module.
+    """
+    path = Path(name if name.endswith(".py") else name + ".py")
+    if not path.stem.isidentifier() or keyword.iskeyword(path.stem):
+        raise ArgumentError(f"new: {path.stem!r} is no name of a Python file", legal="letters, digits and _, no digit first")
+    if path.stem in TAKEN or path.stem in sys.stdlib_module_names:
+        raise ArgumentError(f"new: a file {path.name} would hide the module {path.stem}", hint=f"fireiron new my_{path.stem}")
+    if not path.parent.is_dir():
+        raise ArgumentError(f"new: there is no folder {path.parent}", hint=f"mkdir -p {shlex.quote(str(path.parent))}")
+    return path
+
+
+def _write(path: Path, kind: str, overwrite: bool) -> list[Path]:
+    """The files of a kind, all or none of them."""
+    from fireiron.language.store import write_text
+
+    texts = {path.with_suffix(".cu" if one.suffix == ".cu" else ".py"): one.read_text(encoding="utf-8") for one in _templates(kind)}
+    there = [str(one) for one in texts if one.exists()]
+    if there and not overwrite:
+        raise ArgumentError(
+            f"new: {' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already", hint="another name, or --force to overwrite"
+        )
+    for place, text in texts.items():
+        write_text(place, text.replace(PLACEHOLDER, path.stem), overwrite=overwrite)
+    return list(texts)
+
+
+def _templates(kind: str) -> list[Path]:
+    return [one for one in (TEMPLATES / f"{kind}.txt", TEMPLATES / f"{kind}.cu") if one.exists()]

@@ -1,0 +1,99 @@
+"""Which steps of the tree each statement is of: what the walk noted, and for what passes added, what that is about.
+
+A barrier is of the steps that it orders, a ring's of those whose buffers it guards, a loop of the one that made it, a comment of what it
+stands in front of, a commit of what it stands behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fireiron.ir import (
+    Acquire,
+    Barrier,
+    Begin,
+    Comment,
+    Commit,
+    Dependence,
+    Exec,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    NextTile,
+    Release,
+    Roles,
+    Stmt,
+    Wait,
+    execs,
+)
+from fireiron.ir.text import Path
+
+Steps = tuple[Path, ...]
+"""Steps of a tree, each once."""
+
+
+class Makers:
+    """The steps behind the statements of one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def of_list(self, body: Sequence[Stmt], start: int, stop: int) -> Steps:
+        """The steps of the statements of a list from one position to another; of a comment or a commit, of its neighbour."""
+        found = _once(step for one in body[start:stop] for step in self.of(one))
+        if found or stop - start != 1:
+            return found
+        near: Iterable[Stmt] = ()
+        if isinstance(body[start], (Comment, Begin)):
+            near = body[stop:]
+        elif isinstance(body[start], Commit):
+            near = reversed(body[:start])
+        return next((steps for one in near if (steps := self.of(one))), ())
+
+    def of(self, statement: Stmt) -> Steps:
+        """The steps of a statement; none where it is nobody's in particular."""
+        match statement:
+            case Exec(path=path):
+                return () if path is None else (path,)
+            case Let(var=var) | For(var=var) if var.name in self.kernel.makers:
+                return (self.kernel.makers[var.name],)
+            case Barrier(orders=orders) | Wait(orders=orders) | Fence(orders=orders):
+                return _ordered(orders)
+            case Acquire(ring=ring) | Release(ring=ring) | NextTile(ring=ring):
+                return self.of_ring(ring)
+            case Roles():
+                return ()
+        return _common(one.path for one, _ in execs((statement,)) if one.path is not None)
+
+    def of_buffer(self, name: str) -> Steps:
+        """The step that made a buffer; none for a parameter."""
+        return (self.kernel.makers[name],) if name in self.kernel.makers else ()
+
+    def of_ring(self, name: str) -> Steps:
+        """The steps that fill a ring."""
+        filled = _once(one.path for one, _ in execs(self.kernel.body) if one.ring == name and one.path is not None)
+        return filled or _once(step for buffer in self.kernel.ring(name).buffers for step in self.of_buffer(buffer))
+
+
+def _ordered(orders: Iterable[Dependence]) -> Steps:
+    both = (one for order in orders for one in (order.before, order.behind))
+    return _once(one.path for one in both if one is not None and one.path is not None)
+
+
+def _once(steps: Iterable[Path]) -> Steps:
+    return tuple(dict.fromkeys(steps))
+
+
+def _common(paths: Iterable[Path]) -> Steps:
+    """The step that paths have in common, the innermost."""
+    every = list(paths)
+    if not every:
+        return ()
+    length = 0
+    while all(len(one) > length and one[length] == every[0][length] for one in every):
+        length += 1
+    return (every[0][:length],)
+
+
+__all__ = ["Makers", "Steps"]

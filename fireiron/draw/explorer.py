@@ -1,0 +1,321 @@
+"""The tree of a strategy beside its CUDA text, as one page: each line is linked to the steps that made it, each step to its lines,
+buffers, barriers and findings. The page needs no other file and no network.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import attrs
+
+from fireiron.check import Finding, check
+from fireiron.check.finding import described
+from fireiron.compiler import Program
+from fireiron.cuda.makers import Makers
+from fireiron.draw.svg import escaped
+from fireiron.draw.tables import table
+from fireiron.inspect.show import executed, figures, main_child, report, short
+from fireiron.ir import Acquire, Barrier, Buffer, Dependence, Exec, Fence, For, Kernel, Release, Side, Stmt, Wait, execs, statements
+from fireiron.ir.text import Path as StepPath
+from fireiron.language.tree import Node
+from fireiron.values.expr import constant
+
+T = TypeVar("T")
+
+_WORDS: Final = (
+    r"asm|auto|bool|break|case|char|class|const|constexpr|continue|do|double|else|extern|float|for|if|inline|int|long|return|short|signed|"
+    r"sizeof|static|struct|switch|template|typedef|typename|unsigned|using|void|volatile|while|__global__|__device__|__shared__|"
+    r"__forceinline__|__restrict__|__launch_bounds__|__align__|__half|__nv_bfloat16"
+)
+_TOKENS: Final = re.compile(
+    rf"(?P<comment>//.*)|(?P<text>\"(?:[^\"\\]|\\.)*\")|(?P<line>^\s*#.*)|(?P<word>\b(?:{_WORDS})\b)|(?P<call>\b__sync\w*)"
+)
+"""What is coloured in a line of CUDA."""
+
+
+@attrs.frozen(eq=False)
+class Explorer:
+    """The page of a program; in a notebook it shows itself in a frame."""
+
+    program: Program
+
+    @property
+    def html(self) -> str:
+        """The page; it needs no other file."""
+        return _page(self.program)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the page to an `.html` file; an existing file stays unless `overwrite`."""
+        from fireiron.errors import ArgumentError
+        from fireiron.files import write
+
+        if Path(path).suffix.lower() != ".html":
+            raise ArgumentError(f"{Path(path).name}: the page is HTML", legal="a name that ends in .html")
+        write(Path(path), self.html.encode(), overwrite=overwrite)
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe title="{escaped(str(self.program.spec))}" style="width:100%;height:720px;border:0" srcdoc="{escaped(self.html)}">'
+            + ("</iframe>")
+        )
+
+
+# ---------------------------------------------------------------------------------------------- the steps of a program
+
+
+@attrs.frozen(eq=False)
+class Step:
+    """A node of a tree: its `number` on the page, the path that leads to it, the kernel that it is of, and how far in it stands.
+
+    `branch` is the name of the side path that it begins, empty inside a chain; `parts` are the numbers of the steps of its side paths.
+    """
+
+    number: int
+    path: StepPath
+    node: Node
+    kernel: Kernel
+    depth: int
+    branch: str
+    parts: tuple[int, ...] = ()
+
+
+def _steps(program: Program) -> list[Step]:
+    """All steps, in the order of the page: a chain goes straight down, and what branches off stands behind its step."""
+    found: list[Step] = []
+    launches = [*(one.program for one in program.launches), program]
+    for one in launches:
+        front = (one.name,) if len(launches) > 1 else ()
+        _grow(one.tree, front, one.ir, 0, one.name if front else "", found)
+    return found
+
+
+def _grow(node: Node, path: StepPath, kernel: Kernel, depth: int, branch: str, found: list[Step]) -> None:
+    place = len(found)
+    found.append(Step(place, path, node, kernel, depth, branch))
+    main = main_child(node)
+    for name, child in node.children:
+        if main is None or child is not main[1]:
+            _grow(child, (*path, name), kernel, depth + 1, name, found)
+    found[place] = attrs.evolve(found[place], parts=tuple(range(place + 1, len(found))))
+    if main is not None:
+        _grow(main[1], (*path, main[0]), kernel, depth, "", found)
+
+
+# ---------------------------------------------------------------------------------------------- what is known of a step
+
+
+@attrs.frozen(eq=False)
+class _Facts:
+    """What is known of the steps of one kernel: by their paths inside it."""
+
+    buffers: dict[StepPath, list[Buffer]]
+    execs: dict[StepPath, list[Exec]]
+    loops: dict[StepPath, list[For]]
+    orders: dict[StepPath, list[str]]
+    findings: dict[StepPath, list[Finding]]
+
+
+def _facts(kernel: Kernel) -> _Facts:
+    makers = Makers(kernel)
+    facts = _Facts({}, {}, {}, {}, {})
+    for buffer in kernel.buffers:
+        for path in makers.of_buffer(buffer.name):
+            facts.buffers.setdefault(path, []).append(buffer)
+    for statement in statements(kernel.body):
+        for path in makers.of(statement):
+            if isinstance(statement, Exec):
+                facts.execs.setdefault(path, []).append(statement)
+            elif isinstance(statement, For):
+                facts.loops.setdefault(path, []).append(statement)
+            elif text := _ordering(kernel, statement):
+                facts.orders.setdefault(path, []).append(text)
+    for finding in check(kernel):
+        for path in _concerned(kernel, makers, finding):
+            facts.findings.setdefault(path, []).append(finding)
+    return facts
+
+
+def _concerned(kernel: Kernel, makers: Makers, finding: Finding) -> Sequence[StepPath]:
+    """The steps that a finding is about: those that touch the buffer so, else the one that made it, else the whole kernel."""
+    touching = {
+        one.path
+        for one, _ in execs(kernel.body)
+        for access in one.accesses
+        if one.path is not None and finding.access == described(one, access)
+    }
+    return sorted(touching) or (makers.of_buffer(finding.buffer) if finding.buffer else ()) or ((),)
+
+
+def _ordering(kernel: Kernel, statement: Stmt) -> str:
+    """What a statement waits for, and why; empty where it orders nothing."""
+    match statement:
+        case Barrier(scope=scope, reason=reason, orders=orders):
+            return f"barrier of the {scope}{_why(reason, orders)}"
+        case Wait(reason=reason, orders=orders):
+            return f"wait for what is under way{_why(reason, orders)}"
+        case Fence(reach=reach, reason=reason, orders=orders):
+            return f"fence for the {reach.value}{_why(reason, orders)}"
+        case Acquire(ring=name, side=side):
+            held = ", ".join(kernel.ring(name).buffers) or "numbers of tiles"
+            return f"wait of the ring {name} until {held} of this turn are {'full' if side is Side.FULL else 'empty'}"
+        case Release(ring=name, side=side):
+            return f"arrival at the ring {name}: the stage {'will be full' if side is Side.FULL else 'is empty again'}"
+    return ""
+
+
+def _why(reason: str, orders: Iterable[Dependence]) -> str:
+    kinds = dict.fromkeys(f"{one.kind} of {one.buffer}{f', a later {one.carried}' if one.carried else ''}" for one in orders)
+    return f": {reason}" * bool(reason) + (f" ({'; '.join(kinds)})" if kinds else "")
+
+
+# ---------------------------------------------------------------------------------------------- the page
+
+
+def _page(program: Program) -> str:
+    steps = _steps(program)
+    numbers = {step.path: step.number for step in steps}
+    kernels = {id(step.kernel): step.kernel for step in steps}
+    facts = {number: _facts(kernel) for number, kernel in kernels.items()}
+    several = bool(program.launches)
+    title = escaped(str(program.spec))
+    parts = [
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n<title>{title}</title>',
+        '<meta name="viewport" content="width=device-width"/>',
+        f"<style>\n{_resource('explorer.css')}</style>\n</head>\n<body>",
+        f"<header><h1>{title}</h1><p>{_summary(program)}</p></header>",
+        f'<main><div id="left"><nav id="tree" aria-label="decomposition tree">\n{_tree(steps)}\n</nav>',
+        '<div id="details" aria-live="polite">',
+        '<section id="none"><p>Click a step to see its lines, or a line to see its steps. Arrow keys move in the tree and in the text, '
+        "<kbd>n</kbd> and <kbd>p</kbd> go to the next and the previous lines of the step, <kbd>Esc</kbd> clears.</p></section>",
+        *(_details(step, facts[id(step.kernel)], _own_paths(step, steps, several)) for step in steps),
+        "</div></div>",
+        f'<ol id="code" tabindex="0" aria-label="CUDA text">\n{_code(program, steps, numbers)}\n</ol></main>',
+        f"<script>\n{_resource('explorer.js')}</script>\n</body>\n</html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _resource(name: str) -> str:
+    return importlib.resources.files("fireiron.draw").joinpath(name).read_text(encoding="utf-8")
+
+
+def _summary(program: Program) -> str:
+    rows = [("target", str(program.architecture)), *report(figures(program))]
+    return " · ".join(f"<b>{escaped(name)}</b> {escaped(value)}" for name, value in rows)
+
+
+def _tree(steps: Sequence[Step]) -> str:
+    return "\n".join(_entry(step) for step in steps)
+
+
+def _entry(step: Step) -> str:
+    main = main_child(step.node)
+    after = str(main[1].spec) if main is not None else f"by {executed(step.node)}" if not step.node.children else ""
+    before = f"<i>{escaped(step.branch)}: {escaped(str(step.node.spec))}</i>" if step.branch else ""
+    root = f"<i>{escaped(str(step.node.spec))}</i>" if not step.branch and step.depth == 0 and step.number == 0 else ""
+    parts = " ".join(map(str, step.parts))
+    return (
+        f'<button type="button" data-step="{step.number}" data-parts="{parts}" style="margin-left:{step.depth * 18}px">'
+        f"{root}{before}<code>.{escaped(_step_text(step))}</code><span>{escaped(after)}</span></button>"
+    )
+
+
+def _step_text(step: Step) -> str:
+    return "(open)" if step.node.step is None else short(step.node.step)
+
+
+def _own_paths(step: Step, steps: Sequence[Step], several: bool) -> list[StepPath]:
+    """The paths inside its kernel of a step and of those of its side paths."""
+    found = [step.path, *(steps[number].path for number in step.parts)]
+    return [path[1:] for path in found] if several else found
+
+
+def _details(step: Step, facts: _Facts, paths: Sequence[StepPath]) -> str:
+    """What is known of a step, and of its side paths."""
+    written = None if step.node.step is None else step.node.step.origin
+    parts = [f'<section id="step-{step.number}" hidden><h2><code>.{escaped(_step_text(step))}</code></h2>']
+    children = " ".join(f"<li>{escaped(name)}: {escaped(str(child.spec))}</li>" for name, child in step.node.children)
+    by = f"<ul>{children}</ul>" if children else f"<p>performed by {escaped(executed(step.node))}</p>"
+    parts.append(f"<p>decomposes <b>{escaped(str(step.node.spec))}</b>{f', written at {escaped(written)}' if written else ''}</p>{by}")
+    parts.append(_table("Buffers that it makes", _BUFFER, map(_buffer_row, _all(facts.buffers, paths))))
+    parts.append(_table("Buffers that it touches", _ACCESS, _access_rows(step.kernel, _all(facts.execs, paths))))
+    parts.append(_table("Loops", ("variable", "turns", ""), map(_loop_row, _all(facts.loops, paths))))
+    parts.append(_table("Barriers and waits", ("why",), ((text,) for text in _counted(_all(facts.orders, paths)))))
+    found = ((one.severity, one.kind, one.message) for one in _all(facts.findings, paths))
+    parts.append(_table("Findings", ("severity", "kind", "message"), found))
+    return "".join([*parts, "</section>"])
+
+
+def _all(found: Mapping[StepPath, Sequence[T]], paths: Iterable[StepPath]) -> list[T]:
+    """What there is at some paths, each once."""
+    return list({id(one): one for path in paths for one in found.get(path, ())}.values())
+
+
+_BUFFER: Final = ("name", "memory", "shape", "type", "bytes", "storage")
+_ACCESS: Final = ("name", "memory", "", "together", "by")
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of different rows; nothing without any."""
+    return table(heads, dict.fromkeys(map(tuple, rows)), caption)
+
+
+def _buffer_row(buffer: Buffer) -> tuple[str, ...]:
+    tensor = buffer.tensor
+    shape = "×".join(map(str, tensor.shape)) + (f", {tensor.copies} copies" if tensor.copies > 1 else "")
+    total = constant(buffer.total)
+    size = f"{buffer.total} elements" if total is None else f"{buffer.bytes}{' a thread' if buffer.memory.private else ''}"
+    storage = (
+        "registers" if buffer.memory.private else f"{tensor.layout}" + (f", at byte {buffer.offset}" if buffer.memory.of_block else "")
+    )
+    storage += f", padded by {tensor.pad}" if tensor.pad else ""
+    storage += f", {buffer.storage.swizzle}" if buffer.storage.swizzle else ""
+    return buffer.name, tensor.memory.name, shape, tensor.dtype.name, size, storage
+
+
+def _access_rows(kernel: Kernel, found: Iterable[Exec]) -> Iterator[tuple[str, ...]]:
+    for one in found:
+        for position, access in enumerate(one.accesses):
+            buffer = kernel.buffer(access.buffer)
+            if not buffer.memory.counts:
+                width = one.width(position)
+                together = f"{width} element{'' if width == 1 else 's'}, {width * buffer.dtype.bytes} bytes"
+                yield buffer.name, buffer.memory.name, "written" if access.write else "read", together, one.instruction.name
+
+
+def _loop_row(loop: For) -> tuple[str, ...]:
+    said = [f"{loop.stages} stages in flight"] if loop.stages > 1 else []
+    said += ["unrolled"] if loop.unroll else []
+    return str(loop.var), str(loop.extent), ", ".join(said)
+
+
+def _counted(texts: Iterable[str]) -> Iterator[str]:
+    for text, count in Counter(texts).items():
+        yield text if count == 1 else f"{count} × {text}"
+
+
+def _code(program: Program, steps: Sequence[Step], numbers: dict[StepPath, int]) -> str:
+    made = [tuple(numbers[path] for path in line.steps) for line in program.lines]
+    lines = []
+    for line, own in zip(program.lines, made, strict=True):
+        title = "; ".join(f".{_step_text(steps[number])}" for number in own)
+        linked = f' data-steps="{" ".join(map(str, own))}" title="{escaped(title)}"' if own else ""
+        lines.append(f"<li{linked}>{_coloured(line.text)}</li>")
+    return "\n".join(lines)
+
+
+def _coloured(line: str) -> str:
+    """A line of CUDA with its comments, words and texts marked."""
+    parts, place = [], 0
+    for match in _TOKENS.finditer(line):
+        parts += [escaped(line[place : match.start()]), f'<span class="{match.lastgroup}">{escaped(match.group())}</span>']
+        place = match.end()
+    return "".join([*parts, escaped(line[place:])])
+
+
+__all__ = ["Explorer"]

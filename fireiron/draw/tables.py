@@ -1,0 +1,82 @@
+"""Tables and lists as HTML that stands in other pages: escaped, without scripts, on light and on dark paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from fireiron.draw.svg import escaped
+
+_STYLE: Final = (
+    ".fireiron{font:13px/1.45 Helvetica,Arial,sans-serif;color:inherit}"
+    ".fireiron h4{font:bold 13px/1.4 Menlo,Consolas,monospace;margin:4px 0;overflow-wrap:anywhere}"
+    ".fireiron table{border-collapse:collapse;margin:4px 0 8px;width:auto;font-size:12px}"
+    ".fireiron caption{text-align:left;font-weight:bold;caption-side:top;color:inherit;padding:2px 0}"
+    ".fireiron th,.fireiron td{text-align:left;padding:2px 14px 2px 0;border:0;border-bottom:1px solid rgba(128,128,128,.25);"
+    "background:none;vertical-align:top;max-width:62em;white-space:pre-wrap}"
+    ".fireiron th{font-weight:normal;opacity:.7}"
+    ".fireiron .number{text-align:right;font-variant-numeric:tabular-nums}"
+    ".fireiron code,.fireiron pre{font:12px/1.45 Menlo,Consolas,monospace;background:none;color:inherit;padding:0}"
+    ".fireiron pre{overflow:auto;max-height:28em;margin:4px 0}"
+    ".fireiron summary{cursor:pointer;opacity:.8}"
+    ".fireiron .bar{display:inline-block;height:8px;background:rgba(9,105,218,.6)}"
+    ".fireiron .error{color:#d1242f;font-weight:bold}.fireiron .warning{color:#9a6700;font-weight:bold}"
+    ".fireiron svg{max-width:100%;height:auto;background:#ffffff}"
+)
+
+
+class Markup(str):
+    """Text that is HTML already; any other text is escaped."""
+
+    __slots__ = ()
+
+
+def marked(value: Any) -> Markup:
+    """A value as HTML: escaped, unless it is that already."""
+    return value if isinstance(value, Markup) else Markup(escaped(str(value)))
+
+
+def code(value: Any) -> Markup:
+    """A text in the font of programs."""
+    return Markup(f"<code>{marked(value)}</code>")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", numbers: Sequence[int] = ()) -> Markup:
+    """A table; empty without rows. `numbers` are the columns that stand to the right."""
+    kinds = ["" if place not in numbers else ' class="number"' for place in range(len(heads))]
+    body = [
+        f"<tr>{''.join(f'<td{kind}>{marked(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>" for row in map(tuple, rows)
+    ]
+    if not body:
+        return Markup("")
+    head = "".join(f"<th{kind}>{marked(one)}</th>" for kind, one in zip(kinds, heads, strict=True))
+    title = f"<caption>{marked(caption)}</caption>" if caption else ""
+    return Markup(f"<table>{title}{f'<tr>{head}</tr>' if any(heads) else ''}{''.join(body)}</table>")
+
+
+def facts(rows: Iterable[tuple[str, Any]], caption: str = "") -> Markup:
+    """Names with their values."""
+    return table(("", ""), ((Markup(f"<b>{marked(name)}</b>"), value) for name, value in rows), caption)
+
+
+def bar(share: float, width: int = 160) -> Markup:
+    """A share of one as a bar."""
+    return Markup(f'<span class="bar" style="width:{max(1, round(min(share, 1.0) * width))}px"></span>')
+
+
+def folded(summary: str, inner: Any) -> Markup:
+    """What is shown when its summary is clicked."""
+    return Markup(f"<details><summary>{marked(summary)}</summary>{marked(inner)}</details>")
+
+
+def text(lines: str) -> Markup:
+    """Lines as they are."""
+    return Markup(f"<pre>{marked(lines)}</pre>")
+
+
+def block(title: Any, *parts: Any) -> Markup:
+    """A heading and what stands below it, with the style of both."""
+    return Markup(f'<div class="fireiron"><style>{_STYLE}</style><h4>{marked(title)}</h4>{"".join(map(marked, parts))}</div>')
+
+
+__all__ = ["Markup", "bar", "block", "code", "facts", "folded", "marked", "table", "text"]

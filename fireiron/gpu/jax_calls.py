@@ -1,0 +1,277 @@
+"""Kernels in programs that JAX traces: a call becomes a custom call of XLA, which launches on XLA's stream and calls no Python.
+
+The handler of the custom call, `jax_handler.cpp`, is compiled by the host's C++ compiler against the headers that jaxlib brings, once for
+each version of them, and kept in the cache. Machine code and all that is decided about a launch are attributes of the call, so that what
+XLA compiles is complete. Shapes are known when JAX traces, so everything is checked then. Copies in front of a kernel are calls themselves.
+
+Sources: https://docs.jax.dev/en/latest/ffi.html, https://openxla.org/xla/custom_call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import math
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron import settings
+from fireiron.cuda import dynamic_shared_bytes
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu.arguments import (
+    buffer_shape,
+    byte_strides,
+    check_facts,
+    check_view,
+    element_strides,
+    evaluated,
+    returned,
+    solve_symbols,
+    steps_of,
+)
+from fireiron.gpu.arrays import ArrayView, row_major
+from fireiron.gpu.maps import SWIZZLES, MapForm, kind_of
+from fireiron.gpu.prepared import refuse_reading
+from fireiron.ir import Buffer, Counter, TensorMap
+from fireiron.values.scalars import bits_of, value_of
+
+if TYPE_CHECKING:
+    from fireiron.gpu.kernel import CompiledKernel
+
+TARGET: Final = "fireiron_launch"
+"""What XLA knows the handler as."""
+
+SOURCE: Final = Path(__file__).with_name("jax_handler.cpp")
+OPTIONS: Final = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
+COMPILERS: Final = ("c++", "g++", "clang++")
+
+_POINTER, _NUMBER, _MAP = range(3)  # what a parameter is, as the handler reads it
+_WORD: Final = 8
+_COUNTER_WORDS: Final = 2
+
+
+@attrs.frozen
+class _Stored:
+    """An array that a copy in front made, as it lies: its memory, gaps included, as one row of elements."""
+
+    memory: Any
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def traced_call(kernel: CompiledKernel, arrays: Sequence[Any], out: Any, stream: Any, sizes: Mapping[str, int]) -> Any:
+    """The outputs of a call that JAX traces.
+
+    Raises:
+        ArgumentError: what a traced call does not take.
+        LaunchError: the arrays are not what the kernel was made for, or no handler can be made here.
+    """
+    for name, value in (("out", out), ("stream", stream)):
+        if value is not None:
+            hint = "leave it away: XLA makes the output, and says on which stream"
+            raise ArgumentError(f"{name}= in a call that JAX traces", hint=hint)
+    inputs = kernel.program.spec.inputs
+    if len(arrays) != len(inputs):
+        raise ArgumentError(f"{len(arrays)} arrays given, {kernel.program.spec.title} reads {len(inputs)}", legal=inputs)
+    register()
+    given = [_copied(kernel.copies[place], one) if place in kernel.copies else one for place, one in enumerate(arrays)]
+    return returned(_called(kernel, given, sizes))
+
+
+def _copied(copy: CompiledKernel, array: Any) -> _Stored:
+    """What a copy in front makes of an array."""
+    (made,) = _called(copy, (array,), {}, flat=True)
+    return _Stored(made, tuple(array.shape), array.dtype)
+
+
+def _called(kernel: CompiledKernel, arrays: Sequence[Any], sizes: Mapping[str, int], flat: bool = False) -> tuple[Any, ...]:
+    """The outputs of a launch; where they are `flat`, as they lie, one row of elements each."""
+    import jax
+
+    spec = kernel.program.inner
+    given = dict(zip(spec.inputs, arrays, strict=True))
+    symbols = _symbols(kernel, given, sizes)
+    held = [one for name in (*spec.inputs, *spec.outputs) if not (one := kernel.ir.buffer(name)).memory.by_value]
+    inputs, outputs = held[: -len(spec.outputs)], held[-len(spec.outputs) :]
+    rows = [one.name for one in inputs if isinstance(given[one.name], _Stored)] + [one.name for one in outputs if flat]
+    orders = {one.name: (0,) if one.name in rows else _order(one, symbols) for one in held}
+    counter = [] if kernel.ir.counter is None else [jax.ShapeDtypeStruct((_COUNTER_WORDS,), "int32")]
+    shapes = [(_extent(one, symbols),) if flat else buffer_shape(one, symbols) for one in outputs]
+    call = jax.ffi.ffi_call(
+        TARGET,
+        [*(jax.ShapeDtypeStruct(shape, one.dtype.to_numpy()) for shape, one in zip(shapes, outputs, strict=True)), *counter],
+        vmap_method="sequential",
+        input_layouts=[orders[one.name] for one in inputs],
+        output_layouts=[*(orders[one.name] for one in outputs), *((0,) for _ in counter)],
+    )
+    tensors = [given[one.name].memory if one.name in rows else given[one.name] for one in inputs]
+    return tuple(call(*tensors, **_attributes(kernel, held, given, symbols))[: len(outputs)])
+
+
+# ---------------------------------------------------------------------------------------------- what is decided when JAX traces
+
+
+def _symbols(kernel: CompiledKernel, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Mapping[str, int]:
+    """The sizes and strides, of arrays that lie as the kernel wants them; types and shapes are checked."""
+    spec, numbers = kernel.program.inner, kernel.scalars
+    views = {name: _view(array) for name, array in given.items() if name not in numbers}
+    symbols = solve_symbols(spec, {name: one.shape for name, one in views.items()}, sizes, steps_of(views))
+    refuse_reading(spec, symbols)
+    check_facts(kernel.ir, symbols)
+    for name, view in views.items():
+        buffer = kernel.ir.buffer(name)
+        lies = ArrayView(view.shape, byte_strides(buffer, symbols), view.dtype, view.itemsize, view.device, view.readonly)
+        check_view(name, buffer, lies, symbols, spec)
+    return symbols
+
+
+def _view(array: Any) -> ArrayView:
+    """An array that is traced, row by row; XLA brings it into the order that the kernel wants."""
+    import numpy
+
+    dtype = numpy.dtype(array.dtype)
+    return ArrayView(tuple(array.shape), row_major(array.shape, dtype.itemsize), str(array.dtype), dtype.itemsize, 0, True)
+
+
+def _order(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    """The dimensions of an array as it lies, the slowest first; a LaunchError where it has gaps."""
+    shape, strides = buffer_shape(buffer, symbols), byte_strides(buffer, symbols)
+    order = tuple(sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim) if shape[dim] > 1 else (-math.inf, dim)))
+    packed = row_major(shape, buffer.dtype.bytes, order)
+    if any(size > 1 and step != wanted for size, step, wanted in zip(shape, strides, packed, strict=True)):
+        hint = f"make the spec with {buffer.name}=RowMajor or ColMajor"
+        raise LaunchError(f"{buffer.name} has strides that no array of JAX has, in bytes", got=strides, legal=str(packed), hint=hint)
+    return order
+
+
+def _extent(buffer: Buffer, symbols: Mapping[str, int]) -> int:
+    """The elements from the first of an array to its last."""
+    lies = zip(buffer_shape(buffer, symbols), element_strides(buffer, symbols), strict=True)
+    return 1 + sum((size - 1) * step for size, step in lies)
+
+
+def _attributes(kernel: CompiledKernel, held: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> dict[str, Any]:
+    """The attributes of a call."""
+    import numpy
+
+    image = kernel.compiled.cubin
+    words = numpy.frombuffer(image.ljust(-(-len(image) // _WORD) * _WORD, b"\0"), numpy.int64)
+    key = int.from_bytes(hashlib.sha256(image).digest()[:_WORD], "little", signed=True)
+    plan = numpy.array([_signed(one) for one in _plan(kernel, held, given, symbols)], numpy.int64)
+    return {"image": words, "key": numpy.int64(key), "name": kernel.ir.name, "plan": plan}
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _plan(kernel: CompiledKernel, held: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> Iterator[int]:
+    """A launch in the words that the handler reads."""
+    ir, places = kernel.ir, {buffer.name: place for place, buffer in enumerate(held)}
+    zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.zeroed]
+    zeroed += [] if ir.counter is None else [(len(held), 4 * _COUNTER_WORDS)]
+    yield from (evaluated(ir.grid, symbols), ir.threads, dynamic_shared_bytes(ir), 1 if ir.cluster is None else ir.cluster.blocks)
+    yield from (int(ir.chained), len(zeroed), len(ir.parameters))
+    for one in zeroed:
+        yield from one
+    for parameter in ir.parameters:
+        if isinstance(parameter, TensorMap):
+            yield from _map(parameter, places[parameter.buffer], ir.buffer(parameter.buffer), symbols)
+        elif isinstance(parameter, Counter):
+            yield from (_POINTER, len(held))
+        elif isinstance(parameter, Buffer) and parameter.name in places:
+            yield from (_POINTER, places[parameter.name])
+        else:
+            yield from (_NUMBER, _number(kernel, parameter, given, symbols))
+
+
+def _number(kernel: CompiledKernel, parameter: Any, given: Mapping[str, Any], symbols: Mapping[str, int]) -> int:
+    """The bits of a size, of a reciprocal, or of a number that is passed by value."""
+    if isinstance(parameter, Buffer):
+        positive = parameter.name in kernel._calls.positive
+        return bits_of(value_of(parameter.name, given[parameter.name], parameter.dtype, positive))
+    return symbols[parameter.name] if parameter.name in symbols else int(parameter.value(symbols))
+
+
+def _map(tensor_map: TensorMap, place: int, buffer: Buffer, symbols: Mapping[str, int]) -> Iterator[int]:
+    form = MapForm.of(tensor_map, buffer.name, buffer, symbols)
+    yield from (_MAP, place, kind_of(form.dtype), SWIZZLES[form.span], len(form.extents))
+    yield from (*form.extents, *form.strides, *form.box)
+
+
+def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
+    return math.prod(buffer_shape(buffer, symbols)) * buffer.dtype.bytes
+
+
+# ---------------------------------------------------------------------------------------------- the handler
+
+
+def register() -> None:
+    """Make the handler known to XLA.
+
+    Raises: LaunchError where JAX computes on no GPU, or no handler can be compiled.
+    """
+    import jax
+
+    backend = jax.default_backend()
+    if backend not in ("gpu", "cuda"):
+        hint = "install jax[cuda13], or call the kernel with NumPy arrays, which run in the simulator"
+        raise LaunchError("a kernel in a program that JAX traces runs on a GPU", got=f"JAX computes on {backend}", hint=hint)
+    register_for("CUDA", "fireiron_launch")
+
+
+@functools.cache
+def register_for(platform: str, symbol: str) -> ctypes.CDLL:
+    """The library, whose handler XLA calls on a platform."""
+    import jax
+
+    library = ctypes.CDLL(str(built()))
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(getattr(library, symbol)), platform=platform)
+    return library
+
+
+def built() -> Path:
+    """The file of the handler's library, compiled if the cache has none for this jaxlib.
+
+    Raises: LaunchError where there is no C++ compiler, no header, or the compiler refuses.
+    """
+    import jax
+
+    include = Path(jax.ffi.include_dir())
+    headers = sorted((include / "xla" / "ffi" / "api").glob("*.h"))
+    compiler = next((found for one in COMPILERS if (found := shutil.which(one))), None)
+    if compiler is None or not headers:
+        missing = "a C++ compiler of the host" if compiler is None else f"the headers of XLA's FFI, in {include}"
+        hint = "install g++" if compiler is None else "install a newer jaxlib"
+        raise LaunchError("a call that JAX traces needs a handler, which is compiled once", got=f"not found: {missing}", hint=hint)
+    digest = hashlib.sha256(b"\0".join(one.read_bytes() for one in (SOURCE, *headers)))
+    folder = settings.cache_folder() if settings.cache_enabled() else Path(tempfile.mkdtemp(prefix="fireiron-"))
+    path = folder / f"jax-{digest.hexdigest()[:32]}.so"
+    if not path.exists():
+        _compile(compiler, include, path)
+    return path
+
+
+def _compile(compiler: str, include: Path, path: Path) -> None:
+    """Write the library, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    command = [compiler, *OPTIONS, f"-I{include}", str(SOURCE), "-o", str(part), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise LaunchError(f"{compiler} does not compile the handler of JAX's calls", got=done.stderr.strip()[:2000])
+    part.replace(path)
+
+
+__all__ = ["TARGET", "built", "register", "register_for", "traced_call"]

@@ -1,0 +1,141 @@
+"""A compiled kernel as an operator of PyTorch: `kernel.as_torch_op("mine::gemm")`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fireiron import operators
+from fireiron.errors import ArgumentError
+from fireiron.gpu.arguments import types_of
+from fireiron.spec import Spec, sizes_of, with_strides
+from fireiron.values.expr import constant
+
+if TYPE_CHECKING:
+    from fireiron.gpu.kernel import CompiledKernel
+
+
+def operator_of(kernel: CompiledKernel, name: str, into: bool) -> Any:
+    """The operator of a kernel; see `CompiledKernel.as_torch_op`."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
+        raise ArgumentError("as_torch_op: an operator's name", got=name, legal='"namespace::name"', hint='as_torch_op("mine::gemm")')
+    made = _Operator(kernel)
+    if not into and made.adds:
+        hint = f"as_torch_op({name!r}, into=True), which is called with {', '.join(made.spec.outputs)} too"
+        raise ArgumentError(f"as_torch_op: the kernel adds to {', '.join(made.spec.outputs)}", hint=hint)
+    given = ", ".join(made.arguments)
+    outputs = tuple(made.spec.outputs)
+    if into:
+        filled = ", ".join(f"Tensor({mark}!) {one}" for one, mark in zip(outputs, "abcdefghijklmnopqrstuvwxyz", strict=False))
+        operators.define(name, f"({', '.join(part for part in (given, filled) if part)}) -> ()", made.fill, made.filled, outputs)
+    else:
+        several = "Tensor" if len(outputs) == 1 else f"({', '.join('Tensor' for _ in outputs)})"
+        operators.define(name, f"({given}) -> {several}", made.run, made.shaped)
+    return _registered(name)
+
+
+def _registered(name: str) -> Any:
+    import torch
+
+    space, _, short = name.partition("::")
+    return getattr(getattr(torch.ops, space), short).default
+
+
+class _Operator:
+    """What an operator does with its arguments: arrays and numbers of the inputs, sizes that no array tells, outputs."""
+
+    def __init__(self, kernel: CompiledKernel) -> None:
+        self.kernel, self.spec = kernel, kernel.program.spec
+        self.inputs = tuple(self.spec.inputs)
+        self.numbers = dict(kernel.scalars)
+        told = {str(size) for one in self.inputs if one not in self.numbers for size in self.spec.operands[one].shape}
+        self.sizes = tuple(var.name for var in sizes_of(self.spec) if var.name not in told)
+
+    @property
+    def adds(self) -> bool:
+        """Whether the kernel adds to what its output holds."""
+        return bool(self.spec.atomic) or constant(self.spec.accumulate) != 0
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments but for outputs, with their types."""
+        kinds = {name: "int" if dtype.kind == "int" else "float" for name, dtype in self.numbers.items()}
+        return [*(f"{kinds.get(name, 'Tensor')} {name}" for name in self.inputs), *(f"SymInt {name}" for name in self.sizes)]
+
+    def run(self, *given: Any) -> Any:
+        """Launch, into new outputs."""
+        arrays, sizes = self._parted(given)
+        return self.kernel(*arrays, **sizes)
+
+    def fill(self, *given: Any) -> None:
+        """Launch, into the outputs, which are the last arguments."""
+        outputs = len(self.spec.outputs)
+        arrays, sizes = self._parted(given[:-outputs])
+        self.kernel(*arrays, out=given[-1] if outputs == 1 else tuple(given[-outputs:]), **sizes)
+
+    def shaped(self, *given: Any) -> Any:
+        """The outputs of traced tensors."""
+        arrays, sizes = self._parted(given)
+        tensors = {name: one for name, one in zip(self.inputs, arrays, strict=True) if name not in self.numbers}
+        symbols = self._symbols(tensors, sizes)
+        like = next(iter(tensors.values()))
+        made = tuple(self._made(like, name, symbols) for name in self.spec.outputs)
+        return made if len(made) > 1 else made[0]
+
+    def filled(self, *given: Any) -> None:
+        """Check traced tensors of a call with outputs."""
+        outputs = len(self.spec.outputs)
+        arrays, sizes = self._parted(given[:-outputs])
+        tensors = {name: one for name, one in zip(self.inputs, arrays, strict=True) if name not in self.numbers}
+        self._symbols({**tensors, **dict(zip(self.spec.outputs, given[-outputs:], strict=True))}, sizes)
+
+    def _parted(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arrays and numbers, and the sizes by name."""
+        count = len(self.inputs)
+        return tuple(given[:count]), dict(zip(self.sizes, given[count:], strict=True))
+
+    def _symbols(self, tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of sizes and strides, which may be symbols of PyTorch; refused are tensors of other types and shapes."""
+        known = dict(sizes)
+        for name, tensor in tensors.items():
+            _check_type(self.kernel, name, tensor)
+            extents = self.spec.operands[name].shape
+            if len(tensor.shape) != len(extents):
+                raise ArgumentError(f"{name} has {len(tensor.shape)} dimensions, the kernel reads {len(extents)}")
+            for size, extent in zip(tensor.shape, extents, strict=True):
+                if constant(extent) is None and str(extent) in {var.name for var in sizes_of(self.spec)}:
+                    known.setdefault(str(extent), size)
+        for name, tensor in tensors.items():
+            _check_shape(self.spec, name, tensor, known)
+        return {**known, **with_strides(self.spec, known)}
+
+    def _made(self, like: Any, name: str, symbols: Mapping[str, Any]) -> Any:
+        """A new output, stored as the kernel stores it."""
+        import torch
+
+        buffer = self.kernel.ir.buffer(name)
+        shape = [_size(size, symbols) for size in buffer.tensor.shape]
+        steps = [_size(step, symbols) for step in buffer.storage.steps if step is not None]
+        return like.new_empty_strided(shape, steps, dtype=getattr(torch, buffer.dtype.numpy))
+
+
+def _check_type(kernel: CompiledKernel, name: str, tensor: Any) -> None:
+    kind, legal = str(tensor.dtype).removeprefix("torch."), types_of(kernel.ir.buffer(name))
+    if kind not in legal:
+        raise ArgumentError(f"{name} has elements of another type than the kernel was made for", got=kind, legal=" ".join(legal))
+
+
+def _check_shape(spec: Spec, name: str, tensor: Any, known: Mapping[str, Any]) -> None:
+    wanted = tuple(_size(size, known) for size in spec.operands[name].shape)
+    if any(size != want for size, want in zip(tensor.shape, wanted, strict=True)):
+        raise ArgumentError(f"{name} has the shape {tuple(tensor.shape)}, the kernel was made for {wanted}")
+
+
+def _size(value: Any, symbols: Mapping[str, Any]) -> Any:
+    """An expression of sizes: an integer, or what PyTorch has in its place."""
+    found = constant(value)
+    return value.evaluate(symbols) if found is None else found
+
+
+__all__ = ["operator_of"]

@@ -1,0 +1,73 @@
+"""What family of instructions a strategy aims at, and the steps that lead to it: tensor cores, or the arithmetic of single threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fireiron.decomp.done import Done
+from fireiron.decomp.epilog import Epilog
+from fireiron.decomp.load import Load
+from fireiron.decomp.mma_tile import SIDE, MmaTile
+from fireiron.decomp.split import Split
+from fireiron.decomp.tile import Tile
+from fireiron.language.tree import Decomposition
+from fireiron.refine.to import To
+from fireiron.spec import Spec
+from fireiron.values.expr import constant
+from fireiron.values.machine import RF, Block, Level, Warp, Warpgroup, float32
+from fireiron.values.units import same_threads
+
+Steps = tuple[Decomposition, ...]
+
+
+def aims_at_matrices(steps: Steps) -> bool:
+    """Whether the strategy says so.
+
+    By `mma_tile`; by tiles for warpgroups that are dealt no further; or by an init or a store of registers that ends at whole warps.
+    """
+    dealt = [level for step in steps if (level := _level(step)) is not None]
+    of_warpgroups = bool(dealt) and dealt[-1] == Warpgroup
+    return of_warpgroups or any(isinstance(step, MmaTile) or _group_tile(step) is not None for step in steps)
+
+
+def _group_tile(step: Decomposition) -> Tile | None:
+    """The tile for a warp or a warpgroup of an accumulator whose init or store ends there; None where there is no such thing."""
+    if not isinstance(step, Epilog):
+        return None
+    for inner in (step.init, step.store):
+        tiles = [one for one in inner if isinstance(one, Tile)]
+        if tiles and _level(tiles[-1]) in (Warp, Warpgroup) and isinstance(inner[-1], Done):
+            return tiles[-1]
+    return None
+
+
+def _level(step: Decomposition) -> Level | None:
+    return next((one.level for one in step.refinements if isinstance(one, To)), None)
+
+
+def matrix_chains(spec: Spec, steps: Steps) -> Iterator[Steps]:
+    """Steps from a spec of a block or a warp down to matrix instructions; the warps' tile is the accumulator's, if that says one."""
+    if any(isinstance(step, MmaTile) for step in steps) or not spec.multiplies:
+        return
+    if same_threads(spec.level, Warp):
+        yield _below_warp(spec)
+    elif spec.level == Block:
+        said = [tile for tile in map(_group_tile, steps) if tile is not None and _level(tile) == Warp]
+        tiles = [said[0]] if said else [Tile((size, size), refinements=(To(Warp),)) for size in (64, 32)]
+        for tile in tiles:
+            yield (tile, *_below_warp(spec))
+
+
+def _below_warp(spec: Spec) -> Steps:
+    depth = constant(spec.size(spec.dims[-1]))
+    split = () if depth is not None and depth <= SIDE else (Split((SIDE,)),)
+    loads = (Load(name, RF, (Done(),)) for name in spec.inputs if not spec.operands[name].memory.like(RF))
+    return (*split, *loads, Tile((SIDE, SIDE)), MmaTile())
+
+
+def accumulators(spec: Spec) -> Iterator[Epilog]:
+    """The accumulators in registers that a product may lack whose result lies elsewhere."""
+    if spec.multiplies and not spec.C.memory.private:
+        yield Epilog(RF)
+        if spec.C.dtype != float32:
+            yield Epilog(RF, dtype=float32)

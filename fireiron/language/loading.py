@@ -1,0 +1,82 @@
+"""A user's file, executed; what it raises is told with its line."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.places import is_own
+
+
+def load_file(path: Path) -> ModuleType:
+    """A user's file, executed anew each time from its source; nothing is cached, beside it or elsewhere."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ArgumentError(
+            f"{path} cannot be read: {error.strerror}", hint="a name of the library (fireiron list), or path.py:name"
+        ) from None
+    module = ModuleType(f"fireiron file {path.resolve()}")
+    module.__file__ = str(path.resolve())
+    sys.modules[module.__name__] = module  # attrs and dataclasses look a class's module up here
+    with users_code(path, str(path)), no_bytecode(), _importing_from(path.resolve().parent):
+        exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+@contextmanager
+def no_bytecode() -> Iterator[None]:
+    """No `__pycache__` appears beside a user's files."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """A file may import its neighbours; they stand last, so that none hides an installed module."""
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+@contextmanager
+def users_code(path: Path | None, what: str) -> Iterator[None]:
+    """Whatever a user's code raises is the user's mistake, shown with its line; what this package raises unplanned is not."""
+    try:
+        yield
+    except FireironError as error:
+        raise error.located(at=_line(error.__traceback__, path)) from None
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
+        frames = traceback.extract_tb(error.__traceback__)
+        if is_own(frames[-1].filename) and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)):
+            raise
+        at = (
+            f"{_short(error.filename)}:{error.lineno}"
+            if isinstance(error, SyntaxError) and error.filename
+            else _line(error.__traceback__, path)
+        )
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ArgumentError(f"{what} raises {type(error).__name__}: {message}".rstrip(": "), at=at) from error
+
+
+def _line(trace: TracebackType | None, path: Path | None) -> str | None:
+    """The innermost line outside this package, of the user's own file if it took part."""
+    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<")]
+    outside = [frame for frame in frames if not is_own(frame.filename)]
+    own = [frame for frame in outside if path is not None and frame.filename == str(path.resolve())]
+    chosen = (own or outside)[-1:]
+    return f"{_short(chosen[0].filename)}:{chosen[0].lineno}" if chosen else None
+
+
+def _short(filename: str) -> str:
+    return "/".join(Path(filename).parts[-2:])

@@ -1,0 +1,297 @@
+"""`fireiron.matmul` in PyTorch: as operators, for calls that `torch.compile` or `torch.export` trace, and as autograd records it.
+
+An eager call that is differentiated is a `torch.autograd.Function` that launches at once: to dispatch an operator of Python costs the host
+more than a small product takes. The gradient of a product is two more products, dA = dC B^T and dB = A^T dC, in the same way, of transposed
+views: nothing is copied unless a gradient lies in neither storage order, as that of a sum does. Where a factor was repeated for many
+matrices its gradient is the sum over them; of one matrix for all it is one product over the rows of all. With an epilogue nothing has a
+gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from fireiron import operators
+from fireiron.batches import result_shape
+from fireiron.errors import ArgumentError
+from fireiron.matmul import matmul, multiplied_type, order_of, result_type
+from fireiron.specs.epilogue import epilogue as epilogue_of
+
+DIFFERENTIATED: Final = ("float16", "bfloat16", "float32", "float64")
+"""Element types of tensors that have gradients."""
+
+Product = Callable[[Any, Any], Any]
+"""How two tensors are multiplied."""
+
+# What stands between a call and its operator is traced by torch.compile itself: no classes of attrs, no caches, no locks.
+
+
+def through_torch(
+    a: Any, b: Any, out: Any, c_dtype: Any, ab_dtype: Any, epilogue: str | None, types: Any, operands: Mapping[str, Any]
+) -> Any:
+    """A call of `matmul` as an operator."""
+    import torch
+
+    _operators()
+    kinds = _name(c_dtype), _name(ab_dtype)
+    if out is not None:
+        if epilogue is not None or operators.differentiated(a, b):
+            operators.refuse_options("matmul", out=out)
+        torch.ops.fireiron.matmul_into(a, b, out, *kinds)
+        return out
+    if epilogue is None:
+        if operands or types:
+            raise ArgumentError("matmul: operands are given, and no epilogue reads them", got=[*operands, *(types or {})])
+        return torch.ops.fireiron.matmul(a, b, *kinds)
+    if operators.differentiated(a, b, *operands.values()):
+        raise _without_gradient(epilogue)
+    arrays = [name for name in operands if _is_tensor(operands[name])]
+    numbers = [name for name in operands if name not in arrays]
+    values = [operands[name] for name in arrays], [float(operands[name]) for name in numbers]
+    said = [word for name in (types or {}) for word in (name, _name(types[name]))]
+    made = torch.ops.fireiron.matmul_epilogue(a, b, epilogue, *values, [*arrays, *numbers], said, *kinds)
+    return tuple(made) if len(made) > 1 else made[0]
+
+
+def recorded(a: Any, b: Any, out: Any, c_dtype: Any, ab_dtype: Any, epilogue: str | None, types: Any, operands: Mapping[str, Any]) -> Any:
+    """A call of `matmul` that nothing traces and autograd records."""
+    if out is not None or epilogue is not None or types or operands or operators.watched(a, b):
+        return through_torch(a, b, out, c_dtype, ab_dtype, epilogue, types, operands)
+    return _function()(a, b, _name(c_dtype), _name(ab_dtype))
+
+
+def _is_tensor(given: Any) -> bool:
+    return hasattr(given, "is_cuda")
+
+
+def _name(kind: Any) -> str | None:
+    """An element type as an operator takes it: the name of one of fireiron's or PyTorch's."""
+    return None if kind is None else str(kind).removeprefix("torch.")
+
+
+@operators.constant
+def _operators() -> bool:
+    with matmul._lock:
+        register_operators()
+    return True
+
+
+# ---------------------------------------------------------------------------------------------- what operators do
+
+
+def _served(tensor: Any) -> Any:
+    """A tensor as kernels take it: a copy of what lies in neither storage order, as a gradient that repeats one element does."""
+    if tensor.is_contiguous() or tensor.dim() < 2 or order_of(tuple(tensor.shape[-2:]), tuple(tensor.stride()[-2:])) is not None:
+        return tensor
+    return tensor.contiguous()
+
+
+def _multiply(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> Any:
+    return matmul.launched(_served(a), _served(b), c_dtype=c_dtype, ab_dtype=ab_dtype)
+
+
+def _multiply_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | None) -> None:
+    matmul.launched(_served(a), _served(b), out, c_dtype=c_dtype, ab_dtype=ab_dtype)
+
+
+def _multiply_on(
+    a: Any,
+    b: Any,
+    epilogue: str,
+    arrays: Sequence[Any],
+    numbers: Sequence[float],
+    names: Sequence[str],
+    types: Sequence[str],
+    c_dtype: str | None,
+    ab_dtype: str | None,
+) -> list[Any]:
+    operands = dict(zip(names, (*arrays, *numbers), strict=True))
+    said = dict(zip(types[::2], types[1::2], strict=True))
+    made = matmul.launched(_served(a), _served(b), c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=said, **operands)
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+# ---------------------------------------------------------------------------------------------- what traced tensors become
+
+
+def _kind(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _dtype(kind: str) -> Any:
+    import torch
+
+    return getattr(torch, kind)
+
+
+def _shape(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> Any:
+    """The result of a traced call."""
+    kind = result_type(multiplied_type(_kind(a), _kind(b), ab_dtype), c_dtype)
+    return a.new_empty(result_shape(a.shape, b.shape), dtype=_dtype(kind))
+
+
+def _shape_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | None) -> None:
+    made = _shape(a, b, c_dtype or _kind(out), ab_dtype)
+    if tuple(made.shape) != tuple(out.shape) or made.dtype != out.dtype:
+        got = f"{tuple(out.shape)} of {_kind(out)}"
+        raise ArgumentError("matmul: out is no result of a and b", got=got, legal=f"{tuple(made.shape)} of {_kind(made)}")
+
+
+def _shape_on(
+    a: Any,
+    b: Any,
+    epilogue: str,
+    arrays: Sequence[Any],
+    numbers: Sequence[float],
+    names: Sequence[str],
+    types: Sequence[str],
+    c_dtype: str | None,
+    ab_dtype: str | None,
+) -> list[Any]:
+    if not 2 <= len(a.shape) <= 3 or not 2 <= len(b.shape) <= 3:
+        got = (tuple(a.shape), tuple(b.shape))
+        raise ArgumentError("matmul: with an epilogue a and b are matrices or stacks of them", got=got, legal="2 or 3 dimensions")
+    product = _shape(a, b, c_dtype, ab_dtype)
+    stacked = len(product.shape) == 3
+    made = epilogue_of(epilogue, signature="bmk,bkn->bmn" if stacked else "").made
+    sizes = dict(zip("bmn" if stacked else "mn", product.shape, strict=True))
+    said = dict(zip(types[::2], types[1::2], strict=True))
+    return [_output(product, name, made.uses[name], sizes, said) for name in made.outputs]
+
+
+def _output(product: Any, name: str, dims: Sequence[str], sizes: Mapping[str, int], said: Mapping[str, str]) -> Any:
+    """One output of an epilogue: of the product's type, or float32 where it has fewer dimensions, unless its type is said."""
+    plain = product.dtype if len(dims) == len(product.shape) else _dtype("float32")
+    return product.new_empty([sizes[dim] for dim in dims], dtype=_dtype(said[name]) if name in said else plain)
+
+
+# ---------------------------------------------------------------------------------------------- gradients
+
+
+def _remember(ctx: Any, inputs: Any, output: Any) -> None:
+    """Keep what the gradients that are wanted are products of."""
+    a, b, _, ab_dtype = inputs
+    if _kind(a) not in DIFFERENTIATED:
+        raise ArgumentError("matmul: no gradients of this element type", got=_kind(a), legal=DIFFERENTIATED, hint="detach it")
+    of_a, of_b = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(b if of_a else None, a if of_b else None)
+    ctx.shapes, ctx.ab_dtype, ctx.dtype = (a.shape, b.shape), ab_dtype, a.dtype
+
+
+def _gradients(ctx: Any, grad: Any) -> tuple[Any, Any, None, None]:
+    b, a = ctx.saved_tensors
+    left, right = ctx.shapes
+    grad = grad if grad.dtype == ctx.dtype else grad.to(ctx.dtype)
+    product = _product_of([one for one in (grad, b, a) if one is not None], ctx.ab_dtype)
+    if len(left) == 2 and len(right) == 2:
+        of_a = None if b is None else product(grad, b.transpose(0, 1))
+        of_b = None if a is None else product(a.transpose(0, 1), grad)
+        return of_a, of_b, None, None
+    vectors = [len(left) == 1, len(right) == 1]
+    grad = grad.unsqueeze(-1) if vectors[1] else grad
+    grad = grad.unsqueeze(-2) if vectors[0] else grad
+    of_a = None if b is None else _of_left(product, grad, b.unsqueeze(-1) if vectors[1] else b, left)
+    of_b = None if a is None else _of_right(product, grad, a.unsqueeze(0) if vectors[0] else a, right)
+    return of_a, of_b, None, None
+
+
+def _of_left(product: Product, grad: Any, b: Any, shape: Sequence[int]) -> Any:
+    """dA = dC B^T, added up over the matrices that A was repeated for."""
+    made = product(grad, b.transpose(-1, -2))
+    return made.sum_to_size((1, *shape) if len(shape) == 1 else shape).reshape(shape)
+
+
+def _of_right(product: Product, grad: Any, a: Any, shape: Sequence[int]) -> Any:
+    """dB = A^T dC; of one matrix for all matrices of A one product over the rows of all."""
+    if len(shape) <= 2 and len(a.shape) > 2:
+        return product(a.reshape(-1, a.shape[-1]).transpose(0, 1), grad.reshape(-1, grad.shape[-1])).reshape(shape)
+    made = product(a.transpose(-1, -2), grad)
+    return made.sum_to_size((*shape, 1) if len(shape) == 1 else shape).reshape(shape)
+
+
+def _product_of(tensors: Sequence[Any], ab_dtype: str | None) -> Product:
+    """How these tensors, the gradient in front, are multiplied: launched at once, unless traced or differentiated again."""
+    run: Callable[..., Any]
+    if operators.traced(*tensors) or operators.watched(*tensors):
+        import torch
+
+        _operators()
+        run = torch.ops.fireiron.matmul
+    else:
+        run = _function() if operators.differentiated(*tensors) else _multiply
+    kind = _kind(tensors[0])
+    return lambda a, b: run(a, b, kind, ab_dtype)
+
+
+@functools.cache
+def _function() -> Any:
+    """The product as a function that autograd records, for calls that nothing traces."""
+    import torch
+
+    class Recorded(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, *given: Any) -> Any:
+            _remember(ctx, given, None)
+            return _multiply(*given)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return _gradients(ctx, *grads)
+
+    return Recorded.apply
+
+
+def _no_gradient(ctx: Any, inputs: Any, output: Any) -> None:
+    raise _without_gradient(inputs[2])
+
+
+def _without_gradient(epilogue: str) -> ArgumentError:
+    hint = "apply the epilogue to matmul(a, b) with PyTorch's functions, or call under torch.no_grad(), or with detached tensors"
+    return ArgumentError("matmul: a product with an epilogue has no gradient", got=epilogue, legal="products without epilogue", hint=hint)
+
+
+def _nothing(ctx: Any, *grads: Any) -> None:
+    raise AssertionError("refused before")
+
+
+# ---------------------------------------------------------------------------------------------- one for many, and registering
+
+
+def _mapped(info: Any, where: Sequence[int | None], a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> tuple[Any, int]:
+    """`torch.vmap`: what is mapped over is one more dimension in front."""
+    import torch
+
+    ranks = [len(one.shape) - (at is not None) for one, at in zip((a, b), where[:2], strict=True)]
+    left, right = (one if at is None else one.movedim(at, 0) for one, at in zip((a, b), where[:2], strict=True))
+    left = left.unsqueeze(-2) if ranks[0] == 1 else left
+    right = right.unsqueeze(-1) if ranks[1] == 1 else right
+    rank = max(*ranks, 2)
+    left, right = (_padded(one, rank, at is not None) for one, at in zip((left, right), where[:2], strict=True))
+    made = torch.ops.fireiron.matmul(left, right, c_dtype, ab_dtype)
+    made = made.squeeze(-2) if ranks[0] == 1 else made
+    return (made.squeeze(-1) if ranks[1] == 1 else made), 0
+
+
+def _padded(tensor: Any, rank: int, mapped: bool) -> Any:
+    """A tensor whose dimensions, without the one that is mapped over, are `rank`."""
+    missing = rank - (len(tensor.shape) - mapped)
+    return tensor.reshape(*tensor.shape[:mapped], *(1,) * missing, *tensor.shape[mapped:]) if missing else tensor
+
+
+@functools.cache
+def register_operators() -> tuple[Any, ...]:
+    """The operators, registered."""
+    kinds = "str? c_dtype, str? ab_dtype"
+    plain = operators.define("matmul", f"(Tensor a, Tensor b, {kinds}) -> Tensor", _multiply, _shape)
+    into = operators.define("matmul_into", f"(Tensor a, Tensor b, Tensor(a!) out, {kinds}) -> ()", _multiply_into, _shape_into, ("out",))
+    schema = f"(Tensor a, Tensor b, str epilogue, Tensor[] arrays, float[] numbers, str[] names, str[] types, {kinds}) -> Tensor[]"
+    behind = operators.define("matmul_epilogue", schema, _multiply_on, _shape_on)
+    plain.register_autograd(_gradients, setup_context=_remember)
+    plain.register_vmap(_mapped)
+    behind.register_autograd(_nothing, setup_context=_no_gradient)
+    return plain, into, behind
+
+
+__all__ = ["recorded", "register_operators", "through_torch"]

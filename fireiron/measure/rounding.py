@@ -1,0 +1,395 @@
+"""How far each element of a right kernel may be off, derived from the data: a running error analysis beside float64.
+
+    bounds = error_bounds(spec, arrays, sizes)     # by output, an array: how far each element may be off
+    differing(spec, sizes, got, arrays)            # what is further off, as texts
+
+A definition is evaluated in float64; beside each value goes a bound of its error, which every operation carries on (Higham, Accuracy and
+Stability of Numerical Algorithms, 2nd ed., section 3.3). Nothing is chosen but how improbable a false alarm shall be. With u = 2^-p for a
+type of p significant bits:
+
+- Each result is rounded once to the type it is computed in and once to the type it is kept in: u, and half the least subnormal number.
+- A sum of n terms t, in any order: at most (n - 1) u (|t1| + ... + |tn|) and terms of higher order (section 4.2). Roundings that are
+  independent and of mean zero stay, but for a probability of 2 exp(-L^2 / 2), below L u sqrt(n) (s + L q), where s is the size of the sum
+  and q the root of the sum of the squares of its terms, which bounds the partial sums of terms in random order in the same way (Higham and
+  Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019; theorem 2.4). The smaller of the two holds.
+- Matrix instructions multiply exactly, align `terms` products and what is added to with the largest of them, cut each off `bits` below its
+  leading bit, and cut off the sum (`MatrixArithmetic`): errors of one sign, which add up to (n / terms) (terms + 2) 2^-bits (s + L q).
+- A function: the error of its argument through the values at both ends of the interval, and its own in units in the last place (CUDA C++
+  Programming Guide, "Mathematical Functions"; PTX ISA for ex2.approx and tanh.approx). A choice whose condition the errors leave open may
+  be either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron.gpu.arguments import evaluated as number_of_elements
+from fireiron.spec import Spec
+from fireiron.specs.formula import Element, Formula, Number, Operation, Value
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused
+from fireiron.specs.meaning import aligned, summed, value_of
+from fireiron.values.machine import DType, float16, float32, float64, tf32
+
+IMPROBABLE: Final = 1e-13
+"""The probability, for one element, that a right kernel is called wrong: below 1e-5 for a matrix of 10^8 elements."""
+
+DEVIATIONS: Final = math.sqrt(2 * math.log(2 / IMPROBABLE))
+"""L above: 2 exp(-L^2 / 2) is `IMPROBABLE`."""
+
+ERROR: Final = "error of "
+"""In front of a tensor's name: its bound."""
+
+
+@attrs.frozen
+class MatrixArithmetic:
+    """How many products a matrix instruction adds at once, and where it cuts them off: so many bits below the leading one of the largest.
+
+    Of the instructions of V100, A100 and H100, the coarsest that a type has: the spec does not say which will run. Sources: Fasi, Higham,
+    Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Comput. Sci. 7, 2021 (V100 to A100); Khattak and Mikaitis,
+    "Accurate Models of NVIDIA Tensor Cores", arXiv:2512.07004 (to B200, 8-bit floats among them).
+    """
+
+    terms: int
+    bits: int
+
+
+FLOATS: Final = MatrixArithmetic(4, 23)
+"""fp16 and bf16, as V100 multiplies: four products; later ones add 8 or 16 at once and keep one or two bits more."""
+
+EIGHT_BITS: Final = MatrixArithmetic(32, 13)
+"""8-bit floats on Hopper."""
+
+LAST_PLACES: Final[Mapping[str, float]] = {"exp": 2, "exp2": 4, "log": 1, "log2": 1, "erf": 2, "rsqrt": 2, "tanh": 2, "sqrt": 0.5}
+"""Errors of functions in float in units in the last place; `exp2` is ex2.approx, whose relative error is 2^-22."""
+
+APPROXIMATE_TANH: Final = 2.0**-10.987
+"""The relative error of tanh.approx.f32 (PTX ISA)."""
+
+
+@attrs.frozen(eq=False)
+class Bounded:
+    """Values in float64, and how far the computed ones may be off."""
+
+    value: Any
+    error: Any
+
+
+def error_bounds(
+    spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int], adder: DType | None = None, chunk: int = 32
+) -> dict[str, Any]:
+    """For each output, how far each element of a right kernel may be off what the definition is in float64, from these inputs.
+
+    Args: `adder` is the type that products are added up in (`adder_of` a kernel), the type of the sum if it is not given; loops of a
+    definition are taken `chunk` elements at a time, each of which is joined once.
+    """
+    import numpy
+
+    types = {name: view.dtype for name, view in spec.operands.items()}
+    known = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+    with numpy.errstate(all="ignore"):
+        made = fused(spec)
+        if made is not None:
+            return _Analysis.of(made, types, adder).bounds(arrays, known, chunk)
+        found = {}
+        for one in spec.definition.formulas:
+            given = {element: Bounded(*_exact(arrays[element.tensor])) for element in one.elements}
+            made_in = types[one.output] if spec.accumulator is None else spec.accumulator
+            result = _Rounding(types, adder).of_formula(one, given, (), made_in)
+            shape = [known[dim] for dim in one.target.dims]
+            found[one.output] = numpy.broadcast_to(result.error + _unit(types[one.output], result.value), shape)
+        return found
+
+
+def differing(
+    spec: Spec,
+    sizes: Mapping[str, int],
+    got: Mapping[str, Any],
+    arrays: Mapping[str, Any],
+    right: Mapping[str, Any],
+    adder: DType | None = None,
+) -> list[str]:
+    """What is further off than the bounds, as a text for each output; `got` and `right` by name. NaN has to be NaN.
+
+    Where infinite or unknown inputs leave no bound, any number will do.
+    """
+    import numpy
+
+    found = []
+    for name, bound in error_bounds(spec, arrays, sizes, adder).items():
+        have, want = numpy.asarray(got[name]).astype(numpy.float64), numpy.asarray(right[name]).astype(numpy.float64)
+        with numpy.errstate(invalid="ignore"):
+            near = ~(abs(have - want) > bound + _unit(spec.operands[name].dtype, want)) & ~numpy.isnan(have)
+        near |= (have == want) | (numpy.isnan(have) & numpy.isnan(want))
+        if not near.all():
+            at = tuple(map(int, numpy.argwhere(~near)[0]))
+            off = f"{have[at]}, {want[at]} expected within {numpy.broadcast_to(bound, want.shape)[at]:.2g}"
+            found.append(f"{name}{list(at)} is {off}; {(~near).sum()} of {near.size}")
+    return found
+
+
+def _exact(array: Any) -> tuple[Any, Any]:
+    """An input as it is, without an error."""
+    import numpy
+
+    wide = numpy.asarray(array).astype(numpy.float64)
+    return wide, numpy.zeros_like(wide)
+
+
+def _unit(dtype: DType, value: Any) -> Any:
+    """What rounding a value to a type may change; an integer is exact."""
+    if dtype.kind == "int":
+        return abs(value) * 0.0
+    return _relative(value, 2.0**-dtype.mantissa) + (2.0**-25 if dtype == float16 else 2.0**-134)
+
+
+def _relative(value: Any, unit: float) -> Any:
+    """So much of a value, of one that is infinite nothing."""
+    import numpy
+
+    return numpy.where(numpy.isfinite(value), abs(value) * unit, 0.0)
+
+
+# ---------------------------------------------------------------------------------------------- one formula
+
+
+@attrs.frozen(eq=False)
+class _Rounding:
+    """The error analysis of formulas over operands of some types."""
+
+    types: Mapping[str, DType]
+    adder: DType | None
+
+    def of_formula(self, one: Formula, given: Mapping[Element, Bounded], dropped: tuple[str, ...], kept: DType) -> Bounded:
+        """The value of a formula, not yet rounded to the type of its output."""
+        values = aligned(one, {element: bounded.value for element, bounded in given.items()}, dropped)
+        errors = aligned(one, {element: bounded.error for element, bounded in given.items()}, dropped)
+        read = [self.types.get(element.tensor) for element in one.elements]
+        if one.contracts:
+            return self._contraction(one, values, errors, kept)
+        wide = float64 if float64 in read else float32
+        terms = self.of_value(one.value, {element: Bounded(values[element], errors[element]) for element in values}, wide)
+        if one.reduction is None:
+            return terms
+        axes = tuple(range(len(one.target.dims), len(one.dims)))
+        if one.reduction in ("max", "min"):
+            return Bounded(_extreme(one.reduction, terms.value, axes), terms.error.max(axes))
+        count = math.prod(terms.value.shape[axis] for axis in axes)
+        if one.reduction == "prod":
+            relative = (terms.error / abs(terms.value)).sum(axes) + count * 2.0**-kept.mantissa
+            whole = terms.value.prod(axes)
+            return Bounded(whole, abs(whole) * (relative * 2))
+        sums = terms.value.sum(axes), abs(terms.value).sum(axes), (terms.value**2).sum(axes) ** 0.5
+        return self._sum(sums, terms.error.sum(axes), count, kept if kept.bits > 16 else float32)
+
+    def _contraction(self, one: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
+        """A sum of products, of which matrix instructions may cut something off."""
+
+        def summed_of(function: Any) -> Any:
+            return summed(one, {element: function(element) for element in values})
+
+        size = summed_of(lambda element: abs(values[element]))
+        inherited = summed_of(lambda element: abs(values[element]) + errors[element]) - size
+        squares = summed_of(lambda element: values[element] ** 2) ** 0.5
+        lengths = dict(zip(one.dims, map(max, zip(*(array.shape for array in values.values()), strict=True)), strict=True))
+        count = math.prod(lengths[dim] for dim in one.over)
+        adder = self.adder or kept
+        sums = summed_of(values.__getitem__), size, squares
+        made = self._sum(sums, inherited, count, adder)
+        kinds = [self.types[element.tensor] for element in one.elements if element.tensor in self.types]
+        if adder.kind == "int" or not all(kind == tf32 or kind.bits <= 16 for kind in kinds):
+            return made
+        how = EIGHT_BITS if any(kind.bits == 8 for kind in kinds) else FLOATS
+        cut = math.ceil(count / how.terms) * (how.terms + 2) * 2.0**-how.bits
+        return Bounded(made.value, made.error + cut * _smaller(size, abs(made.value) + DEVIATIONS * squares))
+
+    def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, adder: DType) -> Bounded:
+        """A sum, from its value, that of the sizes of its terms, and the root of that of their squares."""
+        total, size, squares = sums
+        if adder.kind == "int":
+            return Bounded(total, inherited)
+        unit, partial = 2.0**-adder.mantissa, abs(total) + DEVIATIONS * squares
+        chain = _smaller(count * unit * size, DEVIATIONS * unit * math.sqrt(count) * partial)
+        return Bounded(total, inherited + chain)
+
+    # ------------------------------------------------------------------------------------------ values
+
+    def of_value(self, value: Value | None, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
+        """A value as threads compute it in a type."""
+        if isinstance(value, Number):
+            number = float(value.value)
+            return Bounded(number, 0.0 if math.isinf(number) or number.is_integer() else abs(number) * 2.0**-wide.mantissa)
+        if isinstance(value, Element):
+            return given[value]
+        assert value is not None
+        if value.name == "where":
+            return self._choice(value, given, wide)
+        parts = [self.of_value(one, given, wide) for one in value.arguments]
+        made, error = _carried(value.name, parts, wide)
+        exact = value.name in ("max", "min", "relu", "abs") or (len(parts) == 1 and value.name == "-")
+        return Bounded(made, error if exact else error + _relative(made, 2.0**-wide.mantissa))
+
+    def _choice(self, value: Operation, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
+        import numpy
+
+        condition, *rest = value.arguments
+        first, second = (self.of_value(one, given, wide) for one in rest)
+        holds, open_ = self._condition(condition, given, wide)
+        either = numpy.maximum(first.error, second.error) + abs(first.value - second.value)
+        either = numpy.where(numpy.isnan(either), numpy.inf, either)
+        error = numpy.where(open_, either, numpy.where(holds, first.error, second.error))
+        return Bounded(numpy.where(holds, first.value, second.value), error)
+
+    def _condition(self, value: Value, given: Mapping[Element, Bounded], wide: DType) -> tuple[Any, Any]:
+        """Whether a condition holds, and where the errors leave that open."""
+        assert isinstance(value, Operation)
+        if value.name in ("and", "or"):
+            (left, open_left), (right, open_right) = (self._condition(one, given, wide) for one in value.arguments)
+            return (left & right if value.name == "and" else left | right), open_left | open_right
+        left, right = (self.of_value(one, given, wide) for one in value.arguments)
+        off = left.error + right.error
+        return value_of(value.name, left.value, right.value), (off > 0) & (abs(left.value - right.value) <= off)
+
+
+def _smaller(left: Any, right: Any) -> Any:
+    import numpy
+
+    return numpy.minimum(left, right)
+
+
+def _extreme(name: str, values: Any, axes: tuple[int, ...]) -> Any:
+    import numpy
+
+    return (numpy.fmax if name == "max" else numpy.fmin).reduce(values, axis=axes)
+
+
+def _carried(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]:
+    """The result of an operation, and its error but for the rounding of the result itself."""
+    import numpy
+
+    first = parts[0]
+    if len(parts) == 1 and name in ("-", "abs"):
+        return value_of(name, first.value), first.error
+    if len(parts) == 1:
+        return _applied(name, first, wide)
+    second = parts[1]
+    made = value_of(name, first.value, second.value)
+    if name in ("+", "-"):
+        return made, first.error + second.error
+    if name in ("max", "min"):
+        return made, numpy.fmax(first.error, second.error)
+    if name == "*":
+        left = numpy.where(second.error == 0, 0.0, abs(first.value) * second.error)
+        right = numpy.where(first.error == 0, 0.0, (abs(second.value) + second.error) * first.error)
+        return made, left + right
+    assert name == "/", name
+    room = numpy.maximum(abs(second.value) - second.error, 0)
+    carried = first.error + abs(made) * second.error
+    return made, numpy.where(carried == 0, 0.0, carried / room)
+
+
+def _applied(name: str, one: Bounded, wide: DType) -> tuple[Any, Any]:
+    """A function: how its values at the ends of the interval differ, and its own error."""
+    import numpy
+
+    made = value_of(name, one.value)
+    ends = [value_of(name, _within(name, one.value + sign * one.error)) for sign in (-1.0, 1.0)]
+    slack = numpy.where(one.error == 0, 0.0, numpy.maximum(abs(ends[0] - made), abs(ends[1] - made)))
+    if name in ("gelu", "silu"):  # least at -0.75 and -1.28, between the ends: nowhere steeper than 1.13 and 1.1
+        slack = numpy.minimum(numpy.where(numpy.isnan(slack), numpy.inf, slack) + 1.13 * one.error, 1.13 * one.error)
+    return made, slack + _own(name, one.value, made, wide)
+
+
+def _within(name: str, values: Any) -> Any:
+    """What lies outside of a function's domain only by the error is at its end."""
+    import numpy
+
+    return numpy.maximum(values, 0.0) if name in ("sqrt", "rsqrt", "log", "log2") else values
+
+
+def _own(name: str, argument: Any, made: Any, wide: DType) -> Any:
+    """The error of a function beyond one rounding of its result."""
+    unit = 2.0 ** (1 - wide.mantissa)  # one in the last place, relative
+    if name == "tanh_approx":
+        return abs(made) * APPROXIMATE_TANH
+    if name == "sigmoid":  # 1 / (1 + exp(-x)): the error of exp weighs no more than it itself in the sum
+        return abs(made) * (LAST_PLACES["exp"] + 1) * unit
+    if name == "silu":
+        return abs(made) * (LAST_PLACES["exp"] + 2) * unit
+    if name == "gelu":  # 0.5 x (1 + erf(x / sqrt 2)): erf may cancel, so its error counts against 1
+        return abs(argument) * (LAST_PLACES["erf"] + 2) * unit
+    if name == "exp2" and wide == float32:
+        return abs(made) * LAST_PLACES[name] * unit + 2.0**-126
+    return abs(made) * LAST_PLACES.get(name, 0.0) * unit
+
+
+# ---------------------------------------------------------------------------------------------- definitions of several steps
+
+
+@attrs.frozen
+class _Analysis(FusedDefinition):
+    """A definition whose values have their bounds beside them, as further tensors."""
+
+    rounding: Any = None
+    kept: Any = None
+
+    @staticmethod
+    def of(made: FusedDefinition, types: Mapping[str, DType], adder: DType | None) -> _Analysis:  # type: ignore[override]
+        """The analysis of a definition whose operands have these types."""
+        fields = {one.name: getattr(made, one.name) for one in attrs.fields(FusedDefinition) if one.init}
+        kept = {**types, **{name: made.dtype_of(name, types) for name in made.temporaries}}
+        return _Analysis(**fields, rounding=_Rounding(kept, adder), kept=kept)
+
+    def bounds(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int) -> dict[str, Any]:
+        """The bounds of the outputs."""
+        import numpy
+
+        values: dict[str, Any] = {}
+        for name in self.outputs:
+            values[name] = numpy.full([sizes[dim] for dim in self.uses[name]], numpy.nan)
+            values[f"{ERROR}{name}"] = numpy.zeros_like(values[name])
+        for name, one in arrays.items():
+            values[name], values[f"{ERROR}{name}"] = _exact(one)
+        values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
+        values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
+        self.turns(values, sizes, chunk)
+        return {name: values[f"{ERROR}{name}"] for name in self.outputs}
+
+    def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice]) -> None:
+        """The values of a step as they are, and their bounds, those before and what rounding adds."""
+        import numpy
+
+        one = step.formula
+        old = self._old(one, values, place) if one.joins else None
+        given = {element: Bounded(self.taken(values, element, place), self._error(values, element, place)) for element in one.elements}
+        super().perform(step, values, place)
+        if step.parts:
+            one = attrs.evolve(one, target=Element(one.output, one.target.index[:-1]))
+        dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
+        dtype = self.kept[one.output]
+        result = self.rounding.of_formula(one, given, dropped, dtype)
+        error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
+        made = self.taken(values, step.formula.target, place)
+        error = numpy.broadcast_to(error if old is None else error + old, made.shape) + _unit(dtype, made)
+        if self.written_whole(step):
+            values[f"{ERROR}{one.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
+        else:
+            values[f"{ERROR}{one.output}"] = error
+
+    def _old(self, one: Formula, values: Mapping[str, Any], place: Mapping[str, slice]) -> Any:
+        return self._error(values, one.target, place) if one.output in values else 0.0
+
+    def _error(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
+        """The bounds of the part of an operand that a turn works on; coordinates and sizes are exact."""
+        import numpy
+
+        if element.tensor.startswith((INDICES, EXTENTS)):
+            return numpy.zeros_like(self.taken(values, element, place), numpy.float64)
+        beside = {**values, element.tensor: values[f"{ERROR}{element.tensor}"]}
+        return self.taken(beside, element, place)
+
+
+__all__: list[str] = ["DEVIATIONS", "MatrixArithmetic", "differing", "error_bounds"]

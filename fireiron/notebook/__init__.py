@@ -1,0 +1,45 @@
+"""How values show themselves in notebooks: tables, trees and pictures as HTML, and texts over several lines that still evaluate.
+
+A view is a function of `views` from a value to HTML, by the name of its class; `laid_out` breaks the text of an expression into lines.
+May import: everything but the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from fireiron.errors import repr_of
+from fireiron.notebook.layout import laid_out
+
+T = TypeVar("T")
+
+
+def html(value: Any) -> str:
+    """The HTML of a value of this package; its text where it has no view."""
+    from fireiron.draw.tables import text
+    from fireiron.notebook.views import VIEWS
+
+    view = _of_class(VIEWS, value)
+    return text(pretty(value)) if view is None else view(value)
+
+
+def pretty(value: Any) -> str:
+    """The `repr` of a value over several lines, an expression of the same value where the `repr` is; of findings, of what was predicted
+    or tuned, their tables.
+    """
+    from fireiron.notebook.views import TEXTS
+    from fireiron.specs.verbs import Verbs
+
+    told = _of_class(TEXTS, value)
+    if told is not None:
+        return told(value)
+    return laid_out(repr_of(value), opens={name for name in vars(Verbs) if not name.startswith("_")})
+
+
+def _of_class(found: Mapping[str, T], value: Any) -> T | None:
+    """What there is for the class of a value, or for one that it is derived from."""
+    return next((found[kind.__name__] for kind in type(value).__mro__ if kind.__name__ in found), None)
+
+
+__all__ = ["html", "laid_out", "pretty"]

@@ -1,0 +1,116 @@
+"""An expression on several lines: chains of methods a call a line, long arguments one below the other, texts of several lines as they are.
+
+The text means the same: only blanks are added, texts are broken at the ends of their lines, and a chain stands in parentheses.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from fireiron.values.trees import expression_tree
+
+WIDTH: Final = 100
+"""Columns of a line, where its parts allow."""
+
+
+def laid_out(expression: str, width: int = WIDTH, opens: Collection[str] | None = None) -> str:
+    """The expression in lines; a text that is no Python, or fits, as it is.
+
+    `opens` are the methods that begin a line of a chain, others stand behind them where they fit; None: all of them.
+    """
+    if len(expression) <= width or "\n" in expression:
+        return expression
+    try:
+        node = expression_tree(expression)
+    except SyntaxError:
+        return expression
+    return _Layout(expression, width, opens).text(node, 0, 0, in_brackets=False)
+
+
+class _Layout:
+    def __init__(self, source: str, width: int, opens: Collection[str] | None) -> None:
+        self.source, self.width, self.opens = source.encode(), width, opens
+
+    def text(self, node: ast.expr, indent: int, taken: int, in_brackets: bool = True) -> str:
+        """A node that begins behind `taken` columns of a line; lines after the first are indented by so many, and more."""
+        plain = self._plain(node)
+        if "\n" not in plain and indent + taken + len(plain) <= self.width:
+            return plain
+        match node:
+            case ast.Call() if len(links := self._chain(node)) > 2:
+                return self._in_lines(node, links, indent, in_brackets)
+            case ast.Call():
+                function = self.text(node.func, indent, taken)
+                given = plain.removeprefix(self._plain(node.func))
+                if "\n" in function and indent + len(given) < self.width:
+                    return f"{function}{given}"
+                return self._called(f"{function}(", node, indent)
+            case ast.Tuple() | ast.List() | ast.Set():
+                first, last = ("(", ")") if isinstance(node, ast.Tuple) else ("[", "]") if isinstance(node, ast.List) else ("{", "}")
+                return self._listed(first, [""] * len(node.elts), node.elts, last, indent)
+            case ast.Dict() if all(isinstance(key, ast.Constant) for key in node.keys):
+                names = [f"{self._plain(key)}: " for key in node.keys if key is not None]
+                return self._listed("{", names, node.values, "}", indent)
+            case ast.BinOp() if in_brackets:
+                return self._at_operator(node, indent)
+            case ast.Constant(value=str() as value) if value.count("\n") > 1 and in_brackets:
+                return f"\n{' ' * indent}".join(map(repr, value.splitlines(keepends=True)))
+        return plain
+
+    def _plain(self, node: ast.expr) -> str:
+        """The text of a node, where it stands."""
+        assert node.end_col_offset is not None
+        return self.source[node.col_offset : node.end_col_offset].decode()
+
+    def _chain(self, node: ast.expr) -> list[ast.Call]:
+        """The calls of methods that end in a node, the first in front."""
+        links: list[ast.Call] = []
+        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            links.append(node)
+            node = node.func.value
+        return links[::-1]
+
+    def _in_lines(self, node: ast.Call, links: Sequence[ast.Call], indent: int, in_brackets: bool) -> str:
+        """A chain, a call a line."""
+        function = links[0].func
+        assert isinstance(function, ast.Attribute)
+        inner = indent if in_brackets else indent + 4
+        margin = 4 * in_brackets
+        lines = [self.text(function.value, inner, 0)]
+        for link in links:
+            assert isinstance(link.func, ast.Attribute)
+            call = self._plain(link).removeprefix(self._plain(link.func.value))
+            last = lines[-1].rpartition("\n")[2]
+            behind = self.opens is not None and link.func.attr not in self.opens and len(lines) > 1
+            if behind and inner + len(last) + len(call) <= self.width:
+                lines[-1] += call
+                continue
+            if inner + margin + len(call) > self.width and (link.args or link.keywords):
+                call = self._called(f".{link.func.attr}(", link, inner + margin)
+            lines.append(" " * margin + call)
+        joined = f"\n{' ' * inner}".join(lines)
+        return joined if in_brackets else f"(\n{' ' * inner}{joined}\n{' ' * indent})"
+
+    def _at_operator(self, node: ast.BinOp, indent: int) -> str:
+        """Two lines, the second with the operator in front; parentheses around the operands stay where they are."""
+        assert node.left.end_col_offset is not None and node.end_col_offset is not None
+        between = self.source[node.left.end_col_offset : node.right.col_offset]
+        place = node.left.end_col_offset + next(at for at, one in enumerate(between) if chr(one) not in " ()")
+        first, second = self.source[node.col_offset : place], self.source[place : node.end_col_offset]
+        return f"{first.decode().rstrip()}\n{' ' * indent}{second.decode()}"
+
+    def _called(self, first: str, node: ast.Call, indent: int) -> str:
+        """A call behind its first bracket, an argument a line."""
+        names = [*("" for _ in node.args), *(f"{one.arg}=" if one.arg else "**" for one in node.keywords)]
+        return self._listed(first, names, [*node.args, *(one.value for one in node.keywords)], ")", indent)
+
+    def _listed(self, first: str, names: Sequence[str], parts: Sequence[ast.expr], last: str, indent: int) -> str:
+        """Parts one below the other, between brackets."""
+        inner = indent + 4
+        lines = [f"{' ' * inner}{name}{self.text(part, inner, len(name) + 1)}," for name, part in zip(names, parts, strict=True)]
+        return "\n".join([first, *lines, f"{' ' * indent}{last}"])
+
+
+__all__ = ["laid_out"]

@@ -1,0 +1,381 @@
+"""The views: from a value to HTML. What cannot be shown, because a strategy is not legal, says why."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fireiron.draw.tables import Markup, bar, block, code, facts, folded, table, text
+from fireiron.errors import FireironError
+
+if TYPE_CHECKING:
+    from fireiron.check import Finding
+    from fireiron.compiler import Program
+    from fireiron.cost import Prediction
+    from fireiron.function import Function
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.ir import Buffer, Kernel
+    from fireiron.language.strategy import Strategy
+    from fireiron.language.tree import Node
+    from fireiron.spec import Spec
+    from fireiron.specs.fused import Fused, FusedDefinition
+    from fireiron.tasks.mapping import Mapping as TaskMappings
+    from fireiron.tasks.mapping import TaskMapping
+    from fireiron.tasks.program import Tasks
+    from fireiron.tune.record import Record
+    from fireiron.tune.records import Choice, Records
+    from fireiron.tune.result import Result, Tuning
+
+MOST_ROWS: Final = 200
+"""Rows of a table; of those behind them their number is told."""
+
+# ---------------------------------------------------------------------------------------------- the language
+
+
+def spec_view(spec: Spec) -> Markup:
+    """Operands with their shapes, memories, types and storage; the definition."""
+    parts = [table(("operand", "shape", "dimensions", "memory", "type", "storage"), _operand_rows(spec))]
+    made = spec.definition
+    parts.append(facts(("formula", code(one)) for one in made.formulas[:1]) if len(made.formulas) == 1 else _definition(spec.kind))
+    given: list[tuple[str, Any]] = [(name, code(repr(value))) for name, value in spec.parameters if not callable(value)]
+    given += [("adds to its output", code(spec.accumulate))] if str(spec.accumulate) != "0" else []
+    given += [("accumulator", spec.accumulator)] if spec.accumulator is not None else []
+    return block(spec, *parts, facts(given))
+
+
+def _operand_rows(spec: Spec) -> Iterator[tuple[Any, ...]]:
+    for name, view in spec.operands.items():
+        if not view.memory.counts:
+            shape, tensor = " × ".join(map(str, view.shape)), view.tensor
+            storage = "" if tensor.memory.private or not view.shape else str(tensor.layout)
+            yield code(name), shape, " ".join(spec.uses[name]), view.memory.name, view.dtype.name, storage
+
+
+def _definition(kind: Any) -> Markup:
+    """The steps of a fused definition; nothing for another kind."""
+    made: FusedDefinition | None = getattr(kind, "made", None)
+    if made is None:
+        return Markup("")
+    from fireiron.specs.fused import shown
+
+    return table(("part", "step", "formula"), ((one.part, one.name, code(shown(one.formula))) for one in made.steps))
+
+
+def starter_view(start: Any) -> Markup:
+    """A fused definition with its steps; of the other kinds, the name and the formula."""
+    from fireiron.specs.fused import FusedKind
+
+    kind = getattr(start, "kind", None)
+    if isinstance(kind, FusedKind):
+        return fused_view(start)
+    return block(start.title, text((type(start).__doc__ or "").strip().split("\n\n")[0]))
+
+
+def fused_view(start: Fused) -> Markup:
+    """Dimensions with their roles, operands, and a step a line."""
+    lines = str(start).splitlines()
+    return block(lines[0], text("\n".join(line.strip() for line in lines[1:2])), _definition(start.kind))
+
+
+def function_view(function: Function) -> Markup:
+    """What a function takes and gives, and the definition."""
+    rows = [
+        (code(name), ", ".join(function.dims[name]) or "a number", "in" if name in function.inputs else "out") for name in function.dims
+    ]
+    return block(function, table(("operand", "dimensions", ""), rows), _definition(function.start.kind))
+
+
+def strategy_view(strategy: Strategy) -> Markup:
+    """Of a bound one its tree, with what each step leaves; else its steps."""
+    from fireiron.inspect.show import short
+
+    tunables = ", ".join(f"{one.name} of {' '.join(map(str, one.values))}" for one in strategy.tunables().values())
+    more = [("choices", tunables)] if tunables else []
+    more += [("otherwise", f"{len(strategy.others)} more, where it is not legal")] if strategy.others else []
+    if strategy.spec is not None:
+        try:
+            program = strategy.program()
+            return block(strategy.spec, _tree(program.tree), _figures(program, lowered=False), facts(more))
+        except FireironError as error:
+            more += [("not legal", _refused(error))]
+    steps = table(("step", ""), ((number, code(f".{short(step)}")) for number, step in enumerate(strategy.steps, 1)), numbers=(0,))
+    return block(f"a strategy for {strategy.spec or strategy.start.title}", steps, facts(more))
+
+
+def _refused(error: FireironError) -> Markup:
+    return Markup(f'<span class="error">{code(error)}</span>')
+
+
+def _tree(node: Node) -> Markup:
+    from fireiron.inspect.show import rows
+
+    return table(("step", ""), ((code(row.prefix + row.text), code(row.after)) for row in rows(node)))
+
+
+# ---------------------------------------------------------------------------------------------- kernels
+
+
+def program_view(program: Program) -> Markup:
+    """The tree, the figures, and folded the picture and the CUDA text."""
+    copies = facts(("launched first", str(one)) for one in program.launches)
+    return block(program.spec, copies, _tree(program.tree), *_kernel_parts(program))
+
+
+def _kernel_parts(program: Program) -> list[Markup]:
+    if not program.tree.complete:
+        leaves = ((("open", code(leaf))) for leaf in program.tree.open_leaves())
+        return [_figures(program, lowered=False), facts(leaves)]
+    try:
+        return [_figures(program, lowered=True), _picture(program), folded("CUDA", text(program.cuda))]
+    except FireironError as error:
+        return [facts([("refused", _refused(error))])]
+
+
+def _figures(program: Program, lowered: bool) -> Markup:
+    from fireiron.inspect.show import figures, report
+
+    rows: list[tuple[str, Any]] = [("target", program.architecture)]
+    rows += report(figures(program)) if lowered else [("threads a block", program.grown.threads), ("blocks", program.grown.grid)]
+    rows += [("tunables", _values(program.chosen))] if program.chosen and not lowered else []
+    return facts(rows)
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _picture(program: Program) -> Markup:
+    from fireiron.draw import draw
+    from fireiron.draw.svg import svg
+
+    picture = draw(program)
+    return folded("tree as a picture", Markup(svg(picture, inline=True)))  # type: ignore[arg-type]
+
+
+def compiled_view(kernel: CompiledKernel) -> Markup:
+    """How it is called, and its program."""
+    spec = kernel.program.spec
+    called = f"kernel({', '.join(spec.inputs)})  ->  {', '.join(spec.outputs)}"
+    operands = table(("operand", "shape", "dimensions", "memory", "type", "storage"), _operand_rows(spec))
+    return block(kernel, code(called), operands, _tree(kernel.program.tree), *_kernel_parts(kernel.program))
+
+
+def kernel_view(kernel: Kernel) -> Markup:
+    """The kernel IR: what is launched, its buffers, and its statements by kind."""
+    from fireiron.ir import execs, statements
+
+    rows = [("target", kernel.architecture), ("blocks", kernel.grid), ("threads a block", kernel.threads)]
+    rows += [("shared memory", f"{kernel.shared_bytes} bytes a block")]
+    kinds = Counter(type(one).__name__ for one in statements(kernel.body))
+    rows += [("statements", ", ".join(f"{count} {name}" for name, count in kinds.most_common()))]
+    performed = Counter(one.instruction.name for one, _ in execs(kernel.body))
+    rows += [("instructions", ", ".join(f"{count} × {name}" for name, count in performed.items()))]
+    rows += [("requires", f"{name}: {condition}") for name, condition in kernel.facts]
+    buffers = table(("buffer", "memory", "shape", "type", "storage"), map(_buffer_row, kernel.buffers))
+    return block(f"kernel IR of {kernel.name}: {kernel.spec}", facts(rows), buffers)
+
+
+def _buffer_row(buffer: Buffer) -> tuple[Any, ...]:
+    tensor = buffer.tensor
+    shape = " × ".join(map(str, tensor.shape)) + (f", {tensor.copies} copies" if tensor.copies > 1 else "")
+    storage = f"{buffer.elements} registers a thread" if buffer.memory.private else str(tensor.layout)
+    return code(buffer.name), buffer.memory.name, shape, buffer.dtype.name, storage
+
+
+def finding_view(finding: Finding) -> Markup:
+    """One finding."""
+    return findings_view((finding,))
+
+
+def findings_view(findings: Sequence[Finding]) -> Markup:
+    """What checks found, errors first."""
+    counts = {kind: sum(one.severity == kind for one in findings) for kind in ("error", "warning", "note")}
+    title = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items() if count) or "nothing found"
+    said = Counter((one.severity, one.kind, one.buffer or "", one.message, one.at or "") for one in findings)
+    rows = (
+        (Markup(f'<span class="{severity}">{severity}</span>'), kind, code(buffer), message + f" ({count} times)" * (count > 1), code(at))
+        for (severity, kind, buffer, message, at), count in said.items()
+    )
+    return block(title, table(("severity", "kind", "buffer", "message", "line"), rows))
+
+
+def prediction_view(prediction: Prediction) -> Markup:
+    """The time, what it is made of, and what may help."""
+    head, *_ = str(prediction).split("\n\n")
+    parts = sorted(prediction.parts.items(), key=lambda pair: -pair[1])
+    rows = (
+        (name, f"{us:.4g}", bar(us / prediction.us), "bottleneck" if name == prediction.bottleneck else "")
+        for name, us in parts
+        if us > 0.005 * prediction.us
+    )
+    phases = ((one.name, f"{one.us:.4g}", one.limit) for one in prediction.phases)
+    foot = (re.split("  +", line, maxsplit=1) for line in str(prediction).split("\n\n")[-1].splitlines())
+    return block(
+        head.splitlines()[0],
+        table(("if it were alone", "us", "of the time", ""), rows, numbers=(1,)),
+        table(("phase", "us", "limited by"), phases, numbers=(1,)),
+        facts((name, value) for name, value in foot),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- tuning
+
+
+def tuning_view(tuning: Tuning) -> Markup:
+    """The best, and what failed why."""
+    counts = ", ".join(f"{count} {status}" for status, count in tuning.counts.items())
+    ended = [] if tuning.complete else [("stopped", tuning.stopped)]
+    more = [("library", f"{tuning.library_us:.4g} us")] if tuning.library_us is not None else []
+    notes = [("note", note) for note in tuning.notes]
+    failed = [one for one in tuning.results if one.status not in ("ok", "predicted")]
+    reasons = folded(f"{len(failed)} others", _results(failed)) if failed else Markup("")
+    return block(f"tuning: {counts or 'no candidate'}", _results(tuning.ranking[:10]), facts([*more, *ended, *notes]), reasons)
+
+
+def result_view(result: Result) -> Markup:
+    """One candidate."""
+    return block(f"candidate: {result.status}", _results((result,)))
+
+
+def _results(results: Sequence[Result]) -> Markup:
+    columns = ("us", "final us", "predicted us", "registers", "shared bytes", "spills")
+    values = [[one.us, one.final_us, one.predicted_us, one.registers, one.shared_bytes, one.spills] for one in results]
+    kept = [place for place in range(len(columns)) if any(row[place] is not None for row in values)]
+    rows = [
+        (code(_values(one.values)), one.status, *(_number(row[place]) for place in kept), one.reason)
+        for one, row in zip(results, values, strict=True)
+    ]
+    return _cut(("values", "", *(columns[place] for place in kept), ""), rows, tuple(range(2, 2 + len(kept))))
+
+
+def _cut(heads: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int]) -> Markup:
+    """A table of at most so many rows; the last says how many more there are."""
+    more = [(f"and {len(rows) - MOST_ROWS} more", *("" for _ in heads[1:]))] if len(rows) > MOST_ROWS else []
+    return table(heads, [*rows[:MOST_ROWS], *more], numbers=numbers)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def record_view(record: Record) -> Markup:
+    """All fields of a measurement."""
+    import attrs
+
+    rows = ((field.name.replace("_", " "), getattr(record, field.name)) for field in attrs.fields(type(record)))
+    said = ((name, code(_values(value)) if isinstance(value, Mapping) else value) for name, value in rows if value not in (None, {}))
+    return block(f"{record.strategy}: {record.us:.4g} us on {record.gpu}", facts(said))
+
+
+def records_view(records: Records) -> Markup:
+    """A measurement a line."""
+    found = list(records)
+    rows: list[tuple[Any, ...]] = [
+        (code(one.strategy), " × ".join(map(str, one.shape)), code(_values(one.values)), one.gpu, *_speeds(one), one.date[:10])
+        for one in found[:MOST_ROWS]
+    ]
+    rows += [(f"and {len(found) - MOST_ROWS} more", *[""] * 7)] if len(found) > MOST_ROWS else []
+    heads = ("strategy", "sizes", "values", "GPU", "us", "TFLOP/s", "of the library", "date")
+    return block(f"{len(found)} records", table(heads, rows, numbers=(4, 5, 6)))
+
+
+def _speeds(record: Record) -> tuple[str, str, str]:
+    return f"{record.us:.4g}", f"{record.tflops:.4g}", "" if record.ratio is None else f"{record.ratio:.2f}"
+
+
+def choice_view(choice: Choice) -> Markup:
+    """What was chosen, and why."""
+    rows = [("why", choice.why), ("exact", "measured for just this spec" if choice.exact else "no")]
+    rows += [] if choice.record is None else [("record", code(f"{choice.record.strategy} {_values(choice.record.values)}"))]
+    return block(choice.program.spec, facts(rows), _tree(choice.program.tree))
+
+
+# ---------------------------------------------------------------------------------------------- tasks
+
+
+def mapping_view(mapping: TaskMappings) -> Markup:
+    """The instances, what an instance launches inside it."""
+    heads = ("instance", "variant", "on", "places", "values", "")
+    extra = [("machine", mapping.machine.name)] + ([("within", f"{mapping.within} bytes of shared memory")] if mapping.within else [])
+    return block(f"a mapping of {len(mapping.instances)} instances", table(heads, _instances(mapping)), facts(extra))
+
+
+def _instances(mapping: TaskMappings) -> Iterator[tuple[Any, ...]]:
+    def tell(one: TaskMapping, depth: int, above: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+        yield (code("  " * depth + one.instance), *_instance_row(one))
+        for name in dict.fromkeys(one.calls):
+            if name not in above:
+                yield from tell(mapping[name], depth + 1, (*above, name))
+
+    yield from tell(mapping.root, 0, (mapping.root.instance,))
+
+
+def _instance_row(one: TaskMapping) -> tuple[Any, ...]:
+    import attrs
+
+    usual = ("instance", "variant", "proc", "mems", "tunables", "calls", "entrypoint", "layouts")
+    more = {
+        field.name: getattr(one, field.name)
+        for field in attrs.fields(type(one))
+        if field.name not in usual and getattr(one, field.name) != field.default
+    }
+    layouts = "".join(f" {name} {layout}" for name, layout in one.layouts)
+    return one.variant, one.proc, " ".join(map(str, one.mems)), code(_values(dict(one.tunables))), _values(more) + layouts
+
+
+def task_mapping_view(one: TaskMapping) -> Markup:
+    """One instance."""
+    return block(f"instance {one.instance}", table(("variant", "on", "places", "values", ""), [_instance_row(one)]))
+
+
+def tasks_view(program: Tasks) -> Markup:
+    """The variants of a program's tasks."""
+    rows = (
+        (one.task, code(one.name), one.form.value, " ".join(one.tensors), _those(one.reads), _those(one.writes), _tunables(one.tunables))
+        for one in program.variants
+    )
+    return block("a program of tasks", table(("task", "variant", "", "tensors", "reads", "writes", "tunables"), rows))
+
+
+def _those(names: Iterable[str]) -> str:
+    return " ".join(sorted(names))
+
+
+def _tunables(tunables: Iterable[tuple[str, type]]) -> str:
+    return ", ".join(f"{name}: {kind.__name__}" for name, kind in tunables)
+
+
+VIEWS: Final[Mapping[str, Callable[[Any], Markup]]] = {
+    "Choice": choice_view,
+    "CompiledKernel": compiled_view,
+    "Finding": finding_view,
+    "Findings": findings_view,
+    "Function": function_view,
+    "Kernel": kernel_view,
+    "Mapping": mapping_view,
+    "Prediction": prediction_view,
+    "Program": program_view,
+    "Record": record_view,
+    "Records": records_view,
+    "Result": result_view,
+    "Spec": spec_view,
+    "Starter": starter_view,
+    "AnyStarter": starter_view,
+    "Strategy": strategy_view,
+    "TaskMapping": task_mapping_view,
+    "Tasks": tasks_view,
+    "Tuning": tuning_view,
+}
+"""By the name of a class; those of their subclasses too."""
+
+TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "Findings": lambda findings: "\n".join(map(str, findings)) or "nothing found",
+    "Prediction": str,
+    "Records": lambda records: f"{len(records)} records",
+    "Tuning": lambda tuning: str(tuning.table()),
+}
+"""By the name of a class, the texts of those whose `repr` is no expression that anybody would read."""
+
+__all__ = ["TEXTS", "VIEWS"]

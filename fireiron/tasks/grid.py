@@ -1,0 +1,135 @@
+"""Launches dealt to the blocks of a kernel, as a mapping says: in bands, in clusters, to blocks that stay and take several in turns."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from fireiron.errors import DecompositionError, call_site
+from fireiron.ir import BlockCluster, For, Stmt
+from fireiron.language.clusters import require_whole_clusters
+from fireiron.language.grid import Inside, let_of_grid, place_in_bands, place_on_curve, taken_in_turns
+from fireiron.language.tree import Draft
+from fireiron.refine.bands import BY_COLUMNS, BY_CURVE
+from fireiron.tasks.mapping import TaskMapping
+from fireiron.values.expr import ONE, ZERO, Expr, Var, as_expr, constant, minimum, mod
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE
+
+_NAMES = "ijkl"
+"""Of indices, in names."""
+
+
+@attrs.frozen
+class Blocks:
+    """The indices of a block's launch, how many blocks there are and how many launches, their cluster, and, if they stay, the loop in which
+    each takes launches with the statements in front of its body."""
+
+    indices: tuple[Expr, ...]
+    grid: Expr
+    launches: Expr
+    cluster: BlockCluster | None = None
+    turns: For | None = None
+    named: tuple[Stmt, ...] = ()
+
+
+def dealt_to_blocks(sizes: tuple[Expr, ...], one: TaskMapping, draft: Draft) -> Blocks:
+    """Launches of so many indices, the last ones fastest, for the blocks of a kernel; a `DecompositionError` for clusters that overhang."""
+    counts, places, cluster = _gathered(sizes, one, draft)
+    each = 1 if cluster is None else cluster.blocks
+    grid: Expr = as_expr(each)
+    for size in counts:
+        grid = grid * size
+    number, block = constant(grid), _block(sizes, one, draft)
+    if one.persistent and (number is None or number > one.persistent):
+        if cluster is not None:
+            require_whole_clusters(one.persistent, cluster.blocks)
+        names = Inside(draft)
+        tile, turn = taken_in_turns(grid, one.persistent, False, draft)
+        indices = _placed(counts, places, tile.var // each, one, names)
+        return Blocks(indices, minimum(grid, as_expr(one.persistent)), grid, cluster, turn, (tile, *names.lets))
+    return Blocks(_placed(counts, places, block // each, one, draft), grid, grid, cluster)
+
+
+def _along(one: TaskMapping, rank: int) -> tuple[int, ...]:
+    """The blocks of a cluster along each dimension of a grid."""
+    return (*(1,) * (rank - len(one.cluster)), *one.cluster)
+
+
+def _gathered(sizes: tuple[Expr, ...], one: TaskMapping, draft: Draft) -> tuple[tuple[Expr, ...], tuple[Expr, ...], BlockCluster | None]:
+    """How many clusters there are along each dimension, the place of a block in its own, and the cluster."""
+    along = _along(one, len(sizes))
+    if math.prod(along) == 1:
+        return sizes, (ZERO,) * len(sizes), None
+    _require_clusters(sizes, along, one, draft)
+    left = mod(_block(sizes, one, draft), as_expr(math.prod(along)))
+    places: list[Expr] = []
+    ranks = []
+    for position, part in enumerate(along):
+        place = draft.let(f"rank_{_NAMES[position % 4]}", mod(left, as_expr(part))) if part > 1 else ZERO
+        places.append(place)
+        ranks += [place] if isinstance(place, Var) else []
+        left = left // part
+    counts = tuple(size // part for size, part in zip(sizes, along, strict=True))
+    return counts, tuple(places), BlockCluster(tuple(part for part in along if part > 1), tuple(ranks))
+
+
+def _require_clusters(sizes: tuple[Expr, ...], along: tuple[int, ...], one: TaskMapping, draft: Draft) -> None:
+    what = f"{one.instance}: cluster={one.cluster}"
+    if len(along) != len(sizes):
+        raise DecompositionError(f"{what} of launches with {len(sizes)} indices", legal="as many numbers, or fewer", at=call_site())
+    if draft.architecture.name != WARPGROUP_ARCHITECTURE:
+        raise DecompositionError(f"{what}: blocks share loads on {WARPGROUP_ARCHITECTURE} only", got=draft.architecture, at=call_site())
+    wrong = [str(size) for size, part in zip(sizes, along, strict=True) if size.factor % part]
+    if wrong:
+        raise DecompositionError(
+            f"{what}: launches that are no whole clusters",
+            got=f"{wrong[0]} along a dimension",
+            legal=f"multiples of {along}",
+            at=call_site(),
+        )
+
+
+def _block(sizes: tuple[Expr, ...], one: TaskMapping, draft: Draft) -> Var:
+    """The number of a block, below how many are launched."""
+    total: Expr = ONE
+    for size in sizes:
+        total = total * size
+    number = constant(minimum(total, as_expr(one.persistent)) if one.persistent else total)
+    return draft.block if number is None else Var(draft.block.name, 0, number - 1)
+
+
+def _placed(counts: tuple[Expr, ...], places: tuple[Expr, ...], unit: Expr, one: TaskMapping, names: Draft | Inside) -> tuple[Expr, ...]:
+    """The indices of a launch by its number, or that of its cluster, in which a block has a place."""
+    walked, parts = _walked(counts, unit, one, names), _along(one, len(counts))
+    named: dict[int, Expr] = {}
+    for at in (*range(len(counts) - 2), *reversed(range(max(len(counts) - 2, 0), len(counts)))):  # columns before rows
+        named[at] = let_of_grid(f"block_{_NAMES[at % 4]}", walked[at], counts[at], names)
+    return tuple(named[at] * parts[at] + place for at, place in enumerate(places))
+
+
+def _walked(counts: tuple[Expr, ...], unit: Expr, one: TaskMapping, names: Draft | Inside) -> tuple[Expr, ...]:
+    """The indices of a number: its digits, the last ones fastest; the last two in bands or along a curve, if a mapping says so."""
+    if len(counts) < 2 or not one.bands:
+        return _digits(counts, unit)
+    *outer, lines, columns = counts
+    front: tuple[Expr, ...] = ()
+    if outer:
+        grid = lines * columns
+        front, unit = _digits(tuple(outer), unit // grid), mod(unit, grid)
+        unit = unit if constant(grid) is not None else names.let("block_tile", unit)
+    high, wide = _along(one, len(counts))[-2:]
+    if one.walk == BY_CURVE:
+        return (*front, *place_on_curve(unit, lines, columns, names))
+    if one.walk == BY_COLUMNS:
+        column, line = place_in_bands(unit, columns, lines, max(one.bands // wide, 1), names)
+        return (*front, line, column)
+    return (*front, *place_in_bands(unit, lines, columns, max(one.bands // high, 1), names))
+
+
+def _digits(counts: tuple[Expr, ...], unit: Expr) -> tuple[Expr, ...]:
+    indices: list[Expr] = []
+    for place, count in reversed(list(enumerate(counts))):
+        indices.insert(0, unit if place == 0 else mod(unit, count))
+        unit = unit // count
+    return tuple(indices)

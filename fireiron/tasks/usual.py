@@ -1,0 +1,114 @@
+# ruff: noqa: B008
+# mypy: disable-error-code="no-untyped-def"
+"""Variants that most programs share: of `gemm`, C += A B, of `clear`, which fills C with zeros, and of `copy`, from src to dst.
+
+Each takes tiles, or the parts of a matrix instruction, down to the leaf that does what is left; `gemm` goes along k in steps, too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fireiron.tasks.program import (
+    Inner,
+    Leaf,
+    call_external,
+    cdiv,
+    launch,
+    partition_by_blocks,
+    partition_by_mma,
+    prange,
+    processor,
+    srange,
+    task,
+    tunable,
+)
+
+
+@task("gemm", Inner, reads=["A", "B", "C"], writes=["C"])
+def gemm_tile(C, A, B, *, WM=tunable(int), WN=tunable(int)):
+    """Tiles of the result, `WM` by `WN` of them."""
+    (M, N), K = C.shape, A.shape[1]
+    Cp = partition_by_blocks(C, (M // WM, N // WN))
+    Ap, Bp = partition_by_blocks(A, (M // WM, K)), partition_by_blocks(B, (K, N // WN))
+    for i, j in prange(WM, WN):
+        launch("gemm", Cp[i, j], Ap[i, 0], Bp[0, j])
+
+
+@task("gemm", Inner, reads=["A", "B", "C"], writes=["C"])
+def gemm_steps(C, A, B, *, W=tunable(int)):
+    """Steps of `W` along k, one behind the other."""
+    (M, N), K = C.shape, A.shape[1]
+    Ap, Bp = partition_by_blocks(A, (M, W)), partition_by_blocks(B, (W, N))
+    for k in srange(cdiv(K, W)):
+        launch("gemm", C, Ap[0, k], Bp[k, 0])
+
+
+@task("gemm", Inner, reads=["A", "B", "C"], writes=["C"])
+def gemm_inner(C, A, B, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(processor)):
+    """The parts of a matrix instruction that warps, or threads, work on."""
+    Cp, Ap, Bp = (partition_by_mma(T, INSTR, PROC, operand) for T, operand in ((C, "C"), (A, "A"), (B, "B")))
+    for i in prange(PIECES):
+        launch("gemm", Cp[i], Ap[i], Bp[i])
+
+
+@task("gemm", Leaf, reads=["A", "B", "C"], writes=["C"])
+def gemm_thread(C, A, B):
+    """The product, added to the result."""
+    call_external("matmul", C, A, B)
+
+
+@task("clear", Inner, writes=["C"])
+def clear_tile(C, *, WM=tunable(int), WN=tunable(int)):
+    """Tiles, `WM` by `WN` of them."""
+    M, N = C.shape
+    Cp = partition_by_blocks(C, (M // WM, N // WN))
+    for i, j in prange(WM, WN):
+        launch("clear", Cp[i, j])
+
+
+@task("clear", Inner, writes=["C"])
+def clear_inner(C, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(processor)):
+    """The parts of a matrix instruction's result."""
+    Cp = partition_by_mma(C, INSTR, PROC, "C")
+    for i in prange(PIECES):
+        launch("clear", Cp[i])
+
+
+@task("clear", Leaf, writes=["C"])
+def clear_thread(C):
+    """Zeros."""
+    call_external("fill", C)
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def copy_tile(dst, src, *, WM=tunable(int), WN=tunable(int)):
+    """Tiles, `WM` by `WN` of them."""
+    M, N = dst.shape
+    to, of = (partition_by_blocks(T, (M // WM, N // WN)) for T in (dst, src))
+    for i, j in prange(WM, WN):
+        launch("copy", to[i, j], of[i, j])
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def copy_inner(dst, src, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(processor)):
+    """The parts of a matrix instruction's result."""
+    to, of = (partition_by_mma(T, INSTR, PROC, "C") for T in (dst, src))
+    for i in prange(PIECES):
+        launch("copy", to[i], of[i])
+
+
+@task("copy", Leaf, reads=["src"], writes=["dst"])
+def copy_thread(dst, src):
+    """A copy, converted to the other's type."""
+    call_external("copy", dst, src)
+
+
+GEMM: Final = (gemm_tile, gemm_steps, gemm_inner, gemm_thread)
+"""Variants of `gemm`, C += A B: tiles, steps of k, parts of an instruction, and the product of what is left."""
+
+CLEAR: Final = (clear_tile, clear_inner, clear_thread)
+"""Variants of `clear`, which fills C with zeros."""
+
+COPY: Final = (copy_tile, copy_inner, copy_thread)
+"""Variants of `copy`, from src to dst."""

@@ -1,0 +1,107 @@
+"""Fields of the types that their class says: refused where a value is another one, before anything is made of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from fireiron.errors import ArgumentError, call_site
+
+BUILT_IN: Final = {one.__name__: one for one in (int, str, bool, bytes, tuple, list, dict)}
+
+KNOWN: Final = (
+    *BUILT_IN, "float", "None", "DType", "Expr", "Kind", "LaneMap", "Layout", "Level",
+    "MatrixLayout", "Memory", "Parameter", "Place", "Processor", "Swizzle", "View",
+)  # fmt: skip
+"""The types that are looked at, by name."""
+
+Fits: TypeAlias = Callable[[Any], bool]
+
+
+def check_types(value: Any) -> None:
+    """Refuse a value of an attrs class whose fields hold others than their annotations say.
+
+    `int` is no truth value, and a class is known by its name, so that nothing has to be imported. What is none of `KNOWN` is not looked at.
+    A text of a class that is derived from `str` becomes a plain one.
+
+    >>> import attrs
+    >>> from fireiron.errors import ArgumentError
+    >>> @attrs.frozen
+    ... class Corner:
+    ...     side: int | None
+    >>> try:
+    ...     check_types(Corner("8"))
+    ... except ArgumentError as error:
+    ...     print(error.asked, error.legal)
+    Corner: its side int | None
+
+    Raises: ArgumentError with the field, what it is, and its type.
+    """
+    for name, said, fits in _fields(type(value)):  # type: ignore[arg-type]
+        given = getattr(value, name)
+        if isinstance(given, str) and type(given) is not str:
+            object.__setattr__(value, name, given[:])
+        if not fits(given):
+            raise ArgumentError(f"{type(value).__name__}: its {name}", got=given, legal=said, at=call_site())
+
+
+@functools.cache
+def _fields(cls: type[Any]) -> tuple[tuple[str, str, Fits], ...]:
+    """The fields that are looked at: their names, the text of their types, and what fits."""
+    said = [(field.name, field.type if isinstance(field.type, str) else _name(field.type)) for field in attrs.fields(cls) if field.eq]
+    return tuple((name, text, _fitting(text)) for name, text in said)
+
+
+def _name(kind: object) -> str:
+    """The text of a type that is no text."""
+    return kind.__name__ if isinstance(kind, type) else "Any"
+
+
+@functools.cache
+def _fitting(said: str) -> Fits:
+    """What tells whether a value is of a type, given as the text of an annotation."""
+    parts = _split(said, "|")
+    if len(parts) > 1:
+        choices = [_fitting(part) for part in parts]
+        return lambda value: any(one(value) for one in choices)
+    if said.startswith("tuple["):
+        return _of_tuple(_split(said.removeprefix("tuple[").removesuffix("]"), ","))
+    name = said.partition("[")[0].rpartition(".")[2]
+    if name not in KNOWN:
+        return lambda value: True
+    if name == "None":
+        return lambda value: value is None
+    if name == "float":
+        return lambda value: type(value) in (int, float)
+    if name in BUILT_IN:
+        return lambda value: isinstance(value, BUILT_IN[name]) and not (name == "int" and isinstance(value, bool))
+    return lambda value: any(one.__name__ == name for one in type(value).__mro__)
+
+
+def _of_tuple(parts: list[str]) -> Fits:
+    inner = [_fitting(part) for part in parts if part != "..."]
+    if parts[-1] == "...":
+        return lambda value: isinstance(value, tuple) and all(map(inner[0], value))
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, tuple) and len(value) == len(inner) and all(one(part) for one, part in zip(inner, value, strict=True))
+
+    return fits
+
+
+def _split(said: str, sign: str) -> list[str]:
+    """The parts of a text between the signs that stand in no brackets."""
+    parts, depth = [""], 0
+    for letter in said:
+        depth += (letter == "[") - (letter == "]")
+        if letter == sign and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+__all__ = ["check_types"]

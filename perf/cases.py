@@ -1,0 +1,212 @@
+"""Kernels by name for the campaign on a GPU and for the sanitizer: the whole library at edge sizes, and drawn ones; no GPU is needed to make them.
+
+`shipped(target)` and `drawn(products, definitions)` give (name, function): the function makes a bound strategy, so a process makes only what it
+compiles. A library strategy that is in none of the lists is an error: `uncovered()` names it.
+"""
+
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from problems import ALL_NAMES, NAMES, SIZES, library, target_of
+
+from fireiron.strategies import (
+    attention,
+    attention_combine,
+    attention_decode,
+    dual,
+    gated,
+    gemm_layernorm,
+    gemm_row_sum,
+    grouped,
+    grouped_ragged,
+    hopper_attention,
+    hopper_ragged,
+    lstm,
+    mlp,
+    softmax_online,
+    tasks_attention,
+    tasks_batched,
+)
+
+HOPPER = "sm_90a"
+SMALL = {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 3}
+HOPPER_SIZES = ((200, 150, 70), (200, 152, 72), (1800, 2312, 456))
+"""M, N and K: rows that TMA does not take; rows that it does; more tiles than blocks, more turns along k than stages."""
+
+COUNTED = ({"bm": 128, "bn": 192, "wm": 64, "wn": 192, "stages": 3}, {"bm": 128, "bn": 128, "wm": 64, "wn": 128, "stages": 5})
+"""Values of the strategy `hopper` whose stages are counted on from tile to tile of a block."""
+
+EPILOGUE = "acc = acc * alpha + bias[n] + R[m,n]; Z = acc; C = relu(acc); y[m] += sum(n, acc); z[n] += sum(m, acc)"
+
+
+def _bound(module, *sizes, strategy=None, values=None, **options):
+    """A strategy of a module for the spec of these sizes."""
+    spec = module.spec(*sizes, **options)
+    chosen = module.strategy if strategy is None else strategy
+    chosen = chosen.with_(**values) if isinstance(values, dict) else chosen.with_(**values(spec)) if values else chosen
+    return chosen(spec)
+
+
+def products(target):
+    """One product of matrices by every strategy for it, at sizes at, below and above the tiles."""
+    for name in NAMES:
+        if target_of(name) in (None, target):
+            for sizes in (*SIZES, *(HOPPER_SIZES if target_of(name) else ())):
+                yield f"{name} {sizes}", partial(_bound, library(name), *sizes)
+    if target == HOPPER:
+        for values in COUNTED:
+            yield f"hopper {values}", partial(_bound, library("hopper"), *HOPPER_SIZES[-1], values=values)
+
+
+def _with_epilogue(name):
+    from fireiron.language.library import bind, find
+
+    return bind(find(name), {"M": 104, "N": 72, "K": 40}).epilogue(EPILOGUE)
+
+
+def epilogues(target):
+    """Products with a bias, a residual, two outputs and sums of rows and columns behind them."""
+    for name in ("hmma_ampere", "wmma_optimized", *(["hopper", "hopper_small"] if target == HOPPER else [])):
+        yield f"{name} with an epilogue", partial(_with_epilogue, name)
+
+
+def rows(target):
+    """Those for rows: of one warp, of several, in chunks; sizes that overhang."""
+    for name in ("layernorm", "rmsnorm", "softmax"):
+        for sizes in ((5, 1000), (3, 100), (2, 4100), (1, 1)):
+            yield f"{name} {sizes}", partial(_bound, library(name), *sizes, values=library(name).values)
+    yield "softmax_online", partial(_bound, softmax_online, 2, 1100, values={"warps": 2, "turns": 1})
+
+
+def chains(target):
+    """Several steps around products."""
+    for module in (dual, gated, gemm_row_sum, lstm):
+        yield _short(module), partial(_bound, module, 100, 72, 40, values=SMALL)
+    yield "lstm in_turn", partial(_bound, lstm, 100, 72, 40, strategy=lstm.in_turn, values=SMALL, form="in_turn")
+    yield "gemm_layernorm", partial(_bound, gemm_layernorm, 70, 96, 40, values={"bm": 64, "wm": 32, "wn": 32, "stages": 3})
+    for name in ("strategy", "registers"):
+        yield f"mlp:{name}", partial(_bound, mlp, 100, 64, 3, strategy=getattr(mlp, name), values={"bm": 64, "wm": 32, "wn": 32})
+    yield "grouped", partial(_bound, grouped, 100, 72, 40, values=SMALL, groups=2)
+    if target == HOPPER:
+        for module, sizes in ((dual, (300, 264, 200)), (gated, (300, 264, 200)), (gemm_row_sum, (300, 264, 200)), (lstm, (300, 264, 200)), (mlp, (300, 128, 5))):  # fmt: skip
+            yield f"{_short(module)}:hopper", partial(_bound, module, *sizes, strategy=module.hopper)
+
+
+def _attention(options, held):
+    made = attention.definition(**options)
+    return attention.by_rows(made, held).with_(bm=64, bn=32, wm=16)(attention.spec(100, 110, 64, heads=2, shared=2, made=made))
+
+
+def _hopper_attention(options, form):
+    made = attention.definition(**options)
+    spec = attention.spec(300, 330, 64, heads=2, shared=2, made=made)
+    return hopper_attention.by_rows(made, **form, blocks=3).with_(bn=64, chunk=64)(spec)
+
+
+def attentions(target):
+    """Attention: masks, sums of exponentials, heads that share keys, queries in registers; by TMA, wgmma and rings."""
+    for held in (False, True):
+        for name, options in {"": {}, " causal": {"causal": True}, " window": {"window": 20, "lse": True}}.items():
+            yield f"attention{name}{' held' * held}", partial(_attention, options, held)
+    if target == HOPPER:
+        forms = {"": {}, " causal": {"causal": True}, " with slack": {"slack": 8}, " causal with slack": {"causal": True, "slack": 8}}
+        for name, options in forms.items():
+            for form in ({"delayed": False}, {}, {"held": True}, {"stays": True}, {"dynamic": True}):
+                yield f"hopper_attention{name} {form}", partial(_hopper_attention, options, form)
+
+
+def programs(target):
+    """Programs of tasks under all mappings."""
+    forms = ("strategy", "warpgroups", "warpgroups_shared") if target == HOPPER else ("strategy",)
+    for name in ("tasks_gemm", "tasks_dual", "tasks_gated", "tasks_row_sum"):
+        for form in forms:
+            if hasattr(library(name), form):
+                yield f"{name}:{form}", partial(_task, name, form)
+    for form in forms[:2]:
+        yield f"tasks_batched:{form}", partial(_task_batched, form)
+        yield f"tasks_attention:{form}", partial(_task_attention, form)
+
+
+def _task(name, form):
+    return getattr(library(name), form)(library(name).spec(300, 264, 200))
+
+
+def _task_batched(form):
+    return getattr(tasks_batched, form)(tasks_batched.spec(300, 264, 200, 3))
+
+
+def _task_attention(form):
+    return getattr(tasks_attention, form)(attention.spec(300, 330, 64, heads=2))
+
+
+def _short(module):
+    return module.__name__.rpartition(".")[2]
+
+
+def parts(target):
+    """Attention in parts, and the kernel that puts them together; packed groups whose ends are data."""
+    for chained in ("strategy", "hopper") if target == HOPPER else ("strategy",):
+        for sizes in ((1, 1300, 64), (16, 513, 128)):
+            chosen = getattr(attention_decode, chained)
+            values = attention_decode.values
+            yield f"attention_decode:{chained} {sizes}", partial(_bound, attention_decode, *sizes, strategy=chosen, values=values)
+        chosen, values = getattr(attention_combine, chained), attention_combine.values
+        yield f"attention_combine:{chained}", partial(_bound, attention_combine, 17, 5, 64, strategy=chosen, values=values)
+    yield "grouped_ragged", partial(_bound, grouped_ragged, 300, 136, 72, groups=3)
+    if target == HOPPER:
+        for name in ("strategy", "clustered"):
+            yield f"hopper_ragged:{name}", partial(_bound, hopper_ragged, 300, 264, 200, strategy=getattr(hopper_ragged, name), groups=3)
+
+
+LISTS = (products, epilogues, rows, chains, attentions, programs, parts)
+
+ELSEWHERE = {
+    "attention_packed": "its ranges have to agree, which drawn numbers do not: tests/test_attention_packed.py, tests/test_attention_gpu.py"
+}
+"""Library strategies that are in no list, and why."""
+
+
+def shipped(target):
+    """All shipped kernels that a target runs, by name."""
+    return {name: make for one in LISTS for name, make in one(target)}
+
+
+def uncovered(target=HOPPER):
+    """Library strategies that are in no list and in no excuse."""
+    seen = {re.split(r"[ :]", name)[0] for name in shipped(target)}
+    return [name for name in ALL_NAMES if name not in seen and name not in ELSEWHERE]
+
+
+def drawn_product(seed):
+    """A drawn product: the draw itself, which knows its sizes."""
+    from generator import draw
+
+    return draw(seed)[0]
+
+
+def drawn_definition(seed):
+    """A drawn definition of several steps."""
+    from fused_generator import draw
+
+    return draw(seed)[0]
+
+
+def drawn(count, first=1):
+    """So many drawn kernels, three products for two definitions, by name."""
+    return {
+        f"{'product' if number % 5 < 3 else 'definition'} {first + number}": partial(
+            drawn_product if number % 5 < 3 else drawn_definition, first + number
+        )
+        for number in range(count)
+    }
+
+
+def bound_of(made):
+    """What a function of `shipped` or `drawn` gave, as a bound strategy and the sizes of its symbols."""
+    if not hasattr(made, "symbols"):
+        return made, {}
+    return (made.strategy(made.bound) if hasattr(made, "bound") else made.strategy), made.symbols

@@ -1,0 +1,229 @@
+"""What is kept in files, written by several processes that are killed at any moment: what was said to be written is there, and readers read on."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import struct
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import attrs
+from campaign import state as states
+from tuning_fakes import square, strategy
+
+from fireiron import *
+from fireiron.gpu import cache
+from fireiron.language import store
+from fireiron.tune.journal import Journal
+from fireiron.tune.record import describe, strategy_hash
+from fireiron.tune.records import Records, merge_files
+from fireiron.tune.result import Result
+from fireiron.tune.task import Task
+
+ITEM = struct.Struct("<II")
+"""A writer, and the number of what it wrote."""
+
+Item = tuple[int, int]
+
+
+@attrs.frozen
+class Kept:
+    """Something that is kept: how one item is written, and which are found. `writers` may write at once; `all_of_them` says that each item
+    stays, not only the last."""
+
+    write: Callable[[Path, int, int], None]
+    found: Callable[[Path], set[Item]]
+    writers: int = 3
+    all_of_them: bool = True
+
+
+FIELDS = {
+    "strategy": "drawn", "strategy_hash": strategy_hash(MatMul.tile(8, 8)), "spec": describe(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)), "architecture": "sm_90",
+    "gpu": "none", "us": 1.0, "quartiles": (1.0, 1.0), "tflops": 1.0, "regime": "burst", "l2": "hot", "error": 0.0, "registers": 1, "shared_bytes": 0, "spills": 0,
+    "toolchain": "NVRTC 13.0", "driver": "1", "fireiron": "0.1", "date": "2026-11-23", "source": "drawn", "library_us": None, "clocks": None,
+}  # fmt: skip
+
+
+def _append(folder: Path, writer: int, number: int) -> None:
+    path = folder / "records.jsonl"
+    Records.append_to(path, Record(values={"writer": writer, "number": number}, **FIELDS))
+    if number % 8 == 7:
+        merge_files([path], path)
+
+
+def _appended(folder: Path) -> set[Item]:
+    path = folder / "records.jsonl"
+    return {(one.values["writer"], one.values["number"]) for one in Records.load(path).records} if path.exists() else set()
+
+
+def _entry(writer: int, number: int) -> tuple[str, bytes]:
+    """An entry of the compile cache, by its key."""
+    key = hashlib.sha256(ITEM.pack(writer, number)).hexdigest()
+    parts = b".version", b"", b"\x7fELF" + ITEM.pack(writer, number) * 500
+    head = {
+        "key": key, "kernels": [], "about": f"{writer} {number}", "arch": "sm_80", "toolchain": [13, 0], "seconds": 0.0, "created": 1.0,
+        "sizes": [len(part) for part in parts],
+    }  # fmt: skip
+    body = b"".join((json.dumps(head).encode(), b"\n", *parts))
+    return key, b"".join((cache._FIRST, hashlib.sha256(body).hexdigest().encode(), b"\n", body))
+
+
+def _cached(folder: Path, writer: int, number: int) -> None:
+    os.environ["FIREIRON_CACHE_DIR"] = str(folder)  # of a process that only writes
+    key, data = _entry(writer, number)
+    with cache._alone(cache._place(key)):
+        cache._save(cache._place(key), data)
+
+
+def _entries(folder: Path) -> set[Item]:
+    before, os.environ["FIREIRON_CACHE_DIR"] = os.environ.get("FIREIRON_CACHE_DIR"), str(folder)
+    try:
+        assert cache.verify() == (), "an entry is whole, or it is none"
+        return {tuple(map(int, one.about.split())) for one in cache.entries()}
+    finally:
+        os.environ.pop("FIREIRON_CACHE_DIR") if before is None else os.environ.__setitem__("FIREIRON_CACHE_DIR", before)
+
+
+def _saved(folder: Path, writer: int, number: int) -> None:
+    store.save(MatMul.tile(writer + 1, number + 1), folder / "strategy.json", overwrite=True)
+
+
+def _loaded(folder: Path) -> set[Item]:
+    path = folder / "strategy.json"
+    if not path.exists():
+        return set()
+    first, second = store.load(path).steps[0].sizes
+    return {(first - 1, second - 1)}
+
+
+def _kept_state(folder: Path, writer: int, number: int) -> None:
+    states.save(states.State("drawn", writer, number, seconds=float(number), features={"x" * 40: 1}), folder)
+
+
+def _state(folder: Path) -> set[Item]:
+    state = states.load("drawn", 0, folder)
+    return {(state.first, state.next)} if (folder / "drawn.json").exists() else set()
+
+
+def _journal(folder: Path) -> Journal:
+    task = Task(strategy(square), "sm_90")
+    return Journal(folder / "journal.jsonl", task, {**task.describe(), "gpu": "fake", "measure": "fake", "code": "1", "search": "random"})
+
+
+_OPEN: dict[tuple[int, Path], Journal] = {}
+
+
+def _measured(folder: Path, writer: int, number: int) -> None:
+    """A result of a tuning: each writer opens the journal once, as a tuning does."""
+    journal = _OPEN.setdefault((os.getpid(), folder), None) or _journal(folder)  # type: ignore[arg-type]
+    _OPEN[os.getpid(), folder] = journal
+    place = number % len(journal.space)
+    journal.add(place, Result(values=journal.space[place], status="ok", us=1.0 + writer + number / 1024))
+
+
+def _results(folder: Path) -> set[Item]:
+    """Every line of the journal; opening it takes in all of them, or refuses."""
+    path = folder / "journal.jsonl"
+    if not path.exists():
+        return set()
+    try:
+        _journal(folder).close()
+    except StoreError as error:
+        assert "another tuning is writing" in str(error), error
+    lines = path.read_bytes().split(b"\n")[:-1]
+    times = [one["us"] - 1.0 for one in map(json.loads, lines) if one["kind"] == "result"]
+    return {(int(us), round((us - int(us)) * 1024)) for us in times}
+
+
+KEPT: Mapping[str, Kept] = {
+    "records": Kept(_append, _appended),
+    "cache": Kept(_cached, _entries),
+    "strategies": Kept(_saved, _loaded, all_of_them=False),
+    "campaign": Kept(_kept_state, _state, all_of_them=False),
+    "journal": Kept(_measured, _results, writers=1),
+}
+"""All that is written while others may read it."""
+
+MOST = 50
+"""Items of one writer."""
+
+
+@attrs.define
+class Writer:
+    """A process that writes item after item, and says of each that it is written."""
+
+    kept: Kept
+    folder: Path
+    number: int
+    done: set[Item] = attrs.field(factory=set)
+    reader: int = -1
+    process: Any = None
+
+    def start(self) -> None:
+        """Begin to write."""
+        context = get_context("fork")
+        self.reader, sender = os.pipe()
+        self.process = context.Process(target=self._work, args=(sender,), daemon=True)
+        self.process.start()
+        os.close(sender)
+
+    def _work(self, sender: int) -> None:
+        warnings.simplefilter("error")
+        for number in range(MOST):
+            self.kept.write(self.folder, self.number, number)
+            os.write(sender, ITEM.pack(self.number, number))
+        time.sleep(60)
+
+    def wait(self) -> None:
+        """Wait until one item more is written."""
+        data = os.read(self.reader, ITEM.size)
+        assert data, f"writer {self.number} ended by itself"
+        self.done.add(ITEM.unpack(data))
+
+    def kill(self) -> None:
+        """End it at once, and learn what it had written."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join()
+        rest = b""
+        while data := os.read(self.reader, 65536):
+            rest += data
+        os.close(self.reader)
+        self.done |= set(ITEM.iter_unpack(rest))
+
+
+def attack(name: str, folder: Path, kills: int, choose: random.Random) -> int:
+    """Kill writers while others write and this process reads; how many items there are at the end.
+
+    Raises: AssertionError where an item is lost that was written, and whatever a reader raises.
+    """
+    kept, numbers, done = KEPT[name], iter(range(1, 10**6)), set()
+    running: list[Writer] = []
+    for _ in range(kills):
+        while len(running) < kept.writers:
+            running.append(Writer(kept, folder, next(numbers)))
+            running[-1].start()
+        victim = choose.choice(running)
+        victim.wait()
+        kept.found(folder)
+        time.sleep(choose.random() * 0.01)
+        running.remove(victim)
+        victim.kill()
+        done |= victim.done
+        found = kept.found(folder)
+        if kept.all_of_them:
+            assert done <= found, f"lost: {sorted(done - found)[:5]}"
+        else:
+            assert len(found) == 1, "one whole item, whoever wrote it"
+    for one in running:
+        one.kill()
+        done |= one.done
+    found = kept.found(folder)
+    assert not kept.all_of_them or done <= found
+    kept.write(folder, 0, 0)  # what killed processes left holds nobody up
+    return len(found)

@@ -1,0 +1,112 @@
+"""The command line of the campaigns; see `campaign`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from tabulate import tabulate
+
+from campaign import ledger
+from campaign import state as states
+from campaign.runner import Run, outcome_of, reproduce
+from campaign.subject import Subject, subjects
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the arguments say; 0 if nothing was found."""
+    every = subjects()
+    asked = _parser(list(every)).parse_args(arguments)
+    chosen = list(every.values()) if asked.subject in (None, "all") else [every[asked.subject]]
+    if asked.seed is not None:
+        return _again(chosen[0], asked.seed)
+    if asked.publish:
+        ledger.publish(chosen, asked.folder)
+    elif asked.subject is not None:
+        for subject in chosen:
+            (_mend if asked.mended else _run)(subject, asked)
+    return _report(chosen, asked)
+
+
+def _pairs(subject: Subject, state: states.State) -> str:
+    """Which pairs of features that may be drawn together never were: those that a subject promises, and how many others."""
+    promised = [tuple(sorted(pair)) for pair in subject.together()]
+    missing = [pair for pair in promised if " + ".join(pair) not in state.pairs]
+    others = [pair for pair in state.undrawn() if pair not in {" + ".join(one) for one in promised}]
+    said = f"{subject.name}: {len(state.features)} features, {len(state.pairs)} pairs drawn together"
+    if promised:
+        said += f"; of {len(promised)} promised {len(missing)} never: {', '.join(map(' + '.join, missing)) or 'none'}"
+    rare = sorted(state.features, key=lambda name: state.features[name])[:5]
+    said += f"\n{subject.name}: others never together: {len(others)}" + (f", such as {', '.join(others[:12])}" if others else "")
+    return f"{said}\n{subject.name}: rarest: {', '.join(f'{name} {state.features[name]}' for name in rare) or 'nothing was drawn'}"
+
+
+def _parser(names: list[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m campaign", description="Random campaigns over what Fireiron promises: they stop and go on.")
+    parser.add_argument("subject", nargs="?", choices=[*names, "all"], help="what to draw; without it, how far all are")
+    parser.add_argument("--tier", choices=("night", "campaign"), default="campaign", help="whose numbers are wanted (default: campaign)")
+    parser.add_argument("--count", type=int, help="how many are wanted, in place of the tier's number")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: one for each processor)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no new chunk after so long, for each subject")
+    parser.add_argument("--seed", type=int, help="draw one seed and say what comes of it")
+    parser.add_argument(
+        "--mended", action="store_true", help="draw the seeds that were found again, and count those as mended that are right now"
+    )
+    parser.add_argument("--publish", action="store_true", help="write the figures so far into docs/campaign and docs/reliability.md")
+    parser.add_argument("--folder", type=Path, default=states.FOLDER, help="where the states are kept (default: build/campaign)")
+    parser.add_argument("--pairs", action="store_true", help="say which pairs of features were never drawn together")
+    return parser
+
+
+def _again(subject: Subject, seed: int) -> int:
+    outcome = outcome_of(subject, seed)
+    print(f"{subject.name}, seed {seed}: {outcome.verdict}\n{', '.join(sorted(outcome.features))}\n{dict(outcome.counts)}\n{outcome.story}")
+    return int(outcome.verdict == "found")
+
+
+def _run(subject: Subject, asked: argparse.Namespace) -> None:
+    if reason := subject.needs():
+        print(f"{subject.name}: not run: {reason}", file=sys.stderr)
+        return
+    Run(subject, asked.count or subject.wanted(asked.tier), asked.jobs, asked.seconds, asked.folder).go()
+
+
+def _mend(subject: Subject, asked: argparse.Namespace) -> None:
+    with states.alone(subject.name, asked.folder):
+        state = states.load(subject.name, subject.first, asked.folder)
+        for finding in state.open():
+            seed = int(str(finding["seed"]))
+            state.mend(seed, outcome_of(subject, seed))
+        states.save(state, asked.folder)
+
+
+def _report(chosen: list[Subject], asked: argparse.Namespace) -> int:
+    rows, wrong = [], 0
+    for subject in chosen:
+        state = states.load(subject.name, subject.first, asked.folder)
+        wrong += len(state.open())
+        wanted = asked.count or subject.wanted(asked.tier)
+        rows.append(
+            [
+                subject.name,
+                subject.title,
+                state.amount(subject.counted),
+                wanted,
+                *(state.verdicts[one] for one in ("refused", "found", "mended")),
+                f"{state.seconds:.0f}",
+            ]
+        )
+        if asked.pairs:
+            print(_pairs(subject, state))
+        for one in state.open():
+            print(f"{subject.name}: found, again with {reproduce(subject.name, int(str(one['seed'])))}")
+    print(
+        tabulate(
+            rows, ["subject", "what", "so far", "wanted", "refused", "found", "mended", "processor s"], maxcolwidths=[None, 60, *[None] * 6]
+        )
+    )
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Runs a subject's draws in several processes, keeps what came of them behind every chunk, and goes on where it stopped."""
+
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from types import FrameType
+
+import attrs
+from tqdm import tqdm
+
+from campaign import state as states
+from campaign.state import State
+from campaign.subject import Outcome, Subject, found, subjects
+
+
+class TookTooLong(BaseException):
+    """A draw took longer than its subject allows; no `except Exception` on the way catches it."""
+
+
+def reproduce(subject: str, seed: int) -> str:
+    """The command that draws a seed again."""
+    return f"PYTHONPATH=.:tests python -m campaign {subject} --seed {seed}"
+
+
+def outcome_of(subject: Subject, seed: int) -> Outcome:
+    """The outcome of a seed; an exception, or too many seconds, is a finding."""
+    previous = signal.signal(signal.SIGALRM, _interrupted)
+    signal.setitimer(signal.ITIMER_REAL, subject.seconds)
+    try:
+        return subject.draw(seed)
+    except TookTooLong:
+        return found(f"still not done after {subject.seconds:g} seconds\n{traceback.format_exc()}")
+    except Exception:
+        return found(traceback.format_exc())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def outcomes_of(subject: Subject, seeds: range) -> list[Outcome]:
+    """The outcomes of several seeds, together where the subject can; one by one if that fails."""
+    if subject.draw_together is not None:
+        try:
+            return subject.draw_together(seeds)
+        except Exception:
+            pass  # what fails is found, and named, by itself
+    return [outcome_of(subject, seed) for seed in seeds]
+
+
+@attrs.define
+class Run:
+    """One run of a subject until it has its number, its seconds are over, or it is interrupted."""
+
+    subject: Subject
+    wanted: int
+    jobs: int = 1
+    seconds: float = float("inf")
+    folder: Path = states.FOLDER
+    quiet: bool = False
+
+    def go(self) -> State:
+        """Run, keep the state behind each chunk, and return it. Control-C keeps all chunks that are complete."""
+        with states.alone(self.subject.name, self.folder):
+            state = states.load(self.subject.name, self.subject.first, self.folder)
+            with tqdm(
+                total=self.wanted, initial=self._amount(state), desc=self.subject.name, disable=self.quiet, dynamic_ncols=True
+            ) as bar:
+                try:
+                    self._chunks(state, bar)
+                except KeyboardInterrupt:
+                    bar.write(f"{self.subject.name}: stopped; the same command goes on from seed {state.next}")
+        return state
+
+    def _amount(self, state: State) -> int:
+        return state.amount(self.subject.counted)
+
+    def _chunks(self, state: State, bar: "tqdm[None]") -> None:
+        waiting, until, seeds = {}, time.monotonic() + self.seconds, self._seeds(state)
+        with ProcessPoolExecutor(self.jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
+            try:
+                while True:
+                    while len(waiting) < self.jobs and self._amount(state) < self.wanted and time.monotonic() < until:
+                        if (chunk := next(seeds, None)) is None:
+                            break
+                        waiting[pool.submit(_worked, self.subject.name, chunk)] = chunk
+                    if not waiting:
+                        return
+                    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                        self._take(state, waiting.pop(future), future, bar)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _seeds(self, state: State) -> Iterator[range]:
+        """The chunks of seeds that are not done, those first which an earlier run left out."""
+        for gap in state.missing():
+            yield from _chunked(gap, self.subject.chunk)
+        start, stop = state.end(), self.subject.last
+        while stop is None or start < stop:
+            chunk = range(start, start + self.subject.chunk if stop is None else min(stop, start + self.subject.chunk))
+            yield chunk
+            start = chunk.stop
+
+    def _take(self, state: State, chunk: range, future: Future[tuple[list[Outcome], float]], bar: "tqdm[None]") -> None:
+        try:
+            outcomes, seconds = future.result()
+        except BrokenProcessPool:
+            raise SystemExit(
+                f"{self.subject.name}: a process died between seeds {chunk.start} and {chunk.stop - 1} (killed, out of memory, or a crash); find which: "
+                f"{reproduce(self.subject.name, chunk.start)}, and on; the rest is kept"
+            ) from None
+        before = len(state.findings)
+        state.add(chunk, outcomes, seconds)
+        states.save(state, self.folder)
+        bar.n = self._amount(state)
+        bar.set_postfix_str(", ".join(f"{number} {verdict}" for verdict, number in state.verdicts.items()))
+        for one in state.findings[before:]:
+            bar.write(
+                f"{self.subject.name}: found, seed {one['seed']}\n{one['story']}\n  again: {reproduce(self.subject.name, int(str(one['seed'])))}"
+            )
+
+
+def _chunked(seeds: range, size: int) -> Iterator[range]:
+    for start in range(seeds.start, seeds.stop, size):
+        yield range(start, min(start + size, seeds.stop))
+
+
+def _worked(name: str, chunk: range) -> tuple[list[Outcome], float]:
+    """In a process of the pool: the outcomes of a chunk, and the processor time of this process and of those that it ran."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = _processor_seconds()
+    outcomes = outcomes_of(subjects()[name], chunk)
+    return outcomes, _processor_seconds() - before
+
+
+def _processor_seconds() -> float:
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    raise TookTooLong

@@ -1,0 +1,195 @@
+"""The smallest strategy that still shows a fault, and a program to paste that shows it.
+
+A bound strategy is an expression, its `repr`: what shrinks is that text. Calls of a chain are left out, arguments too, numbers become
+smaller, sizes of run time become numbers, for as long as what is said against it stays of one kind. So whatever a chain may hold
+shrinks, extensions that nobody knows here included.
+"""
+
+import ast
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+
+import attrs
+
+import fireiron
+from fireiron.compiler import Program
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, MatchError, ResourceError, SynchronizationError
+from fireiron.language.strategy import Strategy
+
+Says = Callable[[Program, Mapping[str, int]], str]
+"""What is said against a program with some sizes: nothing if all is well; an exception that is no fair refusal is said too."""
+
+REFUSED = (ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError)
+"""What a strategy may be refused by: it shows no fault then."""
+
+MOST_SECONDS = 60.0
+"""How long is searched for something smaller."""
+
+
+@attrs.frozen
+class Case:
+    """A bound strategy as text, its target, and the sizes that are known at run time."""
+
+    text: str
+    target: str
+    symbols: tuple[tuple[str, int], ...] = ()
+
+    @staticmethod
+    def of(strategy: Strategy, target: str, symbols: Mapping[str, int]) -> "Case":
+        """A case from values."""
+        return Case(repr(strategy), target, tuple(symbols.items()))
+
+    @property
+    def program(self) -> Program:
+        """What the text evaluates to, on its target."""
+        strategy = eval(self.text, dict(vars(fireiron)))
+        assert isinstance(strategy, Strategy)
+        return strategy.program(self.target)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """What becomes smaller: the letters of the text, and its numbers."""
+        numbers = [node.value for node in ast.walk(ast.parse(self.text)) if isinstance(node, ast.Constant) and type(node.value) is int]
+        return len(self.text.translate(dict.fromkeys(range(48, 58)))), sum(numbers) + sum(value for _, value in self.symbols)
+
+
+def said(case: Case, says: Says) -> tuple[str, str]:
+    """The kind of what is said against a case, and all of it; both empty where it shows no fault."""
+    try:
+        program = case.program
+        text = says(program, dict(case.symbols))
+    except REFUSED:
+        return "", ""
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        kind = f"{type(error).__name__} {'' if isinstance(error, FireironError) else last.name}"
+        return kind, f"{type(error).__name__}: {error}"
+    return text.partition(" ")[0] if text.startswith("an alarm") else "values" if text else "", text
+
+
+def shrunk(case: Case, says: Says, seconds: float = MOST_SECONDS) -> Case:
+    """The smallest case found that shows a fault of the same kind; the case itself if it shows none."""
+    kind, until = said(case, says)[0], time.monotonic() + seconds
+    tried = {case}
+    while kind:
+        for smaller in candidates(case):
+            if smaller in tried:
+                continue
+            tried.add(smaller)
+            if time.monotonic() > until:
+                return case
+            if said(smaller, says)[0] == kind:
+                case = smaller
+                break
+        else:
+            return case
+    return case
+
+
+def candidates(case: Case) -> Iterator[Case]:
+    """Cases that are a little smaller, the largest steps first."""
+    known = dict(case.symbols)
+    for text in _texts(case.text, known):
+        names = {node.args[0].value for node in ast.walk(ast.parse(text)) if _is_symbol(node)}
+        smaller = attrs.evolve(case, text=text, symbols=tuple((name, value) for name, value in case.symbols if name in names))
+        if smaller.size < case.size:
+            yield smaller
+    for name, value in case.symbols:
+        for less in _smaller(value):
+            yield attrs.evolve(case, symbols=tuple({**known, name: less}.items()))
+
+
+def _is_symbol(node: ast.AST) -> bool:
+    """Whether a part is a size of run time: `sym("M")`, or the variable that it makes."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("sym", "Var")
+
+
+def _smaller(value: int) -> list[int]:
+    """Numbers to try in the place of one."""
+    return [one for one in dict.fromkeys((1, value // 2, value // 4 * 3, value - 1)) if 0 < one < value]
+
+
+def _texts(text: str, symbols: Mapping[str, int]) -> Iterator[str]:
+    """Texts with one part less, or one number smaller."""
+    tree = ast.parse(text, mode="eval")
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    inside: set[int] = set()
+    for call in calls:  # outer calls, which come last in a chain, first
+        if isinstance(call.func, ast.Attribute):
+            yield _replaced(tree, call, call.func.value)
+    for call in calls:
+        if _is_symbol(call):
+            inside.update(map(id, ast.walk(call)))
+            yield _replaced(tree, call, ast.Constant(symbols.get(call.args[0].value, 1)))  # type: ignore[attr-defined]
+            continue
+        for place in reversed(range(len(call.args))):
+            yield _replaced(tree, call, ast.Call(call.func, call.args[:place] + call.args[place + 1 :], call.keywords))
+        for place in reversed(range(len(call.keywords))):
+            yield _replaced(tree, call, ast.Call(call.func, call.args, call.keywords[:place] + call.keywords[place + 1 :]))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and type(node.value) is int and id(node) not in inside:
+            for less in _smaller(node.value):
+                yield _replaced(tree, node, ast.Constant(less))
+
+
+def _replaced(tree: ast.Expression, old: ast.expr, new: ast.expr) -> str:
+    """The text of a tree with one node in the place of another."""
+    return ast.unparse(_rebuilt(tree, old, new))
+
+
+def _rebuilt(node: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
+    """A copy of a tree with one node in the place of another; what is not on the way to it is shared."""
+    if node is old:
+        return new
+    fields = {}
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, list):
+            fields[name] = [_rebuilt(one, old, new) if isinstance(one, ast.AST) else one for one in value]
+        else:
+            fields[name] = _rebuilt(value, old, new) if isinstance(value, ast.AST) else value
+    return type(node)(**fields)
+
+
+PROGRAM = """import random
+import numpy as np
+from fireiron import *
+from fireiron.check import safety
+from fireiron.sim import simulate
+
+strategy = {text}
+program, sizes, draw = strategy.program({target!r}), {symbols}, np.random.default_rng({seed})
+spec = program.spec
+arrays = {{name: draw.integers(-2, 3, shape).astype(spec.operands[name].dtype.to_numpy()) for name, shape in {shapes}.items()}}
+print([str(one) for one in safety(program.lowered) if one.severity == "error"])
+given = dict(arrays)
+for launch in program.launches:
+    (source,), (target,) = launch.program.spec.inputs, launch.program.spec.outputs
+    given[launch.operand] = simulate(launch.program.lowered, {{source: arrays[launch.operand]}}, sizes).outputs[target]
+right = spec.reference(*(arrays[name] for name in spec.inputs))
+for order in (None, random.Random({seed})):
+    got = simulate(program.lowered, given, sizes, order=order).outputs
+    for name, one in zip(spec.outputs, right if isinstance(right, tuple) else (right,), strict=True):
+        print(name, np.array_equal(got[name], arrays.get(name, 0) + one))
+"""
+"""What shows a fault: an exception, an alarm, or an output that is not what the spec means."""
+
+
+def program_of(case: Case, seed: int) -> str:
+    """A complete program that shows what is wrong with a case."""
+    from campaign.judged import names_given, shape_of
+
+    try:
+        spec, symbols = case.program.spec, dict(case.symbols)
+        shapes = {name: shape_of(spec, name, symbols) for name in names_given(spec)}
+    except Exception:  # the fault comes before there are shapes
+        return f"from fireiron import *\n\nprint({case.text}.program({case.target!r}).cuda)\n"
+    return PROGRAM.format(text=case.text, target=case.target, symbols=symbols, seed=seed, shapes=shapes)
+
+
+def story(strategy: Strategy, target: str, symbols: Mapping[str, int], says: Says, seed: int, seconds: float = MOST_SECONDS) -> str:
+    """What is wrong with a strategy, and the smallest program found that shows it."""
+    case = Case.of(strategy, target, symbols)
+    before = said(case, says)[1]
+    small = shrunk(case, says, seconds)
+    return f"{before}\ndrawn: {case.text} on {target}, {dict(symbols)}\nthe smallest that shows it ({said(small, says)[1]}):\n\n{program_of(small, seed)}"

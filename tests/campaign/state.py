@@ -1,0 +1,148 @@
+"""What a campaign has done so far: one JSON file for each subject, replaced as a whole behind every chunk."""
+
+import contextlib
+import datetime
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+import fireiron
+from campaign.subject import VERDICTS, Outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "campaign"
+KEPT = 50
+"""Findings whose stories are kept; of more of them the seeds."""
+
+
+@attrs.define
+class State:
+    """What a subject's draws gave: all seeds from `first` to `next` are done, and those of `ahead` beyond it."""
+
+    subject: str
+    first: int
+    next: int
+    verdicts: Counter[str] = attrs.field(factory=Counter)
+    counts: Counter[str] = attrs.field(factory=Counter)
+    features: Counter[str] = attrs.field(factory=Counter)
+    pairs: Counter[str] = attrs.field(factory=Counter)
+    findings: list[dict[str, object]] = attrs.field(factory=list)
+    ahead: list[list[int]] = attrs.field(factory=list)
+    seconds: float = 0.0
+    dates: list[str] = attrs.field(factory=list)
+    sources: list[str] = attrs.field(factory=list)
+    machine: str = ""
+
+    def add(self, seeds: range, outcomes: Iterable[Outcome], seconds: float) -> None:
+        """Take in the outcomes of some seeds, one each, and the seconds of processor time that they took."""
+        for seed, outcome in zip(seeds, outcomes, strict=True):
+            self.verdicts[outcome.verdict] += 1
+            self.counts.update(outcome.counts)
+            if outcome.verdict != "refused":
+                self.features.update(outcome.features)
+                self.pairs.update(" + ".join(pair) for pair in itertools.combinations(sorted(outcome.features), 2))
+            if outcome.verdict == "found":
+                self.findings.append({"seed": seed, "story": outcome.story if len(self.findings) < KEPT else "", "mended": ""})
+        self.seconds += seconds
+        self._done(seeds)
+        self._note(self.dates, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"))
+        self._note(self.sources, source())
+        self.machine = (
+            f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Fireiron {fireiron.__version__}"
+        )
+
+    def amount(self, counted: str) -> int:
+        """How many there are of what is counted."""
+        if counted == "drawn":
+            return sum(self.verdicts[one] for one in VERDICTS)
+        return self.verdicts[counted] if counted in VERDICTS else self.counts[counted]
+
+    def open(self) -> list[dict[str, object]]:
+        """The findings that were not seen mended."""
+        return [one for one in self.findings if not one["mended"]]
+
+    def mend(self, seed: int, outcome: Outcome) -> None:
+        """Take in what a seed that was found gives by now: it counts as what it is, and the finding remembers since which sources."""
+        (finding,) = (one for one in self.open() if one["seed"] == seed)
+        if outcome.verdict == "found":
+            finding["story"] = outcome.story
+            return
+        finding["mended"] = source()
+        self.verdicts["found"] -= 1
+        self.verdicts["mended"] += 1
+        self.verdicts[outcome.verdict] += 1
+        self.counts.update(outcome.counts)
+
+    def missing(self) -> list[range]:
+        """The seeds below those that were done ahead of their turn which are not done."""
+        gaps, start = [], self.next
+        for first, stop in sorted(self.ahead):
+            if first > start:
+                gaps.append(range(start, first))
+            start = max(start, stop)
+        return gaps
+
+    def end(self) -> int:
+        """The first seed beyond all that are done."""
+        return max([self.next, *(stop for _, stop in self.ahead)])
+
+    def undrawn(self) -> list[str]:
+        """Pairs of features each of which was drawn, but never both together."""
+        return [both for one in itertools.combinations(sorted(self.features), 2) if (both := " + ".join(one)) not in self.pairs]
+
+    def _done(self, seeds: range) -> None:
+        self.ahead = sorted([*self.ahead, [seeds.start, seeds.stop]])
+        while self.ahead and self.ahead[0][0] <= self.next:
+            self.next = max(self.next, self.ahead.pop(0)[1])
+
+    @staticmethod
+    def _note(values: list[str], value: str) -> None:
+        if value not in values:
+            values.append(value)
+
+
+def source() -> str:
+    """A short hash of the package's sources: what ran."""
+    files = sorted((ROOT / "fireiron").rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def load(subject: str, first: int, folder: Path = FOLDER) -> State:
+    """The state of a subject, a new one if there is none; ValueError, naming the file, if it is no state."""
+    path = folder / f"{subject}.json"
+    if not path.is_file():
+        return State(subject, first, first)
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        counters = {name: Counter(stored.pop(name)) for name in ("verdicts", "counts", "features", "pairs")}
+        return State(**stored, **counters)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} holds no state of a campaign ({error}); remove it to begin anew") from error
+
+
+def save(state: State, folder: Path = FOLDER) -> None:
+    """Replace a subject's file; a process that is killed meanwhile, or a full disk, leaves the file that was."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f"{state.subject}.json.{os.getpid()}"
+    try:
+        fresh.write_text(json.dumps(attrs.asdict(state), indent=1), encoding="utf-8")
+        fresh.replace(folder / f"{state.subject}.json")
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone(subject: str, folder: Path = FOLDER) -> Iterator[None]:
+    """Hold a subject for this process; BlockingIOError if another one runs it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{subject}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield

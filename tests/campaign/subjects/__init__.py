@@ -1,0 +1,1 @@
+"""The subjects, a file each."""

@@ -1,0 +1,44 @@
+"""Bad inputs to everything that reads the outside: the project's own error, with a text, or a value that says what was written.
+
+`inputs` counts those that the project's own error answered; what was legal after all is `accepted`, what Python refused before the project saw
+it is `python`; each also by the kind of input, which is a file of `tests/attacks`.
+"""
+
+import importlib
+import random
+from collections.abc import Callable
+
+from attacks.guard import Answers
+
+from campaign import Outcome, Subject, agreed, found
+
+KINDS: dict[str, tuple[int, int]] = {
+    "constructors": (24, 150), "verbs": (24, 150), "programs": (10, 150), "documents": (14, 60), "stored": (10, 150), "texts": (10, 100),
+    "arrays": (3, 30), "places": (3, 40), "environment": (1, 10), "commands": (1, 4),
+}  # fmt: skip
+"""The kinds: how often each is drawn, of a hundred, and how many inputs such a draw has; what costs more is drawn less."""
+
+
+def draw(seed: int) -> Outcome:
+    """Many inputs of one kind."""
+    choose = random.Random(seed)
+    kind = choose.choices(list(KINDS), [often for often, _ in KINDS.values()])[0]
+    attack: Callable[[random.Random, int], object] = importlib.import_module(f"attacks.{kind}").draw
+    answers = Answers()
+    answers.take(attack(choose, KINDS[kind][1]), kind)
+    if answers.wrong:
+        return found(f"{len(answers.wrong)} of them, such as\n{answers.wrong[0]}", {kind}, **answers.counts)
+    return agreed({kind}, **answers.counts)
+
+
+SUBJECT = Subject(
+    "inputs",
+    "bad inputs to all that reads the outside, answered by the project's own errors",
+    draw,
+    night=100_000,
+    campaign=1_000_000,
+    counted="inputs",
+    first=20_261_123,
+    chunk=100,
+    sample=2,
+)

@@ -1,0 +1,33 @@
+"""Whole scripts as text, by a generator that shares nothing with the other one: written from the pages, judged by oracles of its own.
+
+A draw is the text of a program down to `problem` and `strategy`: a product in any order of verbs, a definition by formulas, copies,
+reductions and kinds of one's own, a program of tasks with a mapping. It is run as it stands. Refused scripts have to be refused as the
+pages say: class, place, words. Accepted ones equal NumPy (einsum, or the formulas evaluated in float64 by `second_formula`), in two orders
+of the threads; raise no alarm of `check`; are the same behind JSON and `repr`, down to the printed text; give the same without refinements,
+with other tiles, transposed; and a twentieth of the printed texts run on the CPU. What is found is shrunk line by line.
+"""
+
+import random
+
+from second_fused import fused
+from second_judge import judged
+from second_others import other
+from second_products import product
+from second_tasks import tasks
+
+from campaign import Outcome, Subject
+
+FAMILIES = {"product": (product, 10), "fused": (fused, 6), "other": (other, 2), "tasks": (tasks, 1)}
+
+
+def draw(seed: int) -> Outcome:
+    """One script, of a family that the seed says."""
+    makers, weights = zip(*FAMILIES.values(), strict=True)
+    (maker,) = random.Random(f"family {seed}").choices(makers, weights)
+    return judged(maker(seed), seed)
+
+
+SUBJECT = Subject(
+    "second", "scripts by a second generator, from the pages alone: NumPy, simulator, checks, text, twins", draw, night=4_000, campaign=20_000, first=1,
+    sample=3, seconds=300.0,
+)  # fmt: skip

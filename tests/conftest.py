@@ -1,0 +1,48 @@
+"""Which of a family's cases run by default: of a large family a sample, always the same one; `make fuzz` runs all."""
+
+import zlib
+
+import pytest
+
+collect_ignore_glob = ["typed/*"]  # programs for type checkers, some of them wrong
+
+SAMPLES = ((9, 12), (4, 4))
+"""Of a family of so many cases at least, about one in so many."""
+
+WHOLE = (
+    "test_campaign",
+    "test_contracts",
+    "test_documents",
+    "test_first_day",
+    "test_mutants_stand",
+    "test_newcomer",
+    "test_site",
+    "test_same_rules",
+    "test_own_files",
+)
+"""Files whose cases all run: each is another extension, another page, another thing that somebody met."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Give the cases outside of the sample the marker `night`: but for about one in n, chosen by name, and one at least.
+
+    `sampled(n)` says n where the size of the family does not.
+    """
+    families = {}
+    for item in items:
+        whole = item.path.stem in WHOLE and item.get_closest_marker("sampled") is None
+        if hasattr(item, "callspec") and not whole and item.get_closest_marker("gpu") is None:
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in families.values():
+        said = cases[0].get_closest_marker("sampled")
+        of = said.args[0] if said is not None else next((n for size, n in SAMPLES if len(cases) >= size), 1)
+        first = min(cases, key=chance)
+        for item in cases:
+            if item is not first and chance(item) % of:
+                item.add_marker(pytest.mark.night)
+
+
+def chance(item):
+    """A number that a case's name draws, the same in every process."""
+    return zlib.crc32(item.name.encode())

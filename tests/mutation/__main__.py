@@ -1,0 +1,93 @@
+"""The command line of the mutants; see `mutation`."""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from tabulate import tabulate
+
+from mutation.covering import Covering
+from mutation.judge import Verdict, judge, summary
+from mutation.operators import modules, mutants, sample
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the arguments say; 1 if a mutant survives."""
+    asked = _parser().parse_args(arguments)
+    if asked.command == "list":
+        return _list(asked.parts)
+    if asked.command == "cover":
+        Covering.load().with_data(asked.data, asked.durations).save()
+        return 0
+    chosen = sample(tuple(asked.parts))
+    numbers = asked.seed if asked.seed is not None else range(asked.first, min(asked.first + asked.count, len(chosen)))
+    found, until = [], time.monotonic() + asked.seconds
+    for number in numbers:
+        if time.monotonic() > until:
+            break
+        verdict = judge(chosen[number])
+        found.append(verdict)
+        say(number, verdict, asked.seed is not None or not (verdict.killed or verdict.by))
+    report(found)
+    return int(any(not one.by for one in found))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m mutation", description="Mutants of the compiler, and who notices them.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    listed = commands.add_parser("list", help="how many there are, by module and operator")
+    judged = commands.add_parser("judge", help="draw some and say who notices")
+    for one in (listed, judged):
+        one.add_argument("parts", nargs="+", help="folders or modules of the package: lower, decomp/tile.py")
+    judged.add_argument("--count", type=int, default=20, help="how many (default: 20)")
+    judged.add_argument("--first", type=int, default=0, help="the number to begin with (default: 0)")
+    judged.add_argument("--seed", type=int, nargs="+", help="only these, by their numbers")
+    judged.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
+    cover = commands.add_parser("cover", help="take in what coverage measured (contexts by test), and how long each test took")
+    cover.add_argument("data", type=Path, help="the data file of coverage")
+    cover.add_argument("durations", type=Path, help="lines of seconds and names of tests")
+    return parser
+
+
+def _list(parts: list[str]) -> int:
+    by_module = Counter({module: len(mutants(module)) for module in modules(*parts)})
+    by_operator = Counter(one.operator for module in by_module for one in mutants(module))
+    print(
+        tabulate(by_module.most_common(), ["module", "mutants"]), "", tabulate(by_operator.most_common(), ["operator", "mutants"]), sep="\n"
+    )
+    return 0
+
+
+def say(number: int, verdict: Verdict, whole: bool) -> None:
+    """One line about a mutant, with the change if asked for."""
+    print(
+        f"{number:5} {verdict.seconds:6.1f} s  {verdict.by or 'SURVIVED'}{' (another text)' * (verdict.changed and not verdict.by)}",
+        end="  ",
+    )
+    print(verdict.mutant.name)
+    if whole:
+        print(verdict.mutant.difference(), verdict.what, sep="\n")
+    sys.stdout.flush()
+
+
+def report(verdicts: list[Verdict]) -> None:
+    """The tables: who killed how many, and the score of each module."""
+    print(tabulate(Counter(one.detector for one in verdicts).most_common(), ["who", "mutants"]))
+    rows = []
+    for module in sorted({one.mutant.module for one in verdicts}):
+        total, killed, equivalent = summary(one for one in verdicts if one.mutant.module == module)
+        rows.append([module, total, killed, equivalent, _score(total, killed, equivalent)])
+    total, killed, equivalent = summary(verdicts)
+    rows.append(["all", total, killed, equivalent, _score(total, killed, equivalent)])
+    print(tabulate(rows, ["module", "mutants", "killed", "equivalent", "score"]))
+    print(f"{sum(one.seconds for one in verdicts) / max(len(verdicts), 1):.1f} s of processor time each")
+
+
+def _score(total: int, killed: int, equivalent: int) -> str:
+    return f"{100 * killed / max(total - equivalent, 1):.1f} %"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Which tests run which lines of the package, and how long they take: measured once, by coverage with a context for each test."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import attrs
+
+from mutation.operators import ROOT, source
+
+FOLDER = ROOT / "build" / "mutation"
+FILE = FOLDER / "covering.json"
+TESTS = ROOT / "tests"
+MOST_IMPORTING = 6
+"""What more files import is near to none of them."""
+
+NEAREST = {
+    "lower/divide.py": "reciprocals",
+    "lower/outside.py": "ahead guard",
+    "lower/rotate.py": "verbs_together",
+    "lower/touches.py": "wait",
+    "decomp/across.py": "fused_products fused_readers fused_values",
+    "decomp/coalesced.py": "fused_vectors split_k",
+    "decomp/done.py": "fused_values verbs_together",
+    "decomp/epilog.py": "epilog",
+    "decomp/load.py": "pipeline verbs_together",
+    "decomp/masks.py": "fused_masks",
+    "decomp/mma_tile.py": "mma wmma",
+    "decomp/place.py": "fused_shared",
+    "decomp/step": "fused_values fused_rows",
+    "decomp/split.py": "verbs_together ragged",
+    "decomp/tile.py": "tiles verbs_together",
+    "values/expr/": "expr cuda_expressions",
+    "values/layout/": "layout graphene",
+    "values/notation/": "notation graphene",
+    "values/tensor.py": "graphene notation",
+    "values/strides.py": "graphene batched",
+    "values/machine.py": "graphene launch",
+    "values/meant.py": "language",
+    "values/trees.py": "expr outside",
+    "values/typed.py": "outside",
+}
+"""Names of files of tests near to modules that none is called after."""
+
+
+@attrs.frozen
+class Covering:
+    """Tests by the lines that they run, of the modules as they were when that was measured."""
+
+    tests: list[tuple[str, float]]
+    """Their names for pytest and seconds."""
+    lines: dict[str, dict[str, list[int]]]
+    """For each module and line, the places of its tests in `tests`."""
+    texts: dict[str, str]
+
+    @staticmethod
+    def load(file: Path = FILE) -> Covering:
+        """What was measured; nothing if nothing was."""
+        if not file.is_file():
+            return Covering([], {}, {})
+        return Covering(**json.loads(file.read_text(encoding="utf-8")))
+
+    def save(self, file: Path = FILE) -> None:
+        """Write it down."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(attrs.asdict(self)), encoding="utf-8")
+
+    def of(self, module: str, line: int) -> list[tuple[str, float]]:
+        """The tests that run a line of a module as it is now."""
+        then = self._lines_then(module).get(line)
+        return [self.tests[number] for number in self.lines.get(module, {}).get(str(then), ())]
+
+    def with_data(self, data: Path, durations: Path) -> Covering:
+        """This and what a run of coverage (its data file) and of `durations` measured."""
+        seconds = dict(reversed(line.split(" ", 1)) for line in durations.read_text(encoding="utf-8").splitlines())
+        tests = [*self.tests]
+        places = {name: number for number, (name, _) in enumerate(tests)}
+        lines = {module: dict(found) for module, found in self.lines.items()}
+        texts = dict(self.texts)
+        for context, file, numbers in _rows(data):
+            name = context.partition("|")[0]
+            if name not in seconds or not file.startswith(f"{ROOT}/fireiron/"):
+                continue
+            if name not in places:
+                places[name] = len(tests)
+                tests.append((name, float(seconds[name])))
+            module = str(Path(file).relative_to(ROOT / "fireiron"))
+            texts.setdefault(module, source(module))
+            of_module = lines.setdefault(module, {})
+            for number in numbers:
+                of_line = of_module.setdefault(str(number), [])
+                if places[name] not in of_line[-3:]:
+                    of_line.append(places[name])
+        return Covering(tests, lines, texts)
+
+    def _lines_then(self, module: str) -> dict[int, int]:
+        then = self.texts.get(module, "")
+        return _same_lines(then, source(module))
+
+
+@functools.cache
+def _same_lines(before: str, after: str) -> dict[int, int]:
+    """The number that each line of a text had in another one."""
+    if before == after:
+        return {number: number for number in range(1, len(after.splitlines()) + 1)}
+    matcher = difflib.SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
+    return {b + step + 1: a + step + 1 for a, b, size in matcher.get_matching_blocks() for step in range(size)}
+
+
+def _rows(data: Path) -> list[tuple[str, str, list[int]]]:
+    from coverage.numbits import numbits_to_nums
+
+    with sqlite3.connect(data) as base:
+        rows = base.execute(
+            "select context.context, file.path, line_bits.numbits from line_bits join context on context.id = line_bits.context_id "
+            "join file on file.id = line_bits.file_id"
+        )
+        return [(context, file, numbits_to_nums(bits)) for context, file, bits in rows]
+
+
+@functools.cache
+def nearest(module: str) -> tuple[str, ...]:
+    """The test files nearest to a module: those which the mutants by hand name, those that are called alike or stand in
+    `NEAREST`; those that import it where there are none."""
+    from test_mutants import MUTANTS
+
+    named = [one.nearest for one in MUTANTS if one.module == module]
+    stem = Path(module).parent.name if module.endswith("__init__.py") else Path(module).stem
+    alike = [f"tests/{file.name}" for file in TESTS.glob(f"test_{stem}*.py") if not file.stem.endswith("_gpu")]
+    dotted = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    parent, _, name = dotted.rpartition(".")
+    importing = re.compile(rf"fireiron\.{re.escape(dotted)}\b|from fireiron\.?{re.escape(parent)} import [^\n]*\b{name}\b")
+    told = [f"tests/test_{name}.py" for part, names in NEAREST.items() if module.startswith(part) for name in names.split()]
+    if near := [*named, *alike, *told]:
+        return tuple(dict.fromkeys(near))
+    imports = tuple(file for file, text in _importing() if importing.search(text))
+    return imports if len(imports) <= MOST_IMPORTING else ()
+
+
+@functools.cache
+def _importing() -> list[tuple[str, str]]:
+    """The files of tests with their lines that import modules of the package."""
+    found = []
+    for file in sorted(TESTS.glob("test_*.py")):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        found.append((f"tests/{file.name}", "\n".join(line for line in lines if "import" in line and "fireiron" in line)))
+    return found

@@ -1,0 +1,277 @@
+"""Who notices a mutant: kernels that run its line first, then the tests that do, then the files nearest to its module."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from mutation import battery, zygote
+from mutation.covering import FOLDER, Covering, nearest
+from mutation.operators import ROOT, Mutant, modules
+
+BATTERY = FOLDER / "battery.json"
+EQUIVALENT = Path(__file__).parent / "equivalent.json"
+MOST_KERNELS = 16
+"""Kernels that are asked of those which run the line."""
+
+FOR_ALL = {
+    "tests/test_contracts.py",
+    "tests/test_documents.py",
+    "tests/test_mutants.py",
+    "tests/test_mutants_stand.py",
+    "tests/test_campaign.py",
+}
+"""Files of tests that are near to nothing."""
+
+MORE_THAN_TEXT = ("sim/", "check/", "ir/", "executable/", "specs/", "values/")
+"""Modules that decide more than the text of a kernel: where they change, the same text proves nothing."""
+
+
+@attrs.frozen
+class Verdict:
+    """What came of a mutant: killed `by` somebody, survived, or `equivalent` for a reason."""
+
+    mutant: Mutant
+    by: str
+    what: str = ""
+    changed: bool = False
+    seconds: float = 0.0
+
+    @property
+    def killed(self) -> bool:
+        """Whether somebody noticed."""
+        return self.by not in ("", "equivalent", "not one")
+
+    @property
+    def detector(self) -> str:
+        """Who, in a word or two."""
+        return self.by.partition(":")[0] if self.by else "nobody"
+
+
+@functools.cache
+def equivalents() -> dict[str, str]:
+    """The reasons why no test can notice some mutants, by their names."""
+    if not EQUIVALENT.is_file():
+        return {}
+    return {name: reason for reason, names in json.loads(EQUIVALENT.read_text(encoding="utf-8")).items() for name in names}
+
+
+def judge(mutant: Mutant, budget: float = 40.0) -> Verdict:
+    """Who notices a mutant; each question has so many seconds of processor time."""
+    if not mutant.is_one():
+        return Verdict(mutant, "not one")
+    if reason := equivalents().get(mutant.name):
+        return Verdict(mutant, "equivalent", reason)
+    kernels, tests = _kernels(mutant), _tests(mutant, budget)
+    asked = {
+        "module": mutant.module, "text": mutant.source(), "seconds": budget, "kernels": kernels, "always": mutant.module.startswith(MORE_THAN_TEXT)
+    }  # fmt: skip
+    if not mutant.inside:
+        return _verdict(mutant, [_fresh({**asked, "tests": tests})])
+    of_kernels = zygote_of(mutant.module).ask(asked)
+    if of_kernels["by"] == "no place":
+        return _verdict(mutant, [of_kernels, _fresh({**asked, "tests": tests})])
+    if of_kernels["by"]:
+        return _verdict(mutant, [of_kernels])
+    del asked["kernels"]
+    of_tests = zygote_of(mutant.module).ask({**asked, "tests": tests, "enough": budget, "seconds": budget + 60})
+    return _verdict(mutant, [of_kernels, of_tests])
+
+
+def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
+    last = answers[-1]
+    changed = any(one.get("changed", False) for one in answers)
+    by = last["by"]
+    if by == "tests":
+        file, _, name = last["what"].partition("::")
+        by = f"tests{'' if file in nearest(mutant.module) else ' further off'}: {file.removeprefix('tests/')}"
+        what = name
+    else:
+        what = last.get("what", "")
+    return Verdict(mutant, by, what, changed, sum(one.get("seconds", 0.0) for one in answers))
+
+
+def _kernels(mutant: Mutant) -> list[str]:
+    """Kernels that run the line: the cheapest ones, then some of all others, since the cheap ones are alike."""
+    every = sorted((one for one in kernels() if mutant.line in one.lines.get(mutant.module, ())), key=lambda one: one.seconds)
+    cheap, others = every[: MOST_KERNELS // 2], every[MOST_KERNELS // 2 :]
+    step = -(-len(others) // (MOST_KERNELS // 2)) or 1
+    return [one.name for one in (*cheap, *others[::step])]
+
+
+def _tests(mutant: Mutant, budget: float) -> list[str]:
+    """Tests that run the line: of the nearest files first, short ones first; all of the nearest files if that is not known."""
+    near, files = nearest(mutant.module), set(collected(mutant.module))
+    found = sorted(covering().of(mutant.module, mutant.line), key=lambda one: (one[0].partition("::")[0] not in near, one[1]))
+    if not found:
+        return [*near]
+    chosen, left = [], budget / 2
+    for name, seconds in found:
+        if seconds <= left and name.partition("::")[0] in files:
+            chosen.append(name)
+            left -= seconds
+    return chosen
+
+
+@functools.cache
+def covering() -> Covering:
+    """Which tests run which lines."""
+    return Covering.load()
+
+
+@functools.cache
+def collected(module: str) -> tuple[str, ...]:
+    """The files of tests that are asked about a module."""
+    folder = module.partition("/")[0]
+    found = dict.fromkeys(file for one in modules(folder) for file in nearest(one))
+    return tuple(sorted(file for file in set(found) - FOR_ALL if (ROOT / file).is_file()))
+
+
+@functools.cache
+def kernels() -> list[battery.Item]:
+    """The battery, made if there is none for the sources as they are."""
+    file = BATTERY.with_stem(f"battery-{battery.source()}")
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        made = file.with_suffix(f".{os.getpid()}")
+        battery.save(battery.built(), made)
+        made.replace(file)
+    return battery.load(file)
+
+
+# ---------------------------------------------------------------------------------------------- processes
+
+
+@attrs.define
+class Zygote:
+    """A process that waits for questions (`zygote`); begun anew if it dies."""
+
+    files: tuple[str, ...]
+    process: subprocess.Popen[bytes] | None = None
+    lines: Any = None
+
+    def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Its answer."""
+        for _ in range(2):
+            if self.process is None or self.process.poll() is not None:
+                self._begin()
+            try:
+                self.lines.write(json.dumps(asked) + "\n")
+                self.lines.flush()
+                if line := self.lines.readline():
+                    return dict(json.loads(line))
+            except BrokenPipeError:
+                pass
+            except BaseException:  # its answer would be taken for that of the next question
+                self.stop()
+                raise
+            self.stop()
+        raise RuntimeError(f"the process of {self.files} dies; see {FOLDER / 'zygote.log'}")
+
+    def stop(self) -> None:
+        """End it."""
+        if self.process is not None:
+            self.lines.close()
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def _begin(self) -> None:
+        kernels()
+        ours, theirs = socket.socketpair()
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-s",
+            "-p",
+            "mutation.zygote",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not gpu and not night",
+            *self.files,
+        ]
+        with (FOLDER / "zygote.log").open("w") as log:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env={**_environment(), zygote.SOCKET: str(theirs.fileno())}, pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        theirs.close()
+        self.lines = ours.makefile("rw", encoding="utf-8")
+        ours.close()
+        if not self.lines.readline():
+            raise RuntimeError(f"pytest does not collect {self.files}: see {FOLDER / 'zygote.log'}")
+
+
+MOST_PROCESSES = 3
+ZYGOTES: dict[tuple[str, ...], Zygote] = {}
+
+
+def zygote_of(module: str) -> Zygote:
+    """The process that is asked about a module; one for all whose tests are the same."""
+    files = collected(module)
+    if files not in ZYGOTES:
+        if len(ZYGOTES) == MOST_PROCESSES:
+            ZYGOTES.pop(next(iter(ZYGOTES))).stop()
+        ZYGOTES[files] = Zygote(files)
+    return ZYGOTES[files]
+
+
+def _environment() -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("FIREIRON_", "PYTEST_", "MUTATION_"))}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    file = BATTERY.with_stem(f"battery-{battery.source()}")
+    return {
+        **own,
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "FIREIRON_CACHE_DIR": str(FOLDER / "cache"),
+        zygote.KERNELS: str(file),
+    }
+
+
+def _fresh(asked: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a process that imports the change."""
+    kernels()
+    with tempfile.TemporaryDirectory() as folder:
+        request = Path(folder) / "request.json"
+        request.write_text(json.dumps(asked), encoding="utf-8")
+        before = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mutation.fresh"], cwd=ROOT, env={**_environment(), zygote.FRESH: str(request)}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=functools.partial(zygote.limit, 2 * asked["seconds"]),
+        )  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=20 * asked["seconds"])
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return {"by": "time", "seconds": time.monotonic() - before}
+    lines = said.strip().splitlines()
+    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return {"by": "time", "seconds": 2 * asked["seconds"]}
+    try:
+        return {**json.loads(lines[-1]), "seconds": time.monotonic() - before}
+    except (IndexError, ValueError):
+        return {"by": "crash: process", "what": f"exit {process.returncode}", "seconds": time.monotonic() - before}
+
+
+def summary(verdicts: Iterable[Verdict]) -> tuple[int, int, int]:
+    """How many were judged, how many of them killed, and how many are equivalent."""
+    every = [one for one in verdicts if one.by != "not one"]
+    return len(every), sum(one.killed for one in every), sum(one.by == "equivalent" for one in every)

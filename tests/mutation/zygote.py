@@ -1,0 +1,253 @@
+"""The process of which each mutant gets a child: pytest with the package imported and the tests collected, none of which has run.
+
+A plugin of pytest (`-p mutation.zygote`): in place of running the tests it answers requests on a socket. A child swaps the code of the functions
+that the mutant changes, in place: whoever imported them, by whatever name, has the change. A mutant of what runs at import (a default, a constant of
+a module) gets a process of its own, in which the changed text is what is imported (`FRESH`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOCKET, FRESH, KERNELS = "MUTATION_SOCKET", "MUTATION_FRESH", "MUTATION_KERNELS"
+PACKAGE = Path(__file__).resolve().parents[2] / "fireiron"
+MOST_BYTES = 8 << 30
+
+
+class _Changed(importlib.machinery.PathFinder):
+    """Finds one module of the package with another text."""
+
+    @staticmethod
+    def install(module: str, text: str) -> None:
+        file = PACKAGE / module
+        parts = [part for part in Path(module).with_suffix("").parts if part != "__init__"]
+        name = ".".join(["fireiron", *parts])
+
+        class Loader(importlib.machinery.SourceFileLoader):
+            def get_code(self, fullname: str) -> types.CodeType:
+                return compile(text, str(file), "exec")
+
+        class Finder:
+            @staticmethod
+            def find_spec(fullname: str, path: object = None, target: object = None) -> object:
+                if fullname != name:
+                    return None
+                places = [str(file.parent)] if file.name == "__init__.py" else None
+                return importlib.util.spec_from_file_location(
+                    fullname, file, loader=Loader(fullname, str(file)), submodule_search_locations=places
+                )
+
+        sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+
+
+if FRESH in os.environ:
+    _request = json.loads(Path(os.environ[FRESH]).read_text(encoding="utf-8"))
+    _Changed.install(_request["module"], _request["text"])
+
+
+class NoPlace(Exception):
+    """The change cannot be made in place."""
+
+
+def swap(module: str, text: str) -> None:
+    """Give the functions of a module the code that another text of it has."""
+    file = str(PACKAGE / module)
+    new, old = (_codes(compile(one, file, "exec")) for one in (text, (PACKAGE / module).read_text(encoding="utf-8")))
+    changed = {key: code for key, code in new.items() if old.get(key) != code}
+    if new.keys() != old.keys():
+        raise NoPlace
+    swapped = False
+    for function in _functions(file):
+        if code := changed.get(_key(function.__code__)):
+            if len(code) != 1 or code[0].co_freevars != function.__code__.co_freevars:
+                raise NoPlace
+            function.__code__ = code[0]
+            swapped = True
+    if not swapped:
+        raise NoPlace
+
+
+def _codes(code: types.CodeType) -> dict[tuple[str, int], list[types.CodeType]]:
+    found: dict[tuple[str, int], list[types.CodeType]] = {}
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            found.setdefault(_key(one), []).append(one)
+            for key, inner in _codes(one).items():
+                found.setdefault(key, []).extend(inner)
+    return found
+
+
+def _key(code: types.CodeType) -> tuple[str, int]:
+    return code.co_qualname, code.co_firstlineno
+
+
+@functools.cache
+def _all_functions() -> dict[str, list[types.FunctionType]]:
+    found: dict[str, list[types.FunctionType]] = {}
+    for one in gc.get_objects():
+        if isinstance(one, types.FunctionType):
+            found.setdefault(one.__code__.co_filename, []).append(one)
+    return found
+
+
+def _functions(file: str) -> list[types.FunctionType]:
+    return _all_functions().get(file, [])
+
+
+def _forget() -> None:
+    """Empty the caches of the package's functions."""
+    for one in gc.get_objects():
+        if isinstance(one, functools._lru_cache_wrapper) and (getattr(one, "__module__", None) or "").startswith("fireiron"):
+            one.cache_clear()
+
+
+# ---------------------------------------------------------------------------------------------- pytest
+
+
+class Watch:
+    """What failed first."""
+
+    failed = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Answer requests instead, if somebody asks."""
+    if SOCKET not in os.environ:
+        return None
+    from mutation import battery
+
+    items = {one.name: one for one in battery.load(Path(os.environ[KERNELS]))}
+    for one in items.values():
+        one.prepare()
+    _forget()
+    _all_functions()
+    gc.collect()
+    gc.freeze()
+    channel = socket.socket(fileno=int(os.environ[SOCKET]))
+    tests = {one.nodeid: one for one in session.items}
+    with channel, channel.makefile("rw", encoding="utf-8") as lines:
+        lines.write(json.dumps({"tests": len(tests)}) + "\n")
+        lines.flush()
+        for line in lines:
+            answer = in_a_child(functools.partial(_answer, session, items, tests), json.loads(line))
+            lines.write(json.dumps(answer) + "\n")
+            lines.flush()
+    return True
+
+
+def _answer(session: pytest.Session, kernels: dict[str, Any], tests: dict[str, pytest.Item], asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        swap(asked["module"], asked["text"])
+    except NoPlace:
+        return {"by": "no place"}
+    if "kernels" in asked:
+        return of_kernels([kernels[name] for name in asked["kernels"]], asked["always"])
+    return _of_tests(session, _chosen(tests, asked["tests"]), asked["enough"])
+
+
+def _chosen(tests: dict[str, pytest.Item], names: list[str]) -> list[pytest.Item]:
+    """Tests by their names, or those of whole files."""
+    found: list[pytest.Item] = []
+    for name in names:
+        if "::" in name:
+            found += [tests[name]] if name in tests else []
+        else:
+            found += [one for nodeid, one in tests.items() if nodeid.startswith(f"{name}::")]
+    return found
+
+
+def of_kernels(kernels: Iterable[Any], always: bool) -> dict[str, Any]:
+    """Who notices something wrong with a kernel, and whether any text has changed."""
+    changed = ""
+    for number, one in enumerate(kernels):
+        who, what = one.judged(always)
+        if who:
+            return {"by": who, "what": f"{one.name}: {what}", "ran": number + 1, "changed": True}
+        changed = changed or (one.name if what != "same" else "")
+    return {"by": "", "changed": bool(changed), "what": changed}
+
+
+def _of_tests(session: pytest.Session, items: list[pytest.Item], enough: float) -> dict[str, Any]:
+    watch = Watch()
+    session.config.pluginmanager.register(watch)
+    for number, item in enumerate(items):
+        following = items[number + 1] if number + 1 < len(items) else None
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if watch.failed:
+            return {"by": "tests", "what": watch.failed, "ran": number + 1}
+        if time.process_time() > enough:
+            return {"by": "", "what": "only some of the tests", "ran": number + 1}
+    return {"by": "", "ran": len(items)}
+
+
+# ---------------------------------------------------------------------------------------------- children
+
+
+def in_a_child(function: Callable[[dict[str, Any]], dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
+    """What a function answers in a forked process, which has so many seconds of processor time."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        limit(asked["seconds"])
+        os.setpgid(0, 0)
+        try:
+            answer = function(asked)
+        except BaseException as error:
+            answer = {"by": f"crash: {type(error).__name__}", "what": str(error)[:200]}
+        with contextlib.suppress(BaseException):
+            os.write(writing, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writing)
+    answer = _read(reading, time.monotonic() + 20 * asked["seconds"])
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    _, status, used = os.wait4(child, 0)
+    if not answer:
+        timed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+        found: dict[str, Any] = {"by": "time" if timed else "crash: process"}
+    else:
+        found = json.loads(answer)
+    return {**found, "seconds": used.ru_utime + used.ru_stime}
+
+
+def limit(seconds: float) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _read(pipe: int, until: float) -> bytes:
+    """What comes through a pipe until its end, or until then."""
+    found = b""
+    with open(pipe, "rb", buffering=0) as file:
+        while (left := until - time.monotonic()) > 0 and select.select([file], [], [], left)[0]:
+            if not (part := file.read(65536)):
+                break
+            found += part
+    return found

@@ -1,0 +1,237 @@
+"""What type checkers and completion know of verbs, `fireiron/found.pyi`: what each kind of spec offers, and classes of chains for it.
+
+All of it follows from the package: signatures and docstrings from the methods that are written out and from the fields of extensions that
+are found, what is for which kind from `Decomposition.kinds`, what refines what from `Refinement.applies_to`, operands from the kinds.
+"""
+
+import ast
+import functools
+import importlib
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import attrs
+
+import fireiron
+from fireiron import found
+from fireiron.language.offered import steps
+from fireiron.specs.verbs import Verbs
+
+STUB = Path(found.__file__).with_suffix(".pyi")
+HEAD = '''"""What chains, and what they start from, offer to type checkers and completion. Written by `make names`; see `found.py`."""
+
+'''
+WIDTH = 140
+
+OF_ANY = ("then", "tile", "split", "load", "epilog", "done")
+"""The verbs where nobody knows the kind of spec."""
+
+OWN_CHAINS = ("Every", "MatMul", "Move", "Fused")
+"""The kinds that have verbs beyond those: their chains are classes of their own."""
+
+SEVERAL = ("Every", "Fused")
+"""The kinds that may have several outputs: their kernels return a tuple then."""
+
+ENDS = ("Tile", "Split", "SplitK", "Load", "Epilog")
+"""What a chain ends with that has refinements."""
+
+SPECS = {
+    "MatMul": "MatMul", "Move": "Move", "Init": "Init", "Reduction": "Reduction", "AtomicAdd": "AtomicAdd",
+    "UnaryPointwise": "Pointwise", "BinaryPointwise": "Pointwise",
+}  # fmt: skip
+"""The names that short forms start from, by what is offered for their specs."""
+
+# ---------------------------------------------------------------------------------------------- what there is
+
+
+def kinds():
+    """The kinds behind the `For...` of `found.py`."""
+    return [name.removeprefix("For") for name in vars(found) if name.startswith("For")]
+
+
+def verbs(kind):
+    """The verbs for a kind, with their functions."""
+    written = {name: one for name, one in vars(Verbs).items() if inspect.isfunction(one) and name[0] != "_"}
+    every = written | made_by(found.FoundSteps)
+    if kind == "Any":
+        return {name: every[name] for name in OF_ANY}
+    return {name: one for name, one in every.items() if kind == "Every" or is_for(kind, name)}
+
+
+def is_for(kind, verb):
+    """Whether a verb is for a kind; `then` is for all."""
+    said = steps()[verb].kinds if verb in steps() else ()
+    return not said or kind in said
+
+
+def made_by(owner):
+    """The methods of verbs that were found, by name."""
+    return {name: one for name, one in sorted(vars(owner).items()) if hasattr(one, "makes")}
+
+
+# ---------------------------------------------------------------------------------------------- signatures
+
+
+@functools.cache
+def sources(module):
+    """Where the names of a module come from: by name the module that it imports them from, or itself."""
+    known = {}
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.ImportFrom):
+            known |= {alias.asname or alias.name: node.module for alias in node.names}
+        elif isinstance(node, ast.ClassDef):
+            known.setdefault(node.name, module.__name__)
+    return known
+
+
+def arguments(method):
+    """The arguments of a method behind `self`, as a stub has them, and the module whose names they use."""
+    if hasattr(method, "makes"):
+        fields = {one.alias: one for one in attrs.fields(method.makes)}
+        _, *given = inspect.signature(method).parameters.values()
+        rows = [(one.kind is one.KEYWORD_ONLY, field_argument(one, fields[one.name].type)) for one in given]
+        named = [row for by_name, row in rows if by_name]
+        return [row for by_name, row in rows if not by_name] + (["*", *named] if named else []), inspect.getmodule(method.makes)
+    written = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(method)))).body[0].args
+    written.args = written.args[1:]
+    text = re.sub(r"(?<=[\w\]])=", " = ", ast.unparse(written)).replace("where: str = ''", "where: str")  # needed but to refine a split
+    return re.split(r", (?![^\[]*\])", text) if text else [], inspect.getmodule(inspect.unwrap(method))
+
+
+def field_argument(parameter, kind):
+    """The argument that a field of an extension is."""
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"{parameter.name}: {kind if isinstance(kind, str) else kind.__name__}{default}"
+
+
+def result_of(method):
+    """The class that a verb returns where nobody knows the kind of spec."""
+    return "Strategy" if hasattr(method, "makes") else inspect.unwrap(method).__annotations__["return"]
+
+
+# ---------------------------------------------------------------------------------------------- the stub
+
+
+class Stub:
+    """The text of the stub as it grows, and the names that it has to import, with their modules."""
+
+    def __init__(self):
+        self.text, self.needed = "", {}
+
+    def head(self, name, *bases):
+        """Begin a class."""
+        self.text += f"\nclass {name}({', '.join(bases)}):\n" if bases else f"\nclass {name}:\n"
+
+    def empty(self, name, *bases):
+        """A class that has nothing of its own."""
+        self.text += f"\nclass {name}({', '.join(bases)}): ...\n".replace("()", "")
+
+    def method(self, name, method, result):
+        """A method with its docstring."""
+        given, module = arguments(method)
+        for text in given:
+            self.names(text.partition(":")[2], module)
+        self.define(name, given, result)
+        doc = inspect.cleandoc(method.__doc__).replace("\\", "\\\\").splitlines()
+        more = "".join(f"        {line}".rstrip() + "\n" for line in doc[1:]) + "        " if doc[1:] else ""
+        self.text += f'        """{doc[0]}{chr(10) if more else ""}{more}"""\n'
+
+    def define(self, name, given, result, body="\n"):
+        """The head of a definition, on several lines where it is long."""
+        line = f"    def {name}({', '.join(['self', *given])}) -> {result}:"
+        if len(line) > WIDTH:
+            line = f"    def {name}(\n" + "".join(f"        {one},\n" for one in ("self", *given)) + f"    ) -> {result}:"
+        self.text += line + body
+
+    def names(self, annotation, module):
+        """Remember where the names of an annotation come from."""
+        for name in re.findall(r"\b[A-Z]\w*", annotation):
+            if name in sources(module):
+                self.needed[name] = sources(module)[name]
+
+    def imports(self):
+        """The lines that import what is needed."""
+        by_module = {}
+        for name, module in self.needed.items():
+            by_module.setdefault(module, []).append(name)
+        order = sorted(by_module, key=lambda module: (module.startswith("fireiron"), module))
+        return "".join(f"from {module} import {', '.join(sorted(by_module[module]))}\n" for module in order)
+
+
+def of_kind(stub, kind):
+    """What a kind offers, and the classes of its chains."""
+    own = kind in OWN_CHAINS
+    stub.head(f"For{kind}")
+    for name, method in verbs(kind).items():
+        stub.method(name, method, named(kind, result_of(method)))
+    if kind in SEVERAL:
+        stub.head(named(kind, "Strategy"), f"For{kind}", "Strategy")
+        stub.define("compile", ("architecture: Architecture | str | None = None", "options: tuple[str, ...] = ()"), "FusedKernel", " ...\n")
+    elif own:
+        stub.empty(named(kind, "Strategy"), f"For{kind}", "Strategy")
+    for end in ENDS if own else ():
+        bases = named(kind, "Strategy"), f"{end}Strategy"
+        if kind in SEVERAL and end == "Split":
+            stub.head(named(kind, "SplitStrategy"), *bases)
+            skips(stub, kind)
+        else:
+            stub.empty(named(kind, f"{end}Strategy"), *bases)
+
+
+def named(kind, plain):
+    """The class of a chain for a kind, `MatMulTile`; `TileStrategy` where the kind has none of its own."""
+    if kind not in OWN_CHAINS:
+        return plain
+    return f"{kind}{plain.removesuffix('Strategy') or 'Strategy'}"
+
+
+def skips(stub, kind):
+    """`skip` behind `split`: a refinement, or with arguments the step of that name."""
+    stub.text += "    @overload\n"
+    stub.define("skip", (), "Self", " ...\n")
+    stub.text += "    @overload\n"
+    stub.define("skip", ("*steps: str", "where: str"), named(kind, "Strategy"), " ...\n")
+
+
+def of_spec(stub, name, kind):
+    """The class of the specs of a kind: its operands and parameters, and what becomes of arrays."""
+    kind_of = getattr(fireiron, name).kind
+    values = {one.name: one.legal[0] if one.legal else 0 for one in kind_of.parameters}
+    stub.head(f"{name}Spec", f"For{kind}", "Spec")
+    for operand in kind_of.definition(tuple(values.items())).uses:
+        stub.text += "    @property\n"
+        stub.define(operand, (), "View", " ...\n")
+    for one in kind_of.parameters:
+        stub.text += "    @property\n"
+        stub.define(one.name, (), "str" if one.text else "float" if one.real else "int", " ...\n")
+    stub.define("reference", ("*inputs: ArrayLike",), "NDArray[Any]", " ...\n")
+
+
+@functools.cache
+def text():
+    """The stub."""
+    stub = Stub()
+    strategies = importlib.import_module("fireiron.language.strategy")
+    stub.needed |= {f"{end}Strategy": strategies.__name__ for end in (*ENDS, "")} | {
+        "Spec": "fireiron.spec",
+        "View": "fireiron.values.tensor",
+    }
+    stub.needed |= {"ArrayLike": "numpy.typing", "NDArray": "numpy.typing"}
+    stub.needed |= {"Architecture": "fireiron.values.machine", "CompiledKernel": "fireiron.gpu.kernel"}
+    stub.needed |= dict.fromkeys(("Any", "Final", "Self", "overload"), "typing") | {"Mapping": "collections.abc"}
+    stub.empty("FoundSteps")
+    for owner in (found.FoundOnAny, *found.REFINING.values()):
+        stub.head(owner.__name__) if made_by(owner) else stub.empty(owner.__name__)
+        for name, method in made_by(owner).items():
+            stub.method(name, method, "Self")
+    stub.text += "\nREFINING: Final[Mapping[str, type]]\n"
+    for kind in kinds():
+        of_kind(stub, kind)
+    for name, kind in SPECS.items():
+        of_spec(stub, name, kind)
+    stub.empty("FusedSpec", "ForFused", "Spec")
+    stub.head("FusedKernel", "CompiledKernel")
+    stub.define("__call__", ("*arrays: Any", "out: Any = None", "stream: Any = None", "**sizes: int"), "Any", " ...\n")
+    return HEAD + stub.imports() + stub.text

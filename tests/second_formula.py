@@ -1,0 +1,167 @@
+"""The formulas of definitions, evaluated step by step in float64: written from the page on fused kernels, apart from the package's own."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+ALONG = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce, "prod": np.multiply.reduce}
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.vectorize(math.erf, otypes=[float])(x)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+CALLS = {
+    "abs": np.abs, "erf": _erf, "exp": np.exp, "exp2": np.exp2, "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))), "log": np.log,
+    "log2": np.log2, "max": np.maximum, "min": np.minimum, "relu": lambda x: np.maximum(x, 0), "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x), "sqrt": np.sqrt, "tanh": np.tanh, "where": np.where,
+}  # fmt: skip
+SIGNS = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide}
+COMPARED = {
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
+}
+
+
+class Formulas:
+    """Steps of one definition over tensors by name, with sizes by dimension."""
+
+    def __init__(self, dims: str, sizes: Mapping[str, int], tensors: Mapping[str, np.ndarray], axes: Mapping[str, str]):
+        self.dims, self.sizes = dims.split(), dict(sizes)
+        self.tensors = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
+        self.axes = {name: said.split() for name, said in axes.items()}
+
+    def do(self, text: str) -> None:
+        """One formula: `C[m,n] = f`, `t[m] += sum(k, f)`, `t[m] max= f`."""
+        name, indices, joined, value = re.fullmatch(r"(\w+)\[([\w,]*)\]\s*(\+|max|min|\*)?=\s*(.*)", text).groups()  # type: ignore[union-attr]
+        dims = indices.split(",") if indices else []
+        self.axes[name] = dims
+        shape = tuple(self.sizes[dim] for dim in dims)
+        with np.errstate(all="ignore"):
+            whole = self._value(ast.parse(value.strip(), mode="eval").body)
+            made = self._down(whole, dims, shape)
+            if joined:
+                before = self.tensors[name]
+                made = {"+": np.add, "max": np.maximum, "min": np.minimum, "*": np.multiply}[joined](before, made)
+        self.tensors[name] = made
+
+    def _down(self, value: np.ndarray, dims: list[str], shape: tuple[int, ...]) -> np.ndarray:
+        """From all dimensions of the definition to those of a result; the others have one element by now."""
+        value = np.asarray(value, np.float64)
+        if value.ndim == 0:
+            return np.full(shape, float(value))
+        for axis, dim in enumerate(self.dims):
+            assert dim in dims or value.shape[axis] == 1, f"{dim} is neither in the result nor reduced"
+        kept = value.reshape([value.shape[axis] for axis, dim in enumerate(self.dims) if dim in dims])
+        order = [dim for dim in self.dims if dim in dims]
+        return np.array(np.broadcast_to(kept.transpose([order.index(dim) for dim in dims]), shape))
+
+    def _value(self, node: ast.expr) -> np.ndarray:
+        match node:
+            case ast.Constant(value=value):
+                return np.float64(value)
+            case ast.Name(id="inf"):
+                return np.float64(np.inf)
+            case ast.Name(id=name) if name in self.tensors and not self.axes.get(name):
+                return self.tensors[name].reshape(())
+            case ast.Name(id=name):
+                return self._up(np.arange(self.sizes[name], dtype=float), [name])
+            case ast.UnaryOp(op=ast.USub(), operand=one):
+                return -self._value(one)
+            case ast.BinOp(left=left, op=sign, right=right):
+                return SIGNS[type(sign)](self._value(left), self._value(right))
+            case ast.BoolOp(op=sign, values=values):
+                every = [self._value(one) != 0 for one in values]
+                joined = every[0]
+                for one in every[1:]:
+                    joined = joined & one if isinstance(sign, ast.And) else joined | one
+                return joined
+            case ast.Compare(left=left, ops=[sign], comparators=[right]):
+                return COMPARED[type(sign)](self._value(left), self._value(right))
+            case ast.Call(func=ast.Name(id="size"), args=[ast.Name(id=dim)]):
+                return np.float64(self.sizes[dim])
+            case ast.Call(func=ast.Name(id=name), args=[ast.Name(id=dim), inside]) if name in ALONG and dim in self.dims:
+                axis, value = self.dims.index(dim), np.asarray(self._value(inside))
+                value = np.broadcast_to(
+                    value, np.broadcast_shapes(value.shape, [self.sizes[one] if one == dim else 1 for one in self.dims])
+                )
+                return ALONG[name](value, axis=axis, keepdims=True)
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return CALLS[name](*(self._value(one) for one in arguments))
+            case ast.Subscript(value=ast.Name(id=name), slice=places):
+                dims = [one.id for one in (places.elts if isinstance(places, ast.Tuple) else [places])]  # type: ignore[attr-defined]
+                return self._up(self.tensors[name], dims)
+        raise AssertionError(f"no formula: {ast.dump(node)}")
+
+    def _up(self, value: np.ndarray, dims: list[str]) -> np.ndarray:
+        """An array of some dimensions with an axis for each of the definition."""
+        order = [dim for dim in self.dims if dim in dims]
+        value = value.transpose([dims.index(dim) for dim in order])
+        return value.reshape([self.sizes[dim] if dim in dims else 1 for dim in self.dims])
+
+
+def results(definition: Mapping[str, object], sizes: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a definition given as the arguments of `Fused`: all of a loop over elements at once, a scan one after the other."""
+    axes = dict(definition["operands"])  # type: ignore[call-overload]
+    scans = str(definition.get("scan", "")).split()
+    state = Formulas(str(definition["dims"]), sizes, arrays, axes)
+    for text in dict(definition.get("first") or {}).values():  # type: ignore[call-overload]
+        state.do(text)
+    every = list(dict(definition["each"]).values())  # type: ignore[call-overload]
+    for place in _places(scans, sizes):
+        inside = _at(state, place)
+        for text in every:
+            inside.do(_fixed(text, place))
+        for name, value in inside.tensors.items():
+            if name not in arrays:
+                state.tensors[name], state.axes[name] = value, inside.axes[name]
+    for text in dict(definition.get("last") or {}).values():  # type: ignore[call-overload]
+        state.do(text)
+    return {name: state.tensors[name] for name in axes if name not in arrays}
+
+
+def _places(scans: list[str], sizes: Mapping[str, int]) -> list[dict[str, int]]:
+    places: list[dict[str, int]] = [{}]
+    for dim in scans:
+        places = [{**place, dim: number} for place in places for number in range(sizes[dim])]
+    return places
+
+
+def _at(state: Formulas, place: Mapping[str, int]) -> Formulas:
+    """The state at one place of the scan: arrays without those dimensions."""
+    if not place:
+        return state
+    tensors, axes = {}, {}
+    for name, value in state.tensors.items():
+        dims = state.axes[name]
+        tensors[name] = value[tuple(place.get(dim, slice(None)) for dim in dims)] if dims else value
+        axes[name] = " ".join(dim for dim in dims if dim not in place)
+    return Formulas(" ".join(dim for dim in state.dims if dim not in place), state.sizes, tensors, axes)
+
+
+def _fixed(text: str, place: Mapping[str, int]) -> str:
+    """A formula with the scan's dimensions at their numbers; its tensors are without them."""
+    for dim, number in place.items():
+
+        def kept(found: re.Match[str], dim: str = dim) -> str:
+            rest = [one for one in found[1].split(",") if one.strip() != dim]
+            return f"[{','.join(rest)}]" if rest else ""
+
+        head, sign, value = re.fullmatch(r"(\w+\[[\w,]*\])(\s*(?:\+|max|min|\*)?=\s*)(.*)", text).groups()  # type: ignore[union-attr]
+        head = re.sub(r"\[([^\]]*)\]", lambda found, kept=kept: kept(found) or "[]", head)
+        value = re.sub(rf"\b{dim}\b", str(number), re.sub(r"\[([^\]]*)\]", kept, value))
+        text = f"{head}{sign}{value}"
+    return text

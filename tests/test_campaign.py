@@ -1,0 +1,146 @@
+"""Campaigns: each subject draws a few seeds in every run; what stops goes on; what is found is kept, with how to see it again."""
+
+import os
+
+import attrs
+import pytest
+from campaign import Subject, agreed, found, ledger, refused
+from campaign import runner as runs
+from campaign import state as states
+from campaign.__main__ import main
+from campaign.runner import Run, outcome_of
+from campaign.state import State
+from campaign.subject import subjects
+
+SAMPLES = [(name, seed) for name, subject in subjects().items() for seed in range(subject.first, subject.first + subject.sample)]
+
+
+@pytest.mark.parametrize(("name", "seed"), SAMPLES)
+def test_a_few_draws_of_each_subject(name, seed):
+    subject = subjects()[name]
+    if reason := subject.needs():
+        pytest.skip(reason)
+    outcome = outcome_of(subject, seed)
+    assert outcome.verdict != "found", outcome.story
+
+
+def _numbers(seed):
+    """Three of four seeds agree, every fourth is refused; 13 is wrong."""
+    if seed == 13:
+        raise ArithmeticError("thirteen")
+    return refused() if seed % 4 == 0 else agreed({"odd" if seed % 2 else "even", f"by {seed % 3}"}, units=seed % 10)
+
+
+NUMBERS = Subject("numbers", "numbers", _numbers, night=20, campaign=30, first=0, chunk=7)
+
+
+@pytest.fixture
+def numbers(monkeypatch):
+    """A subject in place of all others, its processes in this one."""
+    monkeypatch.setattr(runs, "subjects", lambda: {"numbers": NUMBERS})
+    monkeypatch.setattr(runs, "ProcessPoolExecutor", _InThisProcess)
+    monkeypatch.setattr("campaign.__main__.subjects", lambda: {"numbers": NUMBERS})
+
+
+class _InThisProcess:
+    def __init__(self, jobs, mp_context):
+        self.jobs = jobs
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def shutdown(self, **options):
+        pass
+
+    def submit(self, function, *arguments):
+        future = runs.Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+@pytest.mark.usefixtures("numbers")
+def test_a_run_goes_on_where_it_stopped(tmp_path):
+    first = Run(NUMBERS, 5, folder=tmp_path, quiet=True).go()
+    assert first.next == 7 and first.verdicts == {"agreed": 5, "refused": 2}
+    whole = Run(NUMBERS, 20, folder=tmp_path, quiet=True).go()
+    assert whole.next == 28 and whole.verdicts == {"agreed": 20, "refused": 7, "found": 1}
+    assert whole.counts["units"] == sum(seed % 10 for seed in range(28) if seed % 4 and seed != 13)
+    assert [one["seed"] for one in whole.findings] == [13] and "ArithmeticError: thirteen" in whole.findings[0]["story"]
+    assert states.load("numbers", 0, tmp_path) == whole
+
+
+@pytest.mark.usefixtures("numbers")
+def test_gaps_are_filled_first(tmp_path):
+    state = State("numbers", 0, 0)
+    state.add(range(7, 14), [agreed()] * 7, 1.0)
+    assert state.next == 0 and state.missing() == [range(7)] and state.end() == 14
+    states.save(state, tmp_path)
+    assert Run(NUMBERS, 12, folder=tmp_path, quiet=True).go().next == 14
+
+
+@pytest.mark.usefixtures("numbers")
+def test_what_is_found_is_said_and_fails(tmp_path, capsys):
+    assert main(["numbers", "--folder", str(tmp_path), "--tier", "night", "--jobs", "1"]) == 1
+    said = capsys.readouterr()
+    assert "PYTHONPATH=.:tests python -m campaign numbers --seed 13" in said.out
+    assert main(["numbers", "--seed", "12"]) == 0 and main(["numbers", "--seed", "13"]) == 1
+    assert main(["--folder", str(tmp_path), "--pairs"]) == 1
+    assert "others never together: 4, such as by 0 + by 1" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("numbers")
+def test_what_was_found_is_mended(tmp_path, monkeypatch, capsys):
+    Run(NUMBERS, 20, folder=tmp_path, quiet=True).go()
+    assert main(["numbers", "--mended", "--folder", str(tmp_path)]) == 1
+    right = attrs.evolve(NUMBERS, draw=lambda seed: agreed({"odd"}, units=seed % 10))
+    monkeypatch.setattr("campaign.__main__.subjects", lambda: {"numbers": right})
+    assert main(["numbers", "--mended", "--folder", str(tmp_path)]) == 0
+    state = states.load("numbers", 0, tmp_path)
+    assert state.verdicts == {"agreed": 21, "refused": 7, "found": 0, "mended": 1} and not state.open() and state.amount("drawn") == 28
+    assert state.findings[0]["mended"] == states.source()
+
+
+def test_a_draw_without_end_is_found():
+    def endless(seed):
+        while True:
+            pass
+
+    outcome = outcome_of(Subject("endless", "no end", endless, 1, 1, seconds=0.05), 1)
+    assert outcome.verdict == "found" and "still not done after 0.05 seconds" in outcome.story
+
+
+def test_a_file_that_is_no_state_is_refused(tmp_path):
+    (tmp_path / "numbers.json").write_text('{"subject": "numbers"', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"numbers\.json holds no state .* remove it to begin anew"):
+        states.load("numbers", 0, tmp_path)
+
+
+def test_two_runs_of_a_subject_at_once_are_refused(tmp_path):
+    with states.alone("numbers", tmp_path), pytest.raises(BlockingIOError), states.alone("numbers", tmp_path):
+        pass
+
+
+def test_found_beside_agreed():
+    state = State("numbers", 1, 1)
+    state.add(range(1, 4), [agreed({"a", "b"}), found("wrong", {"a"}), refused({"c"})], 0.5)
+    assert state.pairs == {"a + b": 1} and state.features == {"a": 2, "b": 1} and state.amount("drawn") == 3
+    assert state.sources == [states.source()] and os.cpu_count() and str(os.cpu_count()) in state.machine
+
+
+@pytest.mark.usefixtures("numbers")
+def test_figures_are_published(tmp_path):
+    Run(NUMBERS, 20, folder=tmp_path / "states", quiet=True).go()
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{ledger.BEGIN}{ledger.END}\nbehind\n", encoding="utf-8")
+    ledger.publish([NUMBERS], tmp_path / "states", tmp_path / "kept", page)
+    said = page.read_text(encoding="utf-8")
+    assert said.startswith("before\n") and said.endswith("\nbehind\n")
+    cells = [" ".join(cell.split()) for cell in next(line for line in said.splitlines() if "`numbers`" in line).split("|")[1:-1]]
+    assert cells[:8] == ["`numbers`", "numbers", "20", "30", "7", "1", "0", "0 to 27"]
+
+
+def test_the_page_says_what_was_published():
+    assert ledger.up_to_date(), "python -m campaign --publish"

@@ -1,0 +1,164 @@
+"""The tool that makes mutants and judges them (`mutation`): what it changes, that a change takes effect, and that a child cannot stay."""
+
+import ast
+import functools
+import os
+import time
+
+import pytest
+from mutation import judge, zygote
+from mutation.covering import Covering, nearest
+from mutation.judge import Verdict, summary
+from mutation.operators import Mutant, Sites, modules, mutants, sample, source
+
+
+def changes(text, monkeypatch):
+    """The changed texts of a module, by operator."""
+    made = Sites("module.py", text).found()
+    monkeypatch.setattr("mutation.operators.source", lambda module: text)
+    return [(one.operator, one.source()) for one in made if one.is_one()]
+
+
+@pytest.mark.parametrize(
+    ("text", "operator", "new"),
+    [
+        ("a = b < c", "comparison", "a = (b <= c)"),
+        ("a = b and c", "and and or", "a = (b or c)"),
+        ("a = b and c", "operand dropped", "a = (c)"),
+        ("if b:\n    pass", "condition False", "if False:\n    pass"),
+        ("a = [b for b in c if d]", "condition True", "a = [b for b in c if True]"),
+        ("a = -(-b // c)", "rounded down", None),
+        ("a = b // c", "rounded up", "a = (-(-b // c))"),
+        ("a = min(b, c)", "other function", "a = max(b, c)"),
+        ("a = range(b, c)", "arguments swapped", "a = (range(c, b))"),
+        ("a = [b, *c]", "element dropped", "a = ([*c])"),
+        ("a = (*b, c)", "element dropped", "a = ((*b,))"),
+        ("a = b + [c]", "part dropped", "a = (b)"),
+        ("a = b[1:]", "bound dropped", "a = b[:]"),
+        ("a = f(b, c=d)", "keyword dropped", "a = (f(b))"),
+        ("a[b] = c", "statement dropped", "pass"),
+        ("def f(a=1):\n    return a", "constant", "def f(a=2):\n    return a"),
+        ("for a in b:\n    continue", "continue and break", "for a in b:\n    break"),
+        ("match a:\n    case 1 | 2:\n        b()", "pattern dropped", "match a:\n    case 2:\n        b()"),
+        ("match a:\n    case B():\n        b()", "case dropped", "match a:\n    case B() if False:\n        b()"),
+    ],
+)
+def test_operators(text, operator, new, monkeypatch):
+    made = changes(text, monkeypatch)
+    assert new is None or (operator, new) in made, made
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""A text of 3 lines."""',
+        "a: Final[1]",
+        "raise ArgumentError(1 + 2, legal=[3])",
+        "if TYPE_CHECKING:\n    import a",
+        "def __repr__(self):\n    return self.a + 1",
+        "class AError(Exception):\n    a = 1",
+        "assert a < b",
+        "def _refused(a):\n    return a[:3]",
+        "@cache(3)\ndef f(a: Annotated[int, 3]) -> Literal[4]:\n    return a",
+        'a = f"{b + 1}"',
+        "return_ = None",
+    ],
+)
+def test_what_is_left_alone(text, monkeypatch):
+    assert not changes(text, monkeypatch)
+
+
+def test_lines_stay_where_they_are():
+    for one in mutants("lower/guard.py"):
+        assert one.source().count("\n") == source("lower/guard.py").count("\n"), one.difference()
+        ast.parse(one.source())
+
+
+def test_the_order_is_the_same_everywhere_and_holds_all():
+    every = sample(("lower/guard.py", "lower/outside.py"))
+    assert every == sample(("lower/outside.py", "lower/guard.py"))
+    assert sorted(one.name for one in every) == sorted(one.name for name in ("guard", "outside") for one in mutants(f"lower/{name}.py"))
+    assert len({one.module for one in every[:20]}) == 2
+
+
+def test_every_module_of_the_passes_has_files_near_to_it():
+    every = modules("lower", "decomp", "values")
+    assert not [one for one in every if not nearest(one) and mutants(one)]
+    assert set(nearest("lower/guard.py")) >= {"tests/test_guard.py"}
+
+
+def rounding():
+    return next(one for one in mutants("lower/allocate.py") if one.operator == "rounded down" and one.inside)
+
+
+def test_a_change_takes_effect_in_a_child_alone():
+    """Whoever imported the function, and in what form, has the change; this process has not."""
+    from fireiron.lower import allocate
+
+    mutant = rounding()
+    function = getattr(allocate, mutant.where)
+
+    def changed(asked):
+        zygote.swap(mutant.module, mutant.source())
+        return {"value": function(17, 16)}
+
+    assert zygote.in_a_child(changed, {"seconds": 20})["value"] == 16
+    assert function(17, 16) == 32
+
+
+def test_what_runs_at_import_cannot_be_changed_in_place():
+    outside = next(one for one in mutants("lower/pipeline.py") if not one.inside)
+    with pytest.raises(zygote.NoPlace):
+        zygote.swap(outside.module, outside.source())
+
+
+def test_a_child_that_stays_or_dies_is_a_verdict():
+    assert zygote.in_a_child(lambda asked: time.sleep(600), {"seconds": 0.01})["by"] == "time"
+    assert zygote.in_a_child(lambda asked: os._exit(3), {"seconds": 1})["by"] == "crash: process"
+    assert zygote.in_a_child(lambda asked: 1 // 0, {"seconds": 1})["by"] == "crash: ZeroDivisionError"
+
+
+class Kernel:
+    """One whose text changes, or which somebody says is wrong."""
+
+    name = "kernel"
+
+    def __init__(self, who, what):
+        self.answer = who, what
+
+    def judged(self, always):
+        return self.answer
+
+
+def test_the_first_kernel_that_is_wrong_kills():
+    same, other, wrong = Kernel("", "same"), Kernel("", "another text"), Kernel("NumPy", "C is not what NumPy says")
+    assert zygote.of_kernels([same], False) == {"by": "", "changed": False, "what": ""}
+    assert zygote.of_kernels([same, other], False) == {"by": "", "changed": True, "what": "kernel"}
+    assert zygote.of_kernels([other, wrong, same], False)["by"] == "NumPy"
+
+
+def test_the_score_leaves_out_equivalents():
+    mutant = rounding()
+    verdicts = [Verdict(mutant, by) for by in ("NumPy", "tests: test_guard.py", "", "equivalent", "not one")]
+    assert summary(verdicts) == (4, 2, 1)
+    assert [one.killed for one in verdicts] == [True, True, False, False, False]
+
+
+def test_equivalents_are_of_mutants_that_are():
+    """A line that is gone takes its mutants with it."""
+    listed = judge.equivalents()
+    known = {one.name for module in {name.partition(":")[0] for name in listed} for one in mutants(module)}
+    assert not [name for name in listed if name not in known], "remove these from equivalent.json"
+    assert all(len(reason) > 20 for reason in listed.values())
+
+
+def test_lines_that_moved_keep_their_tests(monkeypatch):
+    old = "a\nb\nc\n"
+    covering = Covering([("tests/test_a.py::test", 0.5)], {"m.py": {"2": [0]}}, {"m.py": old})
+    monkeypatch.setattr("mutation.covering.source", functools.partial({"m.py": "x\na\nb\nc\n"}.__getitem__))
+    assert covering.of("m.py", 3) == [("tests/test_a.py::test", 0.5)] and covering.of("m.py", 2) == []
+
+
+def test_a_mutant_has_a_name_that_other_changes_leave():
+    one = rounding()
+    assert isinstance(one, Mutant) and one.name.startswith("lower/allocate.py:") and str(one.line) not in one.name.split(":")[1]

@@ -1,0 +1,302 @@
+"""A user's own file on the command line: what a name in it means, what is computed, and which requests contradict it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import fireiron.tune  # noqa: F401 - for sys.modules
+from fireiron import *
+from fireiron.cli import main, new
+from fireiron.gpu import launch
+from fireiron.language.library import bind, find
+
+NAIVE = "from fireiron import *\nstrategy = MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()\n"
+SCALED = """
+scaled = Fused(
+    name="scaled", dims="m n", operands={"X": "m n", "weight": "n", "Y": "m n"}, each={"out": "Y[m,n] = X[m,n] * weight[n]"}
+)
+"""
+FILES = {
+    "value": NAIVE + "from fireiron.gpu.kernel import CompiledKernel\nproblem = MatMul(48, 32, 20, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel)\n"
+    "kernel = strategy(problem)\ncompiled = CompiledKernel(kernel.program('sm_80'))\nprogram = kernel.program('sm_75')\nnumber = 3\n",
+    "function": NAIVE + "SIZES = (48, 32, 20)\n"
+    "def problem(rows, columns, depth=24, *, dtype=float16):\n    return MatMul(rows, columns, depth, dtype=dtype)(GL, GL, GL)(Kernel)\n",
+    "free": NAIVE + "def spec(M, N, K, **options):\n    return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)\nproblem = spec(48, 32, 20)\n",
+    "other": NAIVE + "def spec(M, N, K):\n    return MatMul(M, N, K)(GL, GL, GL)(Kernel)\nproblem = MatMul(48, 32, 20, A=RowMajor)(GL, GL, GL)(Kernel)\n",
+    "clash": NAIVE + "spec = MatMul(16, 16, 16)(GL, GL, GL)(Kernel)\nproblem = MatMul(16, 16, 8)(GL, GL, GL)(Kernel)\n",
+    "clashing": NAIVE + "def spec(M, N, K): ...\ndef problem(M, N, K): ...\n",
+    "unplaced": NAIVE + "problem = MatMul(16, 16, 16)\n",
+    "wrong": NAIVE + "spec = 3\n",
+    "several": NAIVE + "problem = MatMul(48, 32, 20)(GL, GL, GL)(Kernel)\ncopy = Move.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()\n"
+    "copy_spec = Move(40, 24, dtype=float16)(GL, GL)(Kernel)\nturned = copy\n",
+    "problems": "from fireiron import *\nproblem = MatMul(48, 32, 20)(GL, GL, GL)(Kernel)\n" + SCALED,
+    "definition": "from fireiron import *\n" + SCALED + "SIZES = (24, 40)\nrows = scaled.tile(m=8, n=32).to(Block).tile(m=1, n=1).to(Thread).done()\n",
+    "definitions": "from fireiron import *\n" + SCALED + "problem = scaled\n"
+    "rows = scaled.tile(m=8, n=32).to(Block).tile(m=1, n=1).to(Thread).done()\nothers = scaled.tile(m=4, n=32).to(Block).tile(m=1, n=1).to(Thread).done()\n",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    for name, text in FILES.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def bound(folder, argument, sizes=None, **options):
+    """The spec that an argument means, and the strategy."""
+    name, colon, rest = argument.partition(":")
+    strategy = bind(find(f"{folder / name}.py{colon}{rest}"), sizes, options)
+    return strategy.spec, strategy
+
+
+@pytest.mark.parametrize(
+    ("argument", "sizes", "means"),
+    [
+        ("value", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("value:kernel", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("value:compiled", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("value:program", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("value:problem", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("function", {}, "MatMul(48,32,24)(GL,GL,GL)(Kernel)"),
+        ("function", {"rows": 8, "depth": 4}, "MatMul(8,32,4)(GL,GL,GL)(Kernel)"),
+        ("function:problem", {"rows": 8}, "MatMul(8,32,24)(GL,GL,GL)(Kernel)"),
+        ("free", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("free", {"K": 64}, "MatMul(48,32,64)(GL,GL,GL)(Kernel)"),
+        ("other", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("other:spec", {"K": 64}, "MatMul(1024,1024,64)(GL,GL,GL)(Kernel)"),
+        ("several", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("several:copy", {}, "Move(40,24)(GL,GL)(Kernel)"),
+        ("several:copy_spec", {}, "Move(40,24)(GL,GL)(Kernel)"),
+        ("problems:problem", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("definition", {}, "scaled(24,40)(GL,GL,GL)(Kernel)"),
+        ("definition", {"M": 8, "n": 64}, "scaled(8,64)(GL,GL,GL)(Kernel)"),
+        ("definition:scaled", {"m": 8}, "scaled(8,40)(GL,GL,GL)(Kernel)"),
+        ("definitions:others", {"m": 8}, "scaled(8,1024)(GL,GL,GL)(Kernel)"),
+    ],
+)
+def test_what_a_name_means(folder, argument, sizes, means):
+    if argument == "several:copy_spec":
+        with pytest.raises(ArgumentError, match="several strategies start from copy_spec") as caught:
+            bound(folder, argument, sizes)
+        assert caught.value.legal == ("copy", "turned")
+        return
+    spec, strategy = bound(folder, argument, sizes)
+    assert str(spec).startswith(means) and strategy.finished
+    assert strategy.program().tree.complete
+
+
+def test_types_and_orders_come_from_the_file_unless_they_are_said(folder):
+    assert str(bound(folder, "value")[0].A.dtype) == "float16"
+    assert "RowMajor" in str(bound(folder, "value:problem")[0].A.tensor.layout)
+    assert str(bound(folder, "function", dtype="float32")[0].A.dtype) == "float32"
+    assert str(bound(folder, "free", dtype="float16")[0].A.dtype) == "float16"
+
+
+@pytest.mark.parametrize(
+    ("argument", "sizes", "options", "said", "do"),
+    [
+        ("value", {"M": 64}, {}, ": M cannot be chosen", "a function spec(M, N, K"),
+        ("value", {}, {"dtype": "float32"}, "dtype cannot be chosen", "**options"),
+        ("value:kernel", {"M": 64}, {}, "is bound to MatMul(48,32,20)", "not at all"),
+        ("value:compiled", {}, {"dtype": "float32"}, "is bound to MatMul(48,32,20)", "not at all"),
+        ("value:number", {}, {}, "number is no strategy but int", "value.py:NAME"),
+        ("value:kernl", {}, {}, "kernl is not there", "did you mean kernel?"),
+        ("function", {"M": 8}, {}, "its problem has no size M", "-s rows=64"),
+        ("function", {}, {"A": None}, "its problem takes no A", "**options"),
+        ("other", {"M": 64}, {}, "its file says one spec", "path.py:spec"),
+        ("clash", {}, {}, "spec and problem are different specs", "say one"),
+        ("clashing", {}, {}, "spec and problem are different functions", "say one"),
+        ("unplaced", {}, {}, "problem is no spec, but SpecShape", "(GL, GL, GL)(Kernel)"),
+        ("wrong", {}, {}, "spec is no spec, but int", "a function that makes a spec"),
+        ("problems", {}, {}, "strategy is not there", "problems.py:problem for the library's strategy"),
+        ("problems:scaled", {}, {}, "no strategy starts from scaled", "scaled.tile"),
+        ("definition", {"M": 8, "m": 9}, {}, "the size m is named twice", "[8, 9]"),
+        ("definitions", {}, {}, "strategy is not there", "rows others"),
+        ("definitions:problem", {}, {}, "several strategies start from problem", "rows others"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_a_file_is_refused(folder, argument, sizes, options, said, do):
+    with pytest.raises(ArgumentError) as caught:
+        bound(folder, argument, sizes, **options)
+    assert said in caught.value.asked and do in str(caught.value)
+
+
+def test_a_problem_without_a_strategy_takes_those_of_the_library(folder):
+    """The first that is legal on the target."""
+    _, strategy = bound(folder, "problems:problem")
+    assert [one.steps[0].origin.split(":")[0] for one in strategy.alternatives] == ["strategies/_gemm.py", "strategies/naive.py"]
+    assert "gemm_nn" in find(f"{folder / 'problems'}.py:problem").strategy.steps[0].origin or strategy.cuda("sm_80")
+
+
+COMMANDS = {
+    "show": [], "emit": [], "check": [], "cost": [], "run": ["--simulate", "--seed", "0"], "explain": [], "draw": ["--what", "tree", "-o", "-"],
+    "tune": ["--predict"], "export": ["--no-cubin", "-o", "{out}"], "diff": ["naive"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("argument", ["value:problem", "definition"])
+def test_every_command_takes_them(folder, command, argument, capsys, tmp_path, monkeypatch):
+    """The spec of the file is the one that each command is about; of `tune` the one that its processes would be given."""
+    ranked = []
+
+    def rank(strategy, **_):
+        ranked.append(str(strategy.spec))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["fireiron.tune"], "rank", rank)
+    name, colon, rest = argument.partition(":")
+    more = [one.replace("{out}", str(tmp_path / "out")) for one in COMMANDS[command]]
+    if command == "diff" and argument == "definition":
+        more = [f"{folder / 'definition'}.py:scaled"]
+    status = main([command, f"{folder / name}.py{colon}{rest}", *more])
+    assert status == (130 if command == "tune" else 0)
+    out = ranked[0] if command == "tune" else capsys.readouterr().out
+    if command == "export":
+        out = next((tmp_path / "out").glob("*.h")).read_text()
+    assert ("MatMul(48,32,20)" if name == "value" else "scaled(24,40)") in out or (command == "check" and "0 errors" in out)
+
+
+def test_the_target_of_a_compiled_kernel_is_the_one_that_is_meant(folder, capsys):
+    path = folder / "value.py"
+    assert main(["explain", f"{path}:compiled"]) == 0
+    assert " on sm_80" in capsys.readouterr().out
+    assert main(["run", f"{path}:program", "--simulate", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["target"] == "sm_75"
+    assert main(["emit", f"{path}:compiled", "--arch", "sm_90"]) == 2
+    assert "is compiled for sm_80: --arch sm_90 cannot be chosen" in capsys.readouterr().err
+    assert main(["emit", f"{path}:compiled", "--arch", "sm_80"]) == 0
+    assert main(["diff", f"{path}:compiled", f"{path}:program"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [(["-M", "4", "-s", "M=8"], "the size M is named twice"), (["-s", "m=4", "-s", "m=8"], "the size m is named twice")]
+)
+def test_a_size_is_named_once(folder, given, said, capsys):
+    assert main(["show", f"{folder / 'free'}.py", *given]) == 2
+    assert said in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------- fireiron new
+
+SMALL = {"move": ["-M", "40", "-N", "72"], "fused": ["-s", "m=72", "-s", "n=40", "-s", "k=64"]}
+"""Sizes to run a kind of file with, which are no multiples of its tiles; of a product M, N and K."""
+
+
+@pytest.mark.parametrize("kind", new.KINDS)
+def test_a_new_file_passes_check_and_run(kind, tmp_path, capsys, monkeypatch):
+    """Without a warning, without a step that does nothing, from another folder; its lines are as wide as those of a terminal."""
+    monkeypatch.setattr(launch, "gpu_available", lambda: False)
+    path = tmp_path / "mine.py"
+    assert main(["new", str(path.with_suffix("")), "--kind", kind]) == 0
+    said = capsys.readouterr().out
+    assert f"fireiron check {path}" in said and "what to try" in said
+    written = sorted(one.name for one in tmp_path.iterdir())
+    assert written == (["mine.cu", "mine.py"] if kind == "micro-kernel" else ["mine.py"])
+    for one in tmp_path.iterdir():
+        assert "NAME" not in one.read_text() and max(map(len, one.read_text().splitlines())) <= 100
+    monkeypatch.chdir(Path(__file__).parent)
+    assert main(["check", str(path), "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [one for one in findings if one["severity"] != "note" and "NOT compiled" not in one["message"]] == []
+    assert [one for one in findings if one["kind"] == "ineffective"] == []
+    assert main(["run", str(path), "--simulate", *SMALL.get(kind, ["-M", "72", "-N", "40", "-K", "64"])]) == 0
+    assert "PASS" in capsys.readouterr().out
+
+
+def test_a_new_file_overwrites_nothing(tmp_path, capsys, monkeypatch):
+    """Neither of two files is written where one of them is there."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.cu").write_text("// mine\n")
+    assert main(["new", "mine", "--kind", "micro-kernel"]) == 2
+    assert "mine.cu is there already" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["mine.cu"] and Path("mine.cu").read_text() == "// mine\n"
+    assert main(["new", "mine.py", "--kind", "micro-kernel", "--force"]) == 0
+    assert "c_at(m, n)" in Path("mine.cu").read_text() and Path("mine.py").exists()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("numpy", "would hide the module numpy"),
+        ("json.py", "fireiron new my_json"),
+        ("3d", "is no name"),
+        ("class", "is no name"),
+        ("a/b", "mkdir -p a"),
+    ],
+)
+def test_names_that_new_files_cannot_have(name, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", name]) == 2
+    assert said in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_the_kinds_of_new_files_are_those_that_are_there():
+    assert {one.stem for one in new.TEMPLATES.iterdir()} == set(new.KINDS)
+
+
+# ---------------------------------------------------------------------------------------------- micro-kernels of files
+
+
+def test_a_text_keeps_its_file_wherever_it_is_read(tmp_path, monkeypatch):
+    """A stored strategy holds the text itself, so that it is the same without the file, in any folder."""
+    (tmp_path / "dot.cu").write_text("for (int k = 0; k < a_size_k; ++k) { c[0] += a_at(0, k) * b_at(k, 0); }\n")
+    (tmp_path / "mine.py").write_text(
+        NAIVE.replace(".split(1).tile(1, 1).done()", ".tile(1, 1).done('dot.cu')").replace("tile(4, 4).to", "tile(1, 1).to")
+    )
+    strategy = find(str(tmp_path / "mine.py")).strategy
+    stored = strategy.to_json()
+    (tmp_path / "dot.cu").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert Strategy.from_json(stored) == strategy and Strategy.from_json(stored).steps[-1].executable.text.startswith("for (int k")
+    assert eval(repr(strategy)) == strategy
+
+
+def test_names_in_comments_of_a_text_are_not_declared():
+    """Compilers refuse what is declared and not used; a comment, and a string, use nothing."""
+    text = (
+        '// a is read by a_at, b_stride_k is not used\n/* c */ asm volatile("// c_size_m" ::: "memory");\nc[0] += a_at(0, 0) * b_at(0, 0);'
+    )
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(1).done(text)
+    printed = chain(MatMul(32, 32, 16)(GL, GL, GL)(Kernel)).cuda("sm_80").partition("// micro-kernel")[2]
+    assert "a_at = [&]" in printed and "const c =" in printed
+    for name in ("const a =", "b_stride_k =", "c_size_m ="):
+        assert name not in printed
+
+
+SUGGESTED = {
+    "without a pad": ("matmul", "    .pad(4)  # without which banks conflict: take it out, and ask `check`\n", "", "banks"),
+    "copies of 16 bytes": ("matmul", "copy = Move.tile(1, 1).to(Thread).done()", "copy = Move.coalesced(4).done()", ""),
+    "tiles under way": ("matmul", ".split(bk)", ".split(bk).pipeline(2)", ""),
+    "without a swizzle": ("tensor-core", "    .swizzle()  # no bank conflicts: take it out, and ask `check`\n", "", "banks"),
+    "fragments ahead": ("tensor-core", "    .split(16)\n    .unroll()\n", "    .split(16)\n    .unroll()\n    .pipeline(2)\n", ""),
+    "bands": ("tensor-core", "    .to(Block)\n", "    .to(Block)\n    .bands(8)\n", ""),
+    "blocks that stay": ("hopper", "    .to(Block)\n", "    .to(Block)\n    .bands(8)\n    .persistent()\n", ""),
+    "a column in one bank": ("move", "    .pad(1)  #", "    #", "banks"),
+    "another order": ("move", "    .layout(ColMajor)  #", "    #", "coalescing"),
+    "a swizzle": ("move", ".pad(1)", ".swizzle()", "banks"),
+}
+"""What the files suggest: the kind, what is replaced by what, and what `check` warns of then."""
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("change", SUGGESTED)
+def test_what_new_files_suggest_is_so(change, tmp_path, capsys):
+    kind, old, new_text, warned = SUGGESTED[change]
+    path = tmp_path / "mine.py"
+    assert main(["new", str(path), "--kind", kind]) == 0
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new_text, 1))
+    capsys.readouterr()
+    assert main(["check", str(path), "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {one["kind"] for one in findings if one["severity"] == "warning"} == ({warned} if warned else set())
+    assert main(["run", str(path), "--simulate", *SMALL.get(kind, ["-M", "72", "-N", "40", "-K", "64"])]) == 0
+    capsys.readouterr()

@@ -1,0 +1,165 @@
+"""What planted faults showed that no static check saw: boxes of TMA, barriers of rings in other bytes, registers of roles, shared memory that is
+read before anything was put there; and the catalogue of faults itself.
+"""
+
+import attrs
+import pytest
+from campaign.faults import KINDS
+from campaign.faults.detectors import Slow
+from campaign.faults.kind import spots
+from ringed import all_of_kind, halves, inputs_of, is_load, product, with_changed
+from test_check import LISTING_2
+from touching import K, T, buffer, i, kernel, loop, reads, writes
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check_alignment, check_boxes, check_filled, check_resources
+from fireiron.sim import simulate
+from fireiron.values.expr import less
+
+RINGED = product((64, 64, 64), (64, 64), producer=128)(halves(64, 64, 320)).program("sm_90a").ir
+
+
+def said(check, faulty):
+    """What a check says of a kernel, of errors alone."""
+    return [one.message for one in check(Scene(faulty)) if one.severity == "error"]
+
+
+def test_the_catalogue():
+    """At least 30 kinds, of all three families; each has a name of its own and its forms."""
+    assert len(KINDS) >= 80 and len({one.name for one in KINDS}) == len(KINDS) and all(one.forms for one in KINDS)
+    assert sum(one.about == "synchronisation" for one in KINDS) >= 50
+    planted = {one.name for one in KINDS if next(one.plant(RINGED), None) is not None}
+    assert len(planted) >= 50
+
+
+def test_a_place_is_changed_and_nothing_else():
+    for spot in spots(RINGED, ir.Acquire):
+        faulty = spot.with_one()
+        kept, before = all_of_kind(faulty, ir.Acquire), all_of_kind(RINGED, ir.Acquire)
+        assert kept == [one for one in before if one is not spot.one]
+        assert len(all_of_kind(faulty, ir.Stmt)) == len(all_of_kind(RINGED, ir.Stmt)) - 1
+
+
+# ---------------------------------------------------------------------------------------------- boxes of TMA
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"box": (32, 64)}, "goes to byte"),
+        ({"box": (64, 128)}, "a box of the map has 8192 elements"),
+        ({"box": (64, 0)}, "boxes of its map are of"),
+        ({"order": (0, 1)}, "neighbours lie along dimension 0"),
+        ({"order": (1, 1)}, "its map is of"),
+        ({"span": 64}, "in spans of 64 bytes"),
+        ({"span": 16}, "in spans of 16 bytes"),
+    ],
+)
+def test_boxes_that_lie_otherwise_than_readers_say(change, text):
+    assert said(check_boxes, RINGED) == []
+    faulty = with_changed(RINGED, is_load, 0, lambda one: (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, **change)),))
+    (found,) = said(check_boxes, faulty)
+    assert text in found
+
+
+def test_boxes_of_fewer_rows_are_more_boxes():
+    halved = with_changed(RINGED, is_load, 0, lambda one: (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, box=(64, 32))),))
+    assert said(check_boxes, halved) == []
+
+
+# ---------------------------------------------------------------------------------------------- barriers and registers
+
+
+def test_barriers_of_rings_have_bytes_of_their_own():
+    (ring,) = RINGED.rings
+    assert said(check_alignment, RINGED) == []
+    for offset, text in ((0, "as a_sh does"), (ring.offset + 4, "multiples of 8"), (ring.offset + 8, "multiples of 8 in the block's")):
+        faulty = attrs.evolve(RINGED, rings=(attrs.evolve(ring, offset=offset),))
+        assert any(text in one for one in said(check_alignment, faulty)), offset
+
+
+@pytest.mark.parametrize(
+    ("registers", "text"),
+    [
+        ((240, 100), "multiples of 8 from 24 to 256, not so of producer"),
+        ((264, 40), "not so of consumers"),
+        ((248, 0), "all threads, by whole warpgroups"),
+        ((24, 40), "fewer for the producer, as many or more for the others"),
+        ((240, 40), "at most"),
+    ],
+)
+def test_registers_that_roles_exchange(registers, text):
+    (place,) = (at for at, one in enumerate(RINGED.body) if isinstance(one, ir.Roles))
+
+    def given(*numbers):
+        roles = [attrs.evolve(role, registers=number) for role, number in zip(RINGED.body[place].roles, numbers, strict=True)]
+        return attrs.evolve(RINGED, resident=2, body=(*RINGED.body[:place], ir.Roles(tuple(roles)), *RINGED.body[place + 1 :]))
+
+    assert said(check_resources, RINGED) == [] and said(check_resources, given(*registers))
+    assert any(text in one for one in said(check_resources, given(*registers))), said(check_resources, given(*registers))
+
+
+# ---------------------------------------------------------------------------------------------- shared memory before its first write
+
+BARRIER = ir.Barrier(ir.BLOCK_SCOPE)
+HALF = less(T, 64)
+
+
+@pytest.mark.parametrize(
+    ("body", "right"),
+    [
+        ((writes(T), BARRIER, reads(127 - T)), True),
+        ((reads(T),), False),
+        ((reads(T), BARRIER, writes(T)), False),
+        ((writes(T), BARRIER, reads(T + 1)), False),
+        ((writes(T, active=HALF), BARRIER, reads(T)), False),
+        ((writes(T, active=HALF), BARRIER, reads(T, active=HALF)), True),
+        ((loop(4, BARRIER, reads(T), BARRIER, writes(T)),), False),
+        ((loop(4, writes(i * 128 + T)), BARRIER, loop(4, reads(i * 128 + T))), True),
+        ((loop(3, writes(i * 128 + T)), BARRIER, loop(4, reads(i * 128 + T))), False),
+        ((loop(8, BARRIER, writes(i % 4 * 128 + T), BARRIER, reads(i % 4 * 128 + T), period=4),), True),
+        ((loop(8, BARRIER, writes(i % 4 * 128 + T), BARRIER, reads((i + 1) % 4 * 128 + T), period=4),), False),
+        ((loop(8, BARRIER, writes(T, active=less(0, i)), BARRIER, reads(T)),), False),
+        ((loop(8, BARRIER, writes(T, active=less(i, 1)), BARRIER, reads(T)),), True),
+        ((loop(K, BARRIER, writes(T)), BARRIER, reads(T)), False),
+        ((writes(T), loop(K, BARRIER, reads(T))), True),
+    ],
+)
+def test_shared_memory_before_its_first_write(body, right):
+    faulty = kernel(*body, buffers=[buffer("s", 640)], symbols=(K,))
+    assert (said(check_filled, faulty) == []) == right
+
+
+def test_elements_beyond_a_buffer_are_not_its_own():
+    assert said(check_filled, kernel(writes(T), BARRIER, reads(T + 600), buffers=[buffer("s", 640)])) != []
+    assert said(check_filled, kernel(writes(T + 600), BARRIER, reads(T + 640), buffers=[buffer("s", 640)])) == []
+
+
+def test_a_ring_is_filled_by_its_producer():
+    assert said(check_filled, RINGED) == []
+    (found,) = said(check_filled, with_changed(RINGED, is_load, 0, lambda one: ()))
+    assert "a_sh[0]" in found and "shared memory that nothing was put into before" in found
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_copy_left_out_is_found(number):
+    lowered = LISTING_2(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).program("sm_80").lowered
+    assert said(check_filled, lowered) == []
+    copies = [one for one, _ in ir.execs(lowered.body) if lowered.buffer(one.accesses[-1].buffer).memory.of_block]
+    faulty = with_changed(lowered, lambda one: one is copies[number], 0, lambda one: ())
+    assert any("nothing was put into before" in one for one in said(check_filled, faulty))
+
+
+def test_the_schedule_of_a_caller_reaches_the_warps():
+    """Which warp goes on is asked of the generator that was given, not of another one."""
+    asked = []
+
+    class Counted(Slow):
+        def randrange(self, *arguments):
+            asked.append(arguments)
+            return super().randrange(*arguments)
+
+    arrays, _ = inputs_of(RINGED.spec)
+    simulate(RINGED, arrays, order=Counted(1))
+    assert asked

@@ -1,0 +1,140 @@
+"""The derived bounds of errors: never broken by right kernels on random data, broken by what is wrong; matrix instructions by their model."""
+
+import numpy as np
+import pytest
+from fused_examples import specs
+from fused_generator import draw as drawn_definition
+from generator import draw as drawn_strategy
+from test_fused_random import program_to_paste
+
+from fireiron import *
+from fireiron.measure.data import adder_of, all_sizes, drawn, referred
+from fireiron.measure.rounding import EIGHT_BITS, differing, error_bounds
+from fireiron.sim import simulate
+from fireiron.values.expr import TRUE
+
+
+def product(K, dtype=float16, c_dtype=float32, adder=None, size=24):
+    """A spec of a product, normal factors, and the sums in float64."""
+    spec = MatMul(size, size, K, dtype=dtype, c_dtype=c_dtype, accumulator=adder)(GL, GL, GL)(Kernel)
+    generator = np.random.default_rng(K)
+    arrays = {name: generator.standard_normal(shape).astype(dtype.to_numpy()) for name, shape in (("A", (size, K)), ("B", (K, size)))}
+    return spec, arrays, arrays["A"].astype(float) @ arrays["B"].astype(float)
+
+
+def cut(values, bits, exponent):
+    """Values cut off toward zero `bits` below the leading bit of 2^exponent."""
+    step = np.ldexp(1.0, exponent - bits)
+    return np.trunc(values / step) * step
+
+
+def by_matrix_instructions(a, b, terms, bits):
+    """A product as matrix instructions make it: so many products at once, aligned with the largest, cut off, and the sum cut to float32."""
+    total = np.zeros((a.shape[0], b.shape[1]))
+    for start in range(0, a.shape[1], terms):
+        parts = [total, *(a[:, k, None] * b[None, k] for k in range(start, min(start + terms, a.shape[1])))]
+        _, exponent = np.frexp(np.abs(parts).max(0))
+        total = sum(cut(one, bits, exponent - 1) for one in parts)
+        total = cut(total, min(23, bits), np.frexp(np.abs(total))[1] - 1)
+    return total
+
+
+@pytest.mark.parametrize("K", [16, 100, 512, 2048])
+@pytest.mark.parametrize(
+    ("terms", "bits", "dtype"), [(4, 23, float16), (8, 24, bfloat16), (16, 25, float16), (32, 13, float8_e4m3)], ids=str
+)
+def test_matrix_instructions_stay_within_and_a_step_left_out_does_not(terms, bits, dtype, K):
+    spec, arrays, right = product(K, dtype)
+    a, b = (one.astype(float) for one in arrays.values())
+    made = by_matrix_instructions(a, b, terms, bits)
+    (bound,) = error_bounds(spec, arrays, {}).values()
+    off = np.abs(made - right)
+    assert (off <= bound).all() and off.max() > 0
+    if bits == EIGHT_BITS.bits and K > 100:
+        return  # of 13 bits so much may be cut off one way that a step more or less is not seen
+    last = (K - 1) // 16 * 16
+    fewer = by_matrix_instructions(a[:, :last], b[:last], terms, bits)
+    assert (np.abs(fewer - right) > bound).mean() > 0.5, "a k-step of 16 left out"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "adder", "K"), [(float32, float32, 4096), (float64, float64, 512), (float16, float16, 64), (bfloat16, float32, 300)], ids=str
+)
+def test_chains_in_any_order_stay_within_and_one_wrong_element_does_not(dtype, adder, K):
+    """One term behind the other, from the front, from behind and in pairs, rounded each time."""
+    spec, arrays, right = product(K, dtype, c_dtype=adder, adder=adder, size=8)
+    a, b = (one.astype(adder.to_numpy()) for one in arrays.values())
+    (bound,) = error_bounds(spec, arrays, {}).values()
+    terms = (a[:, :, None] * b[None]).transpose(1, 0, 2)
+    for order in (terms, terms[::-1], terms[np.random.default_rng(1).permutation(K)]):
+        total = np.zeros_like(order[0])
+        for one in order:
+            total = (total + one).astype(adder.to_numpy())
+        assert (np.abs(total.astype(float) - right) <= bound).all()
+    wrong = right.copy()
+    wrong[3, 4] += K**0.5  # as much as elements differ
+    said = differing(spec, {}, {"C": wrong}, arrays, {"C": right})
+    assert len(said) == 1 and "C[3, 4]" in said[0] and "1 of 64" in said[0]
+    assert not differing(spec, {}, {"C": right}, arrays, {"C": right})
+    assert differing(spec, {}, {"C": np.full_like(right, np.nan)}, arrays, {"C": right})
+
+
+def checked_definition(seed):
+    one, _ = drawn_definition(seed)
+    arrays, sizes = drawn(one.bound, one.symbols, np.random.default_rng(seed)), all_sizes(one.bound, one.symbols)
+    got = simulate(one.program.ir, arrays, one.symbols).outputs
+    said = differing(one.bound, sizes, got, arrays, referred(one.bound, *arrays.values()))
+    assert not said, (said, program_to_paste(one))
+
+
+def checked_strategy(seed):
+    """A product of normal numbers by a drawn strategy; whether it is one of floats that starts from nothing."""
+    one, _ = drawn_strategy(seed)
+    if one.spec.A.dtype.kind == "int" or one.spec.accumulate == TRUE:
+        return False
+    generator = np.random.default_rng(seed)
+    arrays = {name: generator.standard_normal([one.sizes[size] for size in dims]).astype(one.spec.operands[name].dtype.to_numpy())
+              for name, dims in (("A", "MK"), ("B", "KN"))}  # fmt: skip
+    got = simulate(one.program.lowered, arrays, one.symbols).outputs
+    said = differing(one.spec, all_sizes(one.spec, one.symbols), got, arrays, referred(one.spec, *arrays.values()), adder_of(one.program))
+    assert not said, (said, one.strategy)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_drawn_definitions_stay_within(seed):
+    checked_definition(seed)
+
+
+def test_drawn_strategies_stay_within():
+    assert sum(map(checked_strategy, range(10))) > 3
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("chunk", range(20))
+def test_many_drawn_strategies_stay_within(chunk):
+    assert sum(map(checked_strategy, range(2000 + chunk * 50, 2050 + chunk * 50))) > 20
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("chunk", range(20))
+def test_many_drawn_definitions_stay_within(chunk):
+    for seed in range(1000 + chunk * 50, 1050 + chunk * 50):
+        checked_definition(seed)
+
+
+@pytest.mark.parametrize("name", specs())
+def test_examples_stay_within_and_a_wrong_element_does_not(name):
+    strategy, spec = specs()[name]
+    sizes = all_sizes(spec, {})
+    arrays = drawn(spec, sizes, np.random.default_rng(1))
+    right = referred(spec, *arrays.values())
+    bounds = error_bounds(spec, arrays, sizes)
+    for output, one in right.items():
+        wide = one.astype(float)
+        root = float(np.sqrt((wide**2).mean()))
+        assert np.median(bounds[output]) < 0.01 * root, "the bound says something"
+        other = np.abs(np.roll(wide, 1, axis=0) - wide)
+        assert (other > 2 * bounds[output])[other > 0].mean() > 0.9, "an element in the place of another is seen"
+    got = simulate(strategy(spec).program("sm_90").ir, arrays).outputs
+    assert not differing(spec, sizes, got, arrays, right)

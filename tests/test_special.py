@@ -1,0 +1,110 @@
+"""NaN, infinity, subnormal numbers, signed zeros: as IEEE 754 and the instructions have them, in the simulator and in the printed text on a CPU.
+
+Drawn formulas are the subject `special-formulas` of the campaigns; here stand the cases that it has found, and its oracle beside the rules.
+"""
+
+import numpy as np
+import pytest
+from campaign.subjects.special import Ieee, disagreements, rounded
+from printed_text import COMPILER, HostProgram, Printed
+
+from fireiron import *
+from fireiron.errors import FireironError
+from fireiron.sim import simulate
+from fireiron.specs.arithmetic import LARGER, SMALLER, convert
+
+INF, NAN = np.inf, np.nan
+SPECIAL = np.array([0.0, -0.0, NAN, INF, -INF, 1.0, -1.0, 3e9, -3e9, 300.0, -129.5, 2.0**-127, -(2.0**-149)])
+
+
+def bits(values):
+    """What is compared: the bits, all NaN alike."""
+    return [("nan" if np.isnan(one) else (float(one), bool(np.signbit(one)))) for one in np.asarray(values).astype(np.float64).ravel()]
+
+
+@pytest.mark.parametrize("source", [np.float32, np.float64], ids=str)
+@pytest.mark.parametrize("target", [float16, bfloat16, float32, float8_e4m3, float8_e5m2, int32, int8, uint8], ids=str)
+def test_conversions_are_those_of_the_instructions(source, target):
+    generator = np.random.default_rng(5)
+    with np.errstate(over="ignore", under="ignore"):
+        drawn = np.ldexp(generator.standard_normal(2000), generator.integers(-160, 140, 2000)).astype(source)
+    ties = (1 + np.arange(64) * 2.0**-9)[:, None] + np.array([0, 2.0**-40, -(2.0**-40), 2.0**-12])
+    values = np.concatenate([SPECIAL.astype(source), drawn, ties.ravel().astype(source)])
+    got, want = convert(values, target), rounded(values, target)
+    assert not disagreements(got, want, 0).any(), values[disagreements(got, want, 0)][:5]
+
+
+def test_conversions_by_hand():
+    with np.errstate(over="ignore"):
+        assert convert(np.float32([NAN, INF, -INF, 3e9, -2.9, 2.9]), int32).tolist() == [0, 2**31 - 1, -(2**31), 2**31 - 1, -2, 2]
+        assert convert(np.float64([NAN, 1e300]), int32).tolist() == [-(2**31), 2**31 - 1]
+        assert convert(np.float32([300, -129.5, INF, -INF, NAN]), int8).tolist() == [44, 127, -1, 0, 0]
+        assert convert(np.float32([300, -1, INF]), uint8).tolist() == [44, 0, 255]
+    assert bits(convert(np.float32([500, -INF, NAN]), float8_e4m3)) == bits([448, -448, NAN])
+    assert bits(convert(np.float32([6e4, -INF]), float8_e5m2)) == bits([57344, -57344])
+    just_above = np.float64(1 + 2.0**-8 + 2.0**-40)  # by way of float32 it is the middle of two numbers, and rounded down
+    assert float(convert(just_above, bfloat16)) == 1 + 2.0**-7
+    assert float(convert(np.int32(2**25 + 2**17 + 1), bfloat16)) == 2**25 + 2**18
+    assert bits(convert(np.float64([1e39, -1e39, 1e-300]), bfloat16)) == bits([INF, -INF, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, float16.to_numpy(), bfloat16.to_numpy()], ids=str)
+def test_maxima_of_zeros_and_of_what_is_no_number(dtype):
+    """PTX ISA, max: of a number and NaN the number; +0 > -0. `reduce` says the same of many, in whatever order they come."""
+    left, right = (one.ravel().astype(dtype) for one in np.meshgrid(SPECIAL[:7], SPECIAL[:7]))
+    ieee = Ieee(dtype)
+    for extreme, name in ((LARGER, "max"), (SMALLER, "min")):
+        want = ieee.exactly(name, left, right)
+        assert bits(extreme(left, right)) == bits(want)
+        assert bits(extreme.reduce(np.stack([left, right]), axis=0)) == bits(want)
+    assert bits(LARGER(np.asarray(-0.0, dtype), 0)) == bits([0.0]) and bits(
+        SMALLER(np.asarray(0.0, dtype), np.asarray(-0.0, dtype))
+    ) == bits([-0.0])
+    assert LARGER(np.int32(-3), np.int32(0)) == 0
+
+
+def kernel(formula, sources, result, target="sm_90"):
+    spec = Pointwise(formula, 4, 16, dtype=sources, y_dtype=result)(*(GL,) * (len(sources) + 1))(Kernel)
+    return Pointwise.tile(4, 16).to(Block).tile(1, 1).to(Thread).done()(spec).program(target)
+
+
+CASES = [
+    ("y[m,n] = relu(x[m,n])", float32, float32, [NAN, -0.0, 0.0, -INF, INF], [0.0, 0.0, 0.0, 0.0, INF]),
+    ("y[m,n] = max(x[m,n], -0.0)", float16, float16, [0.0, -0.0, NAN], [0.0, -0.0, -0.0]),
+    ("y[m,n] = exp2(x[m,n])", float32, float32, [-126, -127, -149, 128, NAN, -INF, INF], [2.0**-126, 0.0, 0.0, INF, NAN, 0.0, INF]),
+    ("y[m,n] = exp2(x[m,n])", float64, float64, [-127.0, 1024.0], [2.0**-127, INF]),
+    ("y[m,n] = gelu(x[m,n])", float32, float32, [3e38, INF, -INF, NAN], [float(np.float32(3e38)), INF, NAN, NAN]),
+    ("y[m,n] = rsqrt(x[m,n])", float32, float32, [0.0, -0.0, INF, -1.0], [INF, -INF, 0.0, NAN]),
+    ("y[m,n] = x[m,n] * 2", float32, int32, [NAN, 2e9, -2e9, INF, -0.7], [0, 2**31 - 1, -(2**31), 2**31 - 1, -1]),
+    ("y[m,n] = x[m,n] * 2", float32, int8, [150.0, -0.7, NAN], [44, -1, 0]),
+    ("y[m,n] = x[m,n] * 2", float64, bfloat16, [0.5 + 2.0**-9 + 2.0**-41], [1 + 2.0**-7]),
+    ("y[m,n] = where(x[m,n] < 0, 1, x[m,n])", float32, float32, [NAN, -0.0, -INF], [NAN, -0.0, 1]),
+    ("y[m,n] = where(x[m,n] != x[m,n], 7, x[m,n])", float32, float32, [NAN, -0.0], [7, -0.0]),
+]
+
+
+def filled(values, dtype):
+    """An array of the values, repeated."""
+    with np.errstate(over="ignore"):
+        return np.resize(np.asarray(values), (4, 16)).astype(dtype.to_numpy())
+
+
+@pytest.mark.parametrize(("formula", "source", "result", "given", "wanted"), CASES, ids=[f"{one[0]} {one[2]}" for one in CASES])
+def test_special_numbers_in_the_simulator(formula, source, result, given, wanted):
+    got = simulate(kernel(formula, (source,), result).ir, {"x": filled(given, source)}).outputs["y"]
+    assert bits(got) == bits(filled(wanted, result))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_special_numbers_in_the_printed_text(tmp_path):
+    host = HostProgram([Printed.of(kernel(formula, (source,), result)) for formula, source, result, *_ in CASES], tmp_path)
+    for number, (formula, source, result, given, wanted) in enumerate(CASES):
+        assert bits(host.run(number, {"x": filled(given, source)})["y"]) == bits(filled(wanted, result)), formula
+
+
+def test_pairs_of_two_types_are_no_pair():
+    """bfloat16 and bfloat16 into float16: no instruction does it, and the text would not compile."""
+    spec = Pointwise("y[m,n] = x[m,n] + z[m,n]", 8, 16, dtype=(bfloat16, bfloat16), y_dtype=float16)(GL, GL, GL)(Kernel)
+    pairs = Pointwise.tile(8, 16).to(Block).tile(1, 2).to(Thread).done()
+    with pytest.raises(FireironError, match="all float16, or all bfloat16"):
+        _ = pairs(spec).program("sm_90").ir

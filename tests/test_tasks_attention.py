@@ -1,0 +1,322 @@
+"""FlashAttention-2 and -3 as programs of tasks: right by NumPy and by their meaning, free of races, and the kernels of their fluent twins."""
+
+import contextlib
+import random
+import re
+
+import numpy as np
+import printed_text
+import pytest
+from faults import dropped
+from ringed import errors
+from test_fused_attention import inputs, softmax
+
+from fireiron import *
+from fireiron import tasks
+from fireiron.errors import FireironError, SimulationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.sim import simulate
+from fireiron.strategies import attention, hopper_attention
+from fireiron.strategies import tasks_attention as programs
+from fireiron.tasks import *
+from fireiron.tasks.execute import run_events
+from fireiron.tasks.passes import PASS_NAMES, events_of
+
+D = 64
+BOTH = {"FlashAttention-2": (programs.flash_2, programs.IN_ORDER), "FlashAttention-3": (programs.flash_3, programs.AHEAD)}
+NIGHT = pytest.mark.night
+
+
+def bound(name, target, m, n, d=D, heads=1, batch=1, causal=False, **mapping):
+    """A program for a problem, with its mapping to a target, small tiles unless said otherwise."""
+    program, variant = BOTH[name]
+    if causal:
+        program, mapping = (
+            {"FlashAttention-2": programs.causal_2, "FlashAttention-3": programs.causal_3}[name],
+            {**mapping, "hides": "causal_rows"},
+        )
+    if target == "sm_80":
+        chosen = programs.ampere(**{"U": 32, "W": 32, "D": d, "warps": 2, "variant": variant, **mapping})
+    else:
+        chosen = programs.hopper(**{"U": 128, "W": 64, "variant": variant, **mapping})
+    return tasks.strategy(program, chosen)(attention.spec(m, n, d, heads, batch)), program, chosen
+
+
+def coarse(mapping):
+    """The mapping with products as a whole, which mean what those of all threads do, in less time."""
+    return mapping.with_("scores", calls=["clear_rows", "scores_thread"]).with_("values", calls=["values_thread"])
+
+
+def require_right(strategy, program, mapping, target, sizes=None, causal=False):
+    """The kernel has no findings; it equals the softmax, with its warps in random order, and what the program means."""
+    kernel = strategy.program(target)
+    assert not errors(kernel.ir)
+    arrays = inputs(kernel.spec, sizes)
+    expected, _ = softmax(*arrays.values(), causal=causal)
+    meant = np.zeros(expected.shape, np.float16)
+    tasks.run(program, mapping, meant, *(np.asarray(one) for one in arrays.values()), seed=3)
+    got = simulate(kernel.ir, arrays, sizes or {}, order=random.Random(1)).outputs["O"]
+    assert np.linalg.norm(got.astype(np.float64) - expected) < 8e-4 * np.linalg.norm(expected)
+    np.testing.assert_allclose(got.astype(np.float32), meant.astype(np.float32), atol=1e-3)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("name", "target", "sizes", "mapping"),
+    [
+        pytest.param("FlashAttention-2", "sm_80", (40, 70), {}, marks=NIGHT),
+        ("FlashAttention-3", "sm_90a", (64, 80), {"U": 64, "WGS": 1, "W": 32, "persistent": 1}),
+        pytest.param("FlashAttention-3", "sm_80", (32, 96), {}, marks=NIGHT),
+        pytest.param("FlashAttention-2", "sm_90a", (72, 64), {"U": 64, "WGS": 1, "W": 32}, marks=NIGHT),
+        pytest.param("FlashAttention-2", "sm_90a", (136, 128), {}, marks=NIGHT),
+        pytest.param("FlashAttention-2", "sm_80", (64, 96), {"U": 64}, marks=NIGHT),
+        pytest.param("FlashAttention-3", "sm_80", (64, 128), {"stages": 3}, marks=NIGHT),
+        pytest.param("FlashAttention-3", "sm_90a", (128, 256), {}, marks=NIGHT),
+        pytest.param("FlashAttention-3", "sm_90a", (256, 256), {"stages": 3}, marks=NIGHT),
+        pytest.param("FlashAttention-3", "sm_90a", (256, 256), {"persistent": 3, "stages": 3}, marks=NIGHT),
+        pytest.param("FlashAttention-2", "sm_90a", (256, 128), {"persistent": 3}, marks=NIGHT),
+    ],
+)
+def test_a_mapping_changes_no_result(name, target, sizes, mapping):
+    """Both programs by mma.sync and by wgmma, of two heads, with probabilities in registers and keys that arrive ahead."""
+    strategy, program, chosen = bound(name, target, *sizes, heads=2, **mapping)
+    require_right(strategy, program, coarse(chosen), target)
+    text = strategy.cuda(target)
+    words = ("cp_async_16", "ldmatrix_x4_trans", "mma_m16n8k16") if target == "sm_80" else ("tma_load", "_held_row_f32_f16", "// producer")
+    assert all(word in text for word in words)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("FlashAttention-2", "sm_80"), *(pytest.param(name, "sm_90a", marks=NIGHT) for name in BOTH)],
+)
+def test_causal(name, target):
+    """No query sees the keys behind it: coordinates of pieces are operands of formulas, performed where a tile has any that are hidden."""
+    small = {"U": 64, "WGS": 1, "W": 32} if target == "sm_90a" else {}
+    strategy, program, mapping = bound(name, target, 70, 70, causal=True, **small)
+    require_right(strategy, program, coarse(mapping), target, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "causal", "until", "seed"),
+    [
+        ("FlashAttention-3", True, "vectorize", 1),
+        *(
+            pytest.param(name, causal, until, seed, marks=NIGHT)
+            for name in BOTH
+            for causal in (False, True)
+            for until in PASS_NAMES
+            for seed in (None, 2, 3)
+        ),
+    ],
+)
+def test_events_in_any_order(name, causal, until, seed):
+    """Event IR after each pass means the same in any order that its events allow; copies of pieces keep the coordinates of these."""
+    strategy, program, mapping = bound(name, "sm_80", 40, 70, causal=causal)
+    mapping, spec = coarse(mapping), strategy.spec
+    arrays = inputs(spec)
+    expected, _ = softmax(*arrays.values(), causal=causal)
+    got = np.zeros(expected.shape, np.float16)
+    run_events(events_of(program, mapping, spec, until), program, mapping, got, *map(np.asarray, arrays.values()), seed=seed)
+    assert np.linalg.norm(got.astype(np.float64) - expected) < 8e-4 * np.linalg.norm(expected)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
+@pytest.mark.parametrize("name", BOTH)
+def test_lengths_known_at_run_time(name, target):
+    small = {"U": 64, "WGS": 1, "W": 32} if target == "sm_90a" else {}
+    strategy, program, mapping = bound(name, target, sym("m"), sym("n"), **small)
+    for m, n in ((70, 90), (33, 20)):
+        require_right(strategy, program, coarse(mapping), target, {"m": m, "n": n})
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
+def test_seldom_rescaled(target):
+    """Scores that grow along the keys: maxima stay for a while, and then rows are rescaled."""
+    small = {"U": 64, "WGS": 1, "W": 32} if target == "sm_90a" else {}
+    strategy, program, mapping = bound("FlashAttention-3", target, 64, 128, **small)
+    mapping = programs.seldom(mapping, 2)
+    kernel = tasks.strategy(program, mapping)(strategy.spec).program(target)
+    assert not errors(kernel.ir) and "!= 1.0f" in kernel.cuda
+    arrays = inputs(kernel.spec, ramp=True)
+    expected, _ = softmax(*arrays.values())
+    got = simulate(kernel.ir, arrays, {}, order=random.Random(1)).outputs["O"]
+    assert np.linalg.norm(got.astype(np.float64) - expected) < 8e-4 * np.linalg.norm(expected)
+
+
+def test_blocks_that_all_see_have_no_mask():
+    texts = [bound("FlashAttention-2", "sm_80", 64, n)[0].cuda("sm_80") for n in (64, 70)]
+    assert ["0xff800000" in text or "INFINITY" in text or "7f800000" in text for text in texts] == [False, True]
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
+def test_the_meaning_of_all_threads(target):
+    """Launches of a prange in any order, down to the threads of each instruction."""
+    strategy, program, mapping = bound("FlashAttention-3", target, 32 if target == "sm_80" else 128, 128)
+    require_right(strategy, program, mapping, target)
+
+
+def test_three_warpgroups_are_a_change_of_the_mapping():
+    """192 queries by three warpgroups instead of 128 by two: rows of a block and groups that share them, and nothing of the program."""
+    two, three = (programs.hopper(U=64 * groups, W=64, WGS=groups) for groups in (2, 3))
+    assert set(two.diff(three)) == {"host.U: 128 -> 192"} | {
+        f"{name}.WM: 2 -> 3" for name in ("clear", "begin", "mask", "softmax", "rescale", "finish", "scores_tile", "values_tile")
+    }
+    strategy, program, mapping = bound("FlashAttention-2", "sm_90a", 192, 64, U=192, WGS=3, W=32)
+    require_right(strategy, program, coarse(mapping), "sm_90a")
+    assert "__launch_bounds__(512" in strategy.cuda("sm_90a")
+
+
+def synchronization(text):
+    """What a kernel waits for and announces, and its products, in the order of its text, by rings and without numbers of registers."""
+    body = text[text.index("// consumers") :]
+    found = re.findall(
+        r"\b(mbarrier_wait\(\w+|mbarrier_arrive\(\w+|mbarrier_expect\(\w+|wgmma_\w+(?:<\d>)?|tma_\w+(?:<\d>)?|warpgroup_sync)", body
+    )
+    return [re.sub(r"_m\d+n\d+k\d+\w*", "", one) for one in found]
+
+
+@pytest.mark.parametrize("name", [pytest.param("FlashAttention-2", marks=NIGHT), "FlashAttention-3"])
+def test_the_synchronization_of_the_fluent_twin(name):
+    """FlashAttention-3 begins the next scores before the values at hand in its text; the twin is told to delay the latter."""
+    made = attention.definition()
+    fluent = hopper_attention.by_rows(made, delayed=name == "FlashAttention-3").with_(bm=128, bn=64, stages=2, chunk=D, blocks=65536)
+    twin = fluent(attention.spec(128, 256, D, made=made)).cuda("sm_90a")
+    mine = bound(name, "sm_90a", 128, 256)[0].cuda("sm_90a")
+    assert synchronization(mine) == synchronization(twin)
+    assert ("wgmma_wait<1>();" in mine) == (name == "FlashAttention-3")
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("persistent", (0, 2))
+def test_missing_synchronization_is_found(persistent):
+    """Of a ring that is filled in front of its loop and behind it: what the check misses changes nothing, or the simulator refuses it."""
+    strategy = bound("FlashAttention-3", "sm_90a", 128, 80, 16, heads=4, U=64, WGS=1, W=32, persistent=persistent)[0]
+    kernel = strategy.program("sm_90a")
+    arrays, planted = inputs(kernel.spec), list(dropped(kernel.ir))
+    expected, _ = softmax(*arrays.values())
+    found = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(found) > 20
+    for (_, faulty), fault in zip(planted, found, strict=True):
+        with contextlib.suppress(SimulationError):
+            if not fault:
+                got = simulate(faulty, arrays, order=random.Random(2)).outputs["O"]
+                np.testing.assert_allclose(got.astype(np.float32), expected, atol=3e-3)
+
+
+COMPILED = {
+    "FlashAttention-2": ("sm_80", {"U": 128, "W": 64, "warps": 8}),
+    "FlashAttention-3": ("sm_90a", {"W": 128}),
+    "three warpgroups": ("sm_90a", {"U": 192, "WGS": 3}),
+}
+
+
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
+@pytest.mark.parametrize("case", [one if one == "FlashAttention-3" else pytest.param(one, marks=NIGHT) for one in COMPILED])
+def test_compiled_without_spills(case):
+    target, mapping = COMPILED[case]
+    name = case if case in BOTH else "FlashAttention-2"
+    program = bound(name, target, 3840, 4096, 128, heads=16, **mapping)[0].program(target)
+    report = compile_cuda(program.cuda, target)
+    found = report.resources[program.name]
+    assert found.spill_stores == found.spill_loads == found.stack_frame == 0 and "C75" not in (report.log or "")
+
+
+@pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+@pytest.mark.night
+@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
+def test_printed_text(tmp_path, target):
+    """The text itself, run on a CPU."""
+    program = bound("FlashAttention-3", target, 32 if target == "sm_80" else 128, 128)[0].program(target)
+    host = printed_text.HostProgram([printed_text.Printed.of(program)], tmp_path)
+    arrays = inputs(program.spec)
+    expected, _ = softmax(*arrays.values())
+    np.testing.assert_allclose(host.run(0, arrays)["O"].astype(np.float32), expected, atol=2e-3)
+
+
+# ---------------------------------------------------------------------------------------------- what the language has for it
+
+
+@task("scale", Inner, reads=["src"], writes=["dst"])
+def turned(dst, src):
+    launch("scale", axes(dst, 1, 0), axes(src, 1, 0))
+
+
+@task("scale", Leaf, reads=["src"], writes=["dst"])
+def by_columns(dst, src):
+    call_external(Pointwise, y=dst, x=src, formula="y[n,m] = 2 * x[n,m]")
+
+
+def test_axes_of_a_tensor():
+    """A transposed matrix is read and written where it lies; operands of a formula go by their names."""
+    mapping = Mapping(
+        [
+            TaskMapping("all", "turned", HOST, [GLOBAL] * 2, calls=["block"], entrypoint=True),
+            TaskMapping("block", "by_columns", THREAD, [GLOBAL] * 2),
+        ]
+    )
+    a, out = np.arange(12, dtype="f4").reshape(3, 4), np.zeros((3, 4), "f4")
+    tasks.run(Tasks(turned, by_columns), mapping, out, a)
+    assert (out == 2 * a).all()
+
+
+@task("scale", Inner, reads=["src"], writes=["dst"])
+def short(dst, src):
+    launch("scale", axes(dst, 1), axes(src, 1))
+
+
+@task("mask", Leaf, reads=["S", "Q", "K"], writes=["S"])
+def masked_by_itself(S, Q, K):
+    call_external(
+        Pointwise,
+        s=S,
+        s_before=S,
+        index_n=coordinates(S, 1),
+        size_n=extent(K, 0),
+        formula=("s[m,n] = where(index_n[n] < size_n, s_before[m,n], -inf)"),
+    )
+
+
+@task("mask", Leaf, reads=["S"], writes=["S"])
+def masked_unread(S, Q, K):
+    coordinates(K, 0)
+
+
+@task("sums", Inner, reads=["S"], writes=["sums"])
+def whole_sums(sums, S, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(processor)):
+    to, of = partition_by_mma(sums, INSTR, PROC, "parts"), partition_by_mma(S, INSTR, PROC, "A")
+    for i in prange(PIECES):
+        launch("sums", to[i], of[i])
+
+
+def kernel_with(instance, variant):
+    """The kernel of a program in which another variant is that of an instance."""
+    _, program, chosen = bound("FlashAttention-2", "sm_90a", 64, 64, U=64, WGS=1)
+    more = Tasks(*program.variants, variant)
+    return lambda: tasks.strategy(more, chosen.with_(instance, variant=variant.name))(attention.spec(64, 64, D)).cuda("sm_90a")
+
+
+REFUSED = {
+    "a dimension left out": (
+        lambda: tasks.run(
+            Tasks(short, by_columns), Mapping([TaskMapping("all", "short", HOST, [GLOBAL] * 2, entrypoint=True)]), *np.zeros((2, 3, 4), "f4")
+        ),
+        r"axes\(1\): of a tensor of 3 x 4 elements",
+    ),
+    "parts that do not conform": (kernel_with("sums_warp", whole_sums), "has a part of its own, in the order of their terms"),
+    "coordinates of what is no piece of an operand": (kernel_with("mask_rows", masked_by_itself), "coordinates: of what tasks make(.|\\n)*got *RF"),
+    "coordinates of what is not read": (kernel_with("mask_rows", masked_unread), "coordinates of K, which masked_unread does not read"),
+    "an unknown operand of a formula": (
+        lambda: tasks.external.in_order(Pointwise, {"z": 1}, {"formula": "y[m] = x[m]"}), "no operand z",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    refused, message = REFUSED[name]
+    with pytest.raises(FireironError, match=message):
+        refused()

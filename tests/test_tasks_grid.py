@@ -1,0 +1,126 @@
+"""Launches of tasks dealt to blocks: which one each block has, or has in each turn, against a count by hand."""
+
+import itertools
+import math
+
+import numpy
+import pytest
+
+from fireiron import *
+from fireiron.executable import INSTRUCTIONS
+from fireiron.language.tree import Context, Whole
+from fireiron.tasks.grid import dealt_to_blocks
+from fireiron.tasks.mapping import GLOBAL, HOST, TaskMapping
+from fireiron.values.expr import Var, as_expr, constant
+from fireiron.values.machine import as_architecture
+
+BLOCK = Var("block", 0, 2**31 - 1)
+"""The number of a block, as the walk of a tree has it."""
+
+
+def draft():
+    return Context(as_architecture("sm_90a"), INSTRUCTIONS, BLOCK, Var("thread", 0, 127), 128, whole=Whole(frozenset())).draft()
+
+
+def host(**fields):
+    return TaskMapping("grid", "blocks", HOST, [GLOBAL], {}, ["block"], entrypoint=True, **fields)
+
+
+def dealt(sizes, values=None, **fields):
+    """For each block what it has, in its turns, and the grid; `values` are those of sizes that are known at run time."""
+    names, given = draft(), dict(values or {})
+    found = dealt_to_blocks(tuple(map(as_expr, sizes)), host(**fields), names)
+    blocks = int(found.grid.evaluate(given))
+    lets = {var: named.value for named, var in names._lets.items()}
+    every = []
+    for number in range(blocks):
+        known = {**given, BLOCK.name: number}
+        for var, value in lets.items():
+            known[var.name] = int(value.evaluate(known))
+        turns = 1 if found.turns is None else int(found.turns.extent.evaluate(known))
+        mine = []
+        for turn in range(turns):
+            here = known if found.turns is None else {**known, found.turns.var.name: turn}
+            for let in found.named:
+                here[let.var.name] = int(let.value.evaluate(here))
+            mine.append(tuple(int(one.evaluate(here)) for one in found.indices))
+        every.append(mine)
+    return every, found
+
+
+def by_hand(sizes, cluster=(), bands=0, walk=0):
+    """Launches in the order of the number that a block, or a turn of one, has."""
+    along = (*(1,) * (len(sizes) - len(cluster)), *cluster)
+    counts = [size // part for size, part in zip(sizes, along, strict=True)]
+    order = list(itertools.product(*map(range, counts)))
+    if bands:
+        across, on = (len(sizes) - 2, len(sizes) - 1) if walk == 0 else (len(sizes) - 1, len(sizes) - 2)
+        band = max(bands // along[across], 1)
+        order.sort(key=lambda one: (*one[:-2], one[across] // band, one[on], one[across]))
+    places = [[]]
+    for part in reversed(along):  # the first of a cluster's dimensions goes fastest
+        places = [[one, *others] for others in places for one in range(part)]
+    return [tuple(n * part + one for n, part, one in zip(each, along, place, strict=True)) for each in order for place in places]
+
+
+CASES = [
+    ((4, 6), {}),
+    ((3, 4, 6), {}),
+    ((8, 6), {"bands": 4}),
+    ((8, 6), {"bands": 4, "cluster": (2, 1)}),
+    ((8, 6), {"bands": 4, "cluster": (2,)}),
+    ((6, 8), {"bands": 4, "cluster": (1, 2), "walk": 1}),
+    ((8, 6), {"bands": 2, "cluster": (4, 1)}),
+    ((8, 6), {"bands": 3, "cluster": (2, 2)}),
+    ((2, 7, 5), {"bands": 3}),
+    ((2, 7, 5), {"bands": 3, "walk": 1}),
+]
+
+
+def test_each_launch_is_some_blocks_once():
+    """In the order of the count by hand: neighbours of a cluster, bands of clusters, turns of blocks that stay."""
+    for sizes, fields in CASES:
+        for persistent in (0, 8, 1000):
+            require_as_by_hand(sizes, fields, persistent)
+
+
+def require_as_by_hand(sizes, fields, persistent):
+    every, found = dealt(sizes, **fields, persistent=persistent)
+    wanted = by_hand(sizes, **{name: fields[name] for name in ("cluster", "bands", "walk") if name in fields})
+    stays = 0 < persistent < len(wanted)
+    blocks = persistent if stays else len(wanted)
+    assert (len(every), constant(found.launches), found.turns is not None) == (blocks, len(wanted), stays)
+    assert every == [wanted[first::blocks] for first in range(blocks)]
+    assert (1 if found.cluster is None else found.cluster.blocks) == math.prod(fields.get("cluster", ()))
+
+
+@pytest.mark.parametrize("fields", [{"bands": 2}, {"bands": 2, "walk": 1}, {"cluster": (2, 1), "bands": 4}])
+def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
+    """Where sizes are not known as many blocks stay as there are launches, if these are fewer."""
+    rows, columns = sym("rows", multiple_of=2), sym("columns")
+    for values in ((4, 3), (2, 1), (6, 5)):
+        wanted = by_hand(values, **fields)
+        for persistent in (0, 8):
+            every, found = dealt((rows, columns), {"rows": values[0], "columns": values[1]}, **fields, persistent=persistent)
+            assert every == [wanted[first :: len(every)] for first in range(len(every))]
+            assert len(every) == (min(persistent, len(wanted)) if persistent else len(wanted))
+            assert (found.turns is not None) == bool(persistent)
+
+
+def test_a_curve_meets_every_launch_and_goes_on_to_neighbours():
+    every, _ = dealt((4, 8), bands=1, walk=2)
+    places = numpy.array([one for (one,) in every])
+    assert len({*map(tuple, places)}) == 32 and (abs(numpy.diff(places, axis=0)).sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fields", "said"),
+    [
+        ((8, 6), {"cluster": (3, 1)}, "no whole clusters"),
+        ((8, 6), {"cluster": (2, 1), "persistent": 3}, "3 blocks are no multiple of 2"),
+        ((8,), {"cluster": (2, 1)}, "launches with 1 indices"),
+    ],
+)
+def test_refused(sizes, fields, said):
+    with pytest.raises(FireironError, match=said):
+        dealt(sizes, **fields)

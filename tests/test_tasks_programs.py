@@ -1,0 +1,492 @@
+"""Programs of tasks beyond one product, each by a mapping to Ampere and one to Hopper: right, free of races, and the kernels of their fluent twins."""
+
+import random
+import re
+from collections import Counter
+
+import attrs
+import numpy
+import pytest
+from printed_text import COMPILER, HostProgram, Printed
+from problems import simulated
+
+from fireiron import *
+from fireiron import tasks
+from fireiron.check import check
+from fireiron.errors import FireironError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.strategies import dual as fluent_dual
+from fireiron.strategies import gated as fluent_gated
+from fireiron.strategies import gemm_row_sum, hmma_ampere, hopper, hopper_batched
+from fireiron.strategies import tasks_batched as batched
+from fireiron.strategies import tasks_dual as dual
+from fireiron.strategies import tasks_gated as gated
+from fireiron.strategies import tasks_gemm as gemm
+from fireiron.strategies import tasks_row_sum as row_sum
+from fireiron.tasks import *
+
+TARGETS = {"ampere": "sm_80", "hopper": "sm_90a", "hopper, sums shared": "sm_90a"}
+
+
+def halves(*shape, seed=7):
+    return numpy.random.default_rng(seed).integers(-2, 3, shape).astype("float16")
+
+
+def single(*arrays):
+    return [one.astype("float32") for one in arrays]
+
+
+def product(a, b):
+    left, right = single(a, b)
+    return left @ right
+
+
+def activated(a, left, right):
+    gate, up = product(a, left), product(a, right)
+    return gate / (1 + numpy.exp(-gate)) * up
+
+
+@attrs.frozen
+class Case:
+    """A program with its small mappings by name, and for sizes its problem, inputs and results."""
+
+    program: Tasks
+    mappings: dict
+    spec: object
+    inputs: object
+    wanted: object
+    most: float = 0.0
+
+
+def factors(M, N, K):
+    return halves(M, K), halves(K, N, seed=8)
+
+
+SMALL = {"U": 16, "V": 16, "W": 32, "rows": 1, "columns": 2, "stages": 2}
+GROUP = {"U": 64, "V": 16, "W": 16, "WGS": 1, "stages": 2, "chunk": 16}
+CASES = {
+    "gemm": Case(
+        gemm.program,
+        {
+            "ampere": gemm.ampere(**SMALL, ahead=2, staged=True, bands=2),
+            "hopper": gemm.hopper(**GROUP, bands=2, persistent=2),
+        },
+        hopper.spec,
+        factors,
+        lambda a, b: [product(a, b)],
+    ),
+    "batched": Case(
+        batched.program,
+        {"ampere": batched.ampere(**SMALL, ahead=2, staged=True, bands=2), "hopper": batched.hopper(**GROUP, bands=2, persistent=3)},
+        lambda M, N, K: hopper_batched.spec(M, N, K, 2),
+        lambda M, N, K: (halves(2, M, K), halves(2, K, N, seed=8)),
+        lambda a, b: [product(a, b)],
+    ),
+    "dual": Case(
+        dual.program,
+        {"ampere": dual.ampere(**SMALL, bands=2), "hopper": dual.hopper(**GROUP, bands=2, blocks=2)},
+        fluent_dual.spec,
+        lambda M, N, K: (*factors(M, N, K), halves(K, N, seed=9)),
+        lambda a, left, right: [product(a, left) + product(a, right)],
+    ),
+    "gated": Case(
+        gated.program,
+        {"ampere": gated.ampere(**SMALL, bands=2), "hopper": gated.hopper(**GROUP, bands=2, blocks=2)},
+        fluent_gated.spec,
+        lambda M, N, K: (*factors(M, N, K), halves(K, N, seed=9)),
+        lambda *inputs: [activated(*inputs)],
+        1e-2,
+    ),
+    "row_sum": Case(
+        row_sum.program,
+        {
+            "ampere": row_sum.ampere(**SMALL, bands=2),
+            "hopper": row_sum.hopper(**GROUP, bands=2, blocks=2),
+            "hopper, sums shared": row_sum.hopper(**GROUP, bands=2, blocks=2, parts=0),
+        },
+        gemm_row_sum.spec,
+        factors,
+        lambda a, b: [product(a, b), single(a)[0].sum(1)],
+    ),
+}
+SIZES = {"ampere": (20, 24, 40), "hopper": (72, 24, 40), "hopper, sums shared": (72, 24, 40)}
+ALL = [(name, mapped) for name, case in CASES.items() for mapped in case.mappings]
+
+
+def require_right(case, inputs, found):
+    found = found if isinstance(found, (tuple, list)) else [found]
+    with numpy.errstate(over="ignore"):
+        wanted = case.wanted(*inputs)
+    for one, right in zip(found, wanted, strict=True):
+        assert numpy.allclose(numpy.asarray(one, "float32"), right, rtol=case.most, atol=case.most)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(("name", "mapped"), ALL)
+def test_a_mapping_changes_no_result(name, mapped):
+    """Tiles overhang, blocks stay, and no access races with another."""
+    case, sizes = CASES[name], SIZES[mapped]
+    bound, inputs = tasks.strategy(case.program, case.mappings[mapped])(case.spec(*sizes)), case.inputs(*sizes)
+    assert [one for one in check(bound.program(TARGETS[mapped]).ir) if one.severity == "error"] == []
+    require_right(case, inputs, simulated(bound, TARGETS[mapped])(*inputs))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(
+    ("name", "mapped", "sizes", "multiple"),
+    [
+        ("gemm", "hopper", (136, 104, 72), 8),
+        ("batched", "hopper", (72, 104, 40), 8),
+        ("dual", "hopper", (72, 40, 40), 8),
+        ("gemm", "ampere", (37, 35, 41), 1),
+        ("row_sum", "hopper", (136, 40, 72), 8),
+        ("row_sum", "ampere", (37, 35, 41), 1),
+    ],
+)
+def test_sizes_known_at_run_time(name, mapped, sizes, multiple):
+    case, inputs = CASES[name], CASES[name].inputs(*sizes)
+    problem = case.spec(*(sym(dim, high=8192, multiple_of=multiple) for dim in "MNK"))
+    bound = tasks.strategy(case.program, case.mappings[mapped])(problem)
+    assert [one for one in check(bound.program(TARGETS[mapped]).ir) if one.severity == "error"] == []
+    require_right(case, inputs, simulated(bound, TARGETS[mapped])(*inputs))
+
+
+def results_of(case, sizes):
+    spec = case.spec(*sizes)
+    views = [spec.operands[name] for name in spec.outputs]
+    return [numpy.zeros([int(size.low) for size in view.shape], view.dtype.to_numpy()) for view in views]
+
+
+OFTEN = (("row_sum", "ampere"),)
+"""What every run runs task by task; the others take longer."""
+
+
+@pytest.mark.parametrize(("name", "mapped"), [one if one in OFTEN else pytest.param(*one, marks=pytest.mark.night) for one in ALL])
+def test_the_sequential_meaning(name, mapped):
+    """Launches of each prange in any order."""
+    case, sizes = CASES[name], SIZES[mapped]
+    results, inputs = results_of(case, sizes), case.inputs(*sizes)
+    tasks.run(case.program, case.mappings[mapped], *results, *inputs, seed=3)
+    require_right(case, inputs, results)
+
+
+# ---------------------------------------------------------------------------------------------- twins
+
+
+WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4, "bands": 8}
+STAYS = {"chunk": 64, "bands": 8, "persistent": 132}
+TWINS = {
+    "gemm, Hopper": (gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS), hopper.product.with_(**WIDE), hopper.spec, "sm_90a"),
+    "gemm, Hopper, clusters": (
+        gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS, cluster=(2, 1)), hopper.product.with_(**WIDE, cm=2), hopper.spec, "sm_90a",
+    ),
+    "gemm, Ampere": (
+        gemm, gemm.ampere(128, 256, 32, 2, 4, 4, ahead=2, staged=True, bands=8), hmma_ampere.strategy.with_(bm=128, bn=256, bk=32, stages=4),
+        hmma_ampere.spec, "sm_80",
+    ),
+    "gemm, Hopper, 128 rows a warpgroup": (
+        gemm, gemm.hopper(256, 128, 64, 2, 4, **STAYS, pieces=False), hopper.product.with_(**WIDE | {"bm": 256, "bn": 128, "wm": 128, "wn": 128}), hopper.spec,
+        "sm_90a",
+    ),
+    "batched, Hopper": (
+        batched, batched.hopper(128, 256, 64, 2, 4, **STAYS), hopper_batched.strategy.with_(**WIDE), hopper_batched.spec, "sm_90a",
+    ),
+    "dual, Hopper": (dual, dual.hopper(), fluent_dual.hopper, fluent_dual.spec, "sm_90a"),
+    "dual, Ampere": (dual, dual.ampere(), fluent_dual.strategy, fluent_dual.spec, "sm_80"),
+    "gated, Hopper": (gated, gated.hopper(), fluent_gated.hopper, fluent_gated.spec, "sm_90a"),
+    "gated, Ampere": (gated, gated.ampere(), fluent_gated.strategy, fluent_gated.spec, "sm_80"),
+    "row sum, Hopper": (row_sum, row_sum.hopper(), gemm_row_sum.hopper, gemm_row_sum.spec, "sm_90a"),
+    "row sum, Ampere": (row_sum, row_sum.ampere(), gemm_row_sum.strategy, gemm_row_sum.spec, "sm_80"),
+}  # fmt: skip
+"""Programs with their mappings, and the fluent strategies of the same tiles."""
+
+
+def both(name):
+    """The programs of a twin and its fluent strategy."""
+    module, mapping, fluent, spec, target = TWINS[name]
+    problem = spec(4096, 4096, 4096) if name != "batched, Hopper" else spec(1024, 1024, 1024)
+    return [one(problem).program(target) for one in (tasks.strategy(module.program, mapping), fluent)], target
+
+
+def calls_of(text):
+    """How often a kernel's text calls what, and how often it loops and branches."""
+    body = re.sub(r"//[^\n]*", "", text[text.index("__global__") :])
+    return Counter(re.findall(r"\b([a-z]\w*)(?:<\w+>)?\(", body))
+
+
+@pytest.mark.parametrize("name", ["gemm, Hopper, clusters", "row sum, Ampere"])
+def test_the_statements_are_those_of_the_fluent_twin(name):
+    (mine, fluent), _ = both(name)
+    assert calls_of(mine.cuda) == calls_of(fluent.cuda)
+    assert mine.ir.shared_bytes == fluent.ir.shared_bytes and mine.ir.threads == fluent.ir.threads
+
+
+def compiled(program, target):
+    """The opcodes of a program's PTX, counted, and what it uses."""
+    found = compile_cuda(program.cuda, target)
+    assert "C75" not in found.log
+    opcodes = re.findall(r"^\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_.:]*)\b[^\n]*;", found.ptx, re.MULTILINE)
+    return Counter(opcodes), found.resources[program.name]
+
+
+@pytest.mark.night
+@pytest.mark.skipif(not any(one.serves("sm_90a") for one in toolchains()), reason="no NVRTC for sm_90a")
+@pytest.mark.parametrize("name", TWINS)
+def test_the_opcodes_are_those_of_the_fluent_twin(name):
+    """As many of each, as many registers, none of them spilled, and no product waits where nothing says so."""
+    programs, target = both(name)
+    (mine, uses), (fluent, others) = (compiled(one, target) for one in programs)
+    assert mine == fluent and uses.registers == others.registers
+    assert not uses.spill_stores and not uses.spill_loads
+
+
+@pytest.mark.night
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+@pytest.mark.parametrize("mapped", ["ampere", "hopper"])
+def test_printed_text(mapped, tmp_path):
+    """The text itself on the CPU, threads in random order."""
+    target, sizes = TARGETS[mapped], SIZES[mapped]
+    chosen = [case for case in CASES.values() if mapped in case.mappings]
+    bound = [tasks.strategy(one.program, one.mappings[mapped])(one.spec(*sizes)) for one in chosen]
+    host = HostProgram([Printed.of(one.program(target)) for one in bound], tmp_path)
+    for number, case in enumerate(chosen):
+        inputs, spec = case.inputs(*sizes), bound[number].spec
+        arrays = dict(zip(spec.inputs, inputs, strict=True))
+        found = host.run(number, arrays, seed=5)
+        require_right(case, inputs, [found[name] for name in spec.outputs])
+
+
+# ---------------------------------------------------------------------------------------------- what a mapping and a program state
+
+
+def test_sums_in_shared_memory_are_a_change_of_the_mapping():
+    """Cypress, section 5.2: the same program, and no tile of its own for the sums in registers."""
+    problem = gemm_row_sum.spec(256, 256, 128)
+    texts = {parts: tasks.strategy(row_sum.program, row_sum.hopper(parts=parts))(problem).program("sm_90a") for parts in (4, 0)}
+    names = {parts: {one.tensor.name for one in program.lowered.buffers if one.tensor.memory == SH} for parts, program in texts.items()}
+    assert names[0] - names[4] and "in_parts" not in str(row_sum.hopper(parts=0))
+    assert row_sum.hopper().diff(row_sum.hopper(parts=0))
+
+
+def test_one_copy_serves_all_launches_that_read_it():
+    """A is one buffer for both products, and for the product and the sums."""
+    for module, spec, names in ((dual, fluent_dual.spec, {"a_sh", "b_sh", "b_sh2"}), (row_sum, gemm_row_sum.spec, {"a_sh", "b_sh"})):
+        lowered = tasks.strategy(module.program, module.hopper(blocks=8))(spec(256, 256, 128)).program("sm_90a").lowered
+        assert {one.tensor.name for one in lowered.buffers if one.tensor.memory == SH} == {*names, "dst_sh"}
+
+
+@task("twice", Inner, reads=["src"], writes=["dst"])
+def rows(dst, src):
+    to, of = partition_by_blocks(dst, (1, dst.shape[1])), partition_by_blocks(src, (1, src.shape[1]))
+    for i in prange(dst.shape[0]):
+        launch("twice", to[i, 0], of[i, 0])
+
+
+@task("twice", Inner, reads=["src"], writes=["dst"])
+def between(dst, src):
+    kept = make_tensor(src.shape, "float32")
+    launch("move", kept, src)
+    launch("move", dst, kept)
+    launch("add", kept, src)
+    launch("move", dst, kept)
+
+
+@task("move", Leaf, reads=["src"], writes=["dst"])
+def move(dst, src):
+    call_external("copy", dst, src)
+
+
+@task("add", Leaf, reads=["src"], writes=["dst"])
+def add(dst, src):
+    call_external(Pointwise, src, dst, formula="z[m,n] = x[m,n] + x[m,n]")
+
+
+def test_a_tensor_that_is_written_between_is_copied_again():
+    """What a task reads in registers is what was written last in shared memory."""
+    calls = ["in", "out", "added", "out"]
+    mapping = Mapping(
+        [
+            TaskMapping("host", "rows", HOST, [GLOBAL, GLOBAL], {}, ["row"], entrypoint=True),
+            TaskMapping("row", "between", THREAD, [GLOBAL, GLOBAL], {}, calls),
+            TaskMapping("in", "move", THREAD, [SHARED, NONE]),
+            TaskMapping("out", "move", THREAD, [GLOBAL, REGISTER]),
+            TaskMapping("added", "add", THREAD, [SHARED, NONE]),
+        ],
+        AMPERE,
+    )
+    grid = attrs.evolve(mapping["host"], instance="grid", calls=("host",))
+    block = attrs.evolve(mapping["host"], proc=BLOCK, entrypoint=False)
+    mapping = attrs.evolve(mapping, instances=(grid, block, *mapping.instances[1:]))
+    bound = tasks.strategy(Tasks(whole, rows, between, move, add), mapping.with_("grid", variant="whole"))(
+        Move(32, 8, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
+    )
+    a = numpy.random.default_rng(0).random((32, 8), numpy.float32)
+    assert (simulated(bound, "sm_80")(a) == a + a).all()
+
+
+@task("twice", Inner, reads=["src"], writes=["dst"])
+def whole(dst, src):
+    launch("twice", dst, src)
+
+
+@task("dual", Inner, reads=["A", "B1", "B2"], writes=["D"])
+def dual_at_once(D, A, B1, B2, *, W=tunable(int)):
+    (M, N), K = D.shape, A.shape[1]
+    total = make_tensor((M, N), "float32")
+    Ap, B1p, B2p = partition_by_blocks(A, (M, W)), partition_by_blocks(B1, (W, N)), partition_by_blocks(B2, (W, N))
+    launch("clear", total)
+    for k in srange(cdiv(K, W)):
+        launch("gemm", total, Ap[0, k], B1p[k, 0])
+        launch("gemm", total, Ap[0, k], B2p[k, 0])
+    launch("copy", D, total)
+
+
+def test_launches_side_by_side_have_copies_of_their_own():
+    """Of one instance in one turn, where a warp loads ahead: a ring of each factor, not one that both fill."""
+    mapping = dual.hopper(**GROUP, blocks=2)
+    mapping = mapping.with_("dual_block", variant="dual_at_once", calls=["clear_tile", "gemm_tile", "gemm_tile", "copy_tile"])
+    kept = tuple(one for one in mapping.instances if one.instance != "dual_both")
+    bound = tasks.strategy(Tasks(dual_at_once, *dual.program.variants), attrs.evolve(mapping, instances=kept))(fluent_dual.spec(64, 16, 64))
+    assert {"a_sh", "b_sh", "b_sh2"} <= {one.tensor.name for one in bound.program("sm_90a").walked.buffers}
+
+
+@task("twice", Inner, reads=["src"], writes=["dst"])
+def in_turns_and_behind(dst, src):
+    to, of = partition_by_blocks(dst, (1, dst.shape[1])), partition_by_blocks(src, (1, src.shape[1]))
+    for i in srange(dst.shape[0]):
+        launch("add", to[i, 0], of[0, 0])
+    launch("add", to[0, 0], of[0, 0])
+
+
+def test_a_copy_of_a_turn_is_not_there_behind_the_loop():
+    """Which may have had no turn: what is launched behind it copies again."""
+    instances = [
+        TaskMapping("grid", "whole", HOST, [GLOBAL, GLOBAL], {}, ["block"], entrypoint=True),
+        TaskMapping("block", "in_turns_and_behind", THREAD, [GLOBAL, GLOBAL], {}, ["added", "added"]),
+        TaskMapping("added", "add", THREAD, [GLOBAL, SHARED]),
+    ]
+    block = TaskMapping("one", "whole", BLOCK, [GLOBAL, GLOBAL], {}, ["block"])
+    mapping = Mapping([attrs.evolve(instances[0], calls=("one",)), block, *instances[1:]], AMPERE)
+    bound = tasks.strategy(Tasks(whole, in_turns_and_behind, add), mapping)(Move(4, 8, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel))
+    assert [name for name, _ in bound.program("sm_80").tree.children] == ["src_sh", "z", "src_sh2", "z2"]
+
+
+@task("stack", Inner, reads=["src"], writes=["dst"])
+def stack(dst, src):
+    to, of = partition_by_slices(dst), partition_by_slices(src)
+    for b in prange(dst.shape[0]):
+        launch("twice", to[b], of[b])
+
+
+def test_the_matrices_of_a_stack():
+    """Each is a piece without the stack's dimension, in NumPy and in the kernel."""
+    mapping = Mapping(
+        [
+            TaskMapping("stack", "stack", HOST, [GLOBAL, GLOBAL], {}, ["block"], entrypoint=True),
+            TaskMapping("block", "rows", BLOCK, [GLOBAL, GLOBAL], {}, ["row"]),
+            TaskMapping("row", "between", THREAD, [GLOBAL, GLOBAL], {}, ["move", "move", "add", "move"]),
+            TaskMapping("move", "move", THREAD, [NONE, NONE]),
+            TaskMapping("add", "add", THREAD, [REGISTER, REGISTER]),
+        ],
+        AMPERE,
+    )
+    program, a = Tasks(stack, rows, between, move, add), numpy.random.default_rng(1).random((3, 8, 5), numpy.float32)
+    out = numpy.zeros_like(a)
+    tasks.run(program, mapping, out, a, seed=2)
+    assert (out == a + a).all()
+    problem = Move(3, 8, 5, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
+    assert (simulated(tasks.strategy(program, mapping)(problem), "sm_80")(a) == a + a).all()
+
+
+def test_fields_of_a_mapping_travel_as_json():
+    for module in (gemm, batched, dual, gated, row_sum):
+        for mapping in (module.ampere(), module.hopper()):
+            assert Mapping.from_json(mapping.to_json()) == mapping
+    clusters = gemm.hopper(cluster=(2, 1), persistent=132)
+    assert Mapping.from_json(clusters.to_json()) == clusters
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gemm_host": {"cluster": (3, 1)}}, "no whole clusters"),
+        ({"gemm_host": {"cluster": (2, 1), "persistent": 3}}, "no multiple of 2"),
+        ({"gemm_block": {"bands": 4}}, "is about blocks"),
+        ({"gemm_host": {"walk": 2, "bands": 4}}, "walk=2"),
+        ({"gemm_host": {"cluster": (8, 4)}}, "at most 16 blocks"),
+        ({"gemm_block": {"producers": 64}}, "a warp or a warpgroup"),
+        ({"gemm_block": {"in_flight": 3}}, "in_flight=3"),
+        ({"gemm_block": {"pipeline": 0, "warpspecialize": False, "spread": True}}, "spread without a pipeline"),
+        ({"gemm_block": {"pipeline": 1, "warpspecialize": False, "spread": True}}, "copies that run ahead"),
+        ({"gemm_tile": {"WN": 0}}, "gemm_tile divides by zero"),
+    ],
+)
+def test_refused(changes, said):
+    with pytest.raises(FireironError, match=re.escape(said)):
+        mapping = gemm.hopper(64, 64, WGS=1)
+        for name, fields in changes.items():
+            mapping = mapping.with_(name, **fields)
+        tasks.strategy(gemm.program, mapping)(hopper.spec(256, 256, 128)).cuda("sm_90a")
+
+
+def test_processors_of_other_machines_are_refused():
+    with pytest.raises(FireironError, match="Ampere has no WARPGROUP"):
+        gemm.ampere().with_("gemm_tile", proc=WARPGROUP)
+
+
+def test_a_pipeline_of_one_turn():
+    """All of k in one step: nothing is loaded ahead, and fragments are still."""
+    mapping, inputs = gemm.ampere(16, 8, 32, 1, 1, stages=3, ahead=2), factors(16, 8, 30)
+    bound = tasks.strategy(gemm.program, mapping)(gemm.spec(16, 8, 30))
+    require_right(CASES["gemm"], inputs, simulated(bound, "sm_80")(*inputs))
+
+
+def test_a_load_waits_for_the_order_of_its_reader():
+    """Of 8 columns wgmma reads B by columns, and a box by rows is another matrix: whoever loads it turns it."""
+    bound = tasks.strategy(gemm.program, gemm.hopper(64, 8, 16, 1, 1, pieces=False))(gemm.spec(64, 8, 16))
+    text = bound.cuda("sm_90a")
+    assert "wgmma_m64n8k16_row_col" in text and "&B_map" not in text
+    inputs = factors(64, 8, 16)
+    require_right(CASES["gemm"], inputs, simulated(bound, "sm_90a")(*inputs))
+
+
+def test_slices_and_first_takers_are_refused_where_they_do_not_fit():
+    with pytest.raises(FireironError, match="0 to 1, of 2 and more"):
+        Slices(2).check((4, 4))
+    with pytest.raises(FireironError, match="a size for each"):
+        First((2, 2), 4).check((4,))
+    assert First((2,), 3).coordinates((4,), (1, 0)) == ([2, 3],) and min(First((2,), 3).coordinates((4,), (1, 2))[0]) > 1 << 40
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("seed", range(16))
+def test_grids_at_random(seed):
+    """Bands, walks, blocks that stay, clusters, rings: the product."""
+    chosen = random.Random(seed)
+    groups = chosen.choice([1, 2])
+    cluster = chosen.choice([(), (), (2, 1), (1, 2)])
+    walk = chosen.choice([0, 0, 1, 2])
+    fields = {
+        "bands": 1 if walk == 2 else chosen.choice([1, 2, 3]),
+        "walk": walk,
+        "persistent": chosen.choice([0, 4, 6]),
+        "cluster": cluster,
+    }
+    mapping = gemm.hopper(
+        64 * groups, 32, chosen.choice([32, 64]), groups, chosen.choice([2, 3]), chunk=chosen.choice([0, 16, 32]), **fields
+    )
+    mapping = mapping.with_("gemm_block", producers=chosen.choice([32, 128]), in_flight=chosen.choice([None, 0, 1]))
+    grid = [chosen.choice([2, 4]), chosen.choice([2, 4])]
+    ragged = 0 if cluster else 8
+    sizes = (64 * groups * grid[0] - ragged, 32 * grid[1] - ragged, chosen.choice([32, 72, 200]))
+    bound, inputs = tasks.strategy(gemm.program, mapping)(hopper.spec(*sizes)), factors(*sizes)
+    require_right(CASES["gemm"], inputs, simulated(bound, "sm_90a")(*inputs))
+
+
+def test_blocks_that_stay_at_sizes_without_a_bound():
+    """That launches can be counted is a fact for the launcher, however few blocks there are; and where they cannot, it is refused."""
+    problem = hopper.spec(*(sym(dim, multiple_of=8) for dim in "MNK"))
+    found = tasks.strategy(gemm.program, gemm.hopper(**GROUP, bands=2, persistent=2))(problem).program("sm_90a").ir.facts
+    assert [str(fact) for _, fact in found] == ["(M + 63) // 64 * ((N + 15) // 16) < 2147483648"]
+    with pytest.raises(FireironError, match="launches on BLOCK: a grid has at most"):
+        tasks.strategy(gemm.program, gemm.hopper(**GROUP, persistent=2))(hopper.spec(2**24, 2**24, 64)).program("sm_90a").ir  # noqa: B018

@@ -1,0 +1,668 @@
+"""What a program of tasks, a mapping or a run refuses: with the task, the argument, the line of who wrote it, and what would be legal.
+
+Programs that are accepted here and refused by the other reader are those that only one of them can see through.
+"""
+
+import attrs
+import numpy
+import pytest
+
+from fireiron import *
+from fireiron import tasks
+from fireiron.check import check
+from fireiron.errors import FireironError
+from fireiron.strategies import tasks_gemm as gemm
+from fireiron.tasks import *
+from fireiron.tasks.mapping import Place, Processor
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def blocks(dst, src, *, R=tunable(int), C=tunable(int)):
+    to, of = partition_by_blocks(dst, (R, C)), partition_by_blocks(src, (R, C))
+    for i, j in prange(cdiv(dst.shape[0], R), cdiv(dst.shape[1], C)):
+        launch("copy", to[i, j], of[i, j])
+
+
+@task("copy", Leaf, reads=["src"], writes=["dst"])
+def whole(dst, src):
+    call_external("copy", dst, src)
+
+
+SIZES = {"R": 1, "C": 4}
+INSTANCES = (
+    TaskMapping("grid", "blocks", HOST, [GLOBAL] * 2, {"R": 16, "C": 8}, ["block"], entrypoint=True),
+    TaskMapping("keep", "blocks", BLOCK, [SHARED, NONE], SIZES, ["thread"]),
+    TaskMapping("move", "blocks", BLOCK, [NONE, NONE], SIZES, ["thread"]),
+    TaskMapping("thread", "whole", THREAD, [NONE, NONE]),
+)
+
+
+def moved(M=16, N=8):
+    return Move(M, N, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
+
+
+def of_block(variant, *calls):
+    """A copy whose blocks are a variant: as a program and a mapping."""
+    block = TaskMapping("block", variant.name, BLOCK, [GLOBAL] * 2, calls=calls)
+    return Tasks(variant, blocks, whole), Mapping([*INSTANCES, block])
+
+
+def meaning(program, mapping, M=16, N=8):
+    a = numpy.arange(M * N, dtype="f4").reshape(M, N) + 1
+    out = numpy.zeros_like(a)
+    tasks.run(program, mapping, out, a)
+    return out
+
+
+def compiled(program, mapping, M=16, N=8):
+    a = numpy.arange(M * N, dtype="f4").reshape(M, N) + 1
+    return tasks.strategy(program, mapping)(moved(M, N)).compile("sm_80")(a)
+
+
+def refused(call, message, line="test_tasks_refusals.py:", legal=True):
+    with pytest.raises(FireironError, match=message) as caught:
+        call()
+    text = str(caught.value)
+    assert line in text, text
+    assert not legal or "legal" in text, text
+
+
+# ---------------------------------------------------------------------------------------------- variants
+
+WRONG = {}
+
+
+def wrong(message, *calls, form=Inner, meant=True):
+    """A variant that the compiler refuses; the run in NumPy too where it is `meant`, or with a message of its own."""
+
+    def made(function):
+        WRONG[function.__name__] = task("copy", form, reads=["src"], writes=["dst"])(function), calls, message, meant
+        return function
+
+    return made
+
+
+EARLY = "a loop of a task is not left early"
+
+
+@wrong(EARLY, "move")
+def left_by_break(dst, src):
+    to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
+    for i in prange(4):
+        launch("copy", to[i, 0], of[i, 0])
+        break
+
+
+@wrong(EARLY, "move")
+def left_by_return(dst, src):
+    to, of = partition_by_blocks(dst, (4, 4)), partition_by_blocks(src, (4, 4))
+    for i in srange(4):
+        for j in srange(2):
+            launch("copy", to[i, j], of[i, j])
+            return
+
+
+@wrong(EARLY, "move")
+def stepped_by_hand(dst, src):
+    next(prange(4))
+    launch("copy", dst, src)
+
+
+@wrong(EARLY, "move")
+def two_loops_at_once(dst, src):
+    to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
+    for i, j in zip(prange(4), prange(4), strict=True):
+        launch("copy", to[i, 0], of[j, 0])
+
+
+@wrong("an index of a loop that is over", "move", meant=False)
+def indices_of_an_ended_loop(dst, src):
+    to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
+    for i in list(prange(4)):
+        launch("copy", to[i, 0], of[i, 0])
+
+
+@wrong("it is known only when the kernel runs", "move", "move", meant=False)
+def branch_on_an_index(dst, src):
+    to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
+    for i in srange(4):
+        if i == 0:
+            launch("copy", to[i, 0], of[i, 0])
+        else:
+            launch("copy", to[i, 0], of[i, 0])
+
+
+@wrong("where Python needs an integer", "move", meant=False)
+def index_of_a_list(dst, src):
+    to, of = partition_by_blocks(dst, (8, 8)), partition_by_blocks(src, (8, 8))
+    for i in srange(2):
+        launch("copy", to[[1, 0][i], 0], of[i, 0])
+
+
+@wrong("is not among the pieces in every turn", "move", meant="no piece")
+def piece_behind_the_last(dst, src):
+    to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
+    for i in srange(4):
+        launch("copy", to[i, 0], of[i + 1, 0])
+
+
+@wrong("is not among the pieces in every turn", "move", meant="no piece")
+def piece_before_the_first(dst, src):
+    launch("copy", dst, partition_by_blocks(src, (4, 8))[-1, 0])
+
+
+@wrong("turns of a loop differ by more than their index", "keep", "keep", "move", "move", meant=False)
+def buffers_that_change_places(dst, src):
+    x, y = make_tensor(dst.shape, "float32"), make_tensor(dst.shape, "float32")
+    launch("copy", x, src)
+    launch("copy", y, src)
+    for _ in srange(3):
+        launch("copy", y, x)
+        x, y = y, x
+    launch("copy", dst, x)
+
+
+@wrong("turns of a loop differ by more than their index", "move", meant=False)
+def a_count_of_ones_own(dst, src):
+    to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
+    numbers = iter(range(8))
+    for _ in srange(4):
+        n = next(numbers)
+        launch("copy", to[n, 0], of[n, 0])
+
+
+@wrong("turns of a loop differ by more than their index", "keep", "move", meant=False)
+def the_first_turn_only(dst, src):
+    own, done = make_tensor(dst.shape, "float32"), []
+    for _ in srange(3):
+        if not done:
+            launch("copy", own, src)
+            done.append(True)
+    launch("copy", dst, own)
+
+
+@wrong("whole writes dst, which may have elements in common with src", "thread")
+def one_tensor_twice(dst, src):
+    own = make_tensor(dst.shape, "float32")
+    launch("copy", own, own)
+
+
+@wrong("blocks writes dst, which may have elements in common with src", "keep", "move", "move", meant=False)
+def cut_in_two_ways(dst, src):
+    own = make_tensor(dst.shape, "float32")
+    rows, columns = partition_by_blocks(own, (8, 8)), partition_by_blocks(own, (16, 4))
+    launch("copy", own, src)
+    launch("copy", partition_by_blocks(columns[0, 0], (8, 4))[0, 0], partition_by_blocks(rows[1, 0], (8, 4))[0, 0])
+    launch("copy", dst, own)
+
+
+@wrong("two launches of a prange may touch the same elements: blocks.dst. writes what blocks.dst. writes", "move", meant="touch element")
+def all_write_the_first(dst, src):
+    to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
+    for i in prange(4):
+        launch("copy", to[0, 0], of[i, 0])
+
+
+@wrong("whole writes dst, which is src of reversed_copy, and reversed_copy may not", "thread")
+def reversed_copy(dst, src):
+    launch("copy", src, dst)
+
+
+@wrong('launch."copi".*, and no variant has this task', "move")
+def misspelt(dst, src):
+    launch("copi", dst, src)
+
+
+@wrong("launch wants the name of a task", "move")
+def launched_by_function(dst, src):
+    launch(whole, dst, src)
+
+
+@wrong("tensors have no names here", "move")
+def launched_by_keywords(dst, src):
+    launch("copy", dst, src=src)
+
+
+@wrong("argument 0: no tensor", "move")
+def all_pieces_at_once(dst, src):
+    launch("copy", partition_by_blocks(dst, (4, 4)), src)
+
+
+@wrong("with 1 tensors", "move")
+def a_tensor_missing(dst, src):
+    launch("copy", dst)
+
+
+@wrong("a task does not touch elements of its tensors, as of dst", "move")
+def elements(dst, src):
+    dst[0, 0] = 1
+
+
+@wrong("a task does not touch elements of its tensors, as of src", "move")
+def arithmetic(dst, src):
+    launch("copy", dst, src + src)
+
+
+@wrong("a task does not touch elements of its tensors, as of dst", form=Leaf)
+def by_numpy(dst, src):
+    numpy.copyto(dst, src)
+
+
+@wrong("declares that it writes dst, and does nothing", form=Leaf)
+def nothing(dst, src):
+    pass
+
+
+@wrong("a task returns nothing", "move")
+def a_result(dst, src):
+    launch("copy", dst, src)
+    return dst
+
+
+@wrong("call_external: unknown", form=Leaf)
+def unknown_work(dst, src):
+    call_external(["copy"], dst, src)
+
+
+@wrong('call_external."matmul"', form=Leaf)
+def too_few_operands(dst, src):
+    call_external("matmul", dst, src)
+
+
+@wrong("Move writes src, and the variant may not", form=Leaf)
+def the_other_way_round(dst, src):
+    call_external("copy", src, dst)
+
+
+@wrong("a size for each dimension", "move")
+def one_number_for_a_shape(dst, src):
+    make_tensor(4, "float32")
+
+
+@wrong("unknown element type", "move")
+def unknown_elements(dst, src):
+    make_tensor((4, 4), "floaty")
+
+
+@wrong("blocks of no elements", "move")
+def empty_blocks(dst, src):
+    partition_by_blocks(dst, (4, 0))
+
+
+@wrong("the tensor has 2 dimensions, 16 x 8", "move")
+def blocks_of_rows(dst, src):
+    partition_by_blocks(dst, (4,))
+
+
+@wrong("is no integer expression", "move")
+def half_a_turn(dst, src):
+    for _ in prange(2.5):
+        launch("copy", dst, src)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_variant(name):
+    variant, calls, message, meant = WRONG[name]
+    program, mapping = of_block(variant, *calls)
+    refused(lambda: compiled(program, mapping), message)
+    if meant:
+        refused(lambda: meaning(program, mapping), message if meant is True else meant)
+    else:
+        meaning(program, mapping)
+
+
+# ---------------------------------------------------------------------------------------------- what only a run can see
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def half(dst, src):
+    launch("copy", partition_by_blocks(dst, (8, 8))[0, 0], partition_by_blocks(src, (8, 8))[0, 0])
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def before_it_is_written(dst, src):
+    own = make_tensor(dst.shape, "int32")
+    launch("copy", own, src)
+    launch("copy", dst, make_tensor(dst.shape, "int32"))
+
+
+def test_a_result_written_in_part_would_differ_from_mapping_to_mapping():
+    refused(lambda: meaning(*of_block(half, "move")), r"half writes dst only in part(.|\n)*element \(8, 0\)")
+
+
+def test_elements_that_nothing_has_written():
+    refused(lambda: meaning(*of_block(before_it_is_written, "keep", "keep")), "nothing has written them")
+    refused(lambda: compiled(*of_block(before_it_is_written, "keep", "keep")), "to which nothing was written before")
+    program, mapping = of_block(before_it_is_written, "keep", "move")
+    mapping = mapping.with_("move", mems=[NONE, SHARED]).with_("thread", mems=[NONE, REGISTER])  # a copy of it is as it is
+    refused(lambda: compiled(program, mapping), "to which nothing was written before")
+
+
+def test_arrays_of_a_run():
+    program, mapping = of_block(half, "move")
+    a, locked = numpy.zeros((16, 8), "f4"), numpy.zeros((16, 8), "f4")
+    locked.flags.writeable = False
+    for arrays, message in (
+        ((a,), "1 arrays"), ((a, a.tolist()), "src is no array"), ((locked, a), "read-only"), ((a, a[:]), "common elements"),
+        ((a, a.astype("c8")), "unknown element type"),
+    ):  # fmt: skip
+        refused(lambda arrays=arrays: tasks.run(program, mapping, *arrays), message)
+
+
+# ---------------------------------------------------------------------------------------------- right ones, nearby
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def provable(dst, src):
+    own = make_tensor(dst.shape, "float32")
+    rows = partition_by_blocks(own, (4, 8))
+    launch("copy", own, src)
+    for k in srange(3):
+        if k >= 0:  # the same for all turns
+            launch("copy", rows[k + 1, 0], rows[k, 0])
+    for _ in srange(0):
+        launch("copy", own, src)
+    launch("copy", dst, own)
+
+
+def test_pieces_that_are_apart_and_loops_of_no_turns():
+    """A copy to the next rows, in turns; the launch of a loop without turns has its place among the calls."""
+    program, mapping = of_block(provable, "keep", "move", "keep", "move")
+    found = meaning(program, mapping)
+    assert (found == compiled(program, mapping)).all() and (found[12:] == found[:4]).all()
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def turns_that_are_none(dst, src):
+    rows = partition_by_blocks(src, (16, 8))
+    for k in srange(0):
+        other = make_tensor(src.shape, "float32")
+        for _ in srange(2):
+            launch("copy", other, rows[k + 1, 0])
+    launch("copy", dst, src)
+
+
+def test_a_loop_without_turns_is_only_looked_at():
+    """Its pieces need not be there, and what it makes is nowhere."""
+    program, mapping = of_block(turns_that_are_none, "move", "move")
+    mapping = mapping.with_("block", pipeline=2)
+    assert (meaning(program, mapping) == compiled(program, mapping)).all()
+    assert "int k" not in tasks.strategy(program, mapping)(moved()).cuda("sm_80")
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def twice_blocks(dst, src):
+    for part in (0, 1):
+        to, of = (partition_by_blocks(partition_by_blocks(one, (8, 8))[part, 0], (4, 8)) for one in (dst, src))
+        for i in prange(2):
+            launch("copy", to[i, 0], of[i, 0])
+        for i in prange(2):
+            launch("copy", to[i, 0], of[i, 0])
+
+
+def test_blocks_from_two_places():
+    grid = TaskMapping("grid", "twice_blocks", HOST, [GLOBAL] * 2, calls=["move", "move"], entrypoint=True)
+    mapping = Mapping([grid, *INSTANCES[2:]])
+    refused(lambda: compiled(Tasks(twice_blocks, blocks, whole), mapping), "launches on BLOCK from two places")
+
+
+@pytest.mark.parametrize("walked", [dict(bands=2), dict(bands=2, walk=1, persistent=4), dict(bands=1, walk=2)])
+def test_every_block_is_walked_to(walked):
+    """3 x 5 of them."""
+    grid = attrs.evolve(INSTANCES[0], calls=("move",), **walked)
+    assert (compiled(Tasks(blocks, whole), Mapping([grid, *INSTANCES[2:]]), 48, 40) != 0).all()
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def doubled_by_one(dst, src):
+    own = make_tensor(src.shape, "float32")
+    launch("copy", own, src)
+    launch("double", own)
+    launch("copy", dst, own)
+
+
+@task("double", Leaf, reads=["x"], writes=["x"])
+def doubled(x):
+    call_external(Pointwise, z=x, z_before=x, formula="z[m,n] = z_before[m,n] + z_before[m,n]")
+
+
+def test_groups_of_several_sizes():
+    """More threads than the last launch has, and a launch that is one thread's: each works once."""
+    block = TaskMapping("block", "doubled_by_one", BLOCK, [GLOBAL] * 2, calls=["keep", "double", "move"])
+    mapping = Mapping([*INSTANCES, block, TaskMapping("double", "doubled", THREAD, [NONE])]).with_("keep", C=2)
+    program = Tasks(doubled_by_one, blocks, whole, doubled)
+    found = compiled(program, mapping)
+    assert (found == meaning(program, mapping)).all() and found[0, 1] == 4
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def by_the_first(dst, src):
+    to, of = partition_by_first(dst, (16, 8), 2), partition_by_blocks(src, (16, 8))
+    for i in prange(2):
+        launch("copy", to[0, 0, i], of[0, 0])
+
+
+def test_what_the_first_taker_makes_it_stores_alone():
+    grid = TaskMapping("grid", "by_the_first", HOST, [GLOBAL] * 2, calls=["keep"], entrypoint=True)
+    program, mapping = Tasks(by_the_first, blocks, whole), Mapping([grid, *INSTANCES[1:]])
+    assert (compiled(program, mapping) == meaning(program, mapping)).all()
+    assert not [one for one in check(tasks.strategy(program, mapping)(moved()).program("sm_80").ir) if one.severity == "error"]
+
+
+# ---------------------------------------------------------------------------------------------- partitions of one's own
+
+
+@attrs.frozen
+class Rows(Partition):
+    """Pieces of `size` rows, each `step` behind the one before; `fault` says what it does wrong."""
+
+    size: int
+    step: int
+    fault: str = ""
+
+    @property
+    def disjoint(self):
+        return True
+
+    def counts(self, shape):
+        return ((shape[0] - self.size) // self.step + 1,)
+
+    def shape(self, shape):
+        return (self.size + (self.fault == "shape"), shape[1])
+
+    def coordinates(self, shape, place):
+        first = self.step * place[0] + (self.fault == "view")
+        return list(range(first, first + self.size)), list(range(shape[1]))
+
+    def view(self, whole, place, units):
+        return whole.tile(self.size, None).at((place[0], 0), unit=False)
+
+
+def by(rows):
+    @task("copy", Inner, reads=["src"], writes=["dst"])
+    def own_pieces(dst, src):
+        to, of = partition(dst, rows), partition(src, rows)
+        for i in prange((16 - rows.size) // rows.step + 1):
+            launch("copy", to[i], of[i])
+
+    return of_block(own_pieces, "move")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (Rows(4, 2), "has the coordinates .*, and as a view|have common elements, and it says that it is disjoint"),
+        (Rows(4, 4, "shape"), "is to have 5 x 8 elements"),
+        (Rows(4, 4, "view"), "and as a view"),
+    ],
+)
+def test_a_partition_that_does_not_do_as_it_says(rows, message):
+    refused(lambda: compiled(*by(rows)), message)
+
+
+def test_a_partition_that_does():
+    assert (compiled(*by(Rows(4, 4))) == meaning(*by(Rows(4, 4)))).all()
+
+
+def test_disjointness_is_not_known_for_sizes_of_the_run():
+    @task("copy", Inner, reads=["src"], writes=["dst"])
+    def rows_of_all(dst, src):
+        to, of = partition(dst, Rows(4, 4)), partition(src, Rows(4, 4))
+        for i in prange((dst.shape[0] - 4) // 4 + 1):
+            launch("copy", to[i], of[i])
+
+    program = Tasks(rows_of_all, blocks, whole)
+    grid = TaskMapping("grid", "rows_of_all", HOST, [GLOBAL] * 2, calls=["move"], entrypoint=True)
+    bound = tasks.strategy(program, Mapping([grid, *INSTANCES[2:]]))(moved(sym("M", high=4096), 8))
+    refused(lambda: bound.cuda("sm_80"), "whether its pieces have common elements is not known for M x 8 elements")
+
+
+# ---------------------------------------------------------------------------------------------- declarations, mappings
+
+SOME = Mapping([*INSTANCES, TaskMapping("block", "whole", BLOCK, [GLOBAL] * 2)])
+
+
+def one(**fields):
+    given = {"instance": "a", "variant": "whole", "proc": BLOCK, "mems": [GLOBAL] * 2, "entrypoint": True}
+    return TaskMapping(**{**given, **fields})
+
+
+def generator(dst, src):
+    yield launch("copy", dst, src)
+
+
+def tried(form, **more):
+    return lambda function: lambda: task("copy", form, **more)(function)
+
+
+VALUES = {
+    "no name of a task": (lambda: task(lambda dst: None), "task: missing a required argument|task: a name first"),
+    "a form in words": (tried("Inner")(lambda dst: None), "neither Inner nor Leaf"),
+    "reads in one text": (tried(Inner, reads="dst")(lambda dst: None), "reads are names"),
+    "an unknown tensor": (tried(Inner, reads=["C"])(lambda dst: None), "no tensor C to read or write"),
+    "tensors without names": (tried(Inner)(lambda *tensors: None), "the tensors of a task have names"),
+    "a tunable among the tensors": (tried(Inner)(lambda dst, U=tunable(int): None), "stands among the tensors"),
+    "a class": (tried(Inner)(int), "no function"),
+    "a generator": (tried(Inner)(generator), "a generator, which launches nothing"),
+    "two variants of one name": (lambda: Tasks(whole, task("copy", Leaf, writes=["dst"])(whole.function)), "two variants are called whole"),
+    "variants of other tensors": (lambda: Tasks(whole, task("copy", Leaf)(lambda C: None)), "variants of copy take the same tensors"),
+    "a list of variants": (lambda: Tasks([whole]), "not a variant of a task"),
+    "an instance that launches itself": (lambda: Mapping([one(variant="blocks", calls=["a"])]), "a launches itself"),
+    "two that launch each other": (
+        lambda: Mapping([one(calls=["b"]), one(instance="b", calls=["a"], entrypoint=False)]), "a launches itself(.|\n)*a -> b -> a",
+    ),
+    "calls in one text": (lambda: one(calls="abc"), "a list of values"),
+    "one memory": (lambda: one(mems=GLOBAL), "a list of values"),
+    "a memory in words": (lambda: one(mems=["GLOBAL"]), "mems are places"),
+    "a processor in words": (lambda: one(proc="BLOCK"), "proc is no processor"),
+    "tunables without names": (lambda: one(tunables=[1, 2]), "values by name"),
+    "a list for a tunable": (lambda: one(tunables={"U": [1]}), "the tunable U"),
+    "a variant itself": (lambda: one(variant=whole), "variant"),
+    "no instances": (lambda: Mapping(one()), "a list of values"),
+    "instances in words": (lambda: Mapping(["a"]), "no instance"),
+    "a target for a machine": (lambda: Mapping([one()], "sm_80"), "no machine"),
+    "a bound in words": (lambda: Mapping([one()], within="48 KB"), "within is a number of bytes"),
+    "a machine with a hole": (lambda: Machine("mine", (BLOCK, THREAD), ((BLOCK, (GLOBAL,)),)), "what each of its processors reaches"),
+    "no text": (lambda: Mapping.from_json(None), "no text"),
+    "no JSON": (lambda: Mapping.from_json("{"), "no JSON"),
+    "other JSON": (lambda: Mapping.from_json("[1]"), "an object is needed"),
+    "JSON without instances": (lambda: Mapping.from_json('{"machine": "Hopper"}'), "the field 'instances' is missing"),
+    "an unknown field in JSON": (lambda: Mapping.from_json(SOME.to_json().replace('"variant"', '"varied"')), "the field 'variant' is missing"),
+    "an unknown memory in JSON": (lambda: Mapping.from_json(SOME.to_json().replace("SHARED", "SHARD")), "no place SHARD"),
+    "a broken tunable in JSON": (lambda: Mapping.from_json(SOME.to_json().replace('"R": 16', '"R": 1.5')), "the tunable R"),
+    "no other mapping": (lambda: SOME.diff(3), "no mapping"),
+    "no mapping": (lambda: tasks.strategy(Tasks(whole), 3), "a program wants a mapping"),
+    "no program": (lambda: tasks.strategy(3, SOME), "no program of tasks"),
+    "another variant": (lambda: tasks.strategy(Tasks(whole), SOME), "no variant blocks"),
+    "another spec": (lambda: tasks.strategy(Tasks(blocks, whole), SOME)(gemm_of(16, 8)).cuda("sm_80"), "no tensor is A of MatMul"),
+    "a memory that is not reached": (
+        lambda: Mapping([one(proc=THREAD, mems=[Place("TENSOR", SH)] * 2)]), "a of whole: THREAD does not reach TENSOR",
+    ),
+    "a processor of another machine": (lambda: Mapping([one(proc=WARPGROUP)], AMPERE), "Ampere has no WARPGROUP"),
+    "a processor of one's own": (lambda: Mapping([one(proc=Processor("PAIR", Block))]), "Hopper has no PAIR"),
+}  # fmt: skip
+
+
+def gemm_of(M, N, K=16):
+    return MatMul(M, N, K, dtype=float16, c_dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_wrong_value(name):
+    call, message = VALUES[name]
+    refused(call, message, "at  " if "JSON" in name else "test_tasks_refusals.py:", legal=False)
+
+
+kept = []
+
+
+def test_a_tensor_that_another_task_kept():
+    """It would be read with the privileges of whoever has an argument of its name."""
+
+    @task("copy", Inner, reads=["src"], writes=["dst"])
+    def keeper(dst, src):
+        kept.append(src)
+        launch("copy", dst, src)
+
+    @task("copy", Inner, reads=["src"], writes=["dst"])
+    def thief(dst, src):
+        launch("copy", dst, kept[-1])
+
+    program = Tasks(keeper, thief, blocks, whole)
+    block = TaskMapping("block", "keeper", BLOCK, [GLOBAL] * 2, calls=["thief"])
+    mapping = Mapping([*INSTANCES, block, TaskMapping("thief", "thief", BLOCK, [GLOBAL] * 2, calls=["move"])])
+    for call in (meaning, compiled):
+        refused(lambda call=call: call(program, mapping), "of src of keeper, which is no argument of thief")
+
+
+# ---------------------------------------------------------------------------------------------- resources
+
+
+def taller(mapping):
+    """The mapping with two rows of instructions for each warpgroup."""
+    changed = []
+    for each in mapping.instances:
+        name = each.instance.removesuffix("_tile")
+        if name == each.instance:
+            changed.append(each)
+        else:
+            changed.append(attrs.evolve(each, calls=[f"{name}_part"]))
+            changed.append(TaskMapping(f"{name}_part", f"{name}_tile", WARPGROUP, each.mems, {"WM": 2, "WN": 1}, each.calls))
+    return attrs.evolve(mapping, instances=changed)
+
+
+def staged(mapping):
+    """The mapping whose result goes through shared memory, as a whole."""
+    store = TaskMapping("copy_tile", "copy_thread", BLOCK, [GLOBAL, SHARED])
+    return attrs.evolve(mapping, instances=[store if each.instance == "copy_tile" else each for each in mapping.instances])
+
+
+def test_registers_exceeded():
+    """256 x 256 sums of two warpgroups: the figure's tile, with float32."""
+    bound = tasks.strategy(gemm.program, taller(gemm.hopper(256, 256, stages=2)))(gemm_of(256, 256, 64))
+    refused(lambda: bound.program("sm_90a").tree, "c_rf: float32 256 x 256 .* 262144 bytes, 256 registers of each of 256 threads",
+            "tasks_gemm.py:")  # fmt: skip
+
+
+def test_shared_memory_exceeded():
+    """The figure's three stages and staged result need 272 KB for this tile; with a bound they share bytes, and below the least not."""
+    mapping = staged(gemm.hopper(128, 256, stages=3))
+    whole_of = lambda within: tasks.strategy(gemm.program, attrs.evolve(mapping, within=within))(gemm_of(128, 256, 256)).program("sm_90a")
+    refused(lambda: whole_of(0).lowered, r"a_sh +49152 bytes (.|\n)*b_sh +98304 bytes (.|\n)*src_sh +131072 bytes ", "tasks_gemm.py:")
+    refused(lambda: whole_of(0).lowered, r"or for a program of tasks Mapping\(..., within=232448\)", "tasks_gemm.py:")
+    refused(lambda: whole_of(100_000).lowered, r"within\(100000\) allows 100000: a_sh 49152, b_sh 98304, src_sh 131072", "tasks_gemm.py:")
+    kernel = whole_of(200_000).lowered
+    places = {each.name: (each.offset, each.offset + each.bytes) for each in kernel.buffers if each.memory.of_block}
+    assert kernel.shared_bytes <= 200_000 and places["src_sh"][0] < max(places["a_sh"][1], places["b_sh"][1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: TaskMapping("a"), r"TaskMapping: missing a required argument: 'variant'(.|\n)*legal +instance variant proc mems"),
+        (lambda: Mapping(), r"Mapping: missing a required argument: 'instances'(.|\n)*legal +instances machine within"),
+        (lambda: Stored(swizle=True), r"Stored: got an unexpected keyword argument 'swizle'(.|\n)*legal +swizzle pad order"),
+    ],
+)
+def test_other_arguments_than_fields(call, message):
+    refused(call, message)

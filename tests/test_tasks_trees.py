@@ -1,0 +1,168 @@
+"""What cuts the repetition of programs and mappings: trees that follow from tiles, and strategies that stand for instances.
+
+The short form's mappings are those of the long form as values, and their kernels the same text.
+"""
+
+import re
+from collections import Counter
+
+import attrs
+import numpy
+import pytest
+
+from fireiron import *
+from fireiron import tasks
+from fireiron.check import check
+from fireiron.errors import FireironError
+from fireiron.strategies import tasks_gemm as gemm
+from fireiron.tasks import *
+from fireiron.tasks import mapping as places
+from fireiron.tasks import trees
+
+program = Tasks(gemm.gemm_host, gemm.gemm_block, *trees.GEMM, *trees.CLEAR, *trees.COPY)
+
+
+def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=3):
+    swizzled = {name: Stored(swizzle=True) for name in "AB"}
+    warps = trees.tile(BLOCK, U // rows, V // columns, A=SHARED, B=SHARED, layouts=swizzled)
+    fragments = trees.tile(WARP, 16, 8, A=REGISTER, B=REGISTER)
+    tree = trees.Tree("gemm", (U, V), [warps, trees.steps(WARP, 16), fragments, trees.parts(WARP, "mma.m16n8k16")])
+    return trees.product(tree, W, AMPERE, pipeline=stages)
+
+
+def ffma(U=128, V=128, W=8, warp=(64, 32), lane=(8, 8)):
+    blocks = trees.tile(BLOCK, *warp, A=SHARED, B=SHARED)
+    levels = [blocks, trees.tile(WARP, *lane), trees.steps(THREAD, 1), trees.leaf(A=REGISTER, B=REGISTER)]
+    return trees.product(trees.Tree("gemm", (U, V), levels), W, AMPERE)
+
+
+def hopper(U=128, V=256, W=64, WGS=2, stages=3):
+    levels = [trees.tile(BLOCK, U // WGS, V, A=SHARED, B=SHARED), trees.parts(WARPGROUP, "wgmma")]
+    return trees.product(trees.Tree("gemm", (U, V), levels), W, pipeline=stages, warpspecialize=True)
+
+
+def halves(M, N, K):
+    return MatMul(M, N, K, dtype=float16, c_dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+
+
+def text(tasks_of, mapping, target, size=(128, 64, 72)):
+    return tasks.strategy(tasks_of, mapping)(halves(*size)).cuda(target)
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "target"),
+    [
+        (ampere(32, 32, 32, 2, 2, 2), gemm.ampere(32, 32, 32, 2, 2, 2), "sm_80"),
+        (ffma(16, 16, 4, (8, 16), (4, 4)), gemm.ffma(16, 16, 4, (2, 1), (2, 4)), "sm_80"),
+        (hopper(128, 64, stages=2), gemm.hopper(128, 64, stages=2), "sm_90a"),
+    ],
+    ids=["ampere", "ffma", "hopper"],
+)
+def test_the_short_form_is_the_long_one(short, long, target):
+    """As values, but for the order of the instances, and as text."""
+    order = [one.instance for one in short.instances]
+    assert attrs.evolve(long, instances=sorted(long.instances, key=lambda one: order.index(one.instance))) == short
+    assert text(program, short, target) == text(gemm.program, attrs.evolve(long, instances=short.instances), target)
+
+
+def test_usual_sizes_too():
+    assert ampere() == gemm.ampere() and hopper() == gemm.hopper()
+
+
+def test_places_and_names_of_a_tree():
+    """A copy goes down the tiles without the steps; a tensor below registers is nowhere until the leaf has elements of it."""
+    whole = ampere()
+    assert [whole[name].mems for name in ("gemm_warp", "gemm_step", "gemm_mma", "gemm_thread")] == [
+        (NONE, SHARED, SHARED), (NONE, REGISTER, REGISTER), (NONE, NONE, NONE), (REGISTER, REGISTER, REGISTER),
+    ]  # fmt: skip
+    assert [one.mems for one in whole.instances if one.variant.startswith("copy")] == [(GLOBAL, NONE)] * 3 + [(GLOBAL, REGISTER)]
+    assert "copy_steps" not in {one.instance for one in whole.instances}
+
+
+WRONG = {
+    "tiles that do not divide": (lambda: ampere(96, 128, rows=5), "tiles of 19 x 64 do not divide the 96 x 128 of BLOCK"),
+    "no operand of the instruction": (lambda: hopper(96, 64), "48 x 64 elements are no operand of the instruction"),
+    "an unknown instruction": (
+        lambda: list(trees.Tree("gemm", (64, 64), [trees.parts(WARP, "mma")])), "partition_by_mma: an unknown instruction",
+    ),
+    "a tensor of another task": (
+        lambda: trees.Tree("gemm", (64, 64), [trees.tile(BLOCK, 8, 8, D=SHARED)]), "gemm has no tensor D",
+    ),
+    "no shape": (lambda: trees.Tree("gemm", ("64", 64), [trees.tile(BLOCK, 8, 8)]), "a shape, and levels"),
+    "no tree": (lambda: trees.product(WARPS, 8), "product: a Tree, and a step of k"),
+    "no argument": (lambda: trees.tile(BLOCK, rows=8), "tile: missing a required argument"),
+    "no level": (lambda: trees.Tree("gemm", (64, 64), ["tile"]), "a shape, and levels"),
+    "no processor": (lambda: trees.tile("BLOCK", 8, 8), "tile: a processor and sizes"),
+    "half a tile": (lambda: trees.tile(BLOCK, 8, 0), "tile: a processor and sizes"),
+    "no field of an instance": (lambda: trees.tile(BLOCK, 8, 8, swizzle=True), "no field swizzle of an instance"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_tree(name):
+    call, message = WRONG[name]
+    with pytest.raises(FireironError, match=message) as caught:
+        call()
+    assert "test_tasks_trees.py:" in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------- strategies for instances
+
+
+def performed(mapping, strategy, variant="gemm_thread"):
+    """The mapping whose warps' product is a strategy's: in the place of the instances inside, too."""
+    tile = attrs.evolve(mapping["gemm_tile"], variant=variant, tunables={}, calls=[], strategy=strategy)
+    inside = [one.instance for one in mapping.instances if one.instance.startswith("gemm_")][3:]
+    kept = [tile if one.instance == "gemm_tile" else one for one in mapping.instances if one.instance not in inside]
+    return attrs.evolve(mapping, instances=kept)
+
+
+WARPS = MatMul.tile(16, 16).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 8).unroll().done()
+GROUPS = MatMul.tile(64, 64).to(Warpgroup).done()
+BRIDGED = {
+    "ampere": (ampere(32, 32, 32, 2, 2, 2), WARPS, "sm_80", (40, 64, 72)),
+    "hopper": (hopper(128, 64, stages=2), GROUPS, "sm_90a", (136, 64, 200)),
+}
+
+
+@pytest.mark.parametrize("name", BRIDGED)
+def test_a_strategy_stands_for_an_instance(name):
+    """The kernel is that of the instances, the meaning that of the task's leaf."""
+    whole, strategy, target, size = BRIDGED[name]
+    mapping = performed(whole, strategy)
+    bound = tasks.strategy(program, mapping)(halves(*size))
+    made = bound.program(target)
+    assert [one for one in check(made.ir) if one.severity == "error"] == [] and made.lowered.threads > 32
+    calls = lambda found: Counter(re.findall(r"\b(\w+)\(", re.sub(r"//[^\n]*", "", found[found.index("__global__") :])))
+    assert calls(made.cuda) == calls(text(program, whole, target, size))
+    random = numpy.random.default_rng(3)
+    M, N, K = size
+    a, b = random.integers(-3, 4, (M, K)).astype("f2"), random.integers(-3, 4, (K, N)).astype("f2")
+    wanted = (a.astype("f4") @ b.astype("f4")).astype("f2")
+    c = numpy.zeros_like(wanted)
+    if name == "hopper":
+        tasks.run(program, mapping, c, a, b)
+        assert (c == wanted).all()
+    else:
+        assert (bound.compile(target)(a, b) == wanted).all()
+
+
+def test_a_strategy_of_an_instance_is_part_of_the_value():
+    whole, strategy, _, _ = BRIDGED["ampere"]
+    mapping = performed(whole, strategy)
+    assert Mapping.from_json(mapping.to_json()) == mapping != performed(whole, MatMul.tile(16, 16).to(Warp).done())
+    assert hash(mapping) == hash(performed(whole, strategy))
+    assert eval(repr(mapping["gemm_tile"]), {**globals(), **vars(places)}) == mapping["gemm_tile"]
+
+
+def test_strategies_that_cannot_stand_for_an_instance():
+    whole, strategy, target, size = BRIDGED["ampere"]
+
+    def refused(message, *change):
+        with pytest.raises(FireironError, match=message):
+            tasks.strategy(program, performed(whole, *change))(halves(*size)).cuda(target)
+
+    refused(r"a strategy performs the work of a Leaf(.|\n)*gemm_thread", strategy, "gemm_inner")
+    refused("the strategy starts from Move", Move.tile(16, 16).to(Warp).done())
+    refused("its strategy is not complete", MatMul.tile(16, 16).to(Warp))
+    refused("gemm_tile: strategy", "MatMul.done()")

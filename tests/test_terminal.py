@@ -1,0 +1,280 @@
+"""What a terminal shows: lines of at most 100 columns, progress, the demo on two screens; `bench` and `doctor`."""
+
+import io
+import json
+import random
+import re
+import sys
+
+import pytest
+
+from fireiron.cli import COMMANDS, bench, demo, doctor, main, output
+from fireiron.cli.folded import WIDEST, Folded, folded, shortened, table
+from fireiron.errors import WrongResultError
+from fireiron.gpu import launch
+from fireiron.measure import simulated, timing
+from fireiron.tune import run as tune_run
+
+
+class Terminal(io.StringIO):
+    """A stream that is one."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(launch, "gpu_available", lambda: False)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Runs a command on a terminal: status, lines, what the error stream got."""
+
+    def run(*arguments):
+        out, err = Terminal(), Terminal()
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", "160")
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        status = main([str(one) for one in arguments])
+        assert sys.stdout is out
+        return status, out.getvalue().splitlines(), err.getvalue()
+
+    return run
+
+
+# ---------------------------------------------------------------------------------------------- folding
+
+
+def test_folded_lines_fit_and_lose_nothing():
+    draw = random.Random(7)
+    for _ in range(300):
+        words = ["".join(draw.choices("ab(),._│├─", k=draw.randint(1, 40))) for _ in range(draw.randint(1, 20))]
+        line = " " * draw.randint(0, 6) + (" " * draw.randint(1, 3)).join(words)
+        width = draw.choice((40, 80, 100))
+        parts = list(folded(line, width))
+        assert all(len(part) <= width for part in parts)
+        assert re.sub(r"[\s│├─]", "", "".join(parts)) == re.sub(r"[\s│├─]", "", line)
+        if len(line) <= width:
+            assert parts == [line]
+
+
+def test_branches_go_on_and_columns_stand_below_themselves():
+    assert list(folded("│  └─ tile(8, 8).to(Warp)  MatMul(8,8,8)(SH,SH,RF)(Warp)", 40)) == [
+        "│  └─ tile(8, 8).to(Warp)",
+        "│         MatMul(8,8,8)(SH,SH,RF)(Warp)",
+    ]
+    assert list(folded("registers     one two three four", 28)) == ["registers     one two three", "              four"]
+    coloured = list(folded("\x1b[31merror\x1b[0m " + "word " * 9, 30))
+    assert coloured[0].startswith("\x1b[31merror\x1b[0m word") and all(len(re.sub(r"\x1b\[\d+m", "", part)) <= 30 for part in coloured)
+
+
+def test_a_folded_stream_writes_whole_lines():
+    inner, seen = Terminal(), []
+    stream = Folded(inner, 10, lambda: seen.append(1))
+    stream.write("one two ")
+    assert inner.getvalue() == "" and seen == [1]
+    stream.write("three\nfour")
+    stream.flush()
+    assert inner.getvalue() == "one two\n    three\nfour" and seen == [1] and stream.isatty()
+
+
+def test_tables_keep_within_a_width():
+    rows = [["a", "word " * 30, "x" * 70], ["bb", "short", "3"]]
+    text = table(rows, ["first", "second", "third"], right=("third",), width=80)
+    assert max(map(len, text.splitlines())) <= 80 and text.count("word") == 30 and text.count("x") == 70
+    assert max(map(len, table(rows, ["first", "second", "third"]).splitlines())) > 200
+    assert shortened("a long text", 8) == "a lon..." and shortened("short", 8) == "short"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "sgemm", "-M", 128, "-N", 128, "-K", 32],
+        ["diff", "listing_2", "naive", "-M", 32, "-N", 32, "-K", 8],
+        ["check", "listing_2", "-M", 128, "-N", 128, "-K", 16],
+        ["explain", "naive", "-M", 16, "-N", 16, "-K", 16],
+        ["cost", "naive", "-M", 16, "-N", 16, "-K", 16],
+        ["list", "hopper"],
+        ["records", "show", "--strategy", "sgemm"],
+        ["doctor"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_hundred_columns(terminal, arguments):
+    status, lines, err = terminal(*arguments)
+    assert status == 0 and lines and max(map(len, lines)) <= WIDEST
+    assert err.startswith(f"\r\x1b[Kfireiron {arguments[0]} ") and err.endswith("\r\x1b[K")  # said at once, and gone at the end
+
+
+def test_wide_and_texts_for_programs_are_not_folded(terminal):
+    size = ["-M", 128, "-N", 128, "-K", 32]
+    assert max(map(len, terminal("show", "sgemm", *size, "--wide")[1])) > WIDEST
+    _, lines, _ = terminal("emit", "sgemm", *size)
+    assert max(map(len, lines)) > WIDEST
+    json.loads("\n".join(terminal("show", "naive", *size, "--json")[1]))
+
+
+def test_errors_fit_and_go_to_the_error_stream(terminal):
+    status, lines, err = terminal("show", "nothing_of_this_name")
+    said = err.rpartition("\x1b[K\x1b")[0] or err
+    assert status == output.REFUSED and not lines and "no strategy is called" in said
+    assert max(len(re.sub(r"\r\x1b\[K", "", line)) for line in err.splitlines()) <= 2 * WIDEST
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_says_what_the_exit_status_means(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--help"])
+    said = capsys.readouterr().out
+    assert end.value.code == 0 and "exit status: 0 all is well" in said and max(map(len, said.splitlines())) <= WIDEST
+
+
+# ---------------------------------------------------------------------------------------------- the demo
+
+
+def test_the_demo_fits_on_two_screens(terminal, monkeypatch):
+    status, lines, _ = terminal("demo")
+    text = "\n".join(lines)
+    assert status == 0 and len(lines) <= 100 and max(map(len, lines)) <= WIDEST
+    assert "fmaf(a_rf[m], b_rf[n]" in text and "__syncthreads();" in text and "race on a_sh: thread" in text and "PASS" in text
+    kernel, numpy_ = (float(one) for one in re.findall(r"(?:kernel|a @ b) (\S+?e-\d+)", " ".join(text.split())))
+    assert 0 < kernel < 1e-5 and 0 < numpy_ < 1e-5
+    monkeypatch.setattr(demo, "_error", lambda got, right: 1.0)
+    monkeypatch.setattr(demo, "_checked", lambda *_: [])
+    status, lines, _ = terminal("demo")
+    assert status == 1 and "  FAIL" in lines
+
+
+def test_commands_that_the_demo_names_exist():
+    assert all(command.split()[:1] == ["fireiron"] and command.split()[1] in COMMANDS for command, _ in demo.NEXT)
+
+
+# ---------------------------------------------------------------------------------------------- doctor
+
+
+def test_doctor_finds_what_is_wrong(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "_version_of", lambda package: None if package in ("tabulate", "optuna") else "1")
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "a" / "b"))
+    monkeypatch.setenv("FIREIRON_CASH_DIR", "x")
+    monkeypatch.setenv("FIREIRON_PINNED", "perhaps")
+    assert main(["doctor", "--json"]) == 1
+    items = {(one["part"], one["name"]): one for one in json.loads(capsys.readouterr().out)["items"]}
+    wrong = {key for key, one in items.items() if one["state"] == "wrong"}
+    assert {("packages", "tabulate"), ("environment", "FIREIRON_CASH_DIR"), ("environment", "value"), ("records", "tuned")} == wrong
+    assert items["extras", "tune"]["do"] == "pip install 'fireiron[tune]'" and items["extras", "bf16"]["state"] == "ok"
+    assert str(tmp_path) in items["cache", "folder"]["found"] and not (tmp_path / "a").exists()
+
+
+# ---------------------------------------------------------------------------------------------- bench
+
+
+def rows(out):
+    return [re.split(r"  +", line) for line in out.splitlines()[4:]]
+
+
+def test_bench_without_a_gpu(capsys, monkeypatch):
+    arguments = ["bench", "listing_1", "naive", "--shape", "32x32x8", "--sweep", "bm=16,32", "--set", "bn=16"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("NOTHING WAS MEASURED (no GPU here)")
+    assert [(row[0], row[1], row[2]) for row in rows(out)] == [
+        ("listing_1", "32x32x8", "bn=16 bm=16"),
+        ("listing_1", "32x32x8", "bn=16 bm=32"),
+        ("naive", "32x32x8", "-"),
+    ]
+    assert all("right; limited by" in row[-1] for row in rows(out))
+    monkeypatch.setattr(bench, "_simulated", lambda line, *_: (_ for _ in ()).throw(WrongResultError("C is wrong")))
+    assert main(["bench", "naive", "--shape", "32x32x8", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["measured"] is False and found["lines"][0]["status"] == "wrong" and "C is wrong" in found["lines"][0]["note"]
+
+
+def test_bench_on_a_gpu(capsys, monkeypatch):
+    """Measuring is replaced by numbers that are known."""
+
+    class Data:
+        def __init__(self, spec):
+            self.spec, self.sizes = spec, {}
+
+        def check_rotation(self):
+            pass
+
+        def calls(self, contender):
+            return (contender,)
+
+        def tolerance_for(self, contender):
+            return 1e-6
+
+        def verify(self, call, tolerance):
+            return 2e-7
+
+    def measure(contenders, **options):
+        return {name: timing.Timing.of([100.0 * (1 + place / 2)]) for place, name in enumerate(contenders)}
+
+    monkeypatch.setattr(launch, "gpu_available", lambda: True)
+    monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
+    monkeypatch.setattr(timing.Data, "of", staticmethod(lambda spec, **_: Data(spec)))
+    monkeypatch.setattr(timing, "library", lambda data: (None,))
+    monkeypatch.setattr(timing, "measure", measure)
+    monkeypatch.setattr(timing, "environment", lambda: {"gpu": "NVIDIA H200"})
+    assert main(["bench", "naive", "-M", "64", "-N", "64", "-K", "64"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("NVIDIA H200, medians of 20 rounds")
+    assert rows(out) == [["naive", "64x64x64", "-", "100", "5.2e-03", "150", "1.5", "2.0e-07"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["naive", "--sweep", "bm"], "no strategy here has such a tunable"),
+        (["naive", "-M", "8", "--shape", "8x8x8"], "both say sizes"),
+        (["naive", "--shape", "8x8"], "is no MxNxK"),
+        (["naive", "--sweep", "bm=a"], "is no NAME=INTEGER"),
+        (["naiv"], "did you mean naive"),
+        (["naive", "--dtype", "half"], "did you mean float16"),
+        (["naive", "--arch", "90"], "did you mean sm_90"),
+    ],
+)
+def test_bench_refuses(arguments, message, capsys):
+    try:
+        status = main(["bench", *arguments])
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr()
+    assert status == 2 and message in said.err and said.out == ""
+
+
+def test_verified_says_how_much_was_executed(monkeypatch):
+    from fireiron import GL, Block, Kernel, MatMul, Thread
+
+    spec = MatMul(96, 64, 8)(GL, GL, GL)(Kernel)
+    program = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()(spec).program()
+    assert str(simulated.verified(program)) == "all 6 blocks"
+    monkeypatch.setattr(simulated, "MULTIPLY_ADDS", 1)
+    part = simulated.verified(program, seconds=1e-9)
+    assert 0 < part.blocks < part.total == 6 and str(part) == f"{part.blocks} of 6 blocks"
+    monkeypatch.setattr(simulated, "simulated", lambda *_, **__: {"message": "element (0, 0): got 1, expected 2"})
+    with pytest.raises(WrongResultError, match="got 1, expected 2"):
+        simulated.verified(program)
+
+
+# ---------------------------------------------------------------------------------------------- rankings that end in time
+
+
+def test_a_ranking_that_runs_out_of_time(monkeypatch):
+    """What was looked at is ranked, and how much that is said; progress shows the best so far."""
+    from fireiron import GL, Block, Kernel, MatMul, Thread, Tunable
+    from fireiron.tune import rank
+
+    strategy = MatMul.tile(Tunable("bm", 16, 32, 64), Tunable("bn", 16, 32, 64)).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    monkeypatch.setattr(tune_run, "LEAST_PREDICTED", 2)
+    monkeypatch.setattr(tune_run, "REPORT_SECONDS", 0.0)
+    seen = []
+    found = rank(strategy, MatMul(64, 64, 8)(GL, GL, GL)(Kernel), seconds=1e-9, jobs=1, report=seen.append)
+    assert not found.complete and 2 <= len(found.results) < 9
+    assert found.stopped == f"after 1e-09 s: {len(found.results)} of 9 combinations were looked at, drawn at random"
+    assert f"best predicted {found.ranking[0].predicted_us:.4g} us ({found.ranking[0]})" in str(seen[-1])

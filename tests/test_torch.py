@@ -1,0 +1,203 @@
+"""PyTorch's operators with PyTorch itself, without a GPU: tensors in host memory take part here, and the simulator is the GPU."""
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+
+import fireiron
+from fireiron import *
+from fireiron import matmul_operator, operators, pytorch
+from fireiron.language.library import find
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+
+def on_arrays(name, run, *arguments):
+    """An operator on the memory of its tensors, by the simulator."""
+
+    def array(given):
+        return given.detach().numpy() if isinstance(given, torch.Tensor) else [*map(array, given)] if isinstance(given, list) else given
+
+    def tensor(given):
+        return torch.from_numpy(np.array(given, order="C")) if isinstance(given, np.ndarray) else given
+
+    made = run(*map(array, arguments))
+    return type(made)(map(tensor, made)) if isinstance(made, list | tuple) else tensor(made)
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """Operators take tensors in host memory."""
+    served, multiply = matmul_operator._served, matmul_operator._multiply
+    monkeypatch.setattr(operators, "on_host", on_arrays)
+    monkeypatch.setattr(operators, "SERVED", ("cpu", "cuda", "meta"))
+    monkeypatch.setattr(matmul_operator, "_served", lambda array: served(torch.from_numpy(array)).numpy())
+    monkeypatch.setattr(matmul_operator, "_multiply", lambda *given: on_arrays("matmul", multiply, *given))
+    pytorch.register()
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def doubles(*shape, gradient=True):
+    return torch.randn(shape, dtype=torch.float64, requires_grad=gradient)
+
+
+SHAPES = [
+    ((4, 5), (5, 6)), ((3, 4, 5), (5, 6)), ((4, 5), (3, 5, 6)), ((2, 1, 4, 5), (1, 3, 5, 6)), ((1, 4, 5), (3, 5, 6)), ((5,), (5,)), ((5,), (2, 5, 3)),
+    ((2, 4, 5), (5,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_gradients(simulated, shapes):
+    """As torch.matmul: vectors, stacks, dimensions that are repeated."""
+    a, b = (doubles(*shape) for shape in shapes)
+    got, expected = matmul(a, b), a @ b
+    torch.testing.assert_close(got, expected)
+    grad = torch.randn_like(expected)
+    for one, other in zip(torch.autograd.grad(got, (a, b), grad), torch.autograd.grad(expected, (a, b), grad), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("shapes", [SHAPES[0], SHAPES[1], SHAPES[3], SHAPES[7]], ids=str)
+def test_second_derivatives(simulated, shapes):
+    """Of the gradients' gradients none is left out: those of a, of b and of the gradient that comes in."""
+
+    def second(product, a, b, grad):
+        made = torch.autograd.grad(product(a, b), (a, b), grad, create_graph=True)
+        return torch.autograd.grad(sum(one.pow(3).sum() for one in made), (a, b, grad))
+
+    a, b = (doubles(*shape) for shape in shapes)
+    grad = torch.randn_like(a @ b).requires_grad_()
+    for one, other in zip(second(matmul, a, b, grad), second(torch.matmul, a, b, grad), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_who_sees_an_operator(simulated, monkeypatch):
+    """Nobody of an eager call and its gradients; a dispatch mode all three, and each of several gradients at once is one."""
+
+    class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    names, ran = [], []
+    monkeypatch.setattr(operators, "on_host", lambda *given: ran.append(given[0]) or on_arrays(*given))
+    a, b, grads = doubles(4, 5), doubles(5, 6), torch.randn(3, 4, 6, dtype=torch.float64)
+    torch.autograd.grad(matmul(a, b).sum(), (a, b))
+    assert ran == []
+    with Seen():
+        torch.autograd.grad(matmul(a, b).sum(), (a, b))
+    assert ran == ["matmul"] * 3 and names.count("fireiron.matmul.default") == 3
+    several = torch.autograd.grad(matmul(a, b), (a, b), grads, is_grads_batched=True)
+    torch.testing.assert_close(several, (grads @ b.T, a.T @ grads))
+
+
+def test_what_pytorch_checks(simulated):
+    a, b, out = doubles(2, 4, 5), doubles(5, 6), torch.empty(2, 4, 6, dtype=torch.float64)
+    matmul(a, b).sum().backward()  # of which the gradient repeats one element
+    torch.testing.assert_close(b.grad, a.detach().reshape(-1, 5).T @ torch.ones(8, 6, dtype=torch.float64))
+    torch.library.opcheck(torch.ops.fireiron.matmul.default, (a, b, None, None))
+    with torch.no_grad():
+        torch.library.opcheck(torch.ops.fireiron.matmul_into.default, (a, b, out, None, None))
+        given = (a.float(), b.float(), "relu(acc + s * bias[n])", [torch.randn(6)], [2.0], ["bias", "s"], [], None, None)
+        torch.library.opcheck(torch.ops.fireiron.matmul_epilogue.default, given)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled(simulated, dynamic):
+    """One graph, no warning, for the product, its gradient, an output that is given and an epilogue."""
+    out = torch.empty(4, 6)
+
+    def layer(a, b):
+        return matmul(a.relu(), b).sin()
+
+    def others(a, b, bias):
+        matmul(a, b, out)
+        return matmul(a, b, epilogue="relu(acc + bias[n])", bias=bias) + out
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for rows in (4, 7):
+        a, b = doubles(rows, 5), doubles(5, 6)
+        torch.testing.assert_close(compiled(a, b), (a.relu() @ b).sin())
+        for got, expected in zip(
+            torch.autograd.grad(compiled(a, b).sum(), (a, b)), torch.autograd.grad(layer(a, b).sum(), (a, b)), strict=True
+        ):
+            torch.testing.assert_close(got, expected)
+    a, b, bias = torch.randn(4, 5), torch.randn(5, 6), torch.randn(6)
+    got = torch.compile(others, fullgraph=True, backend="aot_eager", dynamic=dynamic)(a, b, bias)
+    torch.testing.assert_close(got, (a @ b + bias).relu() + a @ b)
+    torch.testing.assert_close(out, a @ b)
+
+
+def test_exported_and_mapped(simulated):
+    class Product(torch.nn.Module):
+        def forward(self, a, b):
+            return matmul(a, b) * 2
+
+    a, b = doubles(4, 5, gradient=False), doubles(5, 6, gradient=False)
+    program = torch.export.export(Product(), (a, b), dynamic_shapes=({0: torch.export.Dim("rows")}, {}))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    wide = doubles(9, 5, gradient=False)
+    torch.testing.assert_close(torch.export.load(file).module()(wide, b), 2 * wide @ b)
+    stack = doubles(3, 4, 5, gradient=False)
+    torch.testing.assert_close(torch.vmap(matmul, (0, None))(stack, b), stack @ b)
+    torch.testing.assert_close(torch.vmap(matmul, (None, 1))(a, doubles(5, 3, gradient=False) * 0 + 1), (a @ torch.ones(5, 3).double()).T)
+
+
+def test_kernels(simulated):
+    """A kernel with sizes known at run time, and one that adds to its output."""
+    rows = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
+    spec = MatMul(sym("M"), sym("N"), sym("K"), **rows)(GL, GL, GL)(Kernel)
+    kernel = find("gemm_tt").strategy.with_(bm=64, bn=64)(spec).compile("sm_80")
+    operator, filling = kernel.as_torch_op("fireiron_tests::gemm"), kernel.as_torch_op("fireiron_tests::fill", into=True)
+    a, b, out = torch.randn(64, 48), torch.randn(48, 80), torch.empty(64, 80)
+    torch.library.opcheck(operator, (a, b))
+    torch.library.opcheck(filling, (a, b, out))
+    graphs = []
+    backend = lambda graph, given: graphs.append(graph) or graph
+    compiled = torch.compile(lambda a, b: operator(a + 1, b).relu(), fullgraph=True, dynamic=True, backend=backend)
+    for one in (a, a[:32]):
+        torch.testing.assert_close(compiled(one, b), ((one + 1) @ b).relu())
+    assert len(graphs) == 1, "sizes are symbols"
+    with pytest.raises(Exception, match="A has elements of another type"):
+        compiled(a.double(), b)
+    with pytest.raises(Exception, match=r"op = kernel.as_torch_op\('mine::gemm'\)"):
+        torch.compile(kernel, fullgraph=True)(a, b)
+    with pytest.raises(ArgumentError, match="an operator's name"):
+        kernel.as_torch_op("gemm")
+    adding = find("gemm_tt").strategy.with_(bm=64, bn=64)(spec.with_options(accumulate=True)).compile("sm_80")
+    with pytest.raises(ArgumentError, match="the kernel adds to C"):
+        adding.as_torch_op("fireiron_tests::adds")
+
+
+def test_refusals(monkeypatch):
+    """Tensors in host memory, eagerly, traced, and by the operator's name; gradients that there are none of."""
+    a, b, bias = torch.randn(4, 5), torch.randn(5, 6), torch.randn(6)
+    pytorch.register()
+    for call in (
+        lambda: matmul(a, b),
+        lambda: torch.ops.fireiron.matmul(a, b, None, None),
+        lambda: fireiron.attention(*(torch.randn(4, 16).half(),) * 3),
+        lambda: fireiron.function("softmax")(torch.randn(4, 64).half()),
+        lambda: matmul(a.requires_grad_(), b),
+    ):
+        with pytest.raises(FireironError, match="not in GPU memory|in host memory"):
+            call()
+    with pytest.raises(Exception, match="in host memory"):
+        torch.compile(matmul, fullgraph=True, backend="eager")(a, b)
+    with pytest.raises(Exception, match="a product with an epilogue has no gradient"):
+        torch.compile(lambda a, b: matmul(a, b, epilogue="acc + 1"), fullgraph=True, backend="eager")(a, b)
+    with pytest.raises(ArgumentError, match="a product with an epilogue has no gradient"):
+        matmul(a.requires_grad_(), b, epilogue="acc + bias[n]", bias=bias)
+    with pytest.raises(ArgumentError, match="out= in a call that PyTorch traces or differentiates"):
+        matmul(a.requires_grad_(), b, torch.empty(4, 6))
+    with pytest.raises(ArgumentError, match="arch= in a call"):
+        matmul(a.requires_grad_(), b, arch="sm_80")

@@ -1,0 +1,184 @@
+"""What type checkers and completion know of the package: mypy in a test of the night, what they read in each run."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import offered
+import pytest
+
+import fireiron
+from fireiron import *
+from fireiron import found
+from fireiron.language import strategy as chains
+
+TYPED = Path(__file__).parent / "typed"
+STUB = {node.name: node for node in ast.parse(offered.STUB.read_text()).body if isinstance(node, ast.ClassDef)}
+
+
+def methods(name: str) -> set[str]:
+    """The methods that a class of the stub states, with those of its bases there."""
+    bases = {base.id for base in STUB[name].bases if isinstance(base, ast.Name) and base.id in STUB}
+    own = {node.name for node in STUB[name].body if isinstance(node, ast.FunctionDef)}
+    return own.union(*map(methods, bases)) if bases else own
+
+
+LANGUAGE = {"then", "tile", "split", "load", "epilog", "done"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "verbs"),
+    [
+        ("Any", LANGUAGE),
+        ("MatMul", LANGUAGE | {"split_k", "repack", "mma_tile"}),
+        ("Move", {"then", "tile", "load", "coalesced", "done"}),
+        ("Init", {"then", "tile", "done"}),
+        ("Reduction", {"then", "tile", "split", "load", "repack", "done"}),
+        ("Fused", LANGUAGE | {"split_k", "repack", "mma_tile", "step", "skip", "place", "partial"}),
+        ("Every", LANGUAGE | {"split_k", "repack", "mma_tile", "coalesced", "step", "skip", "place", "partial"}),
+    ],
+)
+def test_each_kind_offers_its_verbs(kind: str, verbs: set[str]) -> None:
+    assert methods(f"For{kind}") == verbs
+
+
+def test_notebooks_list_the_same() -> None:
+    """By `dir()`: of names of kinds, chains, bound or not, specs, and definitions; all verbs where nobody knows the kind."""
+    spec = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
+    every = methods("ForEvery")
+    for kind, one in (("MatMul", MatMul), ("MatMul", spec), ("MatMul", spec.tile(8, 8)), ("Move", Move), ("Move", Move.tile(8, 8).to(Block)),
+                      ("Init", Init), ("Fused", MatMul.epilogue("relu(acc)")), ("Every", AnySpec), ("Every", Kind("K", "y[i] = x[i]").starter)):  # fmt: skip
+        assert every & set(dir(one)) == methods(f"For{kind}"), one
+    assert {"compile", "cluster", "to"} <= set(dir(MatMul.tile(8, 8))) and "staggered" not in dir(MatMul.tile(8, 8))
+
+
+def test_chains_of_a_kind_keep_it() -> None:
+    for kind in offered.OWN_CHAINS:
+        results = {ast.unparse(node.returns or node) for node in STUB[f"For{kind}"].body if isinstance(node, ast.FunctionDef)}
+        assert results == {
+            f"{kind}{end}" for end in ("Strategy", *offered.ENDS) if end != "SplitK" or "split_k" in methods(f"For{kind}")
+        } - ({"MoveSplit", "MoveEpilog"} if kind == "Move" else set())
+        for end in offered.ENDS:
+            assert [ast.unparse(base) for base in STUB[f"{kind}{end}"].bases] == [f"{kind}Strategy", f"{end}Strategy"]
+
+
+def test_what_is_offered_has_its_docstring_and_no_type_is_unknown() -> None:
+    for name, node in STUB.items():
+        for one in node.body:
+            if isinstance(one, ast.FunctionDef) and name.startswith(("For", "FoundOn")):
+                assert "rewrite:" in (ast.get_docstring(one) or ""), f"{name}.{one.name}"
+                assert "Any" not in ast.unparse(one.args), f"{name}.{one.name}"
+
+
+def test_refinements_that_are_found_are_those_of_their_steps() -> None:
+    assert methods("FoundOnTile") >= {"cluster", "last_first", "within"} and methods("FoundOnSplit") == {"staggered"}
+    for verb, owner in found.REFINING.items():
+        assert methods(owner.__name__) == set(offered.made_by(owner))
+        assert all(verb in one.makes.applies_to for one in offered.made_by(owner).values())
+
+
+def test_a_refinement_of_another_step_says_which_it_refines() -> None:
+    with pytest.raises(DecompositionError, match=r"cluster: it does not refine split(.|\n)*legal +tile\(\.\.\.\)\.cluster"):
+        MatMul.split(8).cluster(2)
+    assert not hasattr(MatMul.split(8), "cluster") and hasattr(MatMul.tile(8, 8), "cluster")
+
+
+def test_kinds_of_steps_are_names_that_chains_start_from() -> None:
+    known = set(offered.kinds()) - {"Any", "Every"}
+    assert all(set(step.kinds) <= known for step in offered.steps().values())
+
+
+REFUSED = {
+    Move(64, 64)(GL, GL)(Kernel): (
+        ("split", 4),
+        ("epilog", RF),
+        ("split_k", 2, Warp, 4),
+        ("mma_tile",),
+        ("place", "s", RF),
+        ("repack", "src"),
+    ),
+    Init(64, 64)(GL)(Kernel): (("load", "dst", SH), ("split", 4), ("coalesced", 4)),
+    MatMul(64, 64, 64)(GL, GL, GL)(Kernel): (("coalesced", 4), ("skip", "s"), ("partial", "s", 2), ("step", "s", AnySpec.done())),
+}
+"""Verbs that the kind of a spec does not offer, with arguments."""
+
+
+def test_what_is_not_offered_is_refused() -> None:
+    for spec, calls in REFUSED.items():
+        for verb, *arguments in calls:
+            assert not offered.is_for(spec.title, verb)
+            with pytest.raises(FireironError, match=verb):
+                _ = getattr(spec.tile(16, 16).to(Block), verb)(*arguments).result
+
+
+def test_annotations_of_methods_have_no_any_in_place_of_numbers() -> None:
+    for owner in (chains.TileStrategy, chains.SplitStrategy, chains.SplitKStrategy, chains.LoadStrategy, chains.EpilogStrategy):
+        for name, one in vars(owner).items():
+            if inspect.isfunction(one) and name[0] != "_":
+                assert not re.search(r"\bAny\b|\bobject\b", str(inspect.unwrap(one).__annotations__)), f"{owner.__name__}.{name}"
+
+
+# ---------------------------------------------------------------------------------------------- a type checker
+
+
+def checked(tmp_path: Path, name: str) -> tuple[list[tuple[int, str]], str]:
+    """The errors of mypy in a file as it stands in a folder of a user, by line; and all that it said."""
+    if find_spec("mypy") is None:
+        pytest.skip("needs mypy (pip install 'fireiron[dev]')")
+    (tmp_path / name).write_text((TYPED / name).read_text())
+    root = Path(fireiron.__file__).parents[1]
+    environment = {**os.environ, "MYPYPATH": str(root), "MYPY_CACHE_DIR": str(tmp_path / "cache")}
+    words = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--no-error-summary", "--config-file=", name]
+    said = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    rows = re.findall(rf"^{re.escape(name)}:(\d+): error: (.*)$", said, re.MULTILINE)
+    return [(int(line), text) for line, text in rows], said
+
+
+@pytest.mark.night
+def test_what_is_right_is_right_and_of_known_types(tmp_path: Path) -> None:
+    errors, said = checked(tmp_path, "right.py")
+    assert not errors and "right.py" not in said, said
+
+
+@pytest.mark.night
+def test_each_wrong_call_is_an_error_that_says_what(tmp_path: Path) -> None:
+    errors, said = checked(tmp_path, "wrong.py")
+    wanted = expected()
+    assert {line for line, _ in errors} == set(wanted), said
+    for line, words in wanted.items():
+        texts = [text for number, text in errors if number == line]
+        assert any(word in text for text in texts for word in words), f"line {line}: {texts}"
+
+
+def expected() -> dict[int, list[str]]:
+    """The words that an error of each wrong line has."""
+    lines = enumerate((TYPED / "wrong.py").read_text().splitlines(), 1)
+    return {number: line.partition("  # wrong: ")[2].split(" | ") for number, line in lines if "  # wrong: " in line}
+
+
+def test_what_checkers_find_wrong_is_refused_when_it_runs_too() -> None:
+    """But for what is for another kind, which is refused where it is bound."""
+    space: dict[str, object] = {}
+    source = (TYPED / "wrong.py").read_text().splitlines()
+    wanted = expected()
+    exec("\n".join("" if number in wanted else line for number, line in enumerate(source, 1)), space)
+    late = [source[number - 1] for number in wanted if not refused(source[number - 1], space)]
+    assert len(wanted) > 50
+    for line in late:
+        assert re.match(r"(Move|MatMul|Init|spec|bound)\b.*# wrong: (\"\w+\"|callable)$", line), line
+
+
+def refused(line: str, space: dict[str, object]) -> bool:
+    """Whether a line is refused at once."""
+    try:
+        exec(line, space)
+    except (FireironError, AttributeError, TypeError):
+        return True
+    return False

@@ -1,0 +1,84 @@
+"""What a user may write by mistake: in each line that says `# wrong: WORDS` type checkers find an error that has these words, and in no other.
+
+Words apart by ` | ` are those of one checker or another. Read by `test_types.py`, never run.
+"""
+
+import numpy as np
+
+from fireiron import *
+
+a = np.ones((64, 64), np.float32)
+spec = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
+bound = MatMul.tile(8, 8).to(Block).done()(spec)
+
+# ---------------------------------------------------------------------------------------------- what is for another kind
+Move.mma_tile()  # wrong: "mma_tile"
+MatMul.coalesced(4)  # wrong: "coalesced"
+Move.tile(8, 8).to(Warp).mma_tile()  # wrong: "mma_tile"
+MatMul.tile(8, 8).to(Warp).coalesced(4)  # wrong: "coalesced"
+MatMul.tile(8, 8).to(Block).load(A, SH).coalesced(4)  # wrong: "coalesced"
+MatMul.skip("s", where="s == 0")  # wrong: "skip"
+MatMul.place("s", RF)  # wrong: "place"
+Move.split(4)  # wrong: "split"
+Move.epilog(RF)  # wrong: "epilog"
+Move.split_k(2, Warp, 4)  # wrong: "split_k"
+Init.load("dst", SH)  # wrong: "load"
+spec.coalesced(4)  # wrong: callable
+
+# ---------------------------------------------------------------------------------------------- what refines another step
+MatMul.to(Block)  # wrong: "to"
+MatMul.tile(8, 8).pad(4)  # wrong: "pad"
+MatMul.split(8).cluster(2)  # wrong: "cluster"
+MatMul.split(8).to(Block)  # wrong: "to"
+MatMul.load(A, SH).unroll()  # wrong: "unroll"
+MatMul.epilog(RF).pipeline(2)  # wrong: "pipeline"
+MatMul.tile(8, 8).ahead()  # wrong: "ahead"
+MatMul.tile(8, 8).staggered()  # wrong: "staggered"
+MatMul.tile(8, 8).done().to(Block)  # wrong: "to"
+
+# ---------------------------------------------------------------------------------------------- what is misspelt
+MatMul.tyle(8, 8)  # wrong: "tyle"
+MatMul.tile(8, 8).swizle(8)  # wrong: "swizle"
+MatMul(64, 64, 64, layout=RowMajor)  # wrong: layout
+Move(64, 64, dtpye=float16)  # wrong: dtpye
+bound.compiled()  # wrong: "compiled"
+
+# ---------------------------------------------------------------------------------------------- arguments of other types
+MatMul.tile("8", 8)  # wrong: "str" | Literal['8']
+MatMul.tile(8.0, 8)  # wrong: "float"
+MatMul.tile(m="8")  # wrong: "str" | Literal['8']
+MatMul.tile(sym("M"), 8)  # wrong: "Var"
+MatMul.tile((8, 8))  # wrong: tuple[
+MatMul.split("k")  # wrong: "str" | Literal['k']
+MatMul.split_k(2, "Warp", 8)  # wrong: "Level"
+MatMul.load(4, SH)  # wrong: "int" | Literal[4]
+MatMul.load(A)  # wrong: memory
+MatMul.load(A, "SH")  # wrong: "Memory"
+MatMul.load(A, SH, 4)  # wrong: "int" | Literal[4]
+MatMul.epilog("RF")  # wrong: "Memory"
+MatMul.done(4)  # wrong: "int" | Literal[4]
+MatMul.tile(8, 8).to("Block")  # wrong: "Level"
+MatMul.tile(8, 8).cluster("2")  # wrong: "str" | Literal['2']
+MatMul.tile(8, 8).layout("row")  # wrong: "MatrixLayout
+MatMul.split(8).pipeline("3")  # wrong: "str" | Literal['3']
+MatMul.load(A, SH).pad("4")  # wrong: "str" | Literal['4']
+Move.coalesced("4")  # wrong: "str" | Literal['4']
+MatMul("64", 64, 64)  # wrong: "str" | Literal['64']
+MatMul(64, 64)  # wrong: "K"
+MatMul(64, 64, 64, dtype=np.float16)  # wrong: "DType
+Move(64, "64")  # wrong: "str" | Literal['64']
+MatMul(64, 64, 64)("GL", GL, GL)  # wrong: "Memory"
+MatMul(64, 64, 64)(GL, GL, GL)(RF)  # wrong: "Level"
+Tunable("bm", "64")  # wrong: "int"
+
+# ---------------------------------------------------------------------------------------------- calls of strategies and kernels
+bound(a, a)  # wrong: "Spec"
+bound.with_(bm="64")  # wrong: "SupportsIndex"
+bound.compile(90)  # wrong: "Architecture | str | None"
+bound.at("tile")  # wrong: type[Decomposition]
+bound.refine(Pad)  # wrong: "Refinement"
+bound.compile()(a, a, M="64")  # wrong: No overload | "M" of type "int"
+bound.compile().grid(M="64")  # wrong: "int"
+predict(spec)  # wrong: Program
+tune(spec)  # wrong: "Strategy"
+_ = predict(bound).micros  # wrong: "micros"

@@ -1,0 +1,635 @@
+"""Strategies drawn from what the extensions themselves offer: a walk down the tree that picks, at each open node, among all steps and all
+refinements of the language with the parameters that their `choices` give.
+
+It knows no verb that it could not do without: names below are appetites only (`USUAL`, `AT`), a new file has the appetite of any other. So that
+a walk arrives, it has a goal, the spec of an instruction which its file, or `performed`, states; of the steps offered it takes those from
+which that spec can still be reached. `wanted` are features that a draw must have: those of rare pairs.
+"""
+
+import functools
+import itertools
+import random
+
+import attrs
+from performed import own_spec
+
+import fireiron
+from fireiron import *
+from fireiron import decomp, executable, refine
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.ir import execs
+from fireiron.language.tree import expanded
+from fireiron.lower.walk import grow_tree
+from fireiron.values.expr import TRUE, constant
+from fireiron.values.machine import ARCHITECTURES
+
+REFUSALS = (ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError)
+"""What a draw may be refused by."""
+
+MOST_TRIES = 8
+"""Walks with the wanted features before one without is enough."""
+
+USUAL = {
+    "To": 0.0, "NoSync": 0.04, "Unchecked": 0.03, "Chained": 0.06, "Persistent": 0.08, "Cluster": 0.04, "ReuseBuffer": 0.01, "Within": 0.05,
+    "OwnStages": 0.05, "Share": 0.05, "Specialize": 0.06, "InFlight": 0.1, "Turns": 0.05, "Staggered": 0.06, "Permute": 0.06, "Sync": 0.08,
+    "Align": 0.08, "StorageLayout": 0.2, "LastFirst": 0.03, "Delay": 0.02, "InTurns": 0.02, "Skip": 0.02, "Converted": 0.3, "Ahead": 0.4,
+    "Pipeline": 0.35, "Unroll": 0.35,
+}  # fmt: skip
+"""How often a refinement that is offered is taken, by its class; others: 0.15."""
+
+AT = {"Warpgroup": {"Pipeline": 0.8, "Specialize": 0.6, "Pad": 0.05, "StorageLayout": 0.05, "SwizzleStorage": 0.05, "Align": 0.03,
+                    "Cluster": 0.25, "Persistent": 0.3, "Chained": 0.15, "Turns": 0.3, "OwnStages": 0.15, "InFlight": 0.3, "Share": 0.2}}  # fmt: skip
+"""The same where the goal is an instruction of a level."""
+
+BEHIND = {"OwnStages": "Specialize", "Share": "Specialize", "InFlight": "Pipeline", "Specialize": "Pipeline", "Turns": "Persistent"}
+"""What a refinement is worth little without."""
+
+RINGS = {f"refine {name}" for name in ("Specialize", "Cluster", "OwnStages", "Share", "InFlight", "Turns")}
+"""What needs a producer, loads by an engine, and a target that has one."""
+
+NEEDS = {"Specialize": ("Pipeline",), "OwnStages": ("Specialize", "Pipeline"), "Share": ("Specialize", "Pipeline"), "InFlight": ("Specialize", "Pipeline"),
+         "Cluster": ("Specialize", "Pipeline"), "Turns": ("Persistent", "Specialize", "Pipeline")}  # fmt: skip
+"""What is wanted with a refinement that is nothing alone."""
+
+EPILOGUES = ("relu(acc + bias[n])", "max(acc, 0)", "acc * 2", "acc + R[m,n]", "relu(acc) + bias[m]")
+"""What is done with elements behind the product, exact on small integers."""
+
+
+def found(package, base):
+    """The extensions of a folder, now."""
+    every = (getattr(module, name) for module in package.MODULES for name in getattr(module, "__all__", ()))
+    return [one for one in every if isinstance(one, type) and issubclass(one, base)]
+
+
+def goals():
+    """The products that instructions perform, by the file that states them: instruction and spec."""
+    return _goals(executable.INSTRUCTIONS)
+
+
+@functools.lru_cache(maxsize=4)
+def _goals(instructions):
+    stated = {id(one): module.__name__ for module in executable.MODULES for one in getattr(module, "INSTRUCTIONS", ())}
+    by_file = {}
+    for one in instructions:
+        by_file.setdefault(stated.get(id(one), "own"), []).append(one)
+    products = {name: [one for one in some if own_spec(some[0]).contracts and _is_product(own_spec(one))] for name, some in by_file.items()}
+    return {name: some for name, some in products.items() if some}
+
+
+def _is_product(spec):
+    """Whether a walk can arrive there: no step offers itself for arrays in fragments of WMMA, whose strategies are written by hand."""
+    return spec.title == "MatMul" and all(view.memory.fragment is None for view in spec.views)
+
+
+@functools.lru_cache(maxsize=256)
+def targets_of(instruction):
+    """The targets that have an instruction, oldest first."""
+    return [one for one in ARCHITECTURES if not instruction.mismatches(own_spec(instruction), one)]
+
+
+class Walk:
+    """One draw: the spec, the strategy, the target, and the features that it has."""
+
+    def __init__(self, seed, wanted=()):
+        self.random = random.Random(seed)
+        needed = (f"refine {name}" for one in wanted for name in NEEDS.get(one.removeprefix("refine "), ()))
+        self.seed, self.wanted = seed, tuple(dict.fromkeys((*wanted, *needed)))
+        self.rings = not RINGS.isdisjoint(self.wanted)
+        self.tried = Done()
+        self.draw_goal()
+        self.draw_types()
+        self.context = None
+        self.others = 0
+        steps = self.main_chain()
+        self.strategy = Strategy(tuple(steps), None, MatMul)(self.draw_problem())
+        if self.batch is None and self.chance(0.12, "epilogue") and not self.accumulates:
+            self.strategy = self.strategy.epilogue(self.pick(EPILOGUES))
+
+    def chance(self, share, feature=None):
+        """Whether something happens: of what is wanted, almost always."""
+        return self.random.random() < (0.97 if feature in self.wanted else share)
+
+    def pick(self, values):
+        return self.random.choice(list(values))
+
+    def one_of(self, prefix, values, name=str):
+        """One of some values; one that is wanted, if it is among them."""
+        values = list(values)
+        asked = [one for one in values if f"{prefix}{name(one)}" in self.wanted]
+        return self.pick(asked or values)
+
+    # ------------------------------------------------------------------------------------------ the goal and the problem
+
+    def draw_goal(self):
+        """An instruction, its spec, and a target that has it."""
+        by_file = goals()
+        weights = [4 if name.endswith(".fma") else 3 if name.endswith(".wgmma") else 1 for name in by_file]
+        asked = [name for name in by_file if f"by {name.rpartition('.')[2]}" in self.wanted]
+        file = self.pick(asked) if asked else self.random.choices(list(by_file), weights)[0]
+        instruction = self.pick(by_file[file])
+        for _ in range(40):
+            types = {f"dtype {view.dtype}" for view in own_spec(instruction).views[:2]}
+            known = {f"target {one}" for one in targets_of(instruction)}
+            asked_of_target = [one for one in self.wanted if one.startswith("target")] or ["target sm_90a"] * self.rings
+            fits = "verb mma_tile" not in self.wanted or own_spec(instruction).level == Warp
+            fits = fits and (not self.rings or own_spec(instruction).level.threads > 1)
+            if fits and known.issuperset(asked_of_target) and all(one in types for one in self.wanted if one.startswith("dtype")):
+                break
+            file = self.pick(asked or by_file)
+            instruction = self.pick(by_file[file])
+        self.instruction, self.goal = instruction, own_spec(instruction)
+        targets = targets_of(instruction)
+        rings = [one for one in targets if one.name == "sm_90a"] if self.rings else []
+        self.target = self.one_of("target ", rings or targets).name
+        self.sizes_of_goal = {dim: constant(size) for dim, size in zip(self.goal.dims, self.goal.sizes, strict=True)}
+
+    def draw_types(self):
+        """Types, storage orders, and tiles of a block as multiples of the goal."""
+        goal = self.goal
+        single = goal.level.threads == 1
+        most = 64 if single else 128 if goal.level.threads < 128 else 256
+        tile = {}
+        for dim in "mn":
+            unit = self.sizes_of_goal[dim]
+            least = max(1, 8 // unit)
+            tile[dim] = unit * self.pick(
+                one for one in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64) if least <= one and unit * one <= max(most, unit)
+            )
+        unit = self.sizes_of_goal["k"]
+        tile["k"] = unit * self.pick((1, 2, 3, 4) if unit > 4 else (2, 4, 6, 8, 16))
+        self.tile = tile
+        a, b, c = (view.dtype for view in goal.views[-3:])
+        self.types = {"dtype": (a, b), "c_dtype": c}
+        if c == float32 and a in (float16, bfloat16) and a == b and self.chance(0.3, "accumulator"):
+            self.types |= {"c_dtype": a, "accumulator": c}
+        if "refine Share" in self.wanted:  # a slot holds one kind of tile
+            least = max(tile.values())
+            tile.update(dict.fromkeys("mnk", least))
+        self.accumulates = self.chance(0.1, "accumulate")
+        self.batch = self.pick((1, 2, 3)) if self.chance(0.1, "batch") else None
+        orders = {}
+        for name in "ABC":
+            own = goal.operands[name].tensor.layout
+            free = not goal.operands[name].memory.of_block and not getattr(self.instruction, "orders", None)
+            orders[name] = self.pick((RowMajor, ColMajor)) if free or self.chance(0.2) else own
+        self.orders = orders
+        self.walked = self.spec_of({"m": tile["m"] * 2, "n": tile["n"] * 2, "k": tile["k"] * 2})
+
+    def spec_of(self, sizes, orders=None, **options):
+        orders = self.orders if orders is None else orders
+        numbers = (*(() if self.batch is None else (self.batch,)), sizes["m"], sizes["n"], sizes["k"])
+        signature = {} if self.batch is None else {"signature": "bmk,bkn->bmn"}
+        plain = {} if not self.accumulates else {"accumulate": True}
+        return MatMul(*numbers, **self.types, **orders, **signature, **plain, **options)(GL, GL, GL)(Kernel)
+
+    def draw_problem(self):
+        """The spec that the strategy is for: sizes near its tiles, half of them no powers of two, leading dimensions, symbols."""
+        sizes = {}
+        whole = self.chance(0.5, "whole tiles")
+        for dim in "mnk":
+            tile = self.blocks.get(dim, self.tile[dim])
+            near = (tile, 2 * tile, 3 * tile) if whole else (tile - 1, tile, tile + 1, 2 * tile - 1, 2 * tile + 3, 3 * tile)
+            size = max(1, self.pick(near))
+            sizes[dim] = -(-size // 8) * 8 if not whole and self.chance(0.5) else size
+        self.sizes = dict(sizes)
+        orders = dict(self.orders)
+        extents = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
+        for name, dims in extents.items():
+            if self.batch is None and self.chance(0.1, "leading dimension"):
+                least = self.sizes[dims[0 if orders[name] == ColMajor else 1]]
+                orders[name] = orders[name](ld=least + self.pick((1, 3, 8, 16)))
+        self.symbols = {}
+        if self.chance(0.2, "symbolic"):
+            for dim in "mnk":
+                if self.chance(0.7):
+                    divides = self.pick([one for one in (1, 2, 4, 8, 16) if sizes[dim] % one == 0])
+                    bound = {} if self.batch is None else {"high": 1 << 15}
+                    sizes[dim] = sym(dim.upper(), multiple_of=divides, **bound)
+                    self.symbols[dim.upper()] = self.sizes[dim]
+        return self.spec_of(sizes, orders)
+
+    # ------------------------------------------------------------------------------------------ the chain
+
+    def start(self):
+        """The context of the whole kernel; how many threads a block has is not known yet, so a guess stands for it."""
+        architecture = next(one for one in ARCHITECTURES if one.name == self.target)
+        context = grow_tree(self.walked, (), architecture, executable.INSTRUCTIONS).context
+        workers = max(self.goal.level.threads or 1, self.pick((64, 128, 256)))
+        return attrs.evolve(context, workers=workers, thread=Var("thread", 0, workers - 1))
+
+    def main_chain(self):
+        """Steps from the whole product to a leaf that the goal performs."""
+        spec, context, steps = self.walked, self.start(), []
+        self.blocks, self.given = {}, {"To"}
+        for _ in range(24):
+            try:
+                step = self.next_step(spec, context, steps)
+            except REFUSALS:
+                raise
+            except Exception as error:
+                raise Crashed(Strategy((*steps, self.tried), None, MatMul)(self.walked), self.target, {}) from error
+            if step is None:
+                raise DecompositionError(f"the walk found no way: {spec} to {self.goal}, {[one.label() for one in steps]}")
+            expansion = expanded(step, spec, context)
+            steps.append(step)
+            self.given |= {type(one).__name__ for one in step.refinements}
+            if not expansion.children or isinstance(step, Done):
+                return self.with_outer(steps)
+            child = body(expansion)
+            context = context.after(expansion).enter(child)
+            threads = self.threads_of(step, spec, context) if spec.level == Block else None
+            if threads is not None:
+                context = attrs.evolve(context, workers=threads, thread=Var("thread", 0, threads - 1))
+            if spec.level == Kernel and child.spec.level == Block:
+                self.blocks = {dim: constant(child.spec.size(dim)) for dim in "mn"}
+            if isinstance(step, Split) and "k" not in self.blocks:
+                self.blocks["k"] = constant(child.spec.size("k"))
+            spec = child.spec
+        raise DecompositionError("the walk did not arrive")
+
+    def next_step(self, spec, context, steps):
+        """A step among all that are offered from which the goal can be reached, refined."""
+        verbs = self.verbs_for(spec, context, steps)
+        for kind in verbs:
+            offered = list(kind.choices(spec, context))
+            offered = [one for one in offered if self.is_likely(one, spec)]
+            asked = [one for one in offered if self.is_wanted(one)]
+            for choice in [*asked[:6], *self.random.sample(offered, min(len(offered), 14))]:
+                step = self.refined(choice, spec, context)
+                if step is not None and self.on_the_way(step, spec, context):
+                    return self.with_parts(step, spec, context)
+        return None
+
+    def is_wanted(self, step):
+        return isinstance(step, Load) and f"{step.operand} to {step.memory}" in self.wanted
+
+    def is_likely(self, step, spec):
+        """Whether a step is worth expanding: by its sizes and its memory alone."""
+        if isinstance(step, Tile):
+            sizes = step.extents(spec)
+            if any(size % self.sizes_of_goal.get(dim, 1) for dim, size in sizes.items()):
+                return False
+            area = sizes.get("m", 1) * sizes.get("n", 1)
+            if spec.level == Kernel and "refine Share" in self.wanted:
+                return sizes.get("m") == sizes.get("n") == self.tile["m"] and sizes.get("b", 1) == 1
+            if spec.level == Kernel:
+                return (64 if self.goal.level.threads == 1 else 1) <= area <= 128 * 256 and sizes.get("b", 1) == 1
+            return len(sizes) < 2 or any(constant(spec.size(dim)) != size for dim, size in sizes.items()) or self.chance(0.1)
+        if isinstance(step, Load) and step.memory.private and spec.level != self.goal.level:
+            return self.goal.level.threads == 1 and self.chance(0.1)
+        return True
+
+    def needs(self, spec):
+        """What lies between a spec and the goal, by the verb that closes the gap."""
+        found = []
+        level = spec.level
+        if level == Kernel:
+            return ["tile"]
+        wants = self.goal.operands
+        if spec.contracts and wants["C"].memory != GL and spec.C.memory == GL and spec.accumulate in (TRUE, fireiron.values.expr.FALSE):
+            found.append("epilog")
+        size = constant(spec.size("k"))
+        if size is None or size > self.sizes_of_goal["k"]:
+            found.append("split")
+        for name in "AB":
+            if spec.operands[name].memory != wants[name].memory:
+                found.append("load")
+        if level != self.goal.level or any(constant(spec.size(dim)) != self.sizes_of_goal[dim] for dim in "mn"):
+            found.append("tile")
+        return found
+
+    def verbs_for(self, spec, context, steps):
+        """The kinds of steps to try here, in order: most often what closes a gap, now and then any other that the language has."""
+        kinds = {one.verb: one for one in found(decomp, Decomposition)}
+        needs = self.needs(spec)
+        order = []
+        taken = {one.verb for one in steps}
+        asked = [name for name in kinds if f"verb {name}" in self.wanted and name not in taken]
+        self.random.shuffle(asked)
+        rare = [name for name in kinds if name not in (*needs, "done", "tile", "split", "load", "epilog", *asked)]
+        if steps and any(isinstance(one, fireiron.Pipeline) for one in steps[-1].refinements):
+            order += ["load"]
+        if asked and self.chance(0.6):
+            order += asked
+        if self.chance(0.12) and self.others < 2:
+            self.others += 1
+            self.random.shuffle(rare)
+            order += rare[:3]
+        if spec.level == Kernel:
+            order += ["tile"]
+        elif self.goal.level.threads > 1 and spec.level == Block and "epilog" in needs:
+            order += ["epilog"]
+        elif not needs:
+            order += ["done"]
+        else:
+            there = spec.level == self.goal.level
+            order += ["mma_tile"] if spec.level == Warp and self.chance(0.3) else []
+            order += ["done"] if there and self.chance(0.3) else []
+            order += [name for name in ("epilog", "split", "load") if name in needs and self.chance(0.4 if there else 0.8)]
+            order += ["tile", *needs, "done"]
+        return [kinds[name] for name in dict.fromkeys(order) if name in kinds]
+
+    def on_the_way(self, step, spec, context):
+        """Whether the goal can still be reached behind a step."""
+        try:
+            expansion = expanded(step, spec, context)
+        except FireironError:
+            return False
+        if isinstance(step, Done):
+            return True
+        child = body(expansion)
+        if child is None:
+            return False
+        inner, goal = child.spec, self.goal
+        if inner == spec and not step.refinements:
+            return False
+        if not inner.contracts:
+            return isinstance(step, Done)
+        level = self.threads_of(step, spec, context)
+        if level is not None and not 1 <= level <= 512:
+            return False
+        if inner.level != goal.level and not goal.level.is_below(inner.level) and not (goal.level.threads == inner.level.threads == 1):
+            return False
+        for dim, size in zip(inner.dims, map(constant, inner.sizes), strict=True):
+            unit = self.sizes_of_goal.get(dim, 1)
+            if size is None or size % unit or (dim == "b" and inner.level != Kernel and size != 1):
+                return False
+        if spec.level == Kernel and inner.level == Kernel and isinstance(step, Tile) and not self.chance(0.15):
+            return False
+        if inner.level == Block and spec.level == Kernel:
+            area = constant(inner.size("m")) * constant(inner.size("n"))
+            wide = area // (self.sizes_of_goal["m"] * self.sizes_of_goal["n"]) if goal.level.threads > 1 else area
+            return wide >= (16 if goal.level.threads == 1 else 1) and area <= 128 * 256
+        wants, has = goal.operands, inner.operands
+        if goal.level.threads > 1 and has["C"].memory not in (GL, wants["C"].memory):
+            return False
+        for name in "AB":
+            if has[name].memory.private and not wants[name].memory.private:
+                return False
+            if has[name].memory.depth > wants[name].memory.depth:
+                return False
+        return True
+
+    def threads_of(self, step, spec, context):
+        """The threads of a block that a step asks for; None if it says nothing."""
+        return step.threads(spec, attrs.evolve(context, workers=None))
+
+    # ------------------------------------------------------------------------------------------ refinements
+
+    def refined(self, step, spec, context):
+        """The step with refinements among all that are offered; None where a tile that needs a level has found none."""
+        if isinstance(step, Tile):
+            step = self.dealt(step, spec, context)
+            if step is None:
+                return None
+        kinds = [one for one in found(refine, Refinement) if step.verb in one.applies_to and one is not To]
+        self.random.shuffle(kinds)
+        usual = {**USUAL, **AT.get(self.goal.level.name, {})}
+        given = self.given | {type(one).__name__ for one in step.refinements}
+        chosen = [one for one in kinds if self.chance(usual.get(one.__name__, 0.15), f"refine {one.__name__}")]
+        chosen = [one for one in chosen if BEHIND.get(one.__name__, "To") in given or self.chance(0.05)]
+        chosen.sort(key=lambda one: one.__name__ in BEHIND)
+        for kind in chosen:
+            offered = list(kind.choices(step, spec, context))
+            for choice in self.random.sample(offered, min(len(offered), 3)):
+                try:
+                    self.tried = with_it = step.refined(choice)
+                    expanded(with_it, spec, context)
+                except FireironError:
+                    continue
+                step = with_it
+                break
+        return step
+
+    def dealt(self, step, spec, context):
+        """A tile with the level that it is dealt to, or none: then it is visited in turns."""
+        if spec.level.threads == 1 or spec.level == self.goal.level:
+            return step
+        levels = [one.level for one in To.choices(step, spec, context)]
+        if spec.level == Kernel:
+            levels = [one for one in levels if one == Block]
+        elif self.chance(0.12):
+            return step
+        goal = self.goal.level
+        near = [one for one in levels if one == goal or goal.is_below(one) or (goal.threads == 1 and one.threads == 1)]
+        for level in self.random.sample(near, len(near)):
+            wanted = step.refined(To(level))
+            try:
+                threads = self.threads_of(wanted, spec, context)
+                child = body(expanded(wanted, spec, context))
+            except FireironError:
+                continue
+            if threads is not None and threads > 512:
+                continue
+            if threads is not None and level.threads == 1 and threads < 16 and self.chance(0.9):
+                continue
+            if child is not None:
+                return wanted
+        return None
+
+    # ------------------------------------------------------------------------------------------ parts of a step
+
+    def with_parts(self, step, spec, context):
+        """The step with strategies of its own for what it does beside the main chain: a load's copy, what adds partial sums."""
+        expansion = expanded(step, spec, context)
+        for child in expansion.children:
+            if child.steps is None or not hasattr(step, child.name) or child.name in ("init", "store"):
+                continue
+            inner = context.after(expansion).enter(child)
+            steps = self.copied(child.spec, inner)
+            if steps is None:
+                continue
+            changed = attrs.evolve(step, **{child.name: tuple(steps)})
+            try:
+                expanded(changed, spec, context)
+            except FireironError:
+                continue
+            step = changed
+        return step
+
+    def copied(self, spec, context, depth=0):
+        """Steps for work that is not the product, among all that are offered; None for what is done anyway."""
+        if spec.moves and spec.dst.memory.private and spec.level.threads != 1:
+            return self.pick((None, [Done()]))
+        if (self.goal.level.threads >= 128 or self.rings) and spec.moves and self.chance(0.95 if self.rings else 0.85):
+            return [Done()]
+        if self.chance(0.25, "copy by default"):
+            return None
+        steps = []
+        for _ in range(6):
+            step = self.step_of_copy(spec, context, depth + len(steps))
+            if step is None:
+                return None
+            steps.append(step)
+            if isinstance(step, Done):
+                return steps
+            expansion = expanded(step, spec, context)
+            child = body(expansion)
+            context = context.after(expansion).enter(child)
+            spec = child.spec
+        return None
+
+    def step_of_copy(self, spec, context, depth):
+        kinds = {one.verb: one for one in found(decomp, Decomposition)}
+        single = spec.level.threads == 1
+        whole = single and sum(size != 1 for size in map(constant, spec.sizes)) <= 1
+        order = ["done"] if (whole and self.chance(0.8)) or (depth == 0 and not single and self.chance(0.15)) else []
+        order += ["coalesced"] if not single and depth == 0 and self.chance(0.4) else []
+        order += ["load"] if self.chance(0.1) and depth < 3 else []
+        if self.chance(0.1):
+            order += self.random.sample(sorted(kinds), 2)
+        order += ["tile", "done"]
+        for name in dict.fromkeys(order):
+            offered = list(kinds[name].choices(spec, context))
+            if name == "done":
+                offered = offered[:1]
+            for choice in self.random.sample(offered, min(len(offered), 8)):
+                step = self.copy_dealt(choice, spec, context) if isinstance(choice, Tile) else choice
+                if step is None or isinstance(step, Done):
+                    if step is not None:
+                        return step
+                    continue
+                try:
+                    step = self.refined_copy(step, spec, context)
+                    if body(expanded(step, spec, context)) is not None:
+                        return step
+                except FireironError:
+                    continue
+        return None
+
+    def refined_copy(self, step, spec, context):
+        """Refinements of a step of a copy: few."""
+        for kind in found(refine, Refinement):
+            if (
+                kind is To
+                or step.verb not in kind.applies_to
+                or not self.chance(USUAL.get(kind.__name__, 0.15) / 2, f"refine {kind.__name__}")
+            ):
+                continue
+            offered = list(kind.choices(step, spec, context))
+            if offered:
+                try:
+                    with_it = step.refined(self.pick(offered))
+                    expanded(with_it, spec, context)
+                    step = with_it
+                except FireironError:
+                    continue
+        return step
+
+    def copy_dealt(self, tile, spec, context):
+        """A tile of a copy, dealt to a level below; small ones to threads."""
+        if spec.level.threads == 1:
+            return tile
+        child = [constant(size) for size in body(expanded(tile, spec, context)).spec.sizes]
+        elements = 1
+        for size in child:
+            elements *= size or 1
+        levels = [one.level for one in To.choices(tile, spec, context) if one.level != Block]
+        if elements > 16:
+            levels = [one for one in levels if one.threads != 1]
+        levels = [one for one in levels if one != QuadPair or self.chance(0.1)]
+        for level in self.random.sample(levels, len(levels)):
+            step = tile.refined(To(level))
+            try:
+                expanded(step, spec, context)
+            except FireironError:
+                continue
+            return step
+        return None
+
+    # ------------------------------------------------------------------------------------------ init and store
+
+    def with_outer(self, steps):
+        """What initialises and stores accumulators: by default, or in the tiles of the main chain, or through shared memory."""
+        for position, step in enumerate(steps):
+            if not isinstance(step, Epilog) or not step.memory.private or not self.chance(0.5):
+                continue
+            dealing = [
+                one for one in steps[position + 1 :] if isinstance(one, Tile) and any(isinstance(each, To) for each in one.refinements)
+            ]
+            path = [one.unrefined((To, fireiron.DealOrder, fireiron.Permute)) for one in dealing]
+            own = (*path, Done()) if self.goal.level.threads > 1 else (*path, Tile((1, 1)), Done())
+            if self.batch is not None or self.accumulates:
+                continue
+            held = self.pick((own, (Done(),)))
+            staged = self.staged(held) if self.chance(0.5) else held
+            steps = [*steps[:position], attrs.evolve(step, init=self.pick((own, step.init)), store=staged), *steps[position + 1 :]]
+        return steps
+
+    def staged(self, held):
+        """A store through shared memory."""
+        load = Load("src", SH, tuple(held))
+        for name, argument in (("Converted", ()), ("ReuseBuffer", ()), ("Pad", (self.pick((1, 4, 8)),)), ("SwizzleStorage", ())):
+            if self.chance(0.3, f"refine {name}"):
+                load = load.refined(getattr(fireiron, name)(*argument))
+        behind = [(fireiron.Coalesced(self.pick((1, 2, 4, 8))), Done()), (Tile((1, 1), refinements=(To(Thread),)), Done()), (Done(),)]
+        return (load, *self.pick(behind))
+
+
+def body(expansion):
+    """The child that the rest of a chain decomposes."""
+    return next((one for one in expansion.children if one.steps is None), None)
+
+
+def steps_in(steps):
+    """All steps of a chain, those of its parts included."""
+    for step in steps:
+        yield step
+        for field in attrs.fields(type(step)):
+            value = getattr(step, field.name)
+            value = getattr(value, "steps", value)
+            if isinstance(value, tuple) and value and all(isinstance(one, Decomposition) for one in value):
+                yield from steps_in(value)
+
+
+def instructions_in(program):
+    """The files of the instructions that a program's statements are performed by, as features."""
+    return {f"by {type(statement.instruction).__module__.rpartition('.')[2]}" for statement, _ in execs(program.lowered.body)}
+
+
+def features_of(one):
+    """What a draw has in it: verbs, refinements, levels, instructions, the target, and what its problem is like."""
+    every = list(steps_in(one.strategy.steps))
+    names = {f"verb {step.verb}" for step in every} | {f"refine {type(each).__name__}" for step in every for each in step.refinements}
+    names |= {f"to {each.level}" for step in every for each in step.refinements if isinstance(each, To)}
+    names |= {f"{step.operand} to {step.memory}" for step in every if isinstance(step, Load) and step.operand in "AB"}
+    names |= instructions_in(one.program)
+    spec = one.strategy.spec
+    names |= {f"target {one.target}", *(f"dtype {spec.operands[name].dtype}" for name in "AB")}
+    said = {
+        "symbolic": one.symbols, "accumulate": one.accumulates, "batch": one.batch is not None, "epilogue": spec.title != "MatMul",
+        "accumulator": "accumulator" in one.types, "leading dimension": any(getattr(spec.operands[name].tensor.layout, "leading", None) is not None for name in "ABC"),
+        "overhanging": any(one.sizes[dim] % (one.blocks.get(dim) or 1) for dim in "mn"), "no multiple of k": one.sizes["k"] % (one.blocks.get("k") or 1),
+    }  # fmt: skip
+    return names | {name for name, holds in said.items() if holds}
+
+
+@attrs.define(eq=False)
+class Crashed(Exception):
+    """Something else than a refusal, while a strategy was drawn or lowered: the strategy so far, and the target."""
+
+    strategy: Strategy
+    target: str
+    symbols: dict[str, int]
+
+
+def draw(seed, wanted=()):
+    """A draw that can be lowered and has the wanted features, if one of the first tries has them, and how many were refused before it."""
+    refused = 0
+    for number in itertools.count():
+        try:
+            one = Walk(f"{seed}/{number}", wanted if number < MOST_TRIES else ())
+            one.program = one.strategy.program(one.target, executable.INSTRUCTIONS)
+            _ = one.program.lowered
+        except REFUSALS:
+            refused += 1
+            if refused > 400:
+                raise
+            continue
+        except Crashed:
+            raise
+        except Exception as error:
+            raise Crashed(one.strategy, one.target, one.symbols) from error
+        one.features = features_of(one)
+        if number >= MOST_TRIES or set(wanted) <= one.features:
+            return one, refused
