@@ -205,7 +205,9 @@ def _on_a_full_disk(name, folder, sender):
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_full_disk_costs_the_write_and_nothing_else(name, tmp_path):
-    KEPT[name].write(tmp_path, 3, 3)
+    writer = multiprocessing.get_context("fork").Process(target=KEPT[name].write, args=(tmp_path, 3, 3))  # that closes what it wrote
+    writer.start()
+    writer.join()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_on_a_full_disk, args=(name, tmp_path, sender))

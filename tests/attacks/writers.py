@@ -1,5 +1,6 @@
 """What is kept in files, written by several processes that are killed at any moment: what was said to be written is there, and readers read on."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -8,7 +9,7 @@ import signal
 import struct
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -74,20 +75,25 @@ def _entry(writer: int, number: int) -> tuple[str, bytes]:
     return key, b"".join((cache._FIRST, hashlib.sha256(body).hexdigest().encode(), b"\n", body))
 
 
+@contextlib.contextmanager
+def _cache_in(folder: Path) -> Iterator[None]:
+    before, os.environ["FIREIRON_CACHE_DIR"] = os.environ.get("FIREIRON_CACHE_DIR"), str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("FIREIRON_CACHE_DIR") if before is None else os.environ.__setitem__("FIREIRON_CACHE_DIR", before)
+
+
 def _cached(folder: Path, writer: int, number: int) -> None:
-    os.environ["FIREIRON_CACHE_DIR"] = str(folder)  # of a process that only writes
     key, data = _entry(writer, number)
-    with cache._alone(cache._place(key)):
+    with _cache_in(folder), cache._alone(cache._place(key)):
         cache._save(cache._place(key), data)
 
 
 def _entries(folder: Path) -> set[Item]:
-    before, os.environ["FIREIRON_CACHE_DIR"] = os.environ.get("FIREIRON_CACHE_DIR"), str(folder)
-    try:
+    with _cache_in(folder):
         assert cache.verify() == (), "an entry is whole, or it is none"
         return {tuple(map(int, one.about.split())) for one in cache.entries()}
-    finally:
-        os.environ.pop("FIREIRON_CACHE_DIR") if before is None else os.environ.__setitem__("FIREIRON_CACHE_DIR", before)
 
 
 def _saved(folder: Path, writer: int, number: int) -> None:
