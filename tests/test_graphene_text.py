@@ -431,6 +431,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_its_place(name):
     text, right, wrong, line, column, message = REFUSED[name]

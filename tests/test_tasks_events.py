@@ -95,6 +95,7 @@ def test_text_of_every_kind_of_statement():
     assert text(program) == ALL_KINDS and parse(text(program), partitions=[EveryOther]) == program
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -300,6 +300,7 @@ def half_a_turn(dst, src):
         launch("copy", dst, src)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_variant(name):
     variant, calls, message, meant = WRONG[name]
@@ -587,6 +588,7 @@ def gemm_of(M, N, K=16):
     return MatMul(M, N, K, dtype=float16, c_dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", VALUES)
 def test_a_wrong_value(name):
     call, message = VALUES[name]

@@ -227,6 +227,7 @@ def test_bench_on_a_gpu(capsys, monkeypatch):
     assert rows(out) == [["naive", "64x64x64", "-", "100", "5.2e-03", "150", "1.5", "2.0e-07"]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
