@@ -444,7 +444,12 @@ REFUSED = {
     "a let without a value": (FIGURE_8, "Let bid_m, bid_n = #4.indices()", "Let bid_m, bid_n", 9, 3, "this names no value"),
     "indices of no group": (FIGURE_8, "#4.indices()", "#40.indices()", 0, 0, "#40 is no group"),
     "indices of a group without a shape": (
-        TENSOR_CORES, "Let w = thread // 32", "Let w = #block.indices()", 0, 0, "its shape is not known",
+        TENSOR_CORES,
+        "Let w = thread // 32",
+        "Let w = #block.indices()",
+        0,
+        0,
+        "its shape is not known",
     ),
     "an option of a value": (TENSOR_CORES, "thread // 32", "thread // 32 {low=0}", 0, 0, "what is low of a value?"),
     "a range that ends before it begins": (TENSOR_CORES, "thread // 32", "thread // 32 {range=3..0}", 0, 0, "is no range"),
