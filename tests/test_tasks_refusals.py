@@ -16,6 +16,7 @@ from fireiron.check import check
 from fireiron.errors import FireironError
 from fireiron.strategies import tasks_gemm as gemm
 from fireiron.tasks import *
+from fireiron.tasks.digest import digest
 from fireiron.tasks.mapping import Place, Processor
 
 
@@ -765,3 +766,31 @@ def test_shared_memory_exceeded():
 )
 def test_other_arguments_than_fields(call, message):
     refused(call, message)
+
+
+# ---------------------------------------------------------------------------------------------- digests
+
+
+def naming(value):
+    """A function that names a value outside itself."""
+
+    def function(C):
+        return value
+
+    return function
+
+
+def test_digests_tell_values_that_a_function_names():
+    for one, other in (((1, 2), (1, 3)), ({"a": 1}, {"a": 2}), ([1], (1,)), (json, pickle), ({1, 2}, {1, 3}), (1, 2), (None, False)):
+        assert digest(naming(one)) == digest(naming(one)) != digest(naming(other))
+    assert digest(naming({"a", "b", "c"})) == digest(naming({"c", "b", "a"}))
+    assert digest(naming(whole)) != digest(naming(blocks))
+
+
+def test_digests_of_functions_that_name_themselves_and_what_is_not_there_yet():
+    def early():
+        return early, later
+
+    before = digest(early)
+    later = 1
+    assert digest(early) != before and later == 1
