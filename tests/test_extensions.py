@@ -15,7 +15,6 @@ import pytest
 import fireiron
 from fireiron import *
 from fireiron import folders, ir
-from fireiron.cost.gpus import of_architecture
 from fireiron.errors import VerificationError
 from fireiron.ir import Comment, Exec, Hole
 from fireiron.language.dividing import divide, loop_over
@@ -529,8 +528,3 @@ def test_refinements_and_instructions_are_tuples():
 def test_statements_without_a_body():
     with pytest.raises(VerificationError, match="Barrier contains no statements, and was given 1 lists"):
         ir.Barrier(ir.BLOCK_SCOPE).rebuilt(((),))
-
-
-def test_a_gpu_that_is_not_known():
-    with pytest.raises(ArgumentError, match="no GPU of sm_53 is known"):
-        of_architecture("sm_53")
