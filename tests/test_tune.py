@@ -439,6 +439,7 @@ def test_another_spec_is_refused(tmp_path):
         tune(strategy, MatMul(64, 32, 16)(GL, GL, GL)(Kernel), measure=Fake(), journal=tmp_path / "a.jsonl", jobs=1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -884,6 +885,7 @@ def test_run_time_sizes():
     assert tuning.best.extra["sizes"] == {"M": 100}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -1008,6 +1010,7 @@ def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
     assert "no record is kept of this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arguments", [["--gpus", "a"], ["--prune", "0.5"], ["--prune", "some"], ["--seconds", "0"], ["--search", "grid"]])
 def test_wrong_options(arguments, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
