@@ -103,6 +103,7 @@ def test_what_tma_cannot_copy_is_no_work_for_hopper():
     assert "TMA copies no arrays that lie so" in attend.choice(apart, apart, apart, arch="sm_90a").why
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("shapes", "options", "said"),
     [

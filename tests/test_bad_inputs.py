@@ -347,6 +347,7 @@ def wrong(position):
     return [(name, value) for name, value in VALUES.items() if name not in position[2]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: position[0])
 def test_wrong_value(position):
     what, action, _, knows_line = position
@@ -737,6 +738,7 @@ def orders():
         yield from group()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
 def test_wrong_together(group):
     found = [attempt(action, what) for what, action in group()]

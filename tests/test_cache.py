@@ -527,6 +527,7 @@ def test_the_command(capsys, folder):
     assert json.loads(run(capsys, "prune", "--all", "--json")[1])["kept"] == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "arguments", [("prune",), ("prune", "--max-size", "big"), ("prune", "--older-than", "30"), ("empty",), ("show", "--all")]
 )

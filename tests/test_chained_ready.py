@@ -100,6 +100,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_verifier_finds_waits_in_wrong_places(name):
     fault, said = FAULTS[name]
@@ -170,6 +171,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(name):
     ready, strategy, spec, said = REFUSED[name]

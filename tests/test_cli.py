@@ -464,6 +464,7 @@ def test_wrong_sizes(fireiron, dim: str, size: str) -> None:  # type: ignore[no-
     assert (status, out) == (2, "") and "error" in err and "Traceback" not in err
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -509,6 +510,7 @@ def test_mistakes(fireiron, arguments: list[str], message: str) -> None:  # type
     assert out == ""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("source", "message", "place"),
     [

@@ -64,6 +64,7 @@ def buffer_that_is_not_said(spec, context):
     return Expansion((Child("body", spec.with_operands(A=fresh)),), (Hole("body"),))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("expand", "says"),
     [

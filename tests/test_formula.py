@@ -99,6 +99,7 @@ def test_a_number_in_the_place_of_a_condition_is_that_it_is_not_zero() -> None:
     assert str(one) == "C[m] = where((A[m] + 1) * 2 > B[m] and (x != 0 or y < 1), 1, 0)"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -190,6 +191,7 @@ def test_questions_are_answered_by_the_formula() -> None:
     assert not Kind("Turn", "dst[i,j] = src[j,i]").starter(8, 4)(GL, SH)(Block).copies
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("call", "says"),
     [

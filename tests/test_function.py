@@ -57,6 +57,7 @@ def test_a_definition_of_ones_own():
         fireiron.function(doubled)(x)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arrays", "options", "said"),
     [

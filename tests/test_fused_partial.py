@@ -176,6 +176,7 @@ def changed(**formulas):
     return Fused(name="rows", dims="m n", over="n", operands={"X": "m n", "w": "m", "y": "m", "z": "m"}, **made)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("definition", "partial", "parts"),
     [

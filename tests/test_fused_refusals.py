@@ -41,6 +41,7 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
 # ---------------------------------------------------------------------------------------------- definitions
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "words, parts",
     [
@@ -111,6 +112,7 @@ def test_results_that_depend_on_the_split_are_found():
     refused(ArgumentError, lambda: dual.check(sizes={"z": 3}), "no dimension z", "legal   m n k")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("one", [attention, dual, gemm_bias_relu, mlp])
 def test_definitions_that_are_right_pass(one):
     one.check()

@@ -296,6 +296,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused(case):
     action, said = REFUSED[case]

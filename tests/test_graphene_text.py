@@ -428,9 +428,42 @@ REFUSED = {
     "a tile that there is not": (FIGURE_8, "%6[@bid_m, 0]", "%6[@bid_m, 3]", 18, 33, "there is no tile 3"),
     "a field that is none": (TENSOR_CORES, "F32\n", "F32 {colour=3}\n", 34, 64, "what is colour of MatMul?"),
     "a value that runs": (TENSOR_CORES, "F32\n", "F32 {vector=open('x')}\n", 34, 64, "is no index expression"),
+    "a level that is no number": (ADD, "Size n\n", "Size n {multiple_of=x}\n", 0, 0, "multiple_of is a number"),
+    "an option of a size": (ADD, "Size n\n", "Size n {most=3}\n", 0, 0, "of a size?"),
+    "no threads in a block": (ADD, "Size n\n", "Size n\nThreads 0\n", 0, 0, "Threads 0"),
+    "too many threads": (ADD, "Size n\n", "Size n\nThreads 1025\n", 0, 0, "1 ... 1024"),
+    "a fact that is a text": (ADD, "Size n\n", "Size n\nFact 'n is large'\n", 0, 0, "a text and a condition, in parentheses"),
+    "a title without quotes": (ADD, "Size n\n", "Size n\nTitle n\n", 0, 0, "is not a text in quotes"),
+    "a bound that is no number": (ADD, "Size n\n", "Size n\nResident two\n", 0, 0, "Resident is a number"),
+    "a cluster without sizes": (ADD, "Size n\n", "Size n\nCluster m, n\n", 0, 0, "is no cluster"),
+    "a cluster of no value": (ADD, "Size n\n", "Size n\nCluster 2 m\n", 0, 0, "m is no value of the whole kernel"),
+    "a level without a name": (ADD, "Size n\n", "Size n\nLevel Quad\n", 0, 0, "names nothing"),
+    "a level that is none": (ADD, "Size n\n", "Size n\nLevel Quad = 3\n", 0, 0, "is not a level"),
+    "a condition without a body": (REVERSED, "If (thread < 60) {", "If (thread < 60)", 15, 3, "this is no condition"),
+    "a skip that names nothing": (REVERSED, "If (thread < 60) {", "Skip thread {", 15, 3, "this leaves nothing out"),
+    "a let without a value": (FIGURE_8, "Let bid_m, bid_n = #4.indices()", "Let bid_m, bid_n", 9, 3, "this names no value"),
+    "indices of no group": (FIGURE_8, "#4.indices()", "#40.indices()", 0, 0, "#40 is no group"),
+    "indices of a group without a shape": (
+        TENSOR_CORES,
+        "Let w = thread // 32",
+        "Let w = #block.indices()",
+        0,
+        0,
+        "its shape is not known",
+    ),
+    "an option of a value": (TENSOR_CORES, "thread // 32", "thread // 32 {low=0}", 0, 0, "what is low of a value?"),
+    "a range that ends before it begins": (TENSOR_CORES, "thread // 32", "thread // 32 {range=3..0}", 0, 0, "is no range"),
+    "a barrier of two": (REVERSED, "  If (thread < 60) {", "  Barrier s x\n  If (thread < 60) {", 15, 3, "this is no barrier"),
+    "a commit of nothing known": (REVERSED, "  If (thread < 60) {", "  Commit s\n  If (thread < 60) {", 15, 3, "this commits nothing"),
+    "a step with a body": (REVERSED, "  If (thread < 60) {", "  Step {\n  If (thread < 60) {", 15, 3, "this is no step"),
+    "one unit of nothing": (ADD, "#2.scalar()", "#2.vector()", 0, 0, "makes no group"),
+    "a spec that writes nothing": (REVERSED, "%y <- Spec", "<- Spec", 0, 0, "writes nothing"),
+    "a tensor with a name of CUDA": (REVERSED, "%s", "%float", 0, 0, "%float is no name of a new tensor"),
+    "a tile without a size": (ADD, "%a.tile(256)", "%a.tile(m)", 0, 0, "'m' is no size of a tile"),
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_its_place(name):
     text, right, wrong, line, column, message = REFUSED[name]
@@ -444,6 +477,31 @@ def test_refused_with_its_place(name):
         assert str(caught.value).startswith(f"line {line}, column {column}: ")
     else:
         assert re.search(r"line \d+", str(caught.value))
+
+
+def test_bodies_within_bodies_end():
+    text = ADD.replace("  #3 = #2.scalar()", "  If (thread < 60) {\n" * 300 + "  #3 = #2.scalar()")
+    with pytest.raises(FireironError, match="too many bodies within bodies(.|\n)*at most"):
+        parse_kernel(text)
+
+
+def test_lines_about_the_whole_kernel():
+    """They are read, printed alike, and say what the same words of the language say."""
+    lines = "Resident 2\nWithin 4096\nUnchecked 'by hand'\nFact ('rows are long', 256 < n)\n"
+    program = parse_kernel(ADD.replace("Size n\n", f"Size n\n{lines}"))
+    kernel = program.walked
+    assert (kernel.resident, kernel.within, kernel.unchecked) == (2, 4096, ("by hand",))
+    assert [str(condition) for node in program.tree.nodes() for _, condition in node.facts] == ["256 < n"]
+    text = read_back(program)
+    assert all(line in text.splitlines() for line in lines.splitlines())
+    threads = parse_kernel(ADD.replace("Size n\n", "Size n\nThreads 256\n").replace("#2:[256].thread", "#2:[_].thread"))
+    assert threads.walked.threads == 256
+
+
+def test_tiles_by_layouts():
+    """A tile is a size or a layout; of elements one behind the other they are the same."""
+    same = ADD.replace("%a.tile(256)", "%a.tile(256:1)")
+    assert parse_kernel(same).cuda == parse_kernel(ADD).cuda
 
 
 @pytest.mark.parametrize("given", [None, 3, b"x", ""])

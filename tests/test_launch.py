@@ -237,6 +237,7 @@ def test_a_given_stream(gpu, kernel, kind):
     assert [one[4] for one in gpu.launches] == [8192, 8192]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("stream", ["default", True, -1, 1.5])
 def test_what_is_no_stream(gpu, kernel, stream):
     a, b, c = operands(gpu)
@@ -378,6 +379,7 @@ def wrong(gpu):
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", wrong(FakeGpu()))
 def test_wrong_arrays_are_refused_before_a_launch(gpu, kernel, case):
     array, message, more = wrong(gpu)[case]

@@ -597,6 +597,7 @@ def nested(levels):
     return tree
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "call",
     [

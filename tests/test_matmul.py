@@ -202,6 +202,7 @@ def big(shape, dtype="float16", **options):
 ones = np.ones((4, 4), "float32")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

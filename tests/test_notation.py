@@ -451,6 +451,7 @@ def test_expressions_are_all_that_is_evaluated():
             read_expression(text, {"thread": thread})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("text", [
     "", "[4]", "[4].", "fp32", "[4].fp32.sh", "[4].FP32", "[4].foo.RF", "%A:[4].thread", "#A:[4].fp32", "[4:1:1].fp32", "[4,8:1].fp32",
     "[4:1]:[1].fp32", "[0].fp32", "[-4].fp32", "[4:-1].fp32", "[4.5].fp32", "[M].fp32", "[].[4:1].fp32", "[4:1].[].fp32", "[4:1]fp32",
@@ -474,6 +475,7 @@ def test_bad_groups(text):
         parse_level(text)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("text", [
     "", "%A", "[4] <- Move<<<[1].thread>>>([4].fp32)", "[4].fp32 <- Copy<<<[1].thread>>>([4].fp32)", "[4].fp32 <- Move<<<>>>([4].fp32)",
     "[4].fp32 <- Move<<<[1].thread>>>([8].fp32)", "[4].fp32 <- Move<<<[1].thread>>>([4].fp32, [4].fp32)",

@@ -176,6 +176,7 @@ def test_refinements_without_effect_are_told(case):
     assert idle(**refinements) == told
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("place", "refinement"), [(place, one) for place, several in REFUSED.items() for one in several])
 def test_refinements_with_nothing_to_change_are_refused(place, refinement):
     with pytest.raises(FireironError):

@@ -208,6 +208,7 @@ def test_the_text_of_strides():
     assert spec_text(ANYWHERE).startswith("%dst:[64,32]:[stride_dst_m,stride_dst_n].fp32.GL <- Move")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -587,6 +588,7 @@ def test_the_meaning_of_scalars():
     assert "%a:[].fp32.VAL" in spec_text(axpy())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("make", "said"),
     [

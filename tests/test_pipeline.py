@@ -293,6 +293,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     strategy, message, K = REFUSED[name]

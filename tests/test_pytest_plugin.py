@@ -283,6 +283,7 @@ def test_sweep_makes_marks():
     assert skipped[0].id == "naive-0x8x8" and "no such spec" in skipped[0].marks[0].kwargs["reason"] and not skipped[1].marks
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [

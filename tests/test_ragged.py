@@ -280,6 +280,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
     strategy, message = REFUSED[name]

@@ -116,6 +116,7 @@ def test_all_fields_of_a_spec_count():
     assert len(texts) == len(SPECS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -138,6 +139,7 @@ def test_describe_takes_specs():
         describe("MatMul")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "change",
     [
@@ -354,6 +356,7 @@ def test_wrong_records(change):
     assert caught.value.asked.startswith(field)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -247,6 +247,7 @@ HUGE = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", HUGE)
 def test_what_is_too_large_is_refused_before_it_is_enumerated(name):
     """Some of them asked NumPy for terabytes."""
@@ -366,6 +367,7 @@ def test_parts_of_k_without_any_k_write_zeros(k):
     assert "fmaf(" in assignment and "if (warp" not in before and (k >= 16 or ": 0.0f" in assignment)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("call", "says"),
     [

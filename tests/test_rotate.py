@@ -371,6 +371,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
     strategy, message = REFUSED[name]

@@ -92,6 +92,7 @@ def test_faults_are_found_by_both(which, count):
 # ---------------------------------------------------------------------------------------------- refused
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -250,6 +250,7 @@ def test_random_warp_orders_give_identical_bits(seed):
 # ---------------------------------------------------------------------------------------------- arguments
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "arrays, symbols, message",
     [
@@ -266,6 +267,7 @@ def test_wrong_arrays(arrays, symbols, message):
         simulate(kernel_of(), arrays, symbols)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "symbols, message",
     [({}, "has no value"), ({"M": 12}, "breaks the facts"), ({"M": True}, "not an integer"), ({"M": 2.0}, "not an integer")],

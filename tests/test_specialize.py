@@ -220,6 +220,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
     strategy, text = REFUSED[name]

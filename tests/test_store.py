@@ -243,6 +243,7 @@ def test_expressions_survive() -> None:
     assert expression_text(leaves[0] // 2 % 8) == "uid // 2 % 8"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "text",
     ["", " ", "uid +", "f(1)", "__import__('os')", "uid.x", "uid[0]", "lambda: 0", "1.5", "True", "None", "'a'", "uid // 0", "uid % 0", "M",
@@ -269,6 +270,7 @@ def refused(value: object) -> str:
     return str(caught.value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("change", "message", "place"),
     [
@@ -353,6 +355,7 @@ def test_a_wrong_spec_is_refused(change, message: str) -> None:  # type: ignore[
     assert message in refused(value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "text",
     ["", "{", "null", "[]", "3", '"strategy"', "{}", '{"fireiron": "strategy"}', '{"fireiron": "strategy", "version": 1}', "\ufeff{}",

@@ -315,6 +315,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     refused, message = REFUSED[name]

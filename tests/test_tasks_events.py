@@ -95,6 +95,7 @@ def test_text_of_every_kind_of_statement():
     assert text(program) == ALL_KINDS and parse(text(program), partitions=[EveryOther]) == program
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -114,6 +115,19 @@ def test_text_of_every_kind_of_statement():
         ("p1: [(4, WARP)] = {e1[warp, 0], e3[warp, :]}", "p1: () = e1[0, 0]", r"(?s)p1: \(\), and the loop is.*legal   one type.*line 11"),
         ("pfor i, j in", "pfor i, i in", r"(?s)i: a variable of that name is there already.*line 5"),
         ("p1: [(4, WARP)] = {e1", "{e1", r"(?s)what a loop waits for has a name inside.*line 11"),
+        ("T = tensor", "T = 3\n  U = tensor", r"(?s)the line is no statement.*line 6"),
+        ("yield {e4[:], e5}", "yield {e4[:], e5}\n  yield {}", r"(?s)stands too far inside.*line 19"),
+        ("Cp = partition(C", "C = partition(C", r"(?s)C: the name is taken.*line 4"),
+        ("Cp = partition(C", "Cp = partition(D", r"(?s)D: no such tensor is made before.*legal.*C.*line 4"),
+        ("EveryOther(parts=4)", "EveryOther(parts=4", r"(?s)line 4"),
+        ("parts=4", "parts=(4, M", r"(?s)values that cannot be read.*line 4"),
+        ("copy(Cp[k], Cp[-k + 3])", "copy(Cp[k])", r"(?s)copy: 1 tensors.*legal   copy.source, target.*line 13"),
+        ("e2: () = call", "e2 = call", r"(?s)line 7"),
+        ("e4: [(4, WARP)], e5: ()", "e4: [(4, WARP)], e-5: ()", r"(?s)an event has a name and a type.*line 11"),
+        ("Cp[warp]", "Cr[warp]", r"(?s)Cr\[warp\]: no such tensor is made before.*line 9"),
+        ("call(work, Cp[i], T)", "call(work, Cr[i], T)", r"(?s)Cr: no such partition.*legal   Cp.*line 7"),
+        ("if k < 3 do", "if k > 3 do", r"(?s)no index or size.*equal, <.*line 12"),
+        ("[0, M // 8)", "[0, M / 8)", r"(?s)no index or size.*minimum, equal, <.*line 11"),
     ],
 )  # fmt: skip
 def test_texts_that_are_refused(old, new, message):

@@ -406,6 +406,7 @@ def test_fields_of_a_mapping_travel_as_json():
     assert Mapping.from_json(clusters.to_json()) == clusters
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -3,6 +3,9 @@
 Programs that are accepted here and refused by the other reader are those that only one of them can see through.
 """
 
+import json
+import pickle
+
 import attrs
 import numpy
 import pytest
@@ -181,6 +184,30 @@ def the_first_turn_only(dst, src):
     launch("copy", dst, own)
 
 
+@wrong("is launch 2, and the mapping has 1 calls", "move")
+def one_launch_too_many(dst, src):
+    to, of = partition_by_blocks(dst, (8, 8)), partition_by_blocks(src, (8, 8))
+    launch("copy", to[0, 0], of[0, 0])
+    launch("copy", to[1, 0], of[1, 0])
+
+
+@wrong("prange: no extent", "move")
+def a_loop_without_an_extent(dst, src):
+    for _ in prange():
+        launch("copy", dst, src)
+
+
+@wrong("srange: less than no turns", "move")
+def a_loop_of_less_than_no_turns(dst, src):
+    for _ in srange(-1):
+        launch("copy", dst, src)
+
+
+@wrong("a Leaf launches nothing", form=Leaf)
+def a_leaf_that_launches(dst, src):
+    launch("copy", dst, src)
+
+
 @wrong("whole writes dst, which may have elements in common with src", "thread")
 def one_tensor_twice(dst, src):
     own = make_tensor(dst.shape, "float32")
@@ -300,6 +327,7 @@ def half_a_turn(dst, src):
         launch("copy", dst, src)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_variant(name):
     variant, calls, message, meant = WRONG[name]
@@ -535,7 +563,36 @@ def tried(form, **more):
     return lambda function: lambda: task("copy", form, **more)(function)
 
 
+def stored(change):
+    """The reading of a mapping whose JSON was changed."""
+    found = json.loads(SOME.to_json())
+    change(found)
+    return lambda: Mapping.from_json(json.dumps(found))
+
+
 VALUES = {
+    "an empty name of a task": (lambda: task("", Inner), "task: a name first"),
+    "a keyword that is no tunable": (tried(Inner)(lambda dst, *, U=3: None), r"U is no tunable(.|\n)*legal +U=tunable.int."),
+    "a number for a mapping": (lambda: Tasks(whole).check(3), "a program wants a mapping(.|\n)*got +3"),
+    "a partition of a number": (lambda: partition(3, Rows(4, 4)), "partition: a tensor of a task and a Partition"),
+    "a tensor without dimensions": (lambda: make_tensor((), "float32"), "make_tensor: no elements"),
+    "a tensor without elements": (lambda: make_tensor((4, 0), "float32"), "make_tensor: no elements"),
+    "a size for all dimensions": (lambda: partition_by_blocks(3, 4), "partition_by_blocks: a size for each dimension"),
+    "sizes in a text": (lambda: partition_by_first(3, "4", 2), "partition_by_first: a size for each dimension"),
+    "too many stages": (lambda: Stored(stages=1000), "Stored: stages of a ring(.|\n)*legal +0 to "),
+    "stages below zero": (lambda: Stored(stages=-1), "Stored: stages of a ring"),
+    "a swizzle of two": (lambda: Stored(swizzle=2), "Stored: swizzle is true or false(.|\n)*got +2"),
+    "an entry point of one": (lambda: one(entrypoint=1), "a: entrypoint(.|\n)*got +1"),
+    "a layout in words": (lambda: one(layouts={"dst": "padded"}), "layouts are Stored"),
+    "an instance that there is not": (lambda: SOME["nothing"], "no instance nothing(.|\n)*legal +grid keep"),
+    "JSON with one instance": (stored(lambda found: found.update(instances={})), "its instances are a list"),
+    "JSON with a memory for all": (stored(lambda found: found["instances"][0].update(mems="GLOBAL")), "mems: a list of names is needed"),
+    "JSON with calls of numbers": (stored(lambda found: found["instances"][0].update(calls=[1])), "calls: a list of names is needed"),
+    "JSON with a number for a variant": (stored(lambda found: found["instances"][0].update(variant=1)), "its variant is a text"),
+    "JSON with another entry point": (stored(lambda found: found["instances"][0].update(entrypoint=1)), "entrypoint"),
+    "JSON with a layout unknown": (
+        stored(lambda found: found["instances"][1].update(layouts={"dst": {"padded": 1}})), "the field 'padded' is unknown",
+    ),
     "no name of a task": (lambda: task(lambda dst: None), "task: missing a required argument|task: a name first"),
     "a form in words": (tried("Inner")(lambda dst: None), "neither Inner nor Leaf"),
     "reads in one text": (tried(Inner, reads="dst")(lambda dst: None), "reads are names"),
@@ -587,10 +644,52 @@ def gemm_of(M, N, K=16):
     return MatMul(M, N, K, dtype=float16, c_dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", VALUES)
 def test_a_wrong_value(name):
     call, message = VALUES[name]
     refused(call, message, "at  " if "JSON" in name else "test_tasks_refusals.py:", legal=False)
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        lambda tensor: tensor[0, 0], lambda tensor: tensor.__setitem__((0, 0), 1), lambda tensor: tensor + 1, lambda tensor: 2 * tensor,
+        lambda tensor: tensor @ tensor, list, numpy.asarray, numpy.exp, numpy.concatenate,
+    ],
+)  # fmt: skip
+def test_elements_are_not_touched(touch):
+    """By an index, by arithmetic, in a loop, by NumPy."""
+
+    @task("copy", Inner, reads=["src"], writes=["dst"])
+    def touching(dst, src):
+        touch(src)
+
+    program, mapping = of_block(touching, "move")
+    refused(lambda: meaning(program, mapping), "a task does not touch elements of its tensors, as of src")
+
+
+def test_pieces_are_not_a_list():
+    @task("copy", Inner, reads=["src"], writes=["dst"])
+    def listed(dst, src):
+        list(partition_by_blocks(src, (4, 8)))
+
+    @task("copy", Inner, reads=["src"], writes=["dst"])
+    def numbered(dst, src):
+        partition_by_blocks(src, (4, 8))[0]
+
+    refused(lambda: meaning(*of_block(listed, "move")), "pieces have indices")
+    refused(lambda: meaning(*of_block(numbered, "move")), "1 indices(.|\n)*2: of 4 x 1 pieces")
+
+
+def test_a_task_is_launched_and_not_called():
+    refused(lambda: whole(1, 2), 'whole: a task is not called(.|\n)*launch."copy"', legal=False)
+
+
+def test_a_variant_goes_to_another_process_by_its_name():
+    assert pickle.loads(pickle.dumps(whole)) is whole
+    below = task("copy", Leaf, writes=["dst"])(lambda dst: None)
+    refused(lambda: pickle.loads(pickle.dumps(below)), "test_tasks_refusals has no variant .*lambda")
 
 
 kept = []

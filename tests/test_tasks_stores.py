@@ -195,6 +195,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_text_is_refused(name):
     damage, message = DAMAGED[name]
@@ -433,6 +434,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_micro_kernels_refused(name):
     work, message = REFUSED[name]

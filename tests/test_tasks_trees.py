@@ -98,6 +98,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_tree(name):
     call, message = WRONG[name]

@@ -1,16 +1,19 @@
 """What a terminal shows: lines of at most 100 columns, progress, the demo on two screens; `bench` and `doctor`."""
 
+import importlib.metadata
 import io
 import json
 import random
 import re
 import sys
+import types
 
+import numpy as np
 import pytest
 
 from fireiron.cli import COMMANDS, bench, demo, doctor, main, output
 from fireiron.cli.folded import WIDEST, Folded, folded, shortened, table
-from fireiron.errors import WrongResultError
+from fireiron.errors import LaunchError, WrongResultError
 from fireiron.gpu import launch
 from fireiron.measure import simulated, timing
 from fireiron.tune import run as tune_run
@@ -169,6 +172,113 @@ def test_doctor_finds_what_is_wrong(capsys, monkeypatch, tmp_path):
     assert str(tmp_path) in items["cache", "folder"]["found"] and not (tmp_path / "a").exists()
 
 
+def looked(look):
+    """What one look of the doctor finds, by the name of the thing."""
+    return {item.name: item for item in look()}
+
+
+def test_doctor_in_words(capsys, monkeypatch):
+    """Remedies stand beside what is wrong, and behind all of it what one may install."""
+    items = [
+        doctor.Item("packages", "numpy", "2.1"), doctor.Item("packages", "attrs", "not installed", doctor.WRONG, "pip install attrs"),
+        doctor.Item("extras", "plot", "without matplotlib", doctor.MISSING, "pip install plots"), doctor.Item("x", "y", "z", doctor.MISSING),
+    ]  # fmt: skip
+    monkeypatch.setattr(doctor, "LOOKS", (lambda: items,))
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"packages +numpy +ok +2.1\n +attrs +wrong +not installed\n +pip install attrs\n", out)
+    assert "to install, if you need it\n  pip install plots  pictures as PNG\n" in out and out.endswith("\n1 wrong\n")
+    monkeypatch.setattr(doctor, "LOOKS", (lambda: items[:1],))
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("\nnothing is wrong\n") and "to install" not in out
+
+
+def test_doctor_reads_what_the_package_needs(monkeypatch):
+    lines = ["numpy>=1.26", "matplotlib>=3; extra == 'plot'", 'optuna ; extra == "tune"', "dask[distributed]; extra == 'tune'", "; "]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: lines)
+    assert doctor._needs() == {"": [("numpy", ">=1.26")], "plot": [("matplotlib", ">=3")], "tune": [("optuna", ""), ("dask", "")]}
+    versions = {"numpy": "2.1", "matplotlib": "3.9"}
+    monkeypatch.setattr(doctor, "_version_of", versions.get)
+    found = looked(doctor._packages)
+    assert found["numpy"].state == "ok" and found["plot"].found == "matplotlib 3.9"
+    assert (found["tune"].found, found["tune"].state, found["tune"].do) == ("without optuna, dask", "-", "pip install 'fireiron[tune]'")
+
+    def absent(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", absent)
+    assert "only imported from its folder" in looked(doctor._packages)["metadata"].found
+
+
+def test_doctor_knows_versions():
+    assert doctor._version_of("numpy") == np.__version__ and doctor._version_of("no such package") is None
+
+
+def test_doctor_without_compilers(monkeypatch, tmp_path):
+    monkeypatch.setattr("fireiron.gpu.toolchain.toolchains", lambda: ())
+    monkeypatch.setattr("fireiron.gpu.disassembly.disassemblers", lambda: ())
+    monkeypatch.setattr(doctor, "_nvcc", lambda: None)
+    found = looked(doctor._compilers)
+    assert {name: item.state for name, item in found.items()} == {"NVRTC": "-", "nvdisasm": "-", "nvcc": "-"}
+    assert found["NVRTC"].do == found["nvdisasm"].do == "pip install 'fireiron[check]'" and not found["nvcc"].do
+    assert doctor._said_version(tmp_path / "nvcc").startswith("does not answer: ")
+    for text, version in (("Cuda compilation tools, release 13.0, V13.0.88", "13.0"), ("a tool", "of an unknown version")):
+        tool = tmp_path / "nvcc"
+        tool.write_text(f"#!/bin/sh\necho '{text}'\n")
+        tool.chmod(0o755)
+        assert doctor._said_version(tool) == version
+
+
+class Runtime:
+    getDeviceProperties = staticmethod(lambda number: {"name": b"NVIDIA H200"})
+    getDeviceCount = staticmethod(lambda: 2)
+
+
+def test_doctor_with_a_gpu(monkeypatch):
+    cuda = types.SimpleNamespace(runtime=Runtime, Device=lambda: types.SimpleNamespace(id=0))
+    monkeypatch.setattr("fireiron.gpu.launch.visible_arch", lambda: "sm_90")
+    monkeypatch.setattr("fireiron.gpu.launch.require_cupy", lambda: types.SimpleNamespace(cuda=cuda, __version__="14.0"))
+    monkeypatch.setattr("fireiron.gpu.launch.device_arch", lambda: "sm_90")
+    monkeypatch.setattr("fireiron.gpu.launch.driver_version", lambda: (12, 8))
+    monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: None)
+    found = looked(doctor._gpu)
+    assert found["GPU"].found == "NVIDIA H200, sm_90; 2 visible" and found["driver"].found == "of CUDA 12.8; CuPy 14.0"
+    assert (found["compiler"].state, found["compiler"].do) == ("wrong", "pip install 'fireiron[cuda12]'")
+    monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: "NVRTC 12.8")
+    assert (looked(doctor._gpu)["compiler"].state, looked(doctor._gpu)["compiler"].found) == ("ok", "NVRTC 12.8 compiles for it")
+
+    def without():
+        raise LaunchError("no CuPy")
+
+    monkeypatch.setattr("fireiron.gpu.launch.require_cupy", without)
+    found = looked(doctor._gpu)
+    assert found["GPU"].found == "sm_90, as the driver says" and (found["CuPy"].found, found["CuPy"].state) == ("no CuPy", "wrong")
+    monkeypatch.setattr("fireiron.gpu.launch.visible_arch", lambda: None)
+    monkeypatch.setattr("fireiron.gpu.launch.cupy_builds", lambda: ())
+    assert [(item.name, item.state, item.do) for item in doctor._gpu()] == [("CuPy", "-", "")]
+
+
+def test_doctor_looks_at_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
+    folder = looked(doctor._cache)["folder"]
+    assert folder.state == "wrong" and folder.found == f"{tmp_path} cannot be written to" and "FIREIRON_CACHE_DIR" in folder.do
+
+    def damaged():
+        raise OSError("not a folder")
+
+    monkeypatch.setattr("fireiron.gpu.cache.entries", damaged)
+    assert [(item.found, item.state) for item in doctor._cache()] == [("not a folder", "wrong")]
+    monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
+    assert [(item.found, item.state) for item in doctor._cache()] == [("switched off by FIREIRON_NO_CACHE", "-")]
+
+
+def test_doctor_counts_records():
+    (item,) = doctor._records()
+    assert re.fullmatch(r"[0-9]+ of [0-9]+ strategies, on .*", item.found) and item.state == "ok"
+
+
 # ---------------------------------------------------------------------------------------------- bench
 
 
@@ -227,6 +337,7 @@ def test_bench_on_a_gpu(capsys, monkeypatch):
     assert rows(out) == [["naive", "64x64x64", "-", "100", "5.2e-03", "150", "1.5", "2.0e-07"]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -149,6 +149,7 @@ def test_tensor_cores_on_tiles_by_layouts(warps):
     assert "mma.sync" in program.cuda and [one for one in safety(program.lowered) if one.severity == "error"] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("tile", "reason"), [
     (lambda: Move.tile(Layout(2, 0), 4), "no stride is 0"),
     (lambda: Move.tile(m=Layout((2, 2), (1, 3))), "has no complement"),

@@ -153,6 +153,7 @@ def test_torch_works_on_the_same_stream(clock, monkeypatch):
     assert entered == [(7, 0), "left"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("contenders", "options"),
     [
@@ -561,6 +562,7 @@ def test_a_written_input_beside_several_outputs(clock):
     data.verify(written(data))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("reference", "says"),
     [

@@ -18,6 +18,7 @@ import numpy as np
 import outputs
 import pytest
 import tuning_fakes
+from forked import Forked
 from gpu_stand_in import Clock, stand_in
 from tuning_fakes import Compiling, CrashOnce, DeadTogether, Fake, Flaky, NeverStarts, Nonsense, Turned, microseconds, strategy
 from tuning_fakes import square as spec
@@ -31,6 +32,7 @@ from fireiron.cli import tune as command_module
 from fireiron.gpu import launch
 from fireiron.tune import Display, OnGpu, Progress, Prune, Result, Tuning, rank, tune
 from fireiron.tune import bench as bench_module
+from fireiron.tune import crew as crew_module
 from fireiron.tune import measure as measure_module
 from fireiron.tune import run as run_module
 from fireiron.tune.crew import MEASURE, Crew
@@ -47,13 +49,15 @@ FEW = {"bm": 16}
 ALL = [dict(values) for values in strategy.assignments()]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def bytecode(tmp_path_factory):
-    """The many processes that these tests start compile this package once, also where no bytecode is written beside it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
-        yield
+@pytest.fixture
+def fresh():
+    """Each process of this test is a fresh Python, as it is for users."""
+
+
+@pytest.fixture(autouse=True)
+def processes(request, monkeypatch):
+    if "fresh" not in request.fixturenames:
+        monkeypatch.setattr(crew_module, "started", Forked)
 
 
 @pytest.fixture(autouse=True)
@@ -435,6 +439,7 @@ def test_another_spec_is_refused(tmp_path):
         tune(strategy, MatMul(64, 32, 16)(GL, GL, GL)(Kernel), measure=Fake(), journal=tmp_path / "a.jsonl", jobs=1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -880,6 +885,7 @@ def test_run_time_sizes():
     assert tuning.best.extra["sizes"] == {"M": 100}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -1004,6 +1010,7 @@ def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
     assert "no record is kept of this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arguments", [["--gpus", "a"], ["--prune", "0.5"], ["--prune", "some"], ["--seconds", "0"], ["--search", "grid"]])
 def test_wrong_options(arguments, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:

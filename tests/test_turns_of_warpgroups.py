@@ -254,6 +254,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     made, said = REFUSED[name]

@@ -12,12 +12,16 @@ from fireiron.ir import (
     WARP_SCOPE,
     WARPGROUP_SCOPE,
     Barrier,
+    Begin,
+    BlockCluster,
     Comment,
     Commit,
     For,
     Hole,
     Let,
+    NextTile,
     Piece,
+    Skip,
     Stmt,
     SyncPoint,
     Wait,
@@ -38,8 +42,8 @@ def copy(*accesses, height=2, pieces=(PIECES, PIECES), **fields):
     return execution(MOVE, Move(height, 1)(GL, GL)(Thread), *accesses, pieces=pieces, **fields)
 
 
-def kernel(*body, **options):
-    return kernel_of(SPEC, body, **options)
+def kernel(*body, buffers=(), **options):
+    return kernel_of(SPEC, body, *buffers, **options)
 
 
 def refused(message, *body, final=True, **options):
@@ -132,10 +136,41 @@ def test_a_wait_for_less_than_no_group():
 
 
 def test_what_earlier_passes_resolve():
-    for statement, message in ((Hole("A"), "hole A was not filled"), (SyncPoint(True, "k"), "sync point of k was not resolved")):
+    k = Var("j", 0, 7)
+    for statement, message in (
+        (Hole("A"), "hole A was not filled"),
+        (SyncPoint(True, "k"), "sync point of k was not resolved"),
+        (Begin("pv"), "the mark of step pv was not removed"),
+        (For(k, as_expr(8), (), delay=("pv", "mm")), "loop j delays pv, and was not rotated"),
+        (For(k, as_expr(8), (), turns=("pv", "mm")), "warpgroups take turns in loop j, and nothing orders them"),
+    ):
         passes(statement, final=False)
         refused(message, statement)
         refused(message, For(Var("k", 0, 7), as_expr(8), (statement,)))
+
+
+def test_a_cluster_is_of_two_to_sixteen_blocks():
+    place, other = Var("place", 0, 1), Var("other", 0, 1)
+    for sizes, places in (((2,), ()), ((1,), (place,)), ((), ()), ((32,), (place,)), ((2, 2), (place,)), ((8, 4), (place, other))):
+        with pytest.raises(VerificationError, match="a cluster of .* blocks, placed by"):
+            verify(attrs.evolve(kernel(copy(), grid=64), cluster=BlockCluster(sizes, places)))
+    assert verify(attrs.evolve(kernel(copy(), grid=64), cluster=BlockCluster((8, 2), (place, other))))
+
+
+def test_a_tile_is_taken_from_a_counter_by_a_ring():
+    tile = Var("tile", 0, 8)
+    refused("the number tile of a tile: no counter, or no ring of tiles t", NextTile(tile, as_expr(8), "t", as_expr(0)))
+
+
+def test_a_warp_leaves_out_no_loads_ahead():
+    needed = local("needed", (1,), RF, int32)
+    inside = For(Var("k", 0, 7), as_expr(8), ())
+    passes(Skip("needed", (inside,)), buffers=(needed,))
+    refused("skip: loads ahead of loop k", Skip("needed", (attrs.evolve(inside, stages=2),)), buffers=(needed,))
+
+
+def test_two_versions_are_told_apart_by_comparisons():
+    refused("two versions, told apart by", copy(whole=as_expr(Var("odd", 0, 1, 1, True))), symbols=(Var("odd", 0, 1, 1, True),))
 
 
 def test_an_unknown_statement_is_refused():

@@ -396,6 +396,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     strategy, spec, message, hint = REFUSED[name]

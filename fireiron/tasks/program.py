@@ -214,12 +214,10 @@ class Tasks(Displayed):
             _check_instance(self, self[one.variant], one)
 
 
-def require_program(program: object, mapping: Mapping | None = None) -> None:
-    """Refuse what is no program, and a mapping that does not fit it."""
+def require_program(program: object) -> None:
+    """Refuse what is no program."""
     if not isinstance(program, Tasks):
         raise ArgumentError("no program of tasks", got=program, legal="Tasks(gemm_host, gemm_block, ...)", at=call_site())
-    if mapping is not None:
-        program.check(mapping)
 
 
 def _check_instance(program: Tasks, variant: Variant, one: TaskMapping) -> None:
@@ -574,11 +572,6 @@ class Runner:
         self.require_own(f'launch("{name}")', *tensors)
         self._check_privileges(variant, tensors)
         self._check_apart(variant, tensors)
-        if any(frame.one is one for frame in self.frames):
-            raise DecompositionError(
-                f"instance {one.instance} is launched inside itself, for ever", got=[frame.one.instance for frame in self.frames],
-                legal="calls inwards", at=call_site(),
-            )  # fmt: skip
         if not self.dry:
             self.enter(one, variant, tensors)
 
@@ -599,6 +592,7 @@ class Runner:
         if number >= len(here.one.calls):
             raise DecompositionError(
                 f'instance {here.one.instance}: launch("{name}") is launch {number + 1}, and the mapping has {len(here.one.calls)} calls',
+                legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
                 hint=f'calls=[..., "an instance of {name}"]', at=call_site(),
             )  # fmt: skip
         return self.mapping[here.one.calls[number]]
