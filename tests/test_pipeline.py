@@ -240,6 +240,14 @@ def test_spread_copies_are_issued_in_the_steps():
     assert sum(isinstance(one, ir.Commit) for one in loop.body) == 1
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_a_barrier_of_the_user_among_spread_copies(symbolic):
+    """The barrier of each step stands in front of the commit, and is no place to wait for the copies of the steps."""
+    chain = MatMul.tile(16, 8).to(Block).epilog(RF).split(k=8).pipeline(2, spread=True).load(B, SH)
+    chain = chain.split(4).sync().tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+    require_exact(lowered(chain, (16, 8, 24), symbolic=symbolic), (16, 8, 24))
+
+
 def test_spread_loops_have_names_of_their_own():
     """A share of a copy takes fewer turns than the copy: a range belongs to one name."""
     copy = Move.tile(1, 4).to(Warp).tile(1, 2).unroll().tile(1, 2).to(Lane).done()

@@ -9,7 +9,7 @@ from test_fused_random import program_to_paste
 
 from fireiron import *
 from fireiron.measure.data import adder_of, all_sizes, drawn, referred
-from fireiron.measure.rounding import EIGHT_BITS, differing, error_bounds
+from fireiron.measure.rounding import EIGHT_BITS, differing, error_bounds, expected
 from fireiron.sim import simulate
 from fireiron.values.expr import TRUE
 
@@ -77,6 +77,35 @@ def test_chains_in_any_order_stay_within_and_one_wrong_element_does_not(dtype, a
     assert len(said) == 1 and "C[3, 4]" in said[0] and "1 of 64" in said[0]
     assert not differing(spec, {}, {"C": right}, arrays, {"C": right})
     assert differing(spec, {}, {"C": np.full_like(right, np.nan)}, arrays, {"C": right})
+
+
+def test_what_is_not_a_number_has_to_be_none_and_the_worst_element_is_named():
+    """A number in the place of NaN, NaN in that of a number, and of two wrong elements the one that is worse beside its bound."""
+    spec, arrays, right = product(16)
+    spoiled = {**arrays, "A": arrays["A"].copy()}
+    spoiled["A"][3, 4], spoiled["A"][5, 6] = np.nan, np.inf
+    right = spoiled["A"].astype(float) @ spoiled["B"].astype(float)
+    assert not differing(spec, {}, {"C": right}, spoiled, {"C": right})
+    said = differing(spec, {}, {"C": np.nan_to_num(right, nan=0, posinf=np.inf, neginf=-np.inf)}, spoiled, {"C": right})
+    assert len(said) == 1 and "C[3, 0] is 0, nan expected" in said[0] and "24 of 576" in said[0]
+    wrong = right.copy()
+    wrong[7, 1], wrong[7, 2] = right[7, 1] + 1, right[7, 2] + 100
+    (said,) = differing(spec, {}, {"C": wrong}, spoiled, {"C": right}, float32)
+    assert "C[7, 2]" in said and "off by 1e+02, sums in float32; 2 of 576" in said
+    wrong[7, 1] = np.nan
+    assert "C[7, 1] is nan" in differing(spec, {}, {"C": wrong}, spoiled, {"C": right})[0]
+
+
+def test_values_stand_beside_their_bounds():
+    """In float64, not yet rounded; of integers exactly, and rounded."""
+    spec, arrays, right = product(64, c_dtype=float16)
+    (one,) = expected(spec, arrays, {}).values()
+    np.testing.assert_allclose(one.value, right, rtol=1e-13)
+    assert (abs(right.astype(np.float16) - right) <= one.error).all()
+    spec = MatMul(8, 8, 40, dtype=int8)(GL, GL, GL)(Kernel)
+    integers = {name: np.random.default_rng(1).integers(-128, 128, shape, np.int8) for name, shape in (("A", (8, 40)), ("B", (40, 8)))}
+    (one,) = expected(spec, integers, {}).values()
+    assert (one.value == integers["A"].astype(int) @ integers["B"].astype(int)).all() and not one.error.any()
 
 
 def checked_definition(seed):

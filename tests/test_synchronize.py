@@ -397,6 +397,15 @@ def test_a_copy_under_way_needs_a_barrier_behind_its_commit():
     assert placed(copies(T), writes(T)) == [".", "warp", "."]
 
 
+def test_a_barrier_in_a_loop_of_copies_is_too_early_before_their_commit():
+    """Copies that a loop inside issues and the list around commits: what waits there does not wait for them."""
+    steps = loop(2, copies(T), SyncPoint(True, "i"))
+    assert placed(steps, Commit(), reads(T)) == [[".", "block"], "commit", "warp", "."]
+    assert placed(steps, loop(2, writes(T + 512), SyncPoint(True, "i")), Commit(), reads(T))[2:] == ["commit", "warp", "."]
+    behind = placed(steps, Commit(), loop(2, writes(T + 512), SyncPoint(True, "i")), reads(T))
+    assert behind == [[".", "block"], "commit", [".", "block"], "."], "the barriers of a loop behind the commit are late enough"
+
+
 def test_a_statement_whose_iterations_lie_apart_does_not_meet_itself():
     """A copy is under way, and of a spread access it is not known which lane touches what: but of one iteration they are in order."""
     for make in (copies, lambda place: writes(place, spread=True)):

@@ -18,6 +18,7 @@ import numpy as np
 import outputs
 import pytest
 import tuning_fakes
+from forked import Forked
 from gpu_stand_in import Clock, stand_in
 from tuning_fakes import Compiling, CrashOnce, DeadTogether, Fake, Flaky, NeverStarts, Nonsense, Turned, microseconds, strategy
 from tuning_fakes import square as spec
@@ -31,6 +32,7 @@ from fireiron.cli import tune as command_module
 from fireiron.gpu import launch
 from fireiron.tune import Display, OnGpu, Progress, Prune, Result, Tuning, rank, tune
 from fireiron.tune import bench as bench_module
+from fireiron.tune import crew as crew_module
 from fireiron.tune import measure as measure_module
 from fireiron.tune import run as run_module
 from fireiron.tune.crew import MEASURE, Crew
@@ -47,13 +49,15 @@ FEW = {"bm": 16}
 ALL = [dict(values) for values in strategy.assignments()]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def bytecode(tmp_path_factory):
-    """The many processes that these tests start compile this package once, also where no bytecode is written beside it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
-        yield
+@pytest.fixture
+def fresh():
+    """Each process of this test is a fresh Python, as it is for users."""
+
+
+@pytest.fixture(autouse=True)
+def processes(request, monkeypatch):
+    if "fresh" not in request.fixturenames:
+        monkeypatch.setattr(crew_module, "started", Forked)
 
 
 @pytest.fixture(autouse=True)

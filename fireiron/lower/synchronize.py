@@ -56,11 +56,13 @@ class Summary:
     """What of a statement is exposed to what stands before (`first`) and behind it (`last`), scope by scope.
 
     `barrier` is the number of scopes of which a barrier always runs in it: a barrier of a wide scope is one of all narrower ones.
+    `pending` are copies that no commit in it follows: no barrier can be waited at for them before one does.
     """
 
     first: Exposed
     last: Exposed
     barrier: int = 0
+    pending: frozenset[Touch] = frozenset()
 
 
 @attrs.frozen(eq=False)
@@ -158,7 +160,7 @@ class _Solver:
     def solve(self, body: Sequence[Stmt], loops: tuple[For, ...], carried: bool = False) -> tuple[tuple[Stmt, ...], Summary]:
         """The list with barriers, and what of it is exposed; `carried` where the innermost of the loops repeats it."""
         found = self._list(body, loops)
-        hazards = [self._behind_commit(one, found.commits) for one in self._hazards(found, loops, carried)]
+        hazards = [self._behind_commit(one, found) for one in self._hazards(found, loops, carried)]
         barriers = self._placed(hazards, found)
         self._note_wishes(hazards, found, barriers)
         return self._merged(found, barriers, _credited(hazards, barriers, found.positions))
@@ -179,7 +181,7 @@ class _Solver:
                     statement, summary = self._loop(statement, loops)
                 case Exec():
                     touches = self.touches.of(statement, loops)
-                    summary = self._everywhere(touches)
+                    summary = attrs.evolve(self._everywhere(touches), pending=frozenset(one for one in touches if one.under_way))
                 case Barrier(scope=scope):
                     summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
                 case Roles():
@@ -220,17 +222,21 @@ class _Solver:
     def _merged(self, found: _List, barriers: Mapping[int, int], met: Mapping[int, Sequence[Hazard]]) -> tuple[tuple[Stmt, ...], Summary]:
         merged: list[Stmt] = []
         parts: list[Summary] = []
+        commits: list[Completion | None] = []
+        own = dict(found.commits)
         for position in range(found.positions):
             if position in barriers:
                 orders = _different(hazard.dependence for hazard in met[position])
                 merged.append(Barrier(self.scopes[barriers[position]], _reason(met[position]), orders=orders))
                 parts.append(attrs.evolve(self._everywhere(()), barrier=barriers[position] + 1))
+                commits.append(None)
             if position < len(found.items):
                 merged += found.items[position]
                 parts.append(found.summaries[position])
+                commits.append(own.get(position))
         first = tuple(_exposed([(part.first[scope], part.barrier > scope) for part in parts]) for scope in range(len(self.scopes)))
-        last = tuple(_exposed([(part.last[scope], part.barrier > scope) for part in parts[::-1]]) for scope in range(len(self.scopes)))
-        return tuple(merged), Summary(first, last, max((part.barrier for part in parts), default=0))
+        last = tuple(_exposed_behind(parts, commits, scope) for scope in range(len(self.scopes)))
+        return tuple(merged), Summary(first, last, max((part.barrier for part in parts), default=0), _pending(parts, commits))
 
     # -------------------------------------------------------------------------------------- hazards
 
@@ -241,7 +247,7 @@ class _Solver:
         for i in range(count):
             # No item with itself: a list inside is solved by now, and no barrier stands inside a statement.
             for j in range(i + 1, count):
-                hazards += self._between(found.summaries, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
+                hazards += self._between(found, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
         if carried:
             everywhere = range(count + 1)
             for i in range(count):
@@ -250,33 +256,37 @@ class _Solver:
                     positions = (*range(i + 1, count + 1), *range(j + 1)) if j <= i else everywhere
                     middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
                     # Without the loop's own variable: the two sides are in two of its iterations.
-                    hazards += self._between(found.summaries, i, j, middle, positions, outer[:-1], loops[-1])
+                    hazards += self._between(found, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
     def _between(
         self,
-        summaries: Sequence[Summary],
+        found: _List,
         i: int,
         j: int,
-        middle: Iterable[int],
+        middle: Sequence[int],
         positions: Iterable[int],
         outer: tuple[Var, ...],
         carried: For | None = None,
     ) -> Iterable[Hazard]:
         """The hazards between two items of a list that no barrier in the items between them meets."""
+        summaries = found.summaries
         before, behind = summaries[i], summaries[j]
         exposed = [scope for scope in range(len(self.scopes)) if before.last[scope] and behind.first[scope]]
         if not exposed:
             return
         passed = max([summaries[k].barrier for k in middle], default=0)
+        start = i + 1 if carried is None else max(i + 1, j)  # a whole turn passes what stands in front of item j once more
+        committed = _behind_commits(found, start, middle) if passed and before.pending else {}
         anywhere = max([one.barrier for one in summaries])
         name = "" if carried is None else carried.var.name
         # Hazards of the scopes below are met by what surely runs between.
         for scope in exposed:
-            if scope < passed:
+            if scope < passed and not committed:
                 continue
             for x, y in itertools.product(before.last[scope], behind.first[scope]):
-                if not self._may_conflict(x, y) or self._scope(x, y, outer) != scope:
+                met = committed.get(x.statement.completion, passed) if x in before.pending else passed
+                if scope < met or not self._may_conflict(x, y) or self._scope(x, y, outer) != scope:
                     continue
                 later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
                 if not later:
@@ -342,10 +352,10 @@ class _Solver:
         found = self.touches.footprint(touch, granule, self.touches.span(granule, touch), kept)
         return bool(found.keys.size < self.touches.times(touch, granule))
 
-    def _behind_commit(self, hazard: Hazard, commits: Sequence[tuple[int, Completion]]) -> Hazard:
+    def _behind_commit(self, hazard: Hazard, found: _List) -> Hazard:
         """For what may be under way: only positions behind the commit of its group, where it can be waited for."""
         mine = hazard.before.statement.completion
-        own = [position for position, completion in commits if hazard.first <= position and completion is mine]
+        own = [position for position, completion in found.commits if hazard.first <= position and completion is mine]
         if not own:
             return hazard
         kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))
@@ -423,6 +433,36 @@ def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ..
     return tuple(touches)
 
 
+def _behind_commits(found: _List, start: int, middle: Sequence[int]) -> dict[Completion, int]:
+    """Of how many scopes a barrier runs in the items `middle`, without those from `start` to the first commit; for each kind."""
+    first = {completion: position for position, completion in reversed(found.commits) if position >= start}
+    return {
+        completion: max([found.summaries[k].barrier for k in middle if not start <= k <= position], default=0)
+        for completion, position in first.items()
+    }
+
+
+def _exposed_behind(parts: Sequence[Summary], commits: Sequence[Completion | None], scope: int) -> tuple[Touch, ...]:
+    """The touches from the last part that always runs a barrier on, and pending copies whose commit no barrier follows."""
+    touches: list[Touch] = []
+    barrier = False
+    met: set[Completion] = set()
+    for part, completion in zip(reversed(parts), reversed(commits), strict=True):
+        if barrier and completion is not None:
+            met.add(completion)
+        touches += [one for one in part.last[scope] if not barrier or (one in part.pending and one.statement.completion not in met)]
+        barrier = barrier or part.barrier > scope
+    return tuple(touches)
+
+
+def _pending(parts: Sequence[Summary], commits: Sequence[Completion | None]) -> frozenset[Touch]:
+    """The copies of a list that no commit in it follows."""
+    found: set[Touch] = set()
+    for part, completion in zip(parts, commits, strict=True):
+        found = {one for one in found if one.statement.completion is not completion} | part.pending
+    return frozenset(found)
+
+
 def _at_the_ends(summary: Summary, loop: For) -> Summary:
     """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last.
 
@@ -431,9 +471,9 @@ def _at_the_ends(summary: Summary, loop: For) -> Summary:
     # The last iteration of an unknown number may stand at any stage, so nothing is put in for the variable.
     end = constant(loop.extent)
     early = {touch: _at(touch, loop.var, 0) for touches in summary.first[: summary.barrier] for touch in touches}
-    late = {
-        touch: touch if end is None else _at(touch, loop.var, end - 1) for touches in summary.last[: summary.barrier] for touch in touches
-    }
+    late = {touch: touch for touches in summary.last[: summary.barrier] for touch in touches}
+    if end is not None:
+        late = {touch: touch if touch in summary.pending else _at(touch, loop.var, end - 1) for touch in late}
     return attrs.evolve(
         summary,
         first=_replaced(summary.first, early, summary.barrier),

@@ -1,7 +1,8 @@
 """How far each element of a right kernel may be off, derived from the data: a running error analysis beside float64.
 
-    bounds = error_bounds(spec, arrays, sizes)     # by output, an array: how far each element may be off
-    differing(spec, sizes, got, arrays)            # what is further off, as texts
+    made = expected(spec, arrays, sizes)                    # by output: values in float64, and how far each may be off
+    bounds = error_bounds(spec, arrays, sizes)              # the latter alone
+    said = differing(spec, sizes, got, arrays, right)       # what is further off, as texts
 
 A definition is evaluated in float64; beside each value goes a bound of its error, which every operation carries on (Higham, Accuracy and
 Stability of Numerical Algorithms, 2nd ed., section 3.3). Nothing is chosen but how improbable a false alarm shall be. With u = 2^-p for a
@@ -22,16 +23,17 @@ type of p significant bits:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
 from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.spec import Spec
+from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused
-from fireiron.specs.meaning import aligned, summed, value_of
+from fireiron.specs.meaning import aligned, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, tf32
 
 IMPROBABLE: Final = 1e-13
@@ -83,24 +85,45 @@ def error_bounds(
 ) -> dict[str, Any]:
     """For each output, how far each element of a right kernel may be off what the definition is in float64, from these inputs.
 
+    Args: as for `expected`.
+    """
+    return {name: one.error for name, one in expected(spec, arrays, sizes, adder, chunk).items()}
+
+
+def expected(
+    spec: Spec,
+    arrays: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    adder: DType | None = None,
+    chunk: int = 32,
+) -> dict[str, Bounded]:
+    """For each output, what it is in float64, and how far each element of a right kernel may be off that.
+
     Args: `adder` is the type that products are added up in (`adder_of` a kernel), the type of the sum if it is not given; loops of a
     definition are taken `chunk` elements at a time, each of which is joined once.
+
+    Integers, fills and copies are exact: rounded, without an error.
     """
     import numpy
 
     types = {name: view.dtype for name, view in spec.operands.items()}
     known = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+    taken = {name: numpy.asarray(one) for name, one in arrays.items()}
     with numpy.errstate(all="ignore"):
         made = fused(spec)
         if made is not None:
-            return _Analysis.of(made, types, adder).bounds(arrays, known, chunk)
+            return _Analysis.of(made, types, adder).made(taken, known, chunk)
         found = {}
         for one in spec.definition.formulas:
-            given = {element: Bounded(*_exact(arrays[element.tensor])) for element in one.elements}
-            made_in = types[one.output] if spec.accumulator is None else spec.accumulator
-            result = _Rounding(types, adder).of_formula(one, given, (), made_in)
             shape = [known[dim] for dim in one.target.dims]
-            found[one.output] = numpy.broadcast_to(result.error + _unit(types[one.output], result.value), shape)
+            if types[one.output].kind == "int" or spec.moves or spec.fills:
+                value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))
+                found[one.output] = Bounded(value, numpy.zeros(shape))
+                continue
+            made_in = types[one.output] if spec.accumulator is None else spec.accumulator
+            result = _Rounding(types, adder).of_formula(one, _given(one, taken, types), (), made_in)
+            error = result.error + _unit(types[one.output], result.value)
+            found[one.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
         return found
 
 
@@ -112,23 +135,66 @@ def differing(
     right: Mapping[str, Any],
     adder: DType | None = None,
 ) -> list[str]:
-    """What is further off than the bounds, as a text for each output; `got` and `right` by name. NaN has to be NaN.
+    """What is further off than the bounds, as a text for each output that names the worst element; `got` and `right` by name.
 
-    Where infinite or unknown inputs leave no bound, any number will do.
+    NaN has to be NaN. Where infinite inputs leave no bound, any number will do.
     """
     import numpy
 
     found = []
     for name, bound in error_bounds(spec, arrays, sizes, adder).items():
-        have, want = numpy.asarray(got[name]).astype(numpy.float64), numpy.asarray(right[name]).astype(numpy.float64)
-        with numpy.errstate(invalid="ignore"):
-            near = ~(abs(have - want) > bound + _unit(spec.operands[name].dtype, want)) & ~numpy.isnan(have)
-        near |= (have == want) | (numpy.isnan(have) & numpy.isnan(want))
-        if not near.all():
-            at = tuple(map(int, numpy.argwhere(~near)[0]))
-            off = f"{have[at]}, {want[at]} expected within {numpy.broadcast_to(bound, want.shape)[at]:.2g}"
-            found.append(f"{name}{list(at)} is {off}; {(~near).sum()} of {near.size}")
+        want = numpy.asarray(right[name]).astype(numpy.float64)
+        dtype = spec.operands[name].dtype
+        off = worst(got[name], Bounded(want, bound + _unit(dtype, want)), dtype)
+        if off is not None:
+            sums = "" if adder is None else f", sums in {adder}"
+            found.append(f"{name}{list(off.at)} is {off}{sums}; {off.count} of {want.size}")
     return found
+
+
+@attrs.frozen
+class Worst:
+    """The element that is off the most beside its bound, and how many others are further off than theirs."""
+
+    at: tuple[int, ...]
+    got: float
+    expected: float
+    bound: float
+    count: int
+
+    def __str__(self) -> str:
+        off = abs(self.got - self.expected)
+        return f"{self.got:.9g}, {self.expected:.9g} expected within {self.bound:.2g}, it is off by {off:.2g}"
+
+
+def worst(got: Any, right: Bounded, dtype: DType) -> Worst | None:
+    """The worst element that is further off than its bound; None where there is none.
+
+    NaN has to be NaN, and what is infinite in the output's type may be. Where the bound is infinite or unknown, any number is right.
+    """
+    import numpy
+
+    have, want = numpy.asarray(got).astype(numpy.float64), numpy.asarray(right.value).astype(numpy.float64)
+    error = numpy.broadcast_to(right.error, want.shape)
+    with numpy.errstate(all="ignore"):
+        off = abs(have - want)
+        near = ~(off > error) & (numpy.isnan(have) == numpy.isnan(want)) | numpy.isposinf(error) & ~numpy.isnan(have)
+        near |= have == convert(want, dtype).astype(numpy.float64)
+        if near.all():
+            return None
+        ratio = numpy.where(near, -1.0, numpy.where(numpy.isnan(off), numpy.inf, off / error))
+    at = tuple(int(index) for index in numpy.unravel_index(int(ratio.argmax()), ratio.shape))
+    return Worst(at, float(have[at]), float(want[at]), float(error[at]), int((~near).sum()))
+
+
+def _given(one: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[Element, Bounded]:
+    """The elements of a formula, without errors; factors as matrix instructions take them."""
+    import numpy
+
+    taken = {element: arrays[element.tensor] for element in one.elements}
+    if one.is_product_sum:
+        taken = {element: multiplied(numpy.asarray(array), types[element.tensor]) for element, array in taken.items()}
+    return {element: Bounded(*_exact(array)) for element, array in taken.items()}
 
 
 def _exact(array: Any) -> tuple[Any, Any]:
@@ -196,24 +262,13 @@ class _Rounding:
         squares = summed_of(lambda element: values[element] ** 2) ** 0.5
         lengths = dict(zip(one.dims, map(max, zip(*(array.shape for array in values.values()), strict=True)), strict=True))
         count = math.prod(lengths[dim] for dim in one.over)
-        adder = self.adder or kept
         sums = summed_of(values.__getitem__), size, squares
-        made = self._sum(sums, inherited, count, adder)
         kinds = [self.types[element.tensor] for element in one.elements if element.tensor in self.types]
-        if adder.kind == "int" or not all(kind == tf32 or kind.bits <= 16 for kind in kinds):
-            return made
-        how = EIGHT_BITS if any(kind.bits == 8 for kind in kinds) else FLOATS
-        cut = math.ceil(count / how.terms) * (how.terms + 2) * 2.0**-how.bits
-        return Bounded(made.value, made.error + cut * _smaller(size, abs(made.value) + DEVIATIONS * squares))
+        return Bounded(sums[0], inherited + sum_error(sums, count, self.adder or kept, kinds))
 
     def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, adder: DType) -> Bounded:
         """A sum, from its value, that of the sizes of its terms, and the root of that of their squares."""
-        total, size, squares = sums
-        if adder.kind == "int":
-            return Bounded(total, inherited)
-        unit, partial = 2.0**-adder.mantissa, abs(total) + DEVIATIONS * squares
-        chain = _smaller(count * unit * size, DEVIATIONS * unit * math.sqrt(count) * partial)
-        return Bounded(total, inherited + chain)
+        return Bounded(sums[0], inherited + sum_error(sums, count, adder))
 
     # ------------------------------------------------------------------------------------------ values
 
@@ -254,10 +309,31 @@ class _Rounding:
         return value_of(value.name, left.value, right.value), (off > 0) & (abs(left.value - right.value) <= off)
 
 
-def _smaller(left: Any, right: Any) -> Any:
+def sum_error(sums: tuple[Any, Any, Any], count: int, adder: DType, factors: Sequence[DType] = ()) -> Any:
+    """How far a sum of `count` terms may be off, in any order.
+
+    Args: `sums` are its value, the sum of the sizes of its terms, and the root of that of their squares; products of `factors` may be
+    made by matrix instructions, where such take these types.
+    """
     import numpy
 
-    return numpy.minimum(left, right)
+    total, size, squares = sums
+    if adder.kind == "int":
+        return abs(total) * 0.0
+    unit, partial = 2.0**-adder.mantissa, abs(total) + DEVIATIONS * squares
+    chain = numpy.minimum(count * unit * size, DEVIATIONS * unit * math.sqrt(count) * partial)
+    how = matrix_arithmetic(factors)
+    if how is None:
+        return chain
+    cut = math.ceil(count / how.terms) * (how.terms + 2) * 2.0**-how.bits
+    return chain + cut * numpy.minimum(size, partial)
+
+
+def matrix_arithmetic(factors: Sequence[DType]) -> MatrixArithmetic | None:
+    """That of products of these types; None where no matrix instruction multiplies such."""
+    if not factors or not all(kind == tf32 or kind.bits <= 16 for kind in factors):
+        return None
+    return EIGHT_BITS if any(kind.bits == 8 for kind in factors) else FLOATS
 
 
 def _extreme(name: str, values: Any, axes: tuple[int, ...]) -> Any:
@@ -343,8 +419,8 @@ class _Analysis(FusedDefinition):
         kept = {**types, **{name: made.dtype_of(name, types) for name in made.temporaries}}
         return _Analysis(**fields, rounding=_Rounding(kept, adder), kept=kept)
 
-    def bounds(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int) -> dict[str, Any]:
-        """The bounds of the outputs."""
+    def made(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int) -> dict[str, Bounded]:
+        """The outputs with their bounds."""
         import numpy
 
         values: dict[str, Any] = {}
@@ -356,7 +432,7 @@ class _Analysis(FusedDefinition):
         values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
         self.turns(values, sizes, chunk)
-        return {name: values[f"{ERROR}{name}"] for name in self.outputs}
+        return {name: Bounded(values[name], values[f"{ERROR}{name}"]) for name in self.outputs}
 
     def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice]) -> None:
         """The values of a step as they are, and their bounds, those before and what rounding adds."""
@@ -392,4 +468,4 @@ class _Analysis(FusedDefinition):
         return self.taken(beside, element, place)
 
 
-__all__: list[str] = ["DEVIATIONS", "MatrixArithmetic", "differing", "error_bounds"]
+__all__: list[str] = ["DEVIATIONS", "Bounded", "MatrixArithmetic", "Worst", "differing", "error_bounds", "expected", "worst"]

@@ -49,6 +49,11 @@ def command(descriptor: int) -> list[str]:
     return [sys.executable, "-c", program]
 
 
+def started(descriptor: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A child that answers on a descriptor, and prints into a file."""
+    return subprocess.Popen(command(descriptor), pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
+
+
 class Process:
     """One child: starting, idle, busy with a job, or ended."""
 
@@ -67,10 +72,7 @@ class Process:
         self.connection, other = Pipe()
         self.said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
         with other:
-            descriptor = other.fileno()
-            self.process = subprocess.Popen(
-                command(descriptor), pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=self.said, stderr=subprocess.STDOUT
-            )
+            self.process = started(other.fileno(), self.said)
         self.send(self.setup)
 
     def send(self, message: Any) -> None:
