@@ -374,7 +374,7 @@ class _Reader:
         return values[0]  # type: ignore[no-any-return]
 
     @staticmethod
-    def _require(verb: str, rest: list[str], fits: bool, legal: object) -> None:
+    def _require(verb: str, rest: list[str], fits: bool, legal: list[str] | str) -> None:
         """Refuse what does not say how a tensor is divided."""
         if not fits:
             raise ArgumentError(f"{verb}: how the tensor is divided", got=", ".join(rest) or "nothing", legal=legal)
