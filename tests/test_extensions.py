@@ -14,12 +14,14 @@ import pytest
 
 import fireiron
 from fireiron import *
-from fireiron import folders
+from fireiron import folders, ir
+from fireiron.errors import VerificationError
 from fireiron.ir import Comment, Exec, Hole
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.store import dumps, loads
 from fireiron.language.tree import execution
 from fireiron.sim import simulate
+from fireiron.values import units
 from fireiron.values.tensor import Tensor, whole_view
 
 
@@ -493,3 +495,36 @@ def test_folders_are_read_in_the_order_of_names(monkeypatch):
     monkeypatch.setattr(pkgutil, "iter_modules", lambda path: reversed(listed))
     found = folders.modules("fireiron.refine", fireiron.refine.__path__)
     assert found == fireiron.refine.MODULES and [one.__name__ for one in found] == sorted(one.__name__ for one in found)
+
+
+# ---------------------------------------------------------------------------------------------- what callers of our own get wrong
+
+
+def test_levels_that_hold_no_other():
+    with pytest.raises(DecompositionError, match="is no group of threads inside"):
+        units.unit_in(Kernel, Warp)
+    with pytest.raises(DecompositionError, match="the number of Warp units in a Block is not known yet"):
+        units.count_in(Warp, Block)
+    assert units.count_in(Warp, Block, 128) == 4
+    with pytest.raises(DecompositionError, match="to: not a level(.|\n)*got +'Warp'"):
+        MatMul.tile(8, 8).to("Warp")
+
+
+def test_children_that_there_are_not():
+    tree = MatMul.tile(8, 8).to(Block)(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program("sm_80").tree
+    with pytest.raises(DecompositionError, match="no child 'nothing' here(.|\n)*legal"):
+        tree.child("nothing")
+    assert tree.child(tree.children[0][0]) is tree.children[0][1]
+
+
+def test_refinements_and_instructions_are_tuples():
+    (step,) = MatMul.tile(8, 8).steps
+    with pytest.raises(DecompositionError, match="refinements must be a tuple of refinements"):
+        attrs.evolve(step, refinements=[3])
+    with pytest.raises(ArgumentError, match="instructions must be a tuple of executables"):
+        MatMul.tile(8, 8)(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program("sm_80", instructions=[FFMA])
+
+
+def test_statements_without_a_body():
+    with pytest.raises(VerificationError, match="Barrier contains no statements, and was given 1 lists"):
+        ir.Barrier(ir.BLOCK_SCOPE).rebuilt(((),))

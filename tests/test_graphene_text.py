@@ -15,6 +15,7 @@ from fireiron.check import check, safety
 from fireiron.cli import main
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.graphene import graphene_text, parse_kernel, parse_strategy
+from fireiron.graphene.literals import literal_text, read_literal
 from fireiron.ir import SyncPoint, execs, statements
 from fireiron.language.library import bind, find, names
 from fireiron.sim import simulate
@@ -537,3 +538,11 @@ def test_damaged_texts_raise_errors_of_the_project_only(seed):
             _ = parse_kernel(text).walked
         except FireironError as error:
             assert str(error)
+
+
+def test_literals():
+    assert read_literal("-3", {}) == -3 and read_literal("-inf", {}) == float("-inf") and read_literal("RowMajor(8)", {}) == RowMajor(8)
+    with pytest.raises(FireironError, match="no text says a complex"):
+        literal_text(1j)
+    with pytest.raises(FireironError, match="is no value"):
+        read_literal("3 +", {})

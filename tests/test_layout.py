@@ -862,3 +862,28 @@ def test_a_cut_of_a_size_of_run_time():
     behind = Dim((Mode(2, 1), Mode(rows, 16)), None, (Fixed(8, 2, True, Var("x", 0, 7)),))
     assert cut(behind, 8, rows) == Cut((Mode(2, 1), Mode(4, 16)), (Mode(rows // 4, 64),), None)
     assert cut(behind, 16, rows) is None and chunks(2, 4, constant(behind.size)) is None
+
+
+@pytest.mark.parametrize(("product", "inner"), [(blocked_product, True), (raked_product, False)])
+def test_matrices_of_blocks(product, inner):
+    """Element (i, j) of repetition (p, q) lies where the block has (i, j), so many elements behind as the tiler has (p, q)."""
+    block, repeat = Layout((2, 4), (4, 1)), Layout((3, 2), (2, 1))
+    found = product(block, repeat)
+    for i, j, p, q in itertools.product(range(2), range(4), range(3), range(2)):
+        place = (i + 2 * p, j + 4 * q) if inner else (p + 3 * i, q + 2 * j)
+        assert found(place) == block((i, j)) + 8 * repeat((p, q))
+    with pytest.raises(LayoutError, match="ranks 2 and 1 differ(.|\n)*equal ranks"):
+        product(block, Layout(4))
+    assert product(Layout(4), Layout(2)).size() == 8
+
+
+def test_products_of_modes():
+    rows = Layout((2, 4), (1, 64))
+    blocks, rest = zipped_product(rows, (3, 1))
+    assert list(blocks) == list(rows)
+    assert sorted(blocks(i) + rest(j) for i in range(8) for j in range(3)) == [64 * k + i for k in range(4) for i in range(6)]
+    assert list(tiled_product(rows, (3, 1))) == [blocks, *rest] and list(flat_product(rows, (3, 1))) == [*blocks, *rest]
+    with pytest.raises(LayoutError, match="copies overlap"):
+        zipped_product(rows, (3, 2))
+    with pytest.raises(LayoutError):
+        logical_product(rows, (1, 1, 1))

@@ -290,6 +290,7 @@ def test_threads_launch_at_once(gpu, program):
 # ---------------------------------------------------------------------------------------------- what is refused
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

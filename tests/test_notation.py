@@ -459,6 +459,7 @@ def test_expressions_are_all_that_is_evaluated():
     "[4].fp32.SH{wide}", "[4].fp32.SH{layout=top}", "[4].fp32.SH[2:1, _]", "[4].fp32.SH[2]", "[4].fp32.SH[2:1 #2:2]", "[4].fp32.SH[2:1 #2:2=x]",
     "[4,8].fp32.SH[_, _]{order=1}", "[4,8].fp32.SH[_, _]{order=1 1}", "[4,8].fp32.SH[_, _]{order=1 x}", "[4,8].fp32.SH[_, _]{wide=1}",
     "[4].fp32.SH[_ < 2 < 3]", "[4].fp32.SH{copy=1}", "[4,(2,4)].fp32[(2,2):1, _]",
+    "[4].fp32.SH[_][_]", "[2].[4].fp32[0][1][2]", "[2,2].[4,4].fp32[@0, #0]",
 ])  # fmt: skip
 def test_bad_texts(text):
     with pytest.raises(FireironError) as refusal:

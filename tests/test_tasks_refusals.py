@@ -13,10 +13,13 @@ import pytest
 from fireiron import *
 from fireiron import tasks
 from fireiron.check import check
-from fireiron.errors import FireironError
+from fireiron.errors import FireironError, StoreError
+from fireiron.language.store.converter import Store
 from fireiron.strategies import tasks_gemm as gemm
 from fireiron.tasks import *
+from fireiron.tasks.digest import digest
 from fireiron.tasks.mapping import Place, Processor
+from fireiron.tasks.step import TaskProgram
 
 
 @task("copy", Inner, reads=["src"], writes=["dst"])
@@ -189,6 +192,16 @@ def one_launch_too_many(dst, src):
     to, of = partition_by_blocks(dst, (8, 8)), partition_by_blocks(src, (8, 8))
     launch("copy", to[0, 0], of[0, 0])
     launch("copy", to[1, 0], of[1, 0])
+
+
+@wrong("one_launch_too_few has 1 launches", "move", "move")
+def one_launch_too_few(dst, src):
+    launch("copy", dst, src)
+
+
+@wrong("an Inner variant touches no data", "move")
+def an_inner_that_touches_data(dst, src):
+    call_external("copy", dst, src)
 
 
 @wrong("prange: no extent", "move")
@@ -582,6 +595,11 @@ VALUES = {
     "too many stages": (lambda: Stored(stages=1000), "Stored: stages of a ring(.|\n)*legal +0 to "),
     "stages below zero": (lambda: Stored(stages=-1), "Stored: stages of a ring"),
     "a swizzle of two": (lambda: Stored(swizzle=2), "Stored: swizzle is true or false(.|\n)*got +2"),
+    "a memory too few": (lambda: Tasks(whole).check(Mapping([one(mems=[GLOBAL])])), "a memory for each tensor(.|\n)*legal +.*dst.*src"),
+    "a tunable too many": (lambda: Tasks(whole).check(Mapping([one(tunables={"Z": 1})])), "no tunable Z(.|\n)*legal +none"),
+    "two instances of one name": (lambda: Mapping([one(), one(entrypoint=False)]), "two instances are called a"),
+    "a launch outside": (lambda: launch("copy", 1, 2), "outside a task"),
+    "values beside a mapping": (lambda: tasks.strategy(Tasks(blocks, whole), SOME, R=3), "values are a function's(.|\n)*got .*R"),
     "an entry point of one": (lambda: one(entrypoint=1), "a: entrypoint(.|\n)*got +1"),
     "a layout in words": (lambda: one(layouts={"dst": "padded"}), "layouts are Stored"),
     "an instance that there is not": (lambda: SOME["nothing"], "no instance nothing(.|\n)*legal +grid keep"),
@@ -765,3 +783,70 @@ def test_shared_memory_exceeded():
 )
 def test_other_arguments_than_fields(call, message):
     refused(call, message)
+
+
+# ---------------------------------------------------------------------------------------------- digests
+
+
+def naming(value):
+    """A function that names a value outside itself."""
+
+    def function(C):
+        return value
+
+    return function
+
+
+def test_digests_tell_values_that_a_function_names():
+    for one, other in (((1, 2), (1, 3)), ({"a": 1}, {"a": 2}), ([1], (1,)), (json, pickle), ({1, 2}, {1, 3}), (1, 2), (None, False)):
+        assert digest(naming(one)) == digest(naming(one)) != digest(naming(other))
+    assert digest(naming({"a", "b", "c"})) == digest(naming({"c", "b", "a"}))
+    assert digest(naming(whole)) != digest(naming(blocks))
+
+
+def test_digests_of_functions_that_name_themselves_and_what_is_not_there_yet():
+    def early():
+        return early, later
+
+    before = digest(early)
+    later = 1
+    assert digest(early) != before and later == 1
+
+
+# ---------------------------------------------------------------------------------------------- operands
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes", "message"),
+    [
+        (["src", "dst"], ["dst"], "alone reads dst, which Move.* only writes(.|\n)*accumulate=True"),
+        (["src"], ["dst", "src"], "alone writes src, an input of Move"),
+        (["src"], [], "no result is dst of Move"),
+        (["src", "extra"], ["dst"], "alone: Move has no operand extra(.|\n)*legal"),
+    ],
+)
+def test_privileges_that_the_spec_has_not(reads, writes, message):
+    def alone(dst, src):
+        call_external("copy", dst, src)
+
+    def more(dst, src, extra):
+        call_external("copy", dst, src)
+
+    more.__name__ = "alone"
+    variant = task("copy", Leaf, reads=reads, writes=writes)(more if "extra" in reads else alone)
+    mapping = Mapping([TaskMapping("block", "alone", BLOCK, [GLOBAL] * len(variant.tensors), entrypoint=True)])
+    refused(lambda: tasks.strategy(Tasks(variant), mapping)(moved()).cuda("sm_80"), message, legal=False)
+
+
+def test_a_program_is_a_whole_kernel():
+    bound = tasks.strategy(Tasks(blocks, whole), SOME)
+    refused(lambda: bound(Move(16, 8)(GL, GL)(Block)).cuda("sm_80"), "is a whole kernel(.|\n)*legal +Kernel", "")
+
+
+def test_a_stored_step_says_all_of_it():
+    for fields, message in (
+        ({"program": {}}, "a program and a mapping"),
+        ({"program": {}, "mapping": {}, "more": 1}, "a program and a mapping"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            TaskProgram.of_stored(fields, Store(()))

@@ -1,5 +1,6 @@
 """What a terminal shows: lines of at most 100 columns, progress, the demo on two screens; `bench` and `doctor`."""
 
+import argparse
 import importlib.metadata
 import io
 import json
@@ -11,7 +12,7 @@ import types
 import numpy as np
 import pytest
 
-from fireiron.cli import COMMANDS, bench, demo, doctor, main, output
+from fireiron.cli import COMMANDS, bench, cache, demo, doctor, main, output, tune
 from fireiron.cli.folded import WIDEST, Folded, folded, shortened, table
 from fireiron.errors import LaunchError, WrongResultError
 from fireiron.gpu import launch
@@ -389,3 +390,28 @@ def test_a_ranking_that_runs_out_of_time(monkeypatch):
     assert not found.complete and 2 <= len(found.results) < 9
     assert found.stopped == f"after 1e-09 s: {len(found.results)} of 9 combinations were looked at, drawn at random"
     assert f"best predicted {found.ranking[0].predicted_us:.4g} us ({found.ranking[0]})" in str(seen[-1])
+
+
+# ---------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("read", "right", "wrong"),
+    [
+        (tune._numbers, {"0": (0,), "0,12": (0, 12)}, ("", "0,", "a", "-1")),
+        (tune._seconds, {"3": 3.0, "0.5": 0.5}, ("0", "-1", "1e3", "x")),
+        (tune._prune, {"none": False, "1.5": 1.5}, ("0.5", "all", "")),
+        (cache._age, {"2w": 14.0, "36h": 1.5}, ("2", "w", "2y")),
+        (cache._size, {"500": 500, "2K": 2048, "1GiB": 2**30}, ("", "K", "2X")),
+        (bench._shape, {"512x256x64": {"M": 512, "N": 256, "K": 64}}, ("512", "512x", "axbxc")),
+    ],
+)
+def test_values_of_options(read, right, wrong):
+    assert {text: read(text) for text in right} == right
+    for text in wrong:
+        with pytest.raises(argparse.ArgumentTypeError, match=re.escape(repr(text))):
+            read(text)
+
+
+def test_sizes_of_files():
+    assert [cache._bytes(size) for size in (5, 2048, 3 << 20, 5 << 30)] == ["5 bytes", "2.0 KiB", "3.0 MiB", "5.0 GiB"]

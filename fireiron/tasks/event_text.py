@@ -357,6 +357,7 @@ class _Reader:
 
     def _operator(self, verb: str, rest: list[str]) -> Partition:
         if verb == "partition_by_blocks":
+            self._require(verb, rest, len(rest) == 1, "partition_by_blocks(C, (64, 64))")
             sizes = (self._number(one, self.scope.variables) for one in _split(rest[0].strip("()")) if one)
             return Blocks(tuple(_plain(one) for one in sizes))
         try:
@@ -365,8 +366,18 @@ class _Reader:
             legal = "integers, names, texts in quotes"
             raise ArgumentError(f"{verb}: values that cannot be read", got=", ".join(rest), legal=legal) from None
         if verb == "partition_by_mma":
+            self._require(verb, rest, len(values) == 3, 'partition_by_mma(C, "HMMA_16816_F32", WARP, "C")')
             return mma_pieces(*values)
+        self._require(
+            verb, rest, len(values) == 1 and isinstance(values[0], Partition), [f"{name}(...)" for name in self.classes] or "none"
+        )
         return values[0]  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _require(verb: str, rest: list[str], fits: bool, legal: list[str] | str) -> None:
+        """Refuse what does not say how a tensor is divided."""
+        if not fits:
+            raise ArgumentError(f"{verb}: how the tensor is divided", got=", ".join(rest) or "nothing", legal=legal)
 
     def _leaf(self, match: re.Match[str], indent: str) -> Statement:
         ((event, over),) = self._results(match["head"])
@@ -572,7 +583,10 @@ def _value(tree: ast.expr, reader: _Reader) -> Any:
             return _expression(tree, {one.name: one for one in reader.scope.variables}, ast.unparse(tree))
         case ast.Call(func=ast.Name(id=name), args=parts, keywords=named) if name in reader.classes:
             options = {str(one.arg): _value(one.value, reader) for one in named}
-            return reader.classes[name](*(_value(one, reader) for one in parts), **options)
+            try:
+                return reader.classes[name](*(_value(one, reader) for one in parts), **options)
+            except TypeError as error:  # other arguments than it has
+                raise ArgumentError(f"{name}: {error}", got=ast.unparse(tree)) from None
     raise ArgumentError(
         "a partition's argument", got=ast.unparse(tree), legal=("a size", "a text", "a processor", *reader.classes),
         hint="parse(..., partitions=[...]) with one's own",
