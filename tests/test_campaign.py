@@ -127,7 +127,32 @@ def test_found_beside_agreed():
     state = State("numbers", 1, 1)
     state.add(range(1, 4), [agreed({"a", "b"}), found("wrong", {"a"}), refused({"c"})], 0.5)
     assert state.pairs == {"a + b": 1} and state.features == {"a": 2, "b": 1} and state.amount("drawn") == 3
-    assert state.sources == [states.source()] and os.cpu_count() and str(os.cpu_count()) in state.machine
+    assert state.sources == [states.source()] and os.cpu_count() and str(os.cpu_count()) in state.machines[0]
+
+
+@pytest.mark.usefixtures("numbers")
+def test_parts_that_ran_elsewhere_are_merged(tmp_path, monkeypatch):
+    with monkeypatch.context() as there:
+        there.setattr(states, "machine", lambda: "another one")
+        Run(NUMBERS, 3, folder=tmp_path / "there", quiet=True, begin=14).go()
+    Run(NUMBERS, 3, folder=tmp_path / "here", quiet=True).go()
+    parts = ["--merge", str(tmp_path / "there" / "numbers.json"), "--folder", str(tmp_path / "here")]
+    assert main(parts) == 0
+    state = states.load("numbers", 0, tmp_path / "here")
+    assert state.spans() == [range(7), range(14, 21)] and state.missing() == [range(7, 14)] and state.amount("drawn") == 14
+    assert state.counts["units"] == sum(seed % 10 for seed in (*range(7), *range(14, 21)) if seed % 4) and len(state.machines) == 2
+    with pytest.raises(ValueError, match="seeds 14 to 20 are done"):
+        main(parts)
+
+
+@pytest.mark.usefixtures("numbers")
+def test_what_was_published_is_gone_on_with(tmp_path):
+    before = Run(NUMBERS, 12, folder=tmp_path / "states", quiet=True).go()
+    page = tmp_path / "page.md"
+    page.write_text(f"{ledger.BEGIN}{ledger.END}\n", encoding="utf-8")
+    ledger.publish([NUMBERS], tmp_path / "states", tmp_path / "kept", page)
+    again = Run(NUMBERS, 12, folder=tmp_path / "other", quiet=True, published=tmp_path / "kept").go()
+    assert again.spans() == before.spans() and again.pairs == before.pairs and again.open() and not again.findings[0]["story"]
 
 
 @pytest.mark.usefixtures("numbers")

@@ -22,6 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _again(chosen[0], asked.seed)
     if asked.publish:
         ledger.publish(chosen, asked.folder)
+    elif asked.merge:
+        _merge(asked)
     elif asked.subject is not None:
         for subject in chosen:
             (_mend if asked.mended else _run)(subject, asked)
@@ -54,6 +56,8 @@ def _parser(names: list[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--publish", action="store_true", help="write the figures so far into docs/campaign and docs/reliability.md")
     parser.add_argument("--folder", type=Path, default=states.FOLDER, help="where the states are kept (default: build/campaign)")
+    parser.add_argument("--begin", type=int, metavar="SEED", help="run a part that begins with this seed, in a --folder of its own")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="take in the states of parts that ran elsewhere")
     parser.add_argument("--pairs", action="store_true", help="say which pairs of features were never drawn together")
     return parser
 
@@ -68,12 +72,28 @@ def _run(subject: Subject, asked: argparse.Namespace) -> None:
     if reason := subject.needs():
         print(f"{subject.name}: not run: {reason}", file=sys.stderr)
         return
-    Run(subject, asked.count or subject.wanted(asked.tier), asked.jobs, asked.seconds, asked.folder).go()
+    wanted = asked.count or subject.wanted(asked.tier)
+    Run(subject, wanted, asked.jobs, asked.seconds, asked.folder, published=_published(asked), begin=asked.begin).go()
+
+
+def _published(asked: argparse.Namespace) -> Path | None:
+    """A campaign in the usual folder goes on from what was published; one in a folder of its own begins anew."""
+    return states.PUBLISHED if asked.folder == states.FOLDER else None
+
+
+def _merge(asked: argparse.Namespace) -> None:
+    for file in asked.merge:
+        other = states.read(file)
+        subject = subjects()[other.subject]
+        with states.alone(subject.name, asked.folder):
+            state = states.load(subject.name, subject.first, asked.folder, _published(asked))
+            state.merge(other)
+            states.save(state, asked.folder)
 
 
 def _mend(subject: Subject, asked: argparse.Namespace) -> None:
     with states.alone(subject.name, asked.folder):
-        state = states.load(subject.name, subject.first, asked.folder)
+        state = states.load(subject.name, subject.first, asked.folder, _published(asked))
         for finding in state.open():
             seed = int(str(finding["seed"]))
             state.mend(seed, outcome_of(subject, seed))
@@ -83,7 +103,7 @@ def _mend(subject: Subject, asked: argparse.Namespace) -> None:
 def _report(chosen: list[Subject], asked: argparse.Namespace) -> int:
     rows, wrong = [], 0
     for subject in chosen:
-        state = states.load(subject.name, subject.first, asked.folder)
+        state = states.load(subject.name, subject.first, asked.folder, _published(asked))
         wrong += len(state.open())
         wanted = asked.count or subject.wanted(asked.tier)
         rows.append(

@@ -5,49 +5,46 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+import attrs
 from tabulate import tabulate
 
 from campaign import state as states
 from campaign.state import ROOT, State
 from campaign.subject import Subject
 
-FOLDER = ROOT / "docs" / "campaign"
+FOLDER = states.PUBLISHED
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- figures: written by `python -m campaign --publish` -->", "<!-- end of the figures -->"
 HEADS = ("subject", "what", "counted", "wanted", "refused", "found", "of them mended", "seeds", "dates", "processor time")
 
 
 def publish(every: Iterable[Subject], source: Path, target: Path = FOLDER, page: Path = PAGE) -> None:
-    """Keep what ran of each subject, without its stories and pairs, and write the page's table anew."""
+    """Keep the state of each subject that ran, without its stories, and write the page's table anew."""
     target.mkdir(parents=True, exist_ok=True)
     for subject in every:
-        state = states.load(subject.name, subject.first, source)
+        state = states.load(subject.name, subject.first, source, target)
         if state.amount("drawn"):
-            (target / f"{subject.name}.json").write_text(json.dumps(kept(subject, state), indent=1) + "\n", encoding="utf-8")
+            (target / f"{subject.name}.json").write_text(_lines(kept(subject, state)), encoding="utf-8")
     page.write_text(with_table(page.read_text(encoding="utf-8"), table(target)), encoding="utf-8")
 
 
 def kept(subject: Subject, state: State) -> dict[str, object]:
-    """What is published of a state: figures, seeds, dates, machine, what ran, and how to run it."""
-    return {
-        "subject": subject.name,
+    """What is published: what the subject is and how to run it, its figure, and the state, from which other runs go on."""
+    said = {
         "title": subject.title,
         "counted": subject.counted,
         "amount": state.amount(subject.counted),
         "wanted": subject.campaign,
-        "verdicts": dict(state.verdicts),
-        "counts": dict(state.counts),
-        "features": len(state.features),
-        "pairs": len(state.pairs),
-        "undrawn": state.undrawn(),
-        "seeds": [[state.first, state.next], *state.ahead],
-        "found": [{"seed": one["seed"], "mended": one["mended"]} for one in state.findings],
-        "seconds": round(state.seconds),
-        "dates": state.dates,
-        "sources": state.sources,
-        "machine": state.machine,
         "command": f"PYTHONPATH=.:tests python -m campaign {subject.name}",
     }
+    whole = attrs.asdict(state)
+    whole["findings"] = [{**one, "story": ""} for one in state.findings]
+    return {**said, **whole, "seconds": round(state.seconds)}
+
+
+def _lines(values: dict[str, object]) -> str:
+    """A line for each value, so that a state of many pairs stays short to look at."""
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()) + "\n}\n"
 
 
 def table(folder: Path = FOLDER) -> str:
@@ -57,15 +54,13 @@ def table(folder: Path = FOLDER) -> str:
 
 
 def _row(one: dict[str, object]) -> list[object]:
-    verdicts, seeds = one["verdicts"], one["seeds"]
-    assert isinstance(verdicts, dict) and isinstance(seeds, list)
+    verdicts, spans, dates = one["verdicts"], one["ahead"], one["dates"]
+    assert isinstance(verdicts, dict) and isinstance(spans, list) and isinstance(dates, list)
     counted = f"{one['amount']:,}" + ("" if one["counted"] in ("agreed", "drawn") else f" {one['counted']}")
-    spans = ", ".join(f"{first} to {stop - 1}" for first, stop in seeds if stop > first)
-    dates = one["dates"]
-    assert isinstance(dates, list)
+    seeds = ", ".join(f"{first} to {stop - 1}" for first, stop in ([one["first"], one["next"]], *spans) if stop > first)
     return [
         f"`{one['subject']}`", one["title"], counted, f"{one['wanted']:,}", verdicts.get("refused", 0), verdicts.get("found", 0) + verdicts.get("mended", 0),
-        verdicts.get("mended", 0), spans, " to ".join(dict.fromkeys((dates[0], dates[-1]))), duration(float(str(one["seconds"]))),
+        verdicts.get("mended", 0), seeds, " to ".join(dict.fromkeys((dates[0], dates[-1]))), duration(float(str(one["seconds"]))),
     ]  # fmt: skip
 
 

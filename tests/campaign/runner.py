@@ -63,11 +63,16 @@ class Run:
     seconds: float = float("inf")
     folder: Path = states.FOLDER
     quiet: bool = False
+    published: Path | None = None
+    """Where the subject goes on from, if the folder has nothing of it."""
+    begin: int | None = None
+    """The first seed of a part that runs by itself, and is merged later."""
 
     def go(self) -> State:
         """Run, keep the state behind each chunk, and return it. Control-C keeps all chunks that are complete."""
         with states.alone(self.subject.name, self.folder):
-            state = states.load(self.subject.name, self.subject.first, self.folder)
+            first = self.subject.first if self.begin is None else self.begin
+            state = states.load(self.subject.name, first, self.folder, self.published if self.begin is None else None)
             with tqdm(
                 total=self.wanted, initial=self._amount(state), desc=self.subject.name, disable=self.quiet, dynamic_ncols=True
             ) as bar:

@@ -1,4 +1,7 @@
-"""What a campaign has done so far: one JSON file for each subject, replaced as a whole behind every chunk."""
+"""What a campaign has done so far: one JSON file for each subject, replaced as a whole behind every chunk.
+
+A subject without a file here goes on from what was published of it (`docs/campaign`), so figures add up over machines and days.
+"""
 
 import contextlib
 import datetime
@@ -19,6 +22,8 @@ from campaign.subject import VERDICTS, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "campaign"
+PUBLISHED = ROOT / "docs" / "campaign"
+COUNTERS = ("verdicts", "counts", "features", "pairs")
 KEPT = 50
 """Findings whose stories are kept; of more of them the seeds."""
 
@@ -39,7 +44,7 @@ class State:
     seconds: float = 0.0
     dates: list[str] = attrs.field(factory=list)
     sources: list[str] = attrs.field(factory=list)
-    machine: str = ""
+    machines: list[str] = attrs.field(factory=list)
 
     def add(self, seeds: range, outcomes: Iterable[Outcome], seconds: float) -> None:
         """Take in the outcomes of some seeds, one each, and the seconds of processor time that they took."""
@@ -55,9 +60,7 @@ class State:
         self._done(seeds)
         self._note(self.dates, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"))
         self._note(self.sources, source())
-        self.machine = (
-            f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Fireiron {fireiron.__version__}"
-        )
+        self._note(self.machines, machine())
 
     def amount(self, counted: str) -> int:
         """How many there are of what is counted."""
@@ -80,6 +83,26 @@ class State:
         self.verdicts["mended"] += 1
         self.verdicts[outcome.verdict] += 1
         self.counts.update(outcome.counts)
+
+    def spans(self) -> list[range]:
+        """The seeds that are done, in order."""
+        return [range(first, stop) for first, stop in ([self.first, self.next], *self.ahead) if first < stop]
+
+    def merge(self, other: "State") -> None:
+        """Take in what other seeds of the subject gave, on another machine perhaps; ValueError if a seed is done in both."""
+        twice = [(one, two) for one in self.spans() for two in other.spans() if max(one.start, two.start) < min(one.stop, two.stop)]
+        if twice or other.subject != self.subject:
+            what = f"seeds {twice[0][1].start} to {twice[0][1].stop - 1} are done" if twice else f"it is of {other.subject}"
+            raise ValueError(f"{self.subject}: a state cannot be merged: {what}")
+        for counter in COUNTERS:
+            getattr(self, counter).update(getattr(other, counter))
+        self.findings += other.findings
+        self.seconds += other.seconds
+        for span in other.spans():
+            self._done(span)
+        for values, more in ((self.dates, other.dates), (self.sources, other.sources), (self.machines, other.machines)):
+            for value in more:
+                self._note(values, value)
 
     def missing(self) -> list[range]:
         """The seeds below those that were done ahead of their turn which are not done."""
@@ -109,23 +132,33 @@ class State:
             values.append(value)
 
 
+def machine() -> str:
+    """What runs the draws."""
+    return f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Fireiron {fireiron.__version__}"
+
+
 def source() -> str:
     """A short hash of the package's sources: what ran."""
     files = sorted((ROOT / "fireiron").rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def load(subject: str, first: int, folder: Path = FOLDER) -> State:
-    """The state of a subject, a new one if there is none; ValueError, naming the file, if it is no state."""
-    path = folder / f"{subject}.json"
-    if not path.is_file():
-        return State(subject, first, first)
+def load(subject: str, first: int, folder: Path = FOLDER, published: Path | None = None) -> State:
+    """The state of a subject: that of the folder, else what was published, else a new one; ValueError, naming the file, if it is no state."""
+    for path in (folder / f"{subject}.json", *([published / f"{subject}.json"] if published else [])):
+        if path.is_file():
+            return read(path)
+    return State(subject, first, first)
+
+
+def read(path: Path) -> State:
+    """The state that a file holds; of a published one, what it says beside is left out."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        counters = {name: Counter(stored.pop(name)) for name in ("verdicts", "counts", "features", "pairs")}
-        return State(**stored, **counters)
+        known = {name: stored[name] for name in attrs.fields_dict(State)}
+        return State(**{**known, **{name: Counter(known[name]) for name in COUNTERS}})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} holds no state of a campaign ({error}); remove it to begin anew") from error
+        raise ValueError(f"{path} holds no state of a campaign ({error!r}); remove it to begin anew") from error
 
 
 def save(state: State, folder: Path = FOLDER) -> None:
