@@ -18,14 +18,14 @@ class Device:
     def __init__(self, zone=1024):
         self.xp, self.zone = launch.require_cupy(), zone
 
-    def compiled(self, strategy: Strategy):
+    def compiled(self, strategy: Strategy, options=()):
         """The kernel of a bound strategy for this GPU; None where the project refuses it for this target."""
         try:
             program = strategy.program(architecture_here())
             _ = program.cuda
         except FireironError:
             return None
-        return CompiledKernel(program, ()).ready()
+        return CompiledKernel(program, options).ready()
 
     def run(self, kernel, arrays, sizes, repeats=1):
         """The outputs of each launch by name, and what is wrong with what lies around them; outputs that are added to begin as
@@ -57,6 +57,13 @@ class Device:
             if not np.array_equal(given[name].get().astype(np.float64), np.asarray(arrays[name], np.float64), equal_nan=True)
         ]
         return results, wrong
+
+
+EVERY = 4
+"""Of drawn kernels one in so many is compiled for the GPU and launched: a compiler's time is most of what a draw takes there."""
+
+PLAIN = ("--ptxas-options=-O0",)
+"""Without the optimisation of ptxas: what is right then, and wrong with it, is a defect of the compiler, and is counted by its seed."""
 
 
 @functools.cache
