@@ -36,6 +36,9 @@ MOST_NEIGHBOURS = 8
 LARGEST = 2**31
 """More than any distance in memory."""
 
+MOST_TRIED = 4096
+"""Turns of loops in which is looked where a view stands."""
+
 MOST_AT_ONCE = 16
 """Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
 
@@ -107,6 +110,9 @@ class Following:
         own = self.spec.operands[self.name]
         if not _whole(self.spec, self.steps, self.holding, context) or not _reached_by_some(own, self.holding, context):
             return (Mismatch("level", f"one whose threads hold all of the {sizes} elements", self.spec.level.name),)
+        if not _is_own(own, self.holding, context):
+            held = f"as {self.holding.level} holds {own.tensor.name}"
+            return (Mismatch("shape", f"tiles that reach over all threads which hold a part, {held}", f"{sizes} of some of them"),)
         return ()
 
     def in_turns(self, context: Context) -> bool:
@@ -397,6 +403,61 @@ def _reached_by_some(view: View, holding: Holding, context: Context) -> bool:
     part = numpy.stack(numpy.broadcast_arrays(threads * 0, *(compiled(one)(known) for one in starts)))
     performing, taking = (numpy.broadcast_to(one, threads.shape) != 0 for one in (performing, taking))
     return {*map(tuple, part[:, performing].T.tolist())} <= {*map(tuple, part[:, taking].T.tolist())}
+
+
+def _is_own(view: View, holding: Holding, context: Context) -> bool:
+    """Whether a view stands, for each thread that takes part and in all turns of loops, where the thread's own elements are.
+
+    A tile smaller than what lies between two elements of a thread is some threads' and not others'.
+    """
+    import numpy
+
+    threads = numpy.arange(context.workers or 1)
+    taking = compiled(_of_threads(all_of((taking_part(holding, context), context.active)), context))({context.thread.name: threads})
+    threads = threads[numpy.broadcast_to(taking, threads.shape) != 0]
+    dims = {view.axis(dim): part for dim, part in enumerate(view.dims)}
+    for one in holding.digits:
+        if one.index is None or one.dim not in dims:
+            continue
+        index, part = by_thread(one.index, context), dims[one.dim]
+        for outside in _outside(one, part):
+            place = by_thread(part.base, context) // outside.stride % outside.size
+            own = index // (outside.stride // one.stride) % outside.size
+            if place != own and not _agree(place, own, context.thread.name, threads):
+                return False
+    return True
+
+
+def _outside(digit: Digit, part: Dim) -> Iterator[Digit]:
+    """What of a digit no coordinate of a view says: what its modes leave over of it."""
+    low = digit.stride
+    for mode in sorted(part.modes, key=lambda one: constant(one.stride) or 0):
+        size, stride = constant(mode.size), constant(mode.stride)
+        if size is None or stride is None or size == 1:
+            continue
+        if (before := digit.between(low, stride)) is not None and before.size > 1 and stride > low:
+            yield before
+        low = max(low, size * stride)
+    if part.whole:
+        return
+    rest = digit.between(low, digit.end) if low < digit.end else None
+    if rest is not None and rest.size > 1:
+        yield rest
+
+
+def _agree(one: Expr, other: Expr, thread: str, threads: Any) -> bool:
+    """Whether two values are the same for some threads, whatever the other variables are; False where these are too many to be tried."""
+    import numpy
+
+    free = sorted((var for var in one.variables() | other.variables() if var.name != thread), key=lambda var: var.name)
+    counts = [var.high - var.low + 1 for var in free]
+    if math.prod(counts) > MOST_TRIED:
+        return False
+    for turn in itertools.product(*(range(var.low, var.low + count) for var, count in zip(free, counts, strict=True))):
+        at = {thread: threads, **{var.name: value for var, value in zip(free, turn, strict=True)}}
+        if not numpy.array_equal(*numpy.broadcast_arrays(compiled(one)(at), compiled(other)(at), threads)[:2]):
+            return False
+    return True
 
 
 def _taken(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> list[tuple[int, int]]:
