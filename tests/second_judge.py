@@ -428,7 +428,7 @@ def _looked_at(strategy: Any, problem: Any, script: Script, program: Any, cuda: 
         _allowed("predict", lambda: predict(bound, gpu))
     with tempfile.TemporaryDirectory() as folder:
         _allowed("export", lambda: export(bound, folder, "drawn", arch=script.target, cubin=False))
-    if len(program.launches) == 1:
+    if not program.launches:
         text = _called("graphene", lambda: graphene_text(program))
         if not re.search(r"MicroKernel|done\('|tasks\.", script.text):
             again = _called("graphene read", lambda: parse_kernel(text, script.target).cuda)

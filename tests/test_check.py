@@ -19,6 +19,7 @@ from fireiron.check import Scene, check, check_banks, check_bounds, check_coales
 from fireiron.check.banks import wavefronts
 from fireiron.check.coalescing import sectors
 from fireiron.check.finding import Finding
+from fireiron.check.races.findings import undecided
 from fireiron.errors import VerificationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less, minimum
@@ -780,3 +781,12 @@ def test_the_race_check_shares_no_code_with_lowering():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fireiron"):
                 assert node.module.split(".")[1] in allowed, (path.name, node.module)
+
+
+def test_what_is_undecided_has_a_place():
+    """The step that made the buffer, in the user's file."""
+    assert undecided("a_sh", "why", "mine.py:7").at == "mine.py:7"
+    chain = MatMul.tile(16, 16).to(Block).split(4).load(A, SH).load(B, SH).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+    kernel = chain(MatMul(sym("M"), 32, 32)(GL, GL, GL)(Kernel)).program("sm_80").lowered
+    buffer = kernel.buffer("a_sh")
+    assert buffer.tensor.origin is not None and "test_check.py" in buffer.tensor.origin

@@ -476,6 +476,18 @@ def test_threads_are_counted_by_the_load_that_decides():
     assert right(chain.load(SRC, SH, load).tile(4, 4).to(Thread).tile(1, 4).done(), COPY).ir.threads == 64
 
 
+@pytest.mark.parametrize("load", ["Move.tile(1, 2)", "Move.tile(4, 2).tile(1, 2)"])
+def test_tiles_of_some_threads_are_refused(load):
+    """Two threads hold every second row each: a tile of one row is one's, and each would copy all rows over its own."""
+    start = MatMul.tile(8, 16).to(Block)
+    rest = lambda chain: chain.tile(2, 4).tile(1, 1).to(Thread).split(1).done()(MatMul(8, 16, 2)(GL, GL, GL)(Kernel)).program("sm_80")
+    with pytest.raises(MatchError, match="tiles that reach over all threads which hold a part"):
+        _ = rest(start.load(A, RF, eval(load).done())).lowered
+    spec = rest(start.load(A, RF, Move.tile(2, 2).done()))
+    a, b = np.arange(16.0).reshape(8, 2).astype("f4"), np.arange(32.0).reshape(2, 16).astype("f4")
+    assert np.array_equal(simulate(spec.ir, {"A": a, "B": b}).outputs["C"], a @ b)
+
+
 # ---------------------------------------------------------------------------------------------- lanes from digits
 
 

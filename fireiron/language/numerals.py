@@ -26,7 +26,7 @@ def require_numerals(spec: Spec, made: Spec, what: str) -> None:
             if fault is not None and (kept is None or numeral_fault(kept, extent) is None):
                 raise DecompositionError(
                     f"{what}: the view of {name} has no part of {view.tensor.name} along {_dimension(made, name, axis)}: {fault[0]}",
-                    got=part,
+                    got=f"{part.size} coordinates",
                     legal=fault[1],
                     hint="make views by dividing.divide and moved, view.tile(...)[...], view.at(...)",
                 )

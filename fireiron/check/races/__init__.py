@@ -51,7 +51,8 @@ def _inside_a_block(scene: Scene) -> list[Finding]:
     traces = [tracer.traces(lengths) for lengths in loops.lengths()]
     findings = _races(scene, places, traces)
     findings += [Finding("race", "error", None, text) for text in uneven(scene)]
-    return [*findings, *(undecided(name, why) for name, why in {**doubts, **loops.undecided}.items())]
+    origin = {buffer.name: buffer.tensor.origin for buffer in scene.kernel.buffers}
+    return [*findings, *(undecided(name, why, origin[name]) for name, why in {**doubts, **loops.undecided}.items())]
 
 
 def _not_placed(scene: Scene, places: Places) -> dict[str, str]:

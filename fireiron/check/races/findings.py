@@ -21,11 +21,11 @@ _SIZES = (64, 1, 7, 1024)
 """Multiples of what each size must be a multiple of, tried one after the other to show that conditions can hold."""
 
 
-def undecided(buffer: str, why: str) -> Finding:
-    """What could not be decided is refused."""
+def undecided(buffer: str, why: str, at: str | None = None) -> Finding:
+    """What could not be decided is refused, at the step that made the buffer."""
     advice = "sizes and loops known before the kernel runs would decide it, or take it on yourself: .unchecked(reason)"
     message = f"undecided for {buffer}: {why}; {advice}"
-    return Finding("race", "error", buffer, message)
+    return Finding("race", "error", buffer, message, at)
 
 
 class Report:
