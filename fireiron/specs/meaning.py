@@ -328,7 +328,7 @@ def _computed(value: Value | None, elements: Mapping[Element, Any], types: Mappi
     import numpy
 
     wide = made_in or computing_of(value, types)
-    functions = _functions() if made_in != float64 else {**_functions(), ("+", 2): added, ("-", 2): lambda a, b: added(a, -b)}
+    functions = _functions() if made_in != float64 else _rounded_to_odd()
 
     def made(part: Value | None) -> Any:
         if isinstance(part, Element):
@@ -366,6 +366,16 @@ def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
         ("<", 2): numpy.less, ("<=", 2): numpy.less_equal, (">", 2): numpy.greater, (">=", 2): numpy.greater_equal,
         ("==", 2): numpy.equal, ("!=", 2): numpy.not_equal, ("and", 2): numpy.logical_and, ("or", 2): numpy.logical_or,
     }  # fmt: skip
+
+
+@functools.cache
+def _rounded_to_odd() -> Mapping[tuple[str, int], Callable[..., Any]]:
+    """The same in float64, of which a sum is rounded once with the 16-bit result that it becomes."""
+
+    def less(left: Any, right: Any) -> Any:
+        return added(left, -right)
+
+    return {**_functions(), ("+", 2): added, ("-", 2): less}
 
 
 def _erf(values: Any) -> Any:

@@ -3,19 +3,24 @@
 What roles do to each other over rings reaches from one tile into the next, and depends on how many turns both have, and no more on where in
 memory they lie. A block is followed through tiles in whose sequence each length stands behind each, itself included, and in whose beginning
 each short length stands several times in a row. So it does not matter which block takes which tile, nor how many it takes.
+
+Without rings a barrier of the block at which nothing is under way parts one tile from the next, and what happens between two such barriers
+is of one tile, or of the end of one and the beginning of the next. So each length decides, or each two.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
-from fireiron.check.persistence import persistence
+from fireiron.check.persistence import Persistence, persistence
+from fireiron.check.races.lengths import at_lengths
 from fireiron.check.scene import MANY, Scene
-from fireiron.ir import Ring
+from fireiron.ir import BLOCK_SCOPE, Barrier, Completion, Exec, For, Ring, Stmt, Wait, statements
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
 PIECE = Var("piece of the sequence of tiles", 0, MANY)
@@ -54,15 +59,21 @@ class Differing:
         return self.sequence[start : start + self.most]
 
 
-def differing(scene: Scene) -> dict[int, Differing]:
-    """By its identity, each loop over tiles whose number, and what is known at run time, says how many turns a loop inside takes."""
-    found = {}
+def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing]:
+    """By its identity, each loop over tiles whose number, and what is known at run time, says how many turns a loop inside takes.
+
+    `course` says how a loop runs.
+    """
+    found: dict[int, Differing] = {}
     loops = persistence(scene.kernel)
     for one in loops:
         counted = next((other.loop.growth for other in loops if other.tile.var == one.tile.var and other.loop.growth != ONE), ONE)
         growth = opened(scene, counted, frozenset({one.tile.var.name}))
         tile, tiles, most = one.tile.var, constant(one.tiles), max(one.loop.extent.high, 1)
         rings = scene.kernel.rings
+        if not rings:
+            parted = _parted(scene, one, course)
+            found |= {} if parted is None else {id(one.loop): parted}
         if tile not in growth.variables():
             continue
         if growth.variables() == {tile} and tiles is not None and tiles <= MANY:
@@ -74,6 +85,89 @@ def differing(scene: Scene) -> dict[int, Differing]:
             sequence = [least + kind for kind in _sequence(range(least, last + 1), rings)]
             found[id(one.loop)] = Differing(tile, sequence, most, growth)
     return found
+
+
+def _parted(scene: Scene, one: Persistence, course: Callable[[For], Any]) -> Differing | None:
+    """A loop over tiles of different lengths, none of which has anything under way when the next one begins; None where that is not so."""
+    tile, kept = one.tile.var, frozenset({one.tile.var.name})
+    lengths = {id(loop): opened(scene, loop.extent, kept) for loop in statements(one.loop.body) if isinstance(loop, For)}
+    loops = [loop for loop in statements(one.loop.body) if isinstance(loop, For) and tile in lengths[id(loop)].variables()]
+    nested = any(each is not loop and any(each is other for other in loops) for loop in loops for each in statements(loop.body))
+    alike = None if nested else _which_says(dict.fromkeys(lengths[id(loop)] for loop in loops), tile)
+    sides = _sides(scene, one.loop.body, loops)
+    courses = [course(loop) for loop in loops]
+    if alike is None or sides is None or any(each.period is None for each in courses) or _follows_turns(scene, one):
+        return None
+    rounds = np.lcm.reduce([each.period for each in courses])
+    short = max(each.kept for each in courses) + 1  # a loop that is made of another one has a turn less
+    tiles = constant(one.tiles)
+    if alike.variables() == {tile} and tiles is not None and tiles <= MANY:
+        every = np.unique(np.maximum(compiled(alike)({tile.name: np.arange(tiles)}), 0)).tolist()
+    else:
+        every = range(max(alike.low, 0), max(min(alike.high, short + int(rounds)), alike.low, 0) + 1)
+    kinds = list({length if length <= short else short + (length - short) % rounds + 1: length for length in reversed(every)}.values())[
+        ::-1
+    ]
+    sequence = [*kinds, *kinds[:1]] if sides == 1 else list(_neighbours(len(kinds), kinds.__getitem__))
+    return Differing(tile, sequence, max(one.loop.extent.high, 1), alike)
+
+
+def _which_says(lengths: Iterable[Expr], tile: Var) -> Expr | None:
+    """Of the lengths of a tile's loops that by which the others are said; None where there is none."""
+    lengths = list(lengths)
+    for one in lengths:
+        said = {one: LENGTH, minimum(one, ONE): minimum(LENGTH, ONE)}
+        if all(tile not in at_lengths(other, said).variables() for other in lengths):
+            return one
+    return None
+
+
+def _sides(scene: Scene, body: Sequence[Stmt], loops: Sequence[For]) -> int | None:
+    """On how many sides of a barrier of the block at which no copy is under way the loops stand, where one of them may be around it; None
+    where no such barrier comes in each tile.
+    """
+    every = list(statements(tuple(body)))
+    if any(isinstance(each, Exec) and each.completion not in (Completion.NONE, Completion.GROUP) for each in every):
+        return None
+    flies = any(map(_flies, every))
+    with_loops = [at for at, one in enumerate(body) if any(each is loop for each in statements((one,)) for loop in loops)]
+    found = [len({at < place for at in with_loops}) for place in range(len(body)) if _parts(body, place, flies)]
+    inside = (_parts(one, place, flies) for one in _always(scene, body) for place in range(len(one)))
+    return min(found) if found else 2 if any(inside) else None
+
+
+def _always(scene: Scene, body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
+    """A list, and those of the loops inside that have a turn in any case."""
+    yield body
+    for one in body:
+        if isinstance(one, For) and scene.opened(one.extent).low >= 1:
+            yield from _always(scene, one.body)
+
+
+def _parts(body: Sequence[Stmt], place: int, flies: bool) -> bool:
+    """Whether a barrier of the block stands there in a list, and no copy is under way at it."""
+    one = body[place]
+    if not isinstance(one, Barrier) or one.scope != BLOCK_SCOPE:
+        return False
+    waits = [at for at in range(place) if _drains(body[at])]
+    return not flies or bool(waits and not any(map(_flies, body[waits[-1] : place])))
+
+
+def _flies(statement: Stmt) -> bool:
+    """Whether a copy is under way behind a statement that was not before it."""
+    return any(isinstance(one, Exec) and one.asynchronous for one in statements((statement,)))
+
+
+def _drains(statement: Stmt) -> bool:
+    """Whether no copy is under way behind a statement."""
+    return isinstance(statement, Wait) and statement.groups == 0 and statement.completion is Completion.GROUP
+
+
+def _follows_turns(scene: Scene, one: Persistence) -> bool:
+    """Whether where something lies in shared memory depends on the turn at which a tile comes."""
+    accesses = (use.access for use in scene.uses if any(loop is one.loop for loop in use.loops))
+    shared = (access for access in accesses if scene.kernel.buffer(access.buffer).memory.of_block)
+    return any(one.loop.var.name in scene.needs((*access.base, access.copy)) for access in shared)
 
 
 def of_tiles(loops: Iterable[Differing]) -> dict[Expr, Expr]:
