@@ -11,6 +11,7 @@ is of one tile, or of the end of one and the beginning of the next. So each leng
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing
         if not rings:
             parted = _parted(scene, one, course)
             found |= {} if parted is None else {id(one.loop): parted}
-        if tile not in growth.variables():
+        if tile not in growth.variables() or not _says_all(growth, [length for _, length in _lengths(scene, one)], tile):
             continue
         if growth.variables() == {tile} and tiles is not None and tiles <= MANY:
             lengths = np.broadcast_to(compiled(growth)({tile.name: np.arange(tiles)}), (tiles,))
@@ -89,37 +90,44 @@ def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing
 
 def _parted(scene: Scene, one: Persistence, course: Callable[[For], Any]) -> Differing | None:
     """A loop over tiles of different lengths, none of which has anything under way when the next one begins; None where that is not so."""
-    tile, kept = one.tile.var, frozenset({one.tile.var.name})
-    lengths = {id(loop): opened(scene, loop.extent, kept) for loop in statements(one.loop.body) if isinstance(loop, For)}
-    loops = [loop for loop in statements(one.loop.body) if isinstance(loop, For) and tile in lengths[id(loop)].variables()]
+    tile, found = one.tile.var, _lengths(scene, one)
+    loops, lengths = [loop for loop, _ in found], [length for _, length in found]
     nested = any(each is not loop and any(each is other for other in loops) for loop in loops for each in statements(loop.body))
-    alike = None if nested else _which_says(dict.fromkeys(lengths[id(loop)] for loop in loops), tile)
+    alike = None if nested else next((each for each in lengths if _says_all(each, lengths, tile)), None)
     sides = _sides(scene, one.loop.body, loops)
     courses = [course(loop) for loop in loops]
     if alike is None or sides is None or any(each.period is None for each in courses) or _follows_turns(scene, one):
         return None
-    rounds = np.lcm.reduce([each.period for each in courses])
+    rounds = math.lcm(*(each.period for each in courses))
     short = max(each.kept for each in courses) + 1  # a loop that is made of another one has a turn less
     tiles = constant(one.tiles)
     if alike.variables() == {tile} and tiles is not None and tiles <= MANY:
         every = np.unique(np.maximum(compiled(alike)({tile.name: np.arange(tiles)}), 0)).tolist()
     else:
-        every = range(max(alike.low, 0), max(min(alike.high, short + int(rounds)), alike.low, 0) + 1)
-    kinds = list({length if length <= short else short + (length - short) % rounds + 1: length for length in reversed(every)}.values())[
-        ::-1
-    ]
-    sequence = [*kinds, *kinds[:1]] if sides == 1 else list(_neighbours(len(kinds), kinds.__getitem__))
+        every = range(max(alike.low, 0), max(min(alike.high, short + rounds), alike.low, 0) + 1)
+    kinds: dict[int, int] = {}
+    for length in every:
+        kinds.setdefault(length if length <= short else short + (length - short) % rounds + 1, length)
+    each = list(kinds.values())
+    sequence = [*each, *each[:1]] if sides == 1 else list(_neighbours(len(each), each.__getitem__))
     return Differing(tile, sequence, max(one.loop.extent.high, 1), alike)
 
 
-def _which_says(lengths: Iterable[Expr], tile: Var) -> Expr | None:
-    """Of the lengths of a tile's loops that by which the others are said; None where there is none."""
-    lengths = list(lengths)
-    for one in lengths:
-        said = {one: LENGTH, minimum(one, ONE): minimum(LENGTH, ONE)}
-        if all(tile not in at_lengths(other, said).variables() for other in lengths):
-            return one
-    return None
+def _lengths(scene: Scene, one: Persistence) -> list[tuple[For, Expr]]:
+    """The loops whose length depends on the tile, each with its length."""
+    tile, loops = one.tile.var, [loop for loop in statements(one.loop.body) if isinstance(loop, For)]
+    every = [(loop, opened(scene, loop.extent, frozenset({tile.name}))) for loop in loops]
+    return [(loop, length) for loop, length in every if tile in length.variables()]
+
+
+def _says_all(one: Expr, lengths: Iterable[Expr], tile: Var) -> bool:
+    """Whether a length of a tile says all others."""
+    return all(tile not in at_lengths(other, _said(one)).variables() for other in lengths)
+
+
+def _said(length: Expr) -> dict[Expr, Expr]:
+    """What stands for a length of a tile, and for whether it has a turn."""
+    return {length: LENGTH} if length.low >= 1 else {length: LENGTH, minimum(length, ONE): minimum(LENGTH, ONE)}
 
 
 def _sides(scene: Scene, body: Sequence[Stmt], loops: Sequence[For]) -> int | None:
@@ -175,7 +183,7 @@ def of_tiles(loops: Iterable[Differing]) -> dict[Expr, Expr]:
     found: dict[Expr, Expr] = {}
     for one in loops:
         if one.length is not None:
-            found |= {one.length: LENGTH, minimum(one.length, ONE): minimum(LENGTH, ONE)}
+            found |= _said(one.length)
     return found
 
 
