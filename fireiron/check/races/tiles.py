@@ -27,6 +27,9 @@ from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 PIECE = Var("piece of the sequence of tiles", 0, MANY)
 """Stands for which piece of it is followed."""
 
+TURNS = Var("tiles of the block", 0, MANY)
+"""Stands for how many tiles a block takes, where that is known only at run time."""
+
 LENGTH = Var("turns of the tile", 0, MANY)
 """Stands for how many turns a tile has, where that is known only at run time."""
 
@@ -36,13 +39,14 @@ class Differing:
     """A loop over tiles in which a loop takes another number of turns in each: the name of the tile's number, and a sequence that decides.
 
     A block that takes fewer tiles, `most`, is followed through each piece of the sequence of so many. Where it is known only at run time
-    how many turns a tile has, `length`, the sequence is one of all lengths that there may be.
+    how many turns a tile has, `length`, the sequence is one of all lengths that there may be. `taken` is how many tiles a block takes.
     """
 
     tile: Var
     sequence: Sequence[int]
     most: int
     length: Expr | None = None
+    taken: Expr = ONE
 
     @property
     def said(self) -> Var:
@@ -57,7 +61,9 @@ class Differing:
     def piece(self, number: int) -> Sequence[int]:
         """The tiles of a piece."""
         start = number * max(self.most - 1, 1)
-        return self.sequence[start : start + self.most]
+        piece = self.sequence[start : start + self.most]
+        missing = 0 if constant(self.taken) is None else self.most - len(piece)  # where all blocks take as many
+        return [*piece, *itertools.islice(itertools.cycle(self.sequence), missing)]
 
 
 def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing]:
@@ -71,7 +77,7 @@ def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing
         counted = next((other.loop.growth for other in loops if other.tile.var == one.tile.var and other.loop.growth != ONE), ONE)
         growth = opened(scene, counted, frozenset({one.tile.var.name}))
         tile, tiles, most = one.tile.var, constant(one.tiles), max(one.loop.extent.high, 1)
-        rings = scene.kernel.rings
+        rings, taken = scene.kernel.rings, opened(scene, one.loop.extent, frozenset({tile.name}))
         if not rings:
             parted = _parted(scene, one, course)
             found |= {} if parted is None else {id(one.loop): parted}
@@ -79,12 +85,12 @@ def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing
             continue
         if growth.variables() == {tile} and tiles is not None and tiles <= MANY:
             lengths = np.broadcast_to(compiled(growth)({tile.name: np.arange(tiles)}), (tiles,))
-            found[id(one.loop)] = Differing(tile, _sequence([int(length) for length in lengths], rings), most)
+            found[id(one.loop)] = Differing(tile, _sequence([int(length) for length in lengths], rings), most, None, taken)
         else:
             least = max(growth.low, 0)
             last = max(min(growth.high, _most_kinds(rings)), least)
             sequence = [least + kind for kind in _sequence(range(least, last + 1), rings)]
-            found[id(one.loop)] = Differing(tile, sequence, most, growth)
+            found[id(one.loop)] = Differing(tile, sequence, most, growth, taken)
     return found
 
 
@@ -110,7 +116,8 @@ def _parted(scene: Scene, one: Persistence, course: Callable[[For], Any]) -> Dif
         kinds.setdefault(length if length <= short else short + (length - short) % rounds + 1, length)
     each = list(kinds.values())
     sequence = [*each, *each[:1]] if sides == 1 else list(_neighbours(len(each), each.__getitem__))
-    return Differing(tile, sequence, max(one.loop.extent.high, 1), alike)
+    taken = opened(scene, one.loop.extent, frozenset({tile.name}))
+    return Differing(tile, sequence, max(one.loop.extent.high, 1), alike, taken)
 
 
 def _lengths(scene: Scene, one: Persistence) -> list[tuple[For, Expr]]:
@@ -135,12 +142,12 @@ def _sides(scene: Scene, body: Sequence[Stmt], loops: Sequence[For]) -> int | No
     where no such barrier comes in each tile.
     """
     every = list(statements(tuple(body)))
-    if any(isinstance(each, Exec) and each.completion not in (Completion.NONE, Completion.GROUP) for each in every):
+    flying = frozenset(each.completion for each in every if isinstance(each, Exec) and each.asynchronous)
+    if Completion.RING in flying:
         return None
-    flies = any(map(_flies, every))
     with_loops = [at for at, one in enumerate(body) if any(each is loop for each in statements((one,)) for loop in loops)]
-    found = [len({at < place for at in with_loops}) for place in range(len(body)) if _parts(body, place, flies)]
-    inside = (_parts(one, place, flies) for one in _always(scene, body) for place in range(len(one)))
+    found = [len({at < place for at in with_loops}) for place in range(len(body)) if _parts(body, place, flying)]
+    inside = (_parts(one, place, flying) for one in _always(scene, body) for place in range(len(one)))
     return min(found) if found else 2 if any(inside) else None
 
 
@@ -152,23 +159,20 @@ def _always(scene: Scene, body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
             yield from _always(scene, one.body)
 
 
-def _parts(body: Sequence[Stmt], place: int, flies: bool) -> bool:
-    """Whether a barrier of the block stands there in a list, and no copy is under way at it."""
+def _parts(body: Sequence[Stmt], place: int, flying: Iterable[Completion]) -> bool:
+    """Whether a barrier of the block stands there in a list, and nothing that may fly is under way at it."""
     one = body[place]
-    if not isinstance(one, Barrier) or one.scope != BLOCK_SCOPE:
-        return False
-    waits = [at for at in range(place) if _drains(body[at])]
-    return not flies or bool(waits and not any(map(_flies, body[waits[-1] : place])))
+    return isinstance(one, Barrier) and one.scope == BLOCK_SCOPE and all(_is_over(body[:place], each) for each in flying)
 
 
-def _flies(statement: Stmt) -> bool:
-    """Whether a copy is under way behind a statement that was not before it."""
-    return any(isinstance(one, Exec) and one.asynchronous for one in statements((statement,)))
-
-
-def _drains(statement: Stmt) -> bool:
-    """Whether no copy is under way behind a statement."""
-    return isinstance(statement, Wait) and statement.groups == 0 and statement.completion is Completion.GROUP
+def _is_over(body: Sequence[Stmt], flying: Completion) -> bool:
+    """Whether nothing that is done by such a completion is under way behind a list."""
+    for one in reversed(body):
+        if isinstance(one, Wait) and one.groups == 0 and one.completion is flying:
+            return True
+        if any(isinstance(each, Exec) and each.completion is flying for each in statements((one,))):
+            return False
+    return False
 
 
 def _follows_turns(scene: Scene, one: Persistence) -> bool:
@@ -179,11 +183,13 @@ def _follows_turns(scene: Scene, one: Persistence) -> bool:
 
 
 def of_tiles(loops: Iterable[Differing]) -> dict[Expr, Expr]:
-    """What stands for the turns of a tile, by all ways in which expressions say them, where they are known only at run time."""
+    """What stands for the turns of a tile, and the tiles of a block, by all ways in which expressions say them, where they are known only
+    at run time.
+    """
     found: dict[Expr, Expr] = {}
     for one in loops:
-        if one.length is not None:
-            found |= _said(one.length)
+        found |= {} if one.length is None else _said(one.length)
+        found |= {} if constant(one.taken) is not None else {one.taken: TURNS}
     return found
 
 
@@ -228,4 +234,4 @@ def _neighbours(count: int, named: Callable[[int], int]) -> Iterator[int]:
     yield named(0)
 
 
-__all__ = ["LENGTH", "PIECE", "Differing", "differing", "of_tiles", "opened"]
+__all__ = ["LENGTH", "PIECE", "TURNS", "Differing", "differing", "of_tiles", "opened"]
