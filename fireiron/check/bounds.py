@@ -19,6 +19,7 @@ import numpy as np
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, less_a_minimum, linear, product
+from fireiron.check.width import beyond_64_bits
 from fireiron.ir import Buffer, For, Let, Piece, inside, located, statements
 from fireiron.values.expr import (
     FALSE,
@@ -42,8 +43,10 @@ from fireiron.values.tensor import Storage
 
 
 def check_bounds(scene: Scene) -> tuple[Finding, ...]:
-    """All accesses that are not proved to stay inside, and all named values that are not proved to keep their range."""
-    return tuple(_Bounds(scene).findings())
+    """All accesses that are not proved to stay inside, all named values that are not proved to keep their range, and places that may need
+    more than 64 bits.
+    """
+    return (*_Bounds(scene).findings(), *beyond_64_bits(scene))
 
 
 class _Bounds:
