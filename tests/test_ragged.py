@@ -78,6 +78,14 @@ def test_rows_of_run_time():
         assert error_of(simulate(program.ir, arrays, {"M": M}).outputs["D"], expected) < 1e-3
 
 
+def test_groups_of_run_time():
+    """Turns that data choose are turns of the loop, of however many groups."""
+    program = program_of(70, sym("G"))
+    assert safety(program.lowered) == ()
+    arrays, expected = arrays_of((0, 0, 35, 70), 70)
+    assert error_of(simulate(program.ir, arrays, {"G": 3}).outputs["D"], expected) < 1e-3
+
+
 def test_rows_of_run_time_in_two_versions():
     """Where most warps lie inside, statements stand in two versions, also in the turns that data choose."""
     spec = grouped_ragged.spec(sym("M", multiple_of=8), 256, 256)

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.check.counted import turns_at_most
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, less_a_minimum, linear, product
@@ -53,7 +54,7 @@ class _Bounds:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.kernel = scene.kernel
-        self.extents = {use.var.name: use.extent for use in statements(self.kernel.body) if isinstance(use, For)}
+        self.extents = {use.var.name: turns_at_most(use.extent) for use in statements(self.kernel.body) if isinstance(use, For)}
         self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
         located_lets = ((one, outer) for one, outer in located(self.kernel.body) if isinstance(one, Let))
         self.around = {one.var.name: [loop for loop in outer if isinstance(loop, For)] for one, outer in located_lets}
