@@ -226,8 +226,17 @@ def _measured(line: Line, program: Program, arguments: argparse.Namespace) -> Li
     note = "; ".join(filter(None, (ours.note, few and f"{len(ours.rounds)} rounds, as --seconds {arguments.seconds} allow")))
     library = times[LIBRARY].us if LIBRARY in times else None
     speed = timing.throughput(data.spec, us, data.sizes)
-    made = {"rounds": len(ours.rounds), "launches": ours.launches}
-    return attrs.evolve(line, status="measured", us=us, library_us=library, tflops=speed.tflops, error=error, note=note, **made)
+    return attrs.evolve(
+        line,
+        status="measured",
+        us=us,
+        library_us=library,
+        tflops=speed.tflops,
+        error=error,
+        note=note,
+        rounds=len(ours.rounds),
+        launches=ours.launches,
+    )
 
 
 def _simulated(line: Line, program: Program, arguments: argparse.Namespace) -> Line:
