@@ -343,3 +343,22 @@ def test_exported(tmp_path):
     text = "".join(path.read_text() for path in sorted(tmp_path.iterdir()))
     assert "{128, 256, 5}" in text and "{64, 128, 1}" in text and "TENSOR_MAP_DATA_TYPE_FLOAT16, 3, " in text
     assert re.search(r"\{256, \(cuuint64_t\)\(.*apart", text)
+
+
+def test_sizes_that_nobody_bounds_are_named():
+    """Places of elements that may need more than 64 bits are refused before anything is printed, and the bounds that are proposed do."""
+
+    def made(**sizes):
+        b, m, n, k = (sizes.get(name, sym(name, multiple_of=8)) for name in "SMNK")
+        spec = MatMul(b, m, n, k, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
+        return MatMul.tile(1, 16, 16).to(Block).tile(1, 2, 2).to(Thread).split(8).tile(1, 1, 1).split(1).done()(spec).program("sm_80")
+
+    sizes = {}
+    for _ in range(3):
+        with pytest.raises(DecompositionError, match="may need more than 64 bits: bound ") as error:
+            _ = made(**sizes).ir
+        asked = str(error.value).split("bound ")[1].split(", or less")[0]
+        sizes |= {one.name: one for one in eval(f"[{asked}]")}
+        if set(sizes) == set("SMNK"):
+            break
+    assert "long long" in made(**sizes).cuda

@@ -370,6 +370,31 @@ def test_a_digit_of_several_digits_tells_none_of_them():
         assert meeting(attrs.evolve(kernel, body=(ir.Let(tile, value), *kernel.body))) == meet
 
 
+CURVES = {
+    "a curve in each outer tile": lambda outer: outer.tile(16, 16).to(Block).hilbert(),
+    "of three columns": lambda outer: outer.tile(16, 8).to(Block).hilbert(),
+    "bands of which the last is lower": lambda outer: outer.tile(16, 8).to(Block).column_bands(3),
+}
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("dealt", [False, True])
+@pytest.mark.parametrize("sizes", [SYMBOLIC, DIVISIBLE])
+def test_blocks_on_a_curve_under_tiles_of_unknown_number(curve, dealt, sizes):
+    """Through outer tiles that are visited in turns, or dealt to blocks too; a curve that comes to a tile twice is found or undecided."""
+    outer = MatMul.tile(64, 48).to(Block) if dealt else MatMul.tile(64, 48)
+    kernel = lowered(CURVES[curve](outer).tile(2, 2).to(Thread).split(1).tile(1, 1).done(), *sizes)
+    assert errors(check_races(Scene(kernel))) == []
+
+    def doubled(statement, path):
+        if isinstance(statement, ir.Let):
+            twice = {var: var // 2 for var in statement.value.variables() if var.name == "block"}
+            return [attrs.evolve(statement, value=statement.value.substitute(twice))]
+        return [statement]
+
+    assert errors(check_races(Scene(edited(kernel, doubled)))) != []
+
+
 def test_blocks_that_add_need_no_order_among_each_other_alone():
     """Atomic additions of two blocks to one element meet no one; a plain write among them does."""
     kernel = copied(THREAD, 0, grid=2)

@@ -3,14 +3,17 @@
 The reference is a plain softmax, which knows nothing of blocks of keys.
 """
 
+import itertools
 import random
 
+import attrs
 import numpy as np
 import printed_text
 import pytest
 from ringed import errors
 
 from fireiron import *
+from fireiron import ir
 from fireiron.check import check
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
@@ -95,6 +98,42 @@ def test_any_number_of_warps_share_a_tile():
         assert not errors(program.ir) and f"__launch_bounds__({32 * warps})" in program.cuda
         got = simulate(program.ir, arrays, order=random.Random(warps)).outputs["O"].astype(np.float64)
         assert np.linalg.norm(got - expected) < 8e-4 * np.linalg.norm(expected)
+
+
+def staying(stages, spec, made):
+    """Blocks that stay, all threads of which load, and take another number of turns in each tile."""
+    copy, fragments = Move.coalesced(8).done(), Move.done()
+    products = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
+    values = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
+    turns = made.tile(m=32, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, copy).split(n=32)
+    turns = (turns.pipeline(stages) if stages else turns).skip().load("K", SH, copy).load("V", SH, copy)
+    return turns.tile(m=16).to(Warp).step("s", products).step("pv", values).done()(spec).program("sm_80")
+
+
+def without(body, number, kinds=(ir.Barrier, ir.Wait)):
+    """The list without its barrier or wait of a number, and how many it has."""
+    seen = itertools.count()
+    return ir.rewritten(body, lambda one: () if isinstance(one, kinds) and next(seen) == number else (one,)), next(seen)
+
+
+@pytest.mark.parametrize(("stages", "sizes"), [(0, (160, 160)), (2, (160, 160)), (0, (sym("M"), sym("N"))), (3, (sym("M"), sym("N")))])
+def test_blocks_that_stay_without_a_ring(stages, sizes):
+    """Tiles of all lengths are followed; of what orders them each barrier and each wait is missed."""
+    made = attention.definition(causal=True)
+    kernel = staying(stages, attention.spec(*sizes, 32, made=made), made).ir
+    assert not errors(kernel)
+    for number in range(without(kernel.body, -1)[1]):
+        assert errors(attrs.evolve(kernel, body=without(kernel.body, number)[0])), number
+
+
+def test_blocks_that_stay_are_right():
+    made = attention.definition(causal=True)
+    program = staying(2, attention.spec(sym("M"), sym("N"), 32, made=made), made)
+    spec = attention.spec(100, 70, 32, made=made)
+    arrays = inputs(spec)
+    got = simulate(program.ir, arrays, {"M": 100, "N": 70}, order=random.Random(1)).outputs["O"].astype(np.float64)
+    expected = softmax(*arrays.values(), causal=True)[0]
+    assert np.linalg.norm(got - expected) < 8e-4 * np.linalg.norm(expected)
 
 
 @pytest.mark.night

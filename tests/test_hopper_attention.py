@@ -237,6 +237,36 @@ def test_tiles_whose_lengths_are_known_at_run_time(dynamic):
     assert not errors(kernel) and errors(as_if_alike(kernel, 1))
 
 
+FRONTS = {
+    "of one number, of heads of which nobody knows how many": (lambda one: heads_first(one).persistent(2), (128, 128), {"heads": sym("h")}),
+    "under heads that come in turns": (
+        lambda one: one.tile(r=1, g=1, b=1).tile(m=64).to(Block).persistent(1),
+        (sym("m"), 96),
+        {"heads": 2},
+    ),
+    "under two of them": (lambda one: one.tile(r=1, g=1, b=1).tile(m=64).to(Block).persistent(1), (192, 192), {"heads": 2}),
+    "no more than blocks": (lambda one: heads_first(one).persistent(8), (sym("m", high=256), sym("n", high=256)), {}),
+}
+
+
+def heads_first(made):
+    return made.tile(r=1, g=1, b=1).to(Block).tile(m=64).to(Block)
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_tiles_of_different_lengths(front):
+    """How many turns they have depends on the tile alone; a turn counted too few or too many, in whichever heads, is found."""
+    made = attention.definition(causal=True)
+    start, sizes, options = FRONTS[front]
+    steps = start(made).load("Q", SH, Move.done()).split(n=64).pipeline(2).skip().specialize(128).delay("pv", behind="s")
+    rows = steps.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
+    rows = rows.step("s", hopper_attention.by_warpgroups).step("pv", hopper_attention.by_warpgroups).done()
+    kernel = rows(attention.spec(*sizes, 16, made=made, **options)).program(TARGET).ir
+    assert not errors(kernel)
+    if front != "no more than blocks":
+        assert all(errors(attrs.evolve(kernel, body=rewritten(kernel.body, growing(more)))) for more in (-1, 1))
+
+
 @pytest.mark.night
 @pytest.mark.parametrize("dynamic", (False, True))
 def test_lengths_known_at_run_time_are_right(dynamic):

@@ -103,7 +103,7 @@ def test_json_holds_the_times_of_the_gpu(suite, pytester):
     info = one["extra_info"]
     assert info["us"] == pytest.approx(100.002) and info["tflops"] == pytest.approx(2 * 128 * 128 * 64 / 100.002 / 1e6)
     assert info["gb_s"] == pytest.approx(2 * (128 * 64 * 2 + 128 * 128) / 100.002 / 1e3)
-    assert (info["registers"], info["spills"], info["error"], info["launches"]) == (168, 12, 2e-4, 40)
+    assert (info["registers"], info["spills"], info["error"], info["rounds"], info["launches"]) == (168, 12, 2e-4, 5, 40)
     assert (info["l2"], info["regime"], info["clocks"], info["graph"]) == ("rotated", "burst", [1980, 1965], True)
     assert info["values"] == {"bm": 64} and info["architecture"] == "sm_90a" and 0 < info["occupancy"] <= 1
     assert info["ratio"] == pytest.approx(1.5, rel=1e-3)

@@ -14,10 +14,12 @@ from faults import faults
 from fireiron import *
 from fireiron.check import safety
 from fireiron.check.counted import with_counted_turns
+from fireiron.cuda.chosen import chosen_turns
+from fireiron.cuda.versions import Branch, branched
 from fireiron.errors import DecompositionError, SimulationError, VerificationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.graphene import graphene_text, parse_kernel
-from fireiron.ir import Barrier, Let, rewritten, statements, verify
+from fireiron.ir import Barrier, For, Let, rewritten, statements, verify
 from fireiron.measure.data import drawn
 from fireiron.sim import simulate
 from fireiron.strategies import grouped, grouped_ragged
@@ -74,6 +76,22 @@ def test_rows_of_run_time():
     for M in (1, 70):
         arrays, expected = arrays_of((0, 0, M // 2, M // 2, M, M), M)
         assert error_of(simulate(program.ir, arrays, {"M": M}).outputs["D"], expected) < 1e-3
+
+
+def test_groups_of_run_time():
+    """Turns that data choose are turns of the loop, of however many groups."""
+    program = program_of(70, sym("G"))
+    assert safety(program.lowered) == ()
+    arrays, expected = arrays_of((0, 0, 35, 70), 70)
+    assert error_of(simulate(program.ir, arrays, {"G": 3}).outputs["D"], expected) < 1e-3
+
+
+def test_rows_of_run_time_in_two_versions():
+    """Where most warps lie inside, statements stand in two versions, also in the turns that data choose."""
+    spec = grouped_ragged.spec(sym("M", multiple_of=8), 256, 256)
+    program = grouped_ragged.strategy(spec).program("sm_80")
+    loop = next(one for one in statements(branched(program.lowered).body) if isinstance(one, For) and one.var.name == "g")
+    assert any(isinstance(one, Branch) for one in statements(loop.body)) and chosen_turns(loop) is not None
 
 
 def test_turns_of_other_rows_are_left_out(program):

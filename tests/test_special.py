@@ -3,6 +3,11 @@
 Drawn formulas are the subject `special-formulas` of the campaigns; here stand the cases that it has found, and its oracle beside the rules.
 """
 
+import functools
+import math
+from fractions import Fraction
+
+import ml_dtypes
 import numpy as np
 import pytest
 from campaign.subjects.special import Ieee, disagreements, rounded
@@ -10,6 +15,8 @@ from printed_text import COMPILER, HostProgram, Printed
 
 from fireiron import *
 from fireiron.errors import FireironError
+from fireiron.executable.fma import HFMA
+from fireiron.executable.hfma2 import BFMA2
 from fireiron.sim import simulate
 from fireiron.specs.arithmetic import LARGER, SMALLER, convert
 
@@ -95,16 +102,127 @@ def test_special_numbers_in_the_simulator(formula, source, result, given, wanted
     assert bits(got) == bits(filled(wanted, result))
 
 
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_special_numbers_in_the_printed_text(tmp_path):
-    host = HostProgram([Printed.of(kernel(formula, (source,), result)) for formula, source, result, *_ in CASES], tmp_path)
-    for number, (formula, source, result, given, wanted) in enumerate(CASES):
-        assert bits(host.run(number, {"x": filled(given, source)})["y"]) == bits(filled(wanted, result)), formula
-
-
 def test_pairs_of_two_types_are_no_pair():
     """bfloat16 and bfloat16 into float16: no instruction does it, and the text would not compile."""
     spec = Pointwise("y[m,n] = x[m,n] + z[m,n]", 8, 16, dtype=(bfloat16, bfloat16), y_dtype=float16)(GL, GL, GL)(Kernel)
     pairs = Pointwise.tile(8, 16).to(Block).tile(1, 2).to(Thread).done()
     with pytest.raises(FireironError, match="all float16, or all bfloat16"):
         _ = pairs(spec).program("sm_90").ir
+
+
+# ---------------------------------------------------------------------------------------------- a product and a sum, rounded once
+
+FUSED = {
+    bfloat16: [
+        (1 + 2.0**-4, 1 + 2.0**-4, 2.0**-30),  # the product is a tie: what is added decides, however small it is
+        (1 + 2.0**-4, 1 + 2.0**-4, -(2.0**-100)),
+        (-1 - 2.0**-4, 1 + 2.0**-4, 2.0**-133),
+        (1.5, 1 + 2.0**-6, 2.0**-70),  # an odd neighbour below, an even one above
+        (1.5, 1 + 2.0**-6, -(2.0**-70)),
+        (2.0**-100, 2.0**-100, 1 + 2.0**-7),  # the sum is none: what is multiplied is small
+        (2.0**64, 2.0**64, -(2.0**127)),  # infinite in float32 before the sum
+        (2.0**127, 2 - 2.0**-8 + 2.0**-8, -(2.0**119)),
+        (2.0**127, 2 - 2.0**-7, 2.0**118),
+        (2.0**-67, 2.0**-67, 2.0**-133),  # a tie of subnormal numbers, and beside it
+        (2.0**-67, 2.0**-67, 0.0),
+        (1.5 * 2.0**-67, 2.0**-67, -(2.0**-133)),
+    ],
+    float16: [
+        (1 + 2.0**-6, 1 + 2.0**-6 - 2.0**-7, 2.0**-24),
+        (1 + 2.0**-5, 1 + 2.0**-6, 2.0**-24),
+        (1 + 2.0**-5, 1 + 2.0**-6, -(2.0**-24)),
+        (2.0**-12, 2.0**-13, 2.0**-24),
+        (256.0, 256.0, -16.0),
+        (2.0**-20, 2.0**-20, 1 + 2.0**-10),
+    ],
+}
+
+
+def once(a, b, c, dtype):
+    """a b + c rounded to nearest even, in Fractions: exact, and once."""
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    info = ml_dtypes.finfo(dtype.to_numpy())
+    size, exponent = abs(exact), int(info.minexp)
+    while size >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    step = Fraction(2) ** (exponent - info.nmant)
+    near = round(size / step) * step  # of Fractions to the even one
+    return math.copysign(math.inf if near > Fraction(float(info.max)) else float(near), exact)
+
+
+def drawn_ties(dtype, count=150):
+    """Products that are ties, or near them, with what is small beside them."""
+    info, generator = ml_dtypes.finfo(dtype.to_numpy()), np.random.default_rng(4)
+    found = []
+    while len(found) < count:
+        a, b = (float(1 + generator.integers(2**info.nmant) * 2.0**-info.nmant) for _ in range(2))
+        half = Fraction(a) * Fraction(b) * 2 ** (info.nmant + 1) / (2 if a * b >= 2 else 1)
+        if half.denominator == 1 and half % 2:
+            small = float(generator.choice([0.0, 1.0, -1.0])) * 2.0 ** float(generator.integers(info.minexp - info.nmant, -info.nmant - 2))
+            found.append((float(generator.choice([-a, a])), b, small))
+    return found
+
+
+def products(dtype, instruction, m, n):
+    """C[i,j] = A[i,1] B[1,j] + A[i,0], as B[0,j] is 1: a chain of two multiply-adds, of which the first is exact."""
+    spec = MatMul(16, 16, 2, dtype=dtype, c_dtype=dtype)(GL, GL, GL)(Kernel)
+    thread = MatMul.tile(16, 16).to(Block).epilog(RF).tile(4, 4).to(Thread).split(1).load(A, RF).load(B, RF)
+    return thread.tile(m, n).done(instruction)(spec).program("sm_90")
+
+
+def formulas(dtype, text):
+    """A formula on pairs."""
+    made = Fused(name="sums", dims="m n", operands=dict.fromkeys("abcy", "m n"), each={"y": text})
+    lane = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
+    return made.tile(m=1, n=256).to(Block).load("a", RF, lane).done()(made(m=1, n=256, dtype=dtype)).program("sm_90")
+
+
+SUMS = [
+    (bfloat16, "y[m,n] = c[m,n] - a[m,n] * b[m,n]", -1, 1),
+    (bfloat16, "y[m,n] = max(a[m,n] * b[m,n] - c[m,n], a[m,n])", 1, -1),
+    (float16, "y[m,n] = a[m,n] * b[m,n] + c[m,n]", 1, 1),
+]
+CHAINS = [(bfloat16, BFMA2, 2, 1), (float16, HFMA, 1, 1)]
+
+
+@functools.cache
+def rounded_once():
+    """Programs, their inputs, and what `fma.rn.bf16x2` and `fma.rn.f16x2` make of them, at ties and beside them."""
+    cases = []
+    for dtype, instruction, m, n in CHAINS:
+        a, b, c = zip(*[*FUSED[dtype], *drawn_ties(dtype)][:16], strict=True)
+        wanted = np.array([[once(x, y, z, dtype) for y in b] for x, z in zip(a, c, strict=True)])
+        arrays = {"A": np.stack([c, a], 1), "B": np.stack([np.ones(16), b])}
+        cases.append((products(dtype, instruction, m, n), arrays, wanted, dtype))
+    for dtype, text, sign, other in SUMS:
+        a, b, c = (np.resize(one, (1, 256)) for one in zip(*FUSED[dtype], *drawn_ties(dtype, 240), strict=True))
+        wanted = np.array([once(sign * x, y, other * z, dtype) for x, y, z in zip(a.flat, b.flat, c.flat, strict=True)])[None]
+        cases.append((formulas(dtype, text), {"a": a, "b": b, "c": c}, np.fmax(wanted, a) if "max" in text else wanted, dtype))
+    return [
+        (program, {name: one.astype(dtype.to_numpy()) for name, one in arrays.items()}, wanted) for program, arrays, wanted, dtype in cases
+    ]
+
+
+def not_rounded_once(program, outputs, wanted):
+    (got,) = outputs.values()
+    return [(str(program.spec), float(got[tuple(at)]), wanted[tuple(at)]) for at in np.argwhere(got.astype(np.float64) != wanted)[:5]]
+
+
+def test_a_product_and_a_sum_are_rounded_once_in_the_simulator():
+    assert sum("__hfma2(" in program.cuda for program, *_ in rounded_once()) == 4
+    for program, arrays, wanted in rounded_once():
+        assert not not_rounded_once(program, simulate(program.ir, arrays).outputs, wanted)
+
+
+# ---------------------------------------------------------------------------------------------- the text on a CPU
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_special_numbers_in_the_printed_text(tmp_path):
+    fused = rounded_once()
+    programs = [*(kernel(formula, (source,), result) for formula, source, result, *_ in CASES), *(program for program, *_ in fused)]
+    host = HostProgram([Printed.of(program) for program in programs], tmp_path)
+    for number, (formula, source, result, given, wanted) in enumerate(CASES):
+        assert bits(host.run(number, {"x": filled(given, source)})["y"]) == bits(filled(wanted, result)), formula
+    for number, (program, arrays, wanted) in enumerate(fused, len(CASES)):
+        assert not not_rounded_once(program, host.run(number, arrays), wanted)

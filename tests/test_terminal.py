@@ -323,8 +323,9 @@ def test_bench_on_a_gpu(capsys, monkeypatch):
         def verify(self, call, tolerance):
             return 2e-7
 
-    def measure(contenders, **options):
-        return {name: timing.Timing.of([100.0 * (1 + place / 2)]) for place, name in enumerate(contenders)}
+    def measure(contenders, *, rounds, seconds, **options):
+        assert seconds in (10, 2)
+        return {name: timing.Timing.of([100.0 * (1 + place / 2)] * min(rounds, 2 * seconds), 40) for place, name in enumerate(contenders)}
 
     monkeypatch.setattr(launch, "gpu_available", lambda: True)
     monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
@@ -336,6 +337,11 @@ def test_bench_on_a_gpu(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert out.startswith("NVIDIA H200, medians of 20 rounds")
     assert rows(out) == [["naive", "64x64x64", "-", "100", "5.2e-03", "150", "1.5", "2.0e-07"]]
+    assert main(["bench", "naive", "-M", "64", "-N", "64", "-K", "64", "--seconds", "2"]) == 0
+    assert rows(capsys.readouterr().out)[0][-1] == "4 rounds, as --seconds 2 allow"
+    assert main(["bench", "naive", "-M", "64", "-N", "64", "-K", "64", "--seconds", "2", "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)["lines"][0]
+    assert (line["rounds"], line["launches"]) == (4, 40)
 
 
 @pytest.mark.sampled(1)

@@ -96,6 +96,24 @@ def test_the_paper_takes_the_minimum_of_1000(clock):
     assert timed.minimum == min(timed.rounds) < timed.quartiles[0] < timed.us < timed.quartiles[1]
 
 
+@pytest.mark.parametrize(("regime", "l2"), [("burst", "rotated"), ("burst", "flushed"), ("burst", "hot"), ("busy", "rotated")])
+def test_slow_kernels_have_fewer_rounds(clock, regime, l2):
+    calls = {"slow": [clock.kernel("slow", 650_000)] * 64, "fast": [clock.kernel("fast", 20)] * 64}
+    found = measure(calls, regime=regime, l2=l2, heating=0)
+    assert len(found["fast"].rounds) == 20 and len(found["slow"].rounds) == (7 if regime == "burst" else 15)
+    assert found["slow"].us == pytest.approx(650_000) and found["slow"].launches == 1 and found["slow"].clocks == (1980, 1980)
+    assert clock.launched.count("slow") * 0.65 < 10 + 5, "seconds: rounds, and to find out how long one takes"
+    assert len(measure({"slow": calls["slow"]}, heating=0, regime=regime, l2=l2, seconds=math.inf)["slow"].rounds) == 20
+
+
+@pytest.mark.parametrize(
+    ("us", "rounds", "seconds", "there_are"), [(9e6, 20, 10, 3), (9e6, 2, 10, 2), (20, 1000, 10, 1000), (2e5, 20, 1, 3), (2e4, 20, 0.2, 5)]
+)
+def test_rounds_follow_from_the_time_of_a_launch(clock, us, rounds, seconds, there_are):
+    found = measure({"x": [clock.kernel("x", us)] * 2}, rounds=rounds, seconds=seconds, pause=0)["x"]
+    assert len(found.rounds) == there_are and found.us == pytest.approx(us)
+
+
 def test_what_cannot_be_captured_is_launched(clock):
     def waits():
         clock.launch("waits", 30)
@@ -163,6 +181,10 @@ def test_torch_works_on_the_same_stream(clock, monkeypatch):
         ({"x": [print] * 2}, {"rounds": 0}),
         ({"x": [print] * 2}, {"rounds": True}),
         ({"x": [print] * 2}, {"launches": 0}),
+        ({"x": [print] * 2}, {"seconds": 0}),
+        ({"x": [print] * 2}, {"seconds": math.nan}),
+        ({"x": [print] * 2}, {"seconds": True}),
+        ({"x": [print] * 2}, {"seconds": "10"}),
         ({"x": [print] * 2}, {"regime": "cold"}),
         ({"x": [print] * 2}, {"l2": "warm"}),
         ({"x": [print]}, {"l2": "rotated"}),

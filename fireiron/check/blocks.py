@@ -2,7 +2,8 @@
 
 A coordinate is the block's offset plus what thread and loops add. The offsets are decoded digit by digit: if every step of
 a digit is wider than all that lies below it, equal coordinates mean equal digits, and equal digits mean the same block. A condition
-`digit < 1` of all that touches an array says another digit: those that touch it have the same.
+`digit < 1` of all that touches an array says another digit: those that touch it have the same. What walks on a curve or in bands through
+a known number of tiles is no digit, and is enumerated.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from fireiron.values.expr import (
     Less,
     Mod,
     Positive,
+    Var,
     as_expr,
+    compiled,
     conjuncts,
     constant,
     floordiv,
@@ -35,7 +38,12 @@ from fireiron.values.expr import (
     minimum,
     mod,
     positive,
+    replaced,
+    tables_of,
 )
+
+MOST_TOGETHER = 1 << 16
+"""Blocks of a number known before the kernel runs that come together, of which each is enumerated at most."""
 
 
 @attrs.frozen(eq=False)
@@ -166,6 +174,8 @@ def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Fi
     if grid is not None and grid > MANY:
         return _undecided(write, f"{grid} blocks are too many to enumerate")
     if grid is not None and not any(_sizes(part) for part in (*offset, *fixed)):
+        if _apart_in_turns(scene, local, uses, offset, fixed):
+            return None
         return _enumerated(scene, local, uses, write, offset, fixed, {})
     # Nothing was proved for all sizes. At two of them a pair of blocks may show that there is a race; otherwise it stays undecided.
     for target in (300, 1000):
@@ -365,7 +375,7 @@ def _recovered(value: Expr | None, known: frozenset[Expr], depth: int) -> bool:
     """Whether a value follows from known ones: itself, or its quotient and remainder by one divisor."""
     if value is None or depth == 0:
         return False
-    if value in known or not value.variables() or value.low == value.high:
+    if value in known or not value.variables() or value.low == value.high or _enumerable(value, known):
         return True
     divisors = {one.right for one in known if isinstance(one, (Mod, FloorDiv))}
     divisors |= {one.right for atom in known for one in atom.children if isinstance(one, (Mod, FloorDiv))}
@@ -374,6 +384,50 @@ def _recovered(value: Expr | None, known: frozenset[Expr], depth: int) -> bool:
         if digit != value and _recovered(digit, known, depth - 1) and _recovered(rest, known, depth - 1):
             return True
     return False
+
+
+def _enumerable(value: Expr, known: frozenset[Expr]) -> bool:
+    """Whether no two values of a remainder by a known number give the same values of those that are known and depend on it alone.
+
+    So are the tiles along Hilbert's curve, or in bands of which the last is lower, of each block of a known number that come together.
+    """
+    size = constant(value.right) if isinstance(value, Mod) else None
+    if not isinstance(value, Mod) or size is None or size > MOST_TOGETHER:
+        return False
+    place = Var("the remainder", 0, size - 1)
+    turned = {value.left: Var("the quotient", 0, max(value.left.high // size, 0)) * size + place}
+    images = [image for image in (replaced(one, turned) for one in known) if image.variables() == {place} and not tables_of(image)]
+    if not images:
+        return False
+    values = np.stack([np.broadcast_to(compiled(one)({place.name: np.arange(size)}), (size,)) for one in images], axis=-1)
+    return len(distinct(values, axis=0)) == size
+
+
+def _apart_in_turns(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:
+    """Whether all blocks of a grid of known size touch other boxes in each turn of the loops around, which step over all of their boxes.
+
+    Where coordinates are equal, so are the turns then, however many there are, and the boxes meet.
+    """
+    count = constant(scene.kernel.grid)
+    assert count is not None
+    frame = scene.frame([("block", np.arange(count))])
+    taken = functools.reduce(np.logical_and, (frame.full(one) == 0 for one in fixed), np.ones(count, dtype=bool))
+    places = np.stack([frame.full(part)[taken] for part in offset], axis=-1)
+    widths = []
+    for dim, part in enumerate(offset):
+        least = min((abs(factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)), default=0)
+        around, rests = _moves(uses, [local.parts[use.access.base][dim] for use in uses], least)
+        width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + max(reach_of(use.access)[dim] for use in uses) + 1
+        widths.append(width)
+        width += int(np.ptp(places[:, dim]))
+        for digit, step in sorted(around, key=_factor):
+            if step < width:
+                return False
+            value = scene.opened(digit)
+            width += step * (value.high - value.low)
+    steps = np.gcd.reduce(places - places[0], axis=0)
+    apart = all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True))
+    return apart and len(distinct(places, axis=0)) == len(places)
 
 
 def _enumerated(
@@ -413,7 +467,8 @@ def _enumerated(
 
 
 def _inside(scene: Scene, use: Use, element: Array, sizes: Mapping[str, int]) -> bool:
-    extents = [int(size.evaluate(sizes)) for size in scene.kernel.buffer(use.access.buffer).tensor.shape]
+    shape = scene.kernel.buffer(use.access.buffer).tensor.shape
+    extents = [int(size.evaluate(sizes)) if {var.name for var in size.variables()} <= set(sizes) else size.high for size in shape]
     return all(0 <= place < size for place, size in zip(element, extents, strict=True))
 
 

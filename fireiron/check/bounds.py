@@ -16,9 +16,11 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.check.counted import turns_at_most
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, less_a_minimum, linear, product
+from fireiron.check.width import beyond_64_bits
 from fireiron.ir import Buffer, For, Let, Piece, inside, located, statements
 from fireiron.values.expr import (
     FALSE,
@@ -42,15 +44,17 @@ from fireiron.values.tensor import Storage
 
 
 def check_bounds(scene: Scene) -> tuple[Finding, ...]:
-    """All accesses that are not proved to stay inside, and all named values that are not proved to keep their range."""
-    return tuple(_Bounds(scene).findings())
+    """All accesses that are not proved to stay inside, all named values that are not proved to keep their range, and places that may need
+    more than 64 bits.
+    """
+    return (*_Bounds(scene).findings(), *beyond_64_bits(scene))
 
 
 class _Bounds:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.kernel = scene.kernel
-        self.extents = {use.var.name: use.extent for use in statements(self.kernel.body) if isinstance(use, For)}
+        self.extents = {use.var.name: turns_at_most(use.extent) for use in statements(self.kernel.body) if isinstance(use, For)}
         self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
         located_lets = ((one, outer) for one, outer in located(self.kernel.body) if isinstance(one, Let))
         self.around = {one.var.name: [loop for loop in outer if isinstance(loop, For)] for one, outer in located_lets}

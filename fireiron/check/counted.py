@@ -9,11 +9,15 @@ were taken, by which a ring goes on, is that of the counted loop.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import attrs
 
 from fireiron.ir import Acquire, Barrier, Comment, For, Kernel, Let, Release, Stmt, execs, statements, substituted
-from fireiron.values.expr import ONE, Expr, Var, tables_of
+from fireiron.values.expr import ONE, Expr, Min, Var, constant, minimum, tables_of
+
+TAKEN: Final = "_taken"
+"""The end of the name of how many turns of a loop are taken."""
 
 
 def with_counted_turns(kernel: Kernel) -> Kernel:
@@ -26,6 +30,15 @@ def with_counted_turns(kernel: Kernel) -> Kernel:
     return attrs.evolve(kernel, body=body, symbols=(*kernel.symbols, *counts)) if counts else kernel
 
 
+def turns_at_most(extent: Expr) -> Expr:
+    """The turns that a loop may have: of one that is counted, those that it had before."""
+    if isinstance(extent, Min):
+        for count, turns in ((extent.left, extent.right), (extent.right, extent.left)):
+            if isinstance(count, Var) and count.parameter and count.name.endswith(TAKEN):
+                return turns
+    return extent
+
+
 def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[Var], again: bool) -> Stmt:
     """A statement with such loops in it counted; `again` says that a loop around executes it again and again."""
     if not one.children:
@@ -34,13 +47,14 @@ def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[V
     if inner is None or not isinstance(one, For) or not _may_count(one, inner, kernel, lets, again):
         again = again or isinstance(one, For)
         return one.rebuilt(tuple(tuple(_counted(part, kernel, lets, counts, again) for part in child) for child in one.children))
-    count = next((known for known in counts if known.name == f"{one.var.name}_taken"), None)  # another role takes the same turns
+    count = next((known for known in counts if known.name == f"{one.var.name}{TAKEN}"), None)  # another role takes the same turns
     if count is None:
-        counts.append(count := Var(f"{one.var.name}_taken", 0, max(one.extent.high, 0), parameter=True))
+        counts.append(count := Var(f"{one.var.name}{TAKEN}", 0, max(one.extent.high, 0), parameter=True))
     if inner.taken is not None:
         inner = attrs.evolve(inner, taken=None, body=substituted(inner.body, {inner.taken: one.var}))
     barriers = tuple(part for part in one.body if isinstance(part, Barrier))
-    return attrs.evolve(one, extent=count, body=(attrs.evolve(inner, extent=ONE), *barriers))
+    extent = count if constant(one.extent) is not None else minimum(count, one.extent)
+    return attrs.evolve(one, extent=extent, body=(attrs.evolve(inner, extent=ONE), *barriers))
 
 
 def _may_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], again: bool) -> bool:
@@ -85,4 +99,4 @@ def _depends(value: Expr, var: Var, lets: Mapping[Var, Expr]) -> bool:
     return any(one == var or (one in lets and _depends(lets[one], var, lets)) for one in value.variables())
 
 
-__all__ = ["with_counted_turns"]
+__all__ = ["turns_at_most", "with_counted_turns"]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import attrs
 
 from fireiron.ir import Acquire, For, Kernel, Leave, Let, NextTile, Release, Stmt, lets, rewritten, statements, substituted
-from fireiron.values.expr import Expr, FloorDiv, Min, Var, as_expr, constant, less, minimum, mod
+from fireiron.values.expr import Expr, FloorDiv, Less, Min, Var, as_expr, constant, less, minimum, mod
 
 
 @attrs.frozen
@@ -87,6 +87,7 @@ def _asks(statement: Stmt, tile: Let | NextTile) -> bool:
 def _tiles(extent: Expr, block: Var, blocks: int) -> Expr | None:
     """How many tiles there are, if each of so many blocks has `extent` of them; the candidates stand in the extent itself."""
     candidates = [extent, *(one.left for one in _nodes(extent) if isinstance(one, FloorDiv))]  # one block has all of them
+    candidates += [one.right for one in _nodes(extent) if isinstance(one, Less) and one.left == block]  # no block has two
     if extent.variables() <= {block}:
         candidates.append(as_expr(sum(int(extent.evaluate({block.name: number})) for number in range(blocks))))
     return next((one for one in candidates if extent == one // blocks + less(block, one % blocks)), None)

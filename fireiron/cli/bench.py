@@ -51,7 +51,8 @@ class Wanted:
 class Line:
     """What became of it. `status`: measured, verified (in the simulator), illegal, wrong, or failed; `note` says more.
 
-    Times in microseconds: `us` measured, `predicted_us` by the cost model, `library_us` of the vendor's library beside it.
+    Times in microseconds: `us` measured, `predicted_us` by the cost model, `library_us` of the vendor's library beside it. `us` is the
+    median of so many `rounds`, each the mean of so many `launches`.
     """
 
     strategy: str
@@ -64,6 +65,8 @@ class Line:
     library_us: float | None = None
     tflops: float | None = None
     error: float | None = None
+    rounds: int | None = None
+    launches: int | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -91,7 +94,14 @@ def register(add: Add) -> None:
     command.add_argument(
         "--let", action="append", default=[], type=assignment, metavar="M=1000", help="the value of a size known at run time"
     )
-    command.add_argument("--rounds", type=positive, default=20, metavar="N", help="how often each is timed (20)")
+    command.add_argument("--rounds", type=positive, default=20, metavar="N", help="how often each is timed (20), if --seconds allow")
+    command.add_argument(
+        "--seconds",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="how long timing a kernel may take (10): of a slow one there are fewer rounds, at least three",
+    )
     command.add_argument("--regime", choices=("burst", "busy"), default="burst", help="after a pause, or without pauses (burst)")
     command.add_argument("--l2", choices=("rotated", "flushed", "hot"), default="rotated", help="the state of the L2 cache (rotated)")
     command.add_argument("--gpu", metavar="NAME", help="without a GPU: the one to predict for, such as A100")
@@ -210,11 +220,23 @@ def _measured(line: Line, program: Program, arguments: argparse.Namespace) -> Li
     error = data.verify(calls[OURS][0], data.tolerance_for(kernel))
     beside = timing.library(data)
     contenders = calls if beside is None else {**calls, LIBRARY: beside}
-    times = timing.measure(contenders, rounds=arguments.rounds, regime=arguments.regime, l2=arguments.l2)
-    us = times[OURS].us
+    times = timing.measure(contenders, rounds=arguments.rounds, regime=arguments.regime, l2=arguments.l2, seconds=arguments.seconds)
+    ours = times[OURS]
+    us, few = ours.us, len(ours.rounds) < arguments.rounds
+    note = "; ".join(filter(None, (ours.note, few and f"{len(ours.rounds)} rounds, as --seconds {arguments.seconds} allow")))
     library = times[LIBRARY].us if LIBRARY in times else None
     speed = timing.throughput(data.spec, us, data.sizes)
-    return attrs.evolve(line, status="measured", us=us, library_us=library, tflops=speed.tflops, error=error, note=times[OURS].note)
+    return attrs.evolve(
+        line,
+        status="measured",
+        us=us,
+        library_us=library,
+        tflops=speed.tflops,
+        error=error,
+        note=note,
+        rounds=len(ours.rounds),
+        launches=ours.launches,
+    )
 
 
 def _simulated(line: Line, program: Program, arguments: argparse.Namespace) -> Line:
@@ -236,7 +258,8 @@ def _where(measures: bool, arguments: argparse.Namespace) -> str:
         why = "as asked" if arguments.simulate else "no GPU here"
         return f"NOTHING WAS MEASURED ({why}): kernels are verified in the simulator, times are predictions of the cost model"
     about = _environment(True)
-    return f"{about.get('gpu')}, medians of {arguments.rounds} rounds, {arguments.regime}, L2 {arguments.l2}, verified against float64"
+    rounds = f"medians of {arguments.rounds} rounds unless noted"
+    return f"{about.get('gpu')}, {rounds}, {arguments.regime}, L2 {arguments.l2}, verified against float64"
 
 
 def _environment(measures: bool) -> dict[str, Any]:

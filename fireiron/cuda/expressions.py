@@ -102,7 +102,9 @@ def is_wide(value: Expr) -> bool:
         # Whatever order the terms are added in, no partial sum leaves what all positive or all negative ones add up to.
         extreme = max(widest, above, below)
         if extreme >= 1 << 63:
-            raise VerificationError(f"{value} does not fit 64 bits", hint='bound the sizes: sym("M", high=65536)')
+            sizes = sorted(one.name for one in value.variables() if one.parameter) or ["M"]
+            bounds = ", ".join(f'sym("{name}", high=65536)' for name in sizes)
+            raise VerificationError(f"{value} does not fit 64 bits", hint=f"bound the sizes: {bounds}")
         if extreme > INT_MAX:
             return True
     elif max(-value.low, value.high) > INT_MAX:

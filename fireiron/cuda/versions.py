@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
 from fireiron.ir import Comment, Kernel, Stmt, edited, execs, plain, whole_of
-from fireiron.values.expr import FALSE, Expr
+from fireiron.values.expr import FALSE, Expr, Var
 
 
 @attrs.frozen(cache_hash=True)
@@ -32,6 +32,10 @@ class Branch(Stmt):
     def expressions(self) -> tuple[Expr, ...]:
         """Its condition."""
         return (self.whole,)
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Branch:
+        """The branch with variables replaced in its condition."""
+        return attrs.evolve(self, whole=self.whole.substitute(values))
 
 
 def branched(kernel: Kernel) -> Kernel:

@@ -268,6 +268,7 @@ def _information(
         "spec": str(kernel.program.spec),
         "regime": ours.regime,
         "l2": ours.l2,
+        "rounds": len(ours.rounds),
         "launches": ours.launches,
         "graph": ours.graph,
         "clocks": None if ours.clocks is None else list(ours.clocks),

@@ -14,6 +14,7 @@
 - L2: `"rotated"` cycles through sets of buffers that together are larger than the cache (`Data` makes them); `"flushed"` writes
   over the cache before each launch and times each launch alone, which adds the one or two microseconds that starting a
   graph costs; `"hot"` uses the first set again and again.
+- Of a kernel whose rounds would take longer than `seconds` there are fewer, three at least: how many follows from the time of one launch.
 - `us` is the median of the rounds. The minimum is there too: the Fireiron paper reports the least kernel time of 1000 runs,
   which is `measure(..., rounds=1000, launches=1, l2="hot")[name].minimum`.
 
@@ -58,6 +59,15 @@ BURST = 20_000.0
 
 PAUSE = 0.25
 """Seconds before each burst."""
+
+SECONDS = 10.0
+"""Seconds that the rounds of one contender take at most, pauses not counted, if that leaves `FEWEST`."""
+
+FEWEST = 3
+"""Rounds of a contender that takes longer."""
+
+WARMING = 100_000.0
+"""Microseconds of work after which a contender is warm, though not all sets of buffers have been used."""
 
 HEATING = 1.0
 """Seconds of work before the busy regime is measured."""
@@ -125,31 +135,34 @@ def measure(
     launches: int | None = None,
     pause: float = PAUSE,
     heating: float = HEATING,
+    seconds: float = SECONDS,
 ) -> dict[str, Timing]:
     """Time contenders beside each other on the current GPU.
 
     Args:
         contenders: by name, one callable for each set of buffers. It takes nothing and launches on the current stream, CuPy's or
             PyTorch's (both are set), into memory that is already there (`out=`). Verify it before.
-        rounds: how many times each is timed.
+        rounds: how many times each is timed, if `seconds` allow.
         regime, l2: see the module. "rotated" needs at least two sets.
         launches: launches a round; by default as many as fill 4 ms.
         pause, heating: seconds before each burst, and of work before the busy regime.
+        seconds: how long the rounds of one contender may take, pauses not counted: of what takes longer there are fewer rounds, three
+            at least (or `rounds`, if that is less). `math.inf`: all rounds.
 
-    Returns: a timing for each name.
+    Returns: a timing for each name; `len(timing.rounds)` is how many there were.
     Raises: `ArgumentError` for arguments outside this, and for a contender that launches on another stream; `LaunchError`
         without a GPU; whatever a contender raises when it is called the first time.
     """
-    _check(contenders, rounds, regime, l2, launches)
+    _check(contenders, rounds, regime, l2, launches, seconds)
     cupy = launch.require_cupy()
     cupy.cuda.Device().synchronize()
     with _on(_stream(cupy, cupy.cuda.Device().id)) as stream:
         made = {name: _prepared(cupy, stream, name, tuple(calls), l2, launches) for name, calls in contenders.items()}
-        watched = {name: _Watched(one) for name, one in made.items()}
+        watched = {name: _Watched(one, _fitting(one.work, rounds, regime, seconds)) for name, one in made.items()}
         if regime == "burst":
-            _run_bursts(watched, rounds, pause)
+            _run_bursts(watched, pause)
         else:
-            _run_busy(watched, rounds, heating)
+            _run_busy(watched, heating)
         return {name: one.timing(regime, l2) for name, one in watched.items()}
 
 
@@ -395,9 +408,13 @@ def _prepared(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], l2: st
     """Warm a contender up, find out about how long it takes, and capture it."""
     if l2 == "hot":
         calls = calls[:1]
-    for call in (calls[0], *calls[:SAMPLE]):
-        call()
+    calls[0]()
     stream.synchronize()
+    one, warmed = _Replays(cupy, stream, calls, 1, 0.0, ""), 0.0
+    for number in range(min(SAMPLE, len(calls))):
+        warmed += one.round(number)
+        if warmed > WARMING:
+            break
     us, note = _estimate(cupy, stream, name, calls)
     if l2 == "flushed":
         return _flushed(cupy, stream, name, calls, us, launches, note)
@@ -430,7 +447,7 @@ def _estimate(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...]) -> tup
     replays, note = _replays(stream, name, [part], "")
     sample = _Replays(cupy, stream, replays, len(part), 0.0, note)
     sample.warm()
-    return max(0.1, statistics.median(sample.round(0) for _ in range(3))), note
+    return max(0.1, statistics.median(sample.round(0) for _ in range(3 if slow < WARMING else 1))), note
 
 
 def _parts(calls: tuple[Call, ...], us: float, launches: int | None) -> list[list[Call]]:
@@ -460,21 +477,27 @@ def _flushed(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], us: flo
 
 
 class _Watched:
-    """A contender with its times, and the state of the GPU before and after them."""
+    """A contender with its times, as many as there are to be, and the state of the GPU before and after them."""
 
-    def __init__(self, contender: _Replays) -> None:
+    def __init__(self, contender: _Replays, wanted: int) -> None:
         self.contender = contender
+        self.wanted = wanted
         self.times: list[float] = []
         self.before: gpu_state.State | None = None
         self.after: gpu_state.State | None = None
 
-    def turn(self, rounds: int, last: int) -> None:
-        """Time some rounds; `last` is how many there are in all."""
+    @property
+    def left(self) -> int:
+        """Rounds that are to come."""
+        return self.wanted - len(self.times)
+
+    def turn(self, rounds: int) -> None:
+        """Time some rounds."""
         if not self.times:
             self.before = gpu_state.read_state()
         for _ in range(rounds):
             self.times.append(self.contender.round(len(self.times)))
-        if len(self.times) == last:
+        if not self.left:
             self.after = gpu_state.read_state()
 
     def timing(self, regime: str, l2: str) -> Timing:
@@ -494,18 +517,28 @@ class _Watched:
         )
 
 
-def _run_bursts(contenders: Mapping[str, _Watched], rounds: int, pause: float) -> None:
+def _fitting(work: float, rounds: int, regime: str, seconds: float) -> int:
+    """As many of the rounds, each of so many microseconds, as take so many seconds; three at least. Each burst has one replay more."""
+    repeated = 1 + 1 / _of_burst(work) if regime == "burst" else 1
+    return int(max(min(FEWEST, rounds), min(rounds, seconds * 1e6 / (work * repeated))))
+
+
+def _of_burst(work: float) -> int:
+    """Rounds of so many microseconds in a burst."""
+    return max(1, round(BURST / work))
+
+
+def _run_bursts(contenders: Mapping[str, _Watched], pause: float) -> None:
     """Each in turn: a pause, a replay, and the rounds of about 20 ms."""
-    while any(len(one.times) < rounds for one in contenders.values()):
+    while any(one.left for one in contenders.values()):
         for one in contenders.values():
-            left = rounds - len(one.times)
-            if left:
+            if one.left:
                 time.sleep(pause)
                 one.contender.warm(len(one.times))
-                one.turn(min(left, max(1, round(BURST / one.contender.work))), rounds)
+                one.turn(min(one.left, _of_burst(one.contender.work)))
 
 
-def _run_busy(contenders: Mapping[str, _Watched], rounds: int, heating: float) -> None:
+def _run_busy(contenders: Mapping[str, _Watched], heating: float) -> None:
     """Without pauses, one round each in turn, after some seconds of work."""
     stop = time.monotonic() + heating
     while True:
@@ -513,17 +546,20 @@ def _run_busy(contenders: Mapping[str, _Watched], rounds: int, heating: float) -
             one.contender.warm()
         if time.monotonic() >= stop:
             break
-    for _ in range(rounds):
+    while any(one.left for one in contenders.values()):
         for one in contenders.values():
-            one.turn(1, rounds)
+            if one.left:
+                one.turn(1)
 
 
-def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l2: str, launches: int | None) -> None:
+def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l2: str, launches: int | None, seconds: float) -> None:
     if not contenders or not all(calls and all(map(callable, calls)) for calls in contenders.values()):
         raise ArgumentError("measure: each contender is a sequence of callables, one for each set of buffers", got=dict(contenders))
     for what, value in (("rounds", rounds), ("launches", launches)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ArgumentError(f"measure: {what} must be a positive integer", got=value)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise ArgumentError("measure: seconds must be a positive number", got=seconds)
     if regime not in REGIMES:
         raise ArgumentError("measure: no such regime", got=regime, legal=REGIMES)
     if l2 not in L2_STATES:

@@ -72,6 +72,25 @@ def _to_odd(values: Any) -> Any:
     return numpy.where(inexact, odd, single)
 
 
+def added(left: Any, right: Any) -> Any:
+    """The sum of two arrays of float64, rounded to odd: what is rounded to nearest in a type of 16 bits from there on is rounded once.
+
+    So an instruction that rounds a product and a sum once is that product, exact in float64, `added` and converted. The error of a sum
+    is a float64 itself. Source: Knuth, "The Art of Computer Programming 2", 4.2.2, theorem B; Boldo and Melquiond as above.
+    """
+    import numpy
+
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        made = numpy.asarray(left + right, numpy.float64)
+        part = made - left
+        error = (left - (made - part)) + (right - part)
+        inexact = (error != 0) & numpy.isfinite(made) & numpy.isfinite(error)
+        if not inexact.any():
+            return made
+        even = inexact & (made.view(numpy.uint64) & numpy.uint64(1) == 0)
+        return numpy.where(even, numpy.nextafter(made, numpy.copysign(numpy.inf, error)), made)
+
+
 @attrs.frozen
 class Extreme:
     """The larger or the smaller of two numbers, and `reduce`, of many: of a number and NaN it is the number; +0 is larger than -0."""

@@ -1,7 +1,7 @@
 """What a formula means, in NumPy: of whole tensors in float64, and of the elements of one statement in their own types.
 
-Two rules say how a kernel rounds. A sum of products is a chain of multiply-adds: each is rounded to the type of the result (those of
-16-bit floats are made in float32). Any other sum is made in the type of its terms (float32 for 16-bit floats) and converted once. Both
+Two rules say how a kernel rounds. A sum of products is a chain of multiply-adds: each is rounded to the type of the result (to one of
+16 bits once, behind product and sum). Any other sum is made in the type of its terms (float32 for 16-bit floats) and converted once. Both
 add in the order of the dimensions that are reduced. Work on each element of its own is made in one type (`computing`) and converted once;
 functions such as exp are those of NumPy, which threads meet within the errors of the CUDA Math API, and a kernel may contract a product and
 a sum to one rounding.
@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from fireiron.specs.arithmetic import LARGER, SMALLER, convert, exp2
+from fireiron.specs.arithmetic import LARGER, SMALLER, added, convert, exp2
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.values.machine import DType, float32, float64, int32, tf32
 
@@ -139,7 +139,7 @@ def summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
 def perform(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any, made_in: DType | None = None) -> Any:
     """New values of the output, from arrays with the operand's element dimensions first and any axes behind.
 
-    Work on each element of its own is made in the type `made_in` where one is given.
+    Work on each element of its own is made in the type `made_in` where one is given; in float64 its sums are rounded with the result, once.
     """
     accumulate = accumulate if formula.joins else False
     if formula.reduction is not None:
@@ -207,15 +207,18 @@ def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DT
     assert formula.reduction is not None
     result, chained = types[formula.output], formula.is_product_sum
     wide = _wide(result if chained else types[formula.elements[0].tensor])
+    once = formula.contracts and wide != result.to_numpy() and result.kind == "float"  # a chain of HFMA2: products are exact in float64
+    if once:
+        wide = numpy.float64
     old = values[formula.output].astype(wide, copy=False)
     taken = {one.tensor: _factor(formula, values[one.tensor], types[one.tensor]).astype(wide, copy=False) for one in formula.elements}
     rounds = chained and numpy.dtype(wide) != numpy.dtype(result.to_numpy())
     total = _old(formula, old, accumulate) if chained or accumulate is not False else None
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for term in _terms(formula, taken):
-            total = term if total is None else joining(formula.reduction)(total, term)
+            total = term if total is None else added(total, term) if once else joining(formula.reduction)(total, term)
             if rounds:
-                total = total.astype(result.to_numpy()).astype(wide)
+                total = convert(total, result).astype(wide)
     return convert(total, result)
 
 
@@ -325,6 +328,7 @@ def _computed(value: Value | None, elements: Mapping[Element, Any], types: Mappi
     import numpy
 
     wide = made_in or computing_of(value, types)
+    functions = _functions() if made_in != float64 else _rounded_to_odd()
 
     def made(part: Value | None) -> Any:
         if isinstance(part, Element):
@@ -334,7 +338,7 @@ def _computed(value: Value | None, elements: Mapping[Element, Any], types: Mappi
         assert part is not None
         if part.name == "where":
             return numpy.where(condition(part.arguments[0]), *map(made, part.arguments[1:]))
-        return _functions()[part.name, len(part.arguments)](*map(made, part.arguments))
+        return functions[part.name, len(part.arguments)](*map(made, part.arguments))
 
     def condition(part: Value) -> Any:
         assert isinstance(part, Operation)
@@ -362,6 +366,16 @@ def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
         ("<", 2): numpy.less, ("<=", 2): numpy.less_equal, (">", 2): numpy.greater, (">=", 2): numpy.greater_equal,
         ("==", 2): numpy.equal, ("!=", 2): numpy.not_equal, ("and", 2): numpy.logical_and, ("or", 2): numpy.logical_or,
     }  # fmt: skip
+
+
+@functools.cache
+def _rounded_to_odd() -> Mapping[tuple[str, int], Callable[..., Any]]:
+    """The same in float64, of which a sum is rounded once with the 16-bit result that it becomes."""
+
+    def less(left: Any, right: Any) -> Any:
+        return added(left, -right)
+
+    return {**_functions(), ("+", 2): added, ("-", 2): less}
 
 
 def _erf(values: Any) -> Any:

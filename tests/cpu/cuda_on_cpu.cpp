@@ -605,7 +605,9 @@ __attribute__((weak)) void __asan_storeN(uintptr_t place, size_t bytes)
 }
 }
 
-unsigned encoded(double value, Type type)
+unsigned encoded(double value, Type type) { return encoded(value, 0, type); }
+
+unsigned encoded(double value, double rest, Type type)
 {
   const Format format = format_of(type);
   const int bias = (1 << (format.exponent - 1)) - 1;
@@ -621,7 +623,9 @@ unsigned encoded(double value, Type type)
   exponent = size == 0 ? 1 - bias : std::max(exponent - 1, 1 - bias);
   if (std::isinf(size) || exponent > bias + 1)
     return sign | (small ? largest : infinity);
-  const double steps = std::nearbyint(std::ldexp(size, format.mantissa - exponent));
+  const double scaled = std::ldexp(size, format.mantissa - exponent), below = std::floor(scaled);
+  const bool grows = (rest > 0) == (value > 0);
+  const double steps = scaled - below == 0.5 && rest != 0 ? below + grows : std::nearbyint(scaled);
   const unsigned bits = (static_cast<unsigned>(exponent + bias - 1) << format.mantissa) + static_cast<unsigned>(steps);
   return sign | (bits > largest ? (small ? largest : infinity) : bits);
 }

@@ -67,6 +67,7 @@ enum class Type { s8, s32, e4m3, e5m2, f16, bf16, tf32, f32, f64 };
 
 // The bits of the nearest number of a small type, ties to even; and the number that bits stand for.
 unsigned encoded(double number, Type type);
+unsigned encoded(double value, double rest, Type type);  // of the sum of both, of which the first is the nearest double
 double decoded(unsigned bits, Type type);
 
 template <Type type, class Bits>
@@ -176,9 +177,15 @@ extern "C" int abs(int x) noexcept;
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
 
-// One rounding: a product of two small floats is exact in double, and so is a sum of small integers.
-template <class Small>
-Small fused(Small a, Small b, Small c) { return Small(double(float(a)) * double(float(b)) + double(float(c))); }
+// One rounding: a product of two small floats is exact in double, and so are a sum in double and its error together (Knuth's TwoSum).
+template <Type type, class Bits>
+SmallFloat<type, Bits> fused(SmallFloat<type, Bits> a, SmallFloat<type, Bits> b, SmallFloat<type, Bits> c)
+{
+  const double product = double(float(a)) * double(float(b)), other = float(c), sum = product + other, part = sum - product;
+  SmallFloat<type, Bits> made;
+  made.bits = static_cast<Bits>(encoded(sum, (product - (sum - part)) + (other - part), type));
+  return made;
+}
 
 inline __half __hfma(__half a, __half b, __half c) { return fused(a, b, c); }
 inline __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) { return fused(a, b, c); }

@@ -12,9 +12,10 @@ def at_lengths(value: Expr, lengths: Mapping[Expr, Expr]) -> Expr:
     """The number of a turn, or a stage, with assumed lengths for extents: of those it is made, or it is so many turns away from one."""
     # A rotated loop has a turn less than what it was made of, whose turns are counted.
     found = replaced(value, {extent + away: length + away for extent, length in lengths.items() for away in (0, 1)})
-    unknown_at = {var for extent in lengths for var in extent.variables()}
-    if found.variables() & unknown_at:
-        return next((one for extent, length in lengths.items() if (one := _at_length(value, extent, length)) is not None), found)
+    for extent, length in lengths.items():
+        if found.variables() & extent.variables():
+            at = _at_length(found, extent, length)
+            found = found if at is None else at
     return found
 
 
@@ -27,7 +28,13 @@ def _at_length(value: Expr, extent: Expr, length: Expr) -> Expr | None:
     if extent.variables().isdisjoint(rest.variables()):
         return length * times + rest
     stages = constant(value.right) if isinstance(value, Mod) else None
-    return next((mod(length + away, as_expr(stages)) for away in range(stages or 0) if mod(extent + away, as_expr(stages)) == value), None)
+    if not isinstance(value, Mod) or stages is None:
+        return None
+    reduced = mod(extent, as_expr(stages))  # which is what the stage of a sum with it is made of
+    rest = value.left - (reduced.left if isinstance(reduced, Mod) and reduced.right == value.right else reduced)
+    if extent.variables().isdisjoint(rest.variables()):
+        return mod(length + rest, as_expr(stages))
+    return next((mod(length + away, as_expr(stages)) for away in range(stages) if mod(extent + away, as_expr(stages)) == value), None)
 
 
 def _times(value: Expr, extent: Expr) -> int:

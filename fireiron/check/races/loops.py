@@ -90,10 +90,10 @@ class Loops:
         self.inside = {id(one): [use for use in uses if any(loop is one for loop in use.loops)] for one, *_ in self.all.values()}
         self.ordered = {id(one) for one, *_ in self.all.values() if self._is_ordered(one)}
         self.in_turns = any(one.step > 1 for one, *_ in self.all.values())
-        self.differing = differing(scene)
+        self.course = functools.lru_cache(maxsize=None)(self._common_course)
+        self.differing = differing(scene, self.course)
         self.tiles = frozenset(one.tile.name for one in self.differing.values())
         self.of_tiles = of_tiles(self.differing.values())
-        self.course = functools.lru_cache(maxsize=None)(self._common_course)
 
     def in_order(self, loops: Iterable[For]) -> frozenset[str]:
         """The names of those loops that are followed one iteration after the other."""

@@ -3,23 +3,32 @@
 What roles do to each other over rings reaches from one tile into the next, and depends on how many turns both have, and no more on where in
 memory they lie. A block is followed through tiles in whose sequence each length stands behind each, itself included, and in whose beginning
 each short length stands several times in a row. So it does not matter which block takes which tile, nor how many it takes.
+
+Without rings a barrier of the block at which nothing is under way parts one tile from the next, and what happens between two such barriers
+is of one tile, or of the end of one and the beginning of the next. So each length decides, or each two.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
-from fireiron.check.persistence import persistence
+from fireiron.check.persistence import Persistence, persistence
+from fireiron.check.races.lengths import at_lengths
 from fireiron.check.scene import MANY, Scene
-from fireiron.ir import Ring
+from fireiron.ir import BLOCK_SCOPE, Barrier, Completion, Exec, For, Ring, Stmt, Wait, statements
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
 PIECE = Var("piece of the sequence of tiles", 0, MANY)
 """Stands for which piece of it is followed."""
+
+TURNS = Var("tiles of the block", 0, MANY)
+"""Stands for how many tiles a block takes, where that is known only at run time."""
 
 LENGTH = Var("turns of the tile", 0, MANY)
 """Stands for how many turns a tile has, where that is known only at run time."""
@@ -30,13 +39,14 @@ class Differing:
     """A loop over tiles in which a loop takes another number of turns in each: the name of the tile's number, and a sequence that decides.
 
     A block that takes fewer tiles, `most`, is followed through each piece of the sequence of so many. Where it is known only at run time
-    how many turns a tile has, `length`, the sequence is one of all lengths that there may be.
+    how many turns a tile has, `length`, the sequence is one of all lengths that there may be. `taken` is how many tiles a block takes.
     """
 
     tile: Var
     sequence: Sequence[int]
     most: int
     length: Expr | None = None
+    taken: Expr = ONE
 
     @property
     def said(self) -> Var:
@@ -51,37 +61,135 @@ class Differing:
     def piece(self, number: int) -> Sequence[int]:
         """The tiles of a piece."""
         start = number * max(self.most - 1, 1)
-        return self.sequence[start : start + self.most]
+        piece = self.sequence[start : start + self.most]
+        missing = 0 if constant(self.taken) is None else self.most - len(piece)  # where all blocks take as many
+        return [*piece, *itertools.islice(itertools.cycle(self.sequence), missing)]
 
 
-def differing(scene: Scene) -> dict[int, Differing]:
-    """By its identity, each loop over tiles whose number, and what is known at run time, says how many turns a loop inside takes."""
-    found = {}
+def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing]:
+    """By its identity, each loop over tiles whose number, and what is known at run time, says how many turns a loop inside takes.
+
+    `course` says how a loop runs.
+    """
+    found: dict[int, Differing] = {}
     loops = persistence(scene.kernel)
     for one in loops:
         counted = next((other.loop.growth for other in loops if other.tile.var == one.tile.var and other.loop.growth != ONE), ONE)
         growth = opened(scene, counted, frozenset({one.tile.var.name}))
         tile, tiles, most = one.tile.var, constant(one.tiles), max(one.loop.extent.high, 1)
-        rings = scene.kernel.rings
-        if tile not in growth.variables():
+        rings, taken = scene.kernel.rings, opened(scene, one.loop.extent, frozenset({tile.name}))
+        if not rings:
+            parted = _parted(scene, one, course)
+            found |= {} if parted is None else {id(one.loop): parted}
+        if tile not in growth.variables() or not _says_all(growth, [length for _, length in _lengths(scene, one)], tile):
             continue
         if growth.variables() == {tile} and tiles is not None and tiles <= MANY:
             lengths = np.broadcast_to(compiled(growth)({tile.name: np.arange(tiles)}), (tiles,))
-            found[id(one.loop)] = Differing(tile, _sequence([int(length) for length in lengths], rings), most)
+            found[id(one.loop)] = Differing(tile, _sequence([int(length) for length in lengths], rings), most, None, taken)
         else:
             least = max(growth.low, 0)
             last = max(min(growth.high, _most_kinds(rings)), least)
             sequence = [least + kind for kind in _sequence(range(least, last + 1), rings)]
-            found[id(one.loop)] = Differing(tile, sequence, most, growth)
+            found[id(one.loop)] = Differing(tile, sequence, most, growth, taken)
     return found
 
 
+def _parted(scene: Scene, one: Persistence, course: Callable[[For], Any]) -> Differing | None:
+    """A loop over tiles of different lengths, none of which has anything under way when the next one begins; None where that is not so."""
+    tile, found = one.tile.var, _lengths(scene, one)
+    loops, lengths = [loop for loop, _ in found], [length for _, length in found]
+    nested = any(each is not loop and any(each is other for other in loops) for loop in loops for each in statements(loop.body))
+    alike = None if nested else next((each for each in lengths if _says_all(each, lengths, tile)), None)
+    sides = _sides(scene, one.loop.body, loops)
+    courses = [course(loop) for loop in loops]
+    if alike is None or sides is None or any(each.period is None for each in courses) or _follows_turns(scene, one):
+        return None
+    rounds = math.lcm(*(each.period for each in courses))
+    short = max(each.kept for each in courses) + 1  # a loop that is made of another one has a turn less
+    tiles = constant(one.tiles)
+    if alike.variables() == {tile} and tiles is not None and tiles <= MANY:
+        every = np.unique(np.maximum(compiled(alike)({tile.name: np.arange(tiles)}), 0)).tolist()
+    else:
+        every = range(max(alike.low, 0), max(min(alike.high, short + rounds), alike.low, 0) + 1)
+    kinds: dict[int, int] = {}
+    for length in every:
+        kinds.setdefault(length if length <= short else short + (length - short) % rounds + 1, length)
+    each = list(kinds.values())
+    sequence = [*each, *each[:1]] if sides == 1 else list(_neighbours(len(each), each.__getitem__))
+    taken = opened(scene, one.loop.extent, frozenset({tile.name}))
+    return Differing(tile, sequence, max(one.loop.extent.high, 1), alike, taken)
+
+
+def _lengths(scene: Scene, one: Persistence) -> list[tuple[For, Expr]]:
+    """The loops whose length depends on the tile, each with its length."""
+    tile, loops = one.tile.var, [loop for loop in statements(one.loop.body) if isinstance(loop, For)]
+    every = [(loop, opened(scene, loop.extent, frozenset({tile.name}))) for loop in loops]
+    return [(loop, length) for loop, length in every if tile in length.variables()]
+
+
+def _says_all(one: Expr, lengths: Iterable[Expr], tile: Var) -> bool:
+    """Whether a length of a tile says all others."""
+    return all(tile not in at_lengths(other, _said(one)).variables() for other in lengths)
+
+
+def _said(length: Expr) -> dict[Expr, Expr]:
+    """What stands for a length of a tile, and for whether it has a turn."""
+    return {length: LENGTH} if length.low >= 1 else {length: LENGTH, minimum(length, ONE): minimum(LENGTH, ONE)}
+
+
+def _sides(scene: Scene, body: Sequence[Stmt], loops: Sequence[For]) -> int | None:
+    """On how many sides of a barrier of the block at which no copy is under way the loops stand, where one of them may be around it; None
+    where no such barrier comes in each tile.
+    """
+    every = list(statements(tuple(body)))
+    flying = frozenset(each.completion for each in every if isinstance(each, Exec) and each.asynchronous)
+    if Completion.RING in flying:
+        return None
+    with_loops = [at for at, one in enumerate(body) if any(each is loop for each in statements((one,)) for loop in loops)]
+    found = [len({at < place for at in with_loops}) for place in range(len(body)) if _parts(body, place, flying)]
+    inside = (_parts(one, place, flying) for one in _always(scene, body) for place in range(len(one)))
+    return min(found) if found else 2 if any(inside) else None
+
+
+def _always(scene: Scene, body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
+    """A list, and those of the loops inside that have a turn in any case."""
+    yield body
+    for one in body:
+        if isinstance(one, For) and scene.opened(one.extent).low >= 1:
+            yield from _always(scene, one.body)
+
+
+def _parts(body: Sequence[Stmt], place: int, flying: Iterable[Completion]) -> bool:
+    """Whether a barrier of the block stands there in a list, and nothing that may fly is under way at it."""
+    one = body[place]
+    return isinstance(one, Barrier) and one.scope == BLOCK_SCOPE and all(_is_over(body[:place], each) for each in flying)
+
+
+def _is_over(body: Sequence[Stmt], flying: Completion) -> bool:
+    """Whether nothing that is done by such a completion is under way behind a list."""
+    for one in reversed(body):
+        if isinstance(one, Wait) and one.groups == 0 and one.completion is flying:
+            return True
+        if any(isinstance(each, Exec) and each.completion is flying for each in statements((one,))):
+            return False
+    return False
+
+
+def _follows_turns(scene: Scene, one: Persistence) -> bool:
+    """Whether where something lies in shared memory depends on the turn at which a tile comes."""
+    accesses = (use.access for use in scene.uses if any(loop is one.loop for loop in use.loops))
+    shared = (access for access in accesses if scene.kernel.buffer(access.buffer).memory.of_block)
+    return any(one.loop.var.name in scene.needs((*access.base, access.copy)) for access in shared)
+
+
 def of_tiles(loops: Iterable[Differing]) -> dict[Expr, Expr]:
-    """What stands for the turns of a tile, by all ways in which expressions say them, where they are known only at run time."""
+    """What stands for the turns of a tile, and the tiles of a block, by all ways in which expressions say them, where they are known only
+    at run time.
+    """
     found: dict[Expr, Expr] = {}
     for one in loops:
-        if one.length is not None:
-            found |= {one.length: LENGTH, minimum(one.length, ONE): minimum(LENGTH, ONE)}
+        found |= {} if one.length is None else _said(one.length)
+        found |= {} if constant(one.taken) is not None else {one.taken: TURNS}
     return found
 
 
@@ -126,4 +234,4 @@ def _neighbours(count: int, named: Callable[[int], int]) -> Iterator[int]:
     yield named(0)
 
 
-__all__ = ["LENGTH", "PIECE", "Differing", "differing", "of_tiles", "opened"]
+__all__ = ["LENGTH", "PIECE", "TURNS", "Differing", "differing", "of_tiles", "opened"]

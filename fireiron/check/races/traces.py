@@ -20,7 +20,7 @@ from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, element_tests, stages
-from fireiron.check.races.tiles import PIECE
+from fireiron.check.races.tiles import PIECE, TURNS
 from fireiron.check.scene import Array, Scene, Use
 from fireiron.ir import (
     Acquire,
@@ -179,7 +179,7 @@ class Site:
 class Walk:
     """Where in the program a trace is: the loops around, the iterations of those in order, and what was done until here.
 
-    `rank` is that of the block in its cluster.
+    `rank` is that of the block in its cluster, `taken` how many turns loops have had until here, by the names that say so.
     """
 
     loops: tuple[For, ...]
@@ -187,11 +187,12 @@ class Walk:
     lengths: Lengths
     events: list[Event]
     rank: int = 0
+    taken: dict[str, int] = attrs.field(factory=dict)
 
     def into(self, loop: For, value: int | None = None) -> Walk:
         """The walk inside a loop, in one of its iterations if it is in order."""
         fixed = self.fixed if value is None else {**self.fixed, loop.var.name: value}
-        return Walk((*self.loops, loop), fixed, self.lengths, self.events, self.rank)
+        return Walk((*self.loops, loop), fixed, self.lengths, self.events, self.rank, self.taken)
 
 
 class Tracer:
@@ -352,22 +353,26 @@ class Tracer:
         if id(statement) not in self.loops.ordered:
             self._list(statement.body, walk.into(statement))
             return
-        before, value = 0, -1
+        value = -1
         for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
             inside = walk.into(statement, value)
             if statement.taken is not None or id(statement) in self.loops.differing:
-                inside = attrs.evolve(inside, fixed=self._counted(statement, inside, before))
-                before += self._number(statement.growth, inside)
+                inside = attrs.evolve(inside, fixed=self._counted(statement, inside))
+                if statement.taken is not None:
+                    walk.taken[statement.taken.name] = walk.taken.get(statement.taken.name, 0) + self._number(statement.growth, inside)
             self._list(statement.body, inside)
         # A block that has no tile left learns so at one turn more.
         last = next((number for number, one in enumerate(statement.body) if isinstance(one, Leave)), 0)
         self._list(statement.body[:last], walk.into(statement, value + 1))
 
-    def _counted(self, loop: For, walk: Walk, before: int) -> Mapping[str, int]:
+    def _counted(self, loop: For, walk: Walk) -> Mapping[str, int]:
         """The numbers that loops say, and how often the loops inside were taken before; and which tile it is, where these differ."""
-        found = dict(walk.fixed) if loop.taken is None else {**walk.fixed, loop.taken.name: before}
+        found = dict(walk.fixed) if loop.taken is None else {**walk.fixed, loop.taken.name: walk.taken.get(loop.taken.name, 0)}
         one = self.loops.differing.get(id(loop))
-        return found if one is None else found | {one.said.name: one.piece(walk.lengths[PIECE])[walk.fixed[loop.var.name]]}
+        if one is None:
+            return found
+        piece = one.piece(walk.lengths[PIECE])
+        return found | {one.said.name: piece[walk.fixed[loop.var.name]], TURNS.name: len(piece)}
 
     def _exec(self, statement: Exec, walk: Walk) -> None:
         for site in self.sites.get(_key(statement, walk.loops), ()):
