@@ -1,14 +1,17 @@
 """How far each element of a right kernel may be off, derived from the data: a running error analysis beside float64.
 
     made = expected(spec, arrays, sizes)                    # by output: values in float64, and how far each may be off
+    made = expected(..., places=sample(spec, sizes, work))  # those of some rows and columns only, where there are too many
     bounds = error_bounds(spec, arrays, sizes)              # the latter alone
     said = differing(spec, sizes, got, arrays, right)       # what is further off, as texts
+    worst = compared(got["C"], made["C"], float16)          # the element that takes up most of its bound
 
 A definition is evaluated in float64; beside each value goes a bound of its error, which every operation carries on (Higham, Accuracy and
 Stability of Numerical Algorithms, 2nd ed., section 3.3). Nothing is chosen but how improbable a false alarm shall be. With u = 2^-p for a
 type of p significant bits:
 
 - Each result is rounded once to the type it is computed in and once to the type it is kept in: u, and half the least subnormal number.
+  What it is compared with is rounded too: sums in float64.
 - A sum of n terms t, in any order: at most (n - 1) u (|t1| + ... + |tn|) and terms of higher order (section 4.2). Roundings that are
   independent and of mean zero stay, but for a probability of 2 exp(-L^2 / 2), below L u sqrt(n) (s + L q), where s is the size of the sum
   and q the root of the sum of the squares of its terms, which bounds the partial sums of terms in random order in the same way (Higham and
@@ -96,23 +99,27 @@ def expected(
     sizes: Mapping[str, int],
     adder: DType | None = None,
     chunk: int = 32,
+    places: Mapping[str, Any] | None = None,
 ) -> dict[str, Bounded]:
     """For each output, what it is in float64, and how far each element of a right kernel may be off that.
 
     Args: `adder` is the type that products are added up in (`adder_of` a kernel), the type of the sum if it is not given; loops of a
-    definition are taken `chunk` elements at a time, each of which is joined once.
+    definition are taken `chunk` elements at a time, each of which is joined once. `places` are the coordinates along some of the
+    `free_dims` to which the outputs are confined; the arrays are whole.
 
     Integers, fills and copies are exact: rounded, without an error.
     """
     import numpy
 
     types = {name: view.dtype for name, view in spec.operands.items()}
-    known = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
-    taken = {name: numpy.asarray(one) for name, one in arrays.items()}
+    places = places or {}
+    whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+    known = {dim: len(places[dim]) if dim in places else size for dim, size in whole.items()}
+    taken = {name: taken_at(numpy.asarray(one), spec.uses[name], places) for name, one in arrays.items()}
     with numpy.errstate(all="ignore"):
         made = fused(spec)
         if made is not None:
-            return _Analysis.of(made, types, adder).made(taken, known, chunk)
+            return _Analysis.of(made, types, adder).made(taken, known, chunk, places, whole)
         found = {}
         for one in spec.definition.formulas:
             shape = [known[dim] for dim in one.target.dims]
@@ -154,7 +161,7 @@ def differing(
 
 @attrs.frozen
 class Worst:
-    """The element that is off the most beside its bound, and how many others are further off than theirs."""
+    """The element that is off the most beside its bound, and how many are further off than theirs."""
 
     at: tuple[int, ...]
     got: float
@@ -163,8 +170,19 @@ class Worst:
     count: int
 
     def __str__(self) -> str:
-        off = abs(self.got - self.expected)
-        return f"{self.got:.9g}, {self.expected:.9g} expected within {self.bound:.2g}, it is off by {off:.2g}"
+        return f"{self.got:.9g}, {self.expected:.9g} expected within {self.bound:.2g}, it is off by {self.off:.2g}"
+
+    @property
+    def off(self) -> float:
+        """How far it is off; 0 for infinities of one sign."""
+        return 0.0 if self.got == self.expected else abs(self.got - self.expected)
+
+    @property
+    def fraction(self) -> float:
+        """How much of its bound it takes up, 1 at most where it is right; 0 where nothing is known of it."""
+        if self.off == 0 or math.isinf(self.bound) or math.isnan(self.bound):
+            return 0.0
+        return self.off / self.bound if self.bound else math.inf
 
 
 def worst(got: Any, right: Bounded, dtype: DType) -> Worst | None:
@@ -172,19 +190,76 @@ def worst(got: Any, right: Bounded, dtype: DType) -> Worst | None:
 
     NaN has to be NaN, and what is infinite in the output's type may be. Where the bound is infinite or unknown, any number is right.
     """
+    found = compared(got, right, dtype)
+    return found if found is not None and found.count else None
+
+
+def compared(got: Any, right: Bounded, dtype: DType) -> Worst | None:
+    """The element that takes up most of its bound, one that is wrong first, as `worst` says; None where there are no elements."""
     import numpy
 
     have, want = numpy.asarray(got).astype(numpy.float64), numpy.asarray(right.value).astype(numpy.float64)
+    if not want.size:
+        return None
     error = numpy.broadcast_to(right.error, want.shape)
     with numpy.errstate(all="ignore"):
         off = abs(have - want)
         near = ~(off > error) & (numpy.isnan(have) == numpy.isnan(want)) | numpy.isposinf(error) & ~numpy.isnan(have)
         near |= have == convert(want, dtype).astype(numpy.float64)
-        if near.all():
-            return None
-        ratio = numpy.where(near, -1.0, numpy.where(numpy.isnan(off), numpy.inf, off / error))
+        used = numpy.where(near, numpy.fmin(numpy.where(off > 0, off / error, 0.0), 1.0), off / error + 2.0)
+        ratio = numpy.where(near, numpy.nan_to_num(used), numpy.where(numpy.isnan(used), numpy.inf, used))
     at = tuple(int(index) for index in numpy.unravel_index(int(ratio.argmax()), ratio.shape))
     return Worst(at, float(have[at]), float(want[at]), float(error[at]), int((~near).sum()))
+
+
+# ---------------------------------------------------------------------------------------------- some elements of many
+
+
+def free_dims(spec: Spec) -> tuple[str, ...]:
+    """The dimensions along which no element of an output depends on another place: any places of them may be looked at alone.
+
+    They are not reduced, no loop goes over them, and each tensor has all of its elements where the formula is.
+    """
+    made = fused(spec)
+    formulas = [step.formula for step in made.steps] if made is not None else spec.definition.formulas
+    bound = {dim for one in formulas for dim in one.over}
+    bound |= {index.dim for one in formulas for element in (*one.elements, one.target) for index in element.index if not index.plain}
+    if made is not None:
+        bound |= {*made.loops, *(step.parts for step in made.steps), *(dim for pair in made.alike for dim in pair[:2])}
+    return tuple(dim for dim in spec.dims if dim not in bound and all(dim in spec.uses[name] for name in spec.outputs))
+
+
+LEAST: Final = 8
+"""So many places of a dimension a sample has, if the dimension has as many."""
+
+
+def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> dict[str, Any]:
+    """Random places along the free dimensions, the first and the last among them: so few that about `work` terms are evaluated.
+
+    Empty where there are no more than that as it is. Args: `generator` is one of NumPy's.
+    """
+    import numpy
+
+    whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+    counts, free = dict(whole), free_dims(spec)
+    while math.prod(counts.values()) > work:
+        longest = max(free, key=lambda dim: counts[dim], default=None)
+        if longest is None or counts[longest] <= LEAST:
+            break
+        counts[longest] = max(LEAST, counts[longest] // 2)
+    found = {}
+    for dim in (one for one in free if counts[one] < whole[one]):
+        inner = generator.choice(whole[dim] - 2, counts[dim] - 2, replace=False) + 1
+        found[dim] = numpy.sort(numpy.concatenate([[0], inner, [whole[dim] - 1]]))
+    return found
+
+
+def taken_at(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
+    """The part of an operand at the given places of its dimensions."""
+    for axis, dim in enumerate(dims):
+        if dim in places:
+            array = array.take(places[dim], axis)
+    return array
 
 
 def _given(one: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[Element, Bounded]:
@@ -320,7 +395,7 @@ def sum_error(sums: tuple[Any, Any, Any], count: int, adder: DType, factors: Seq
     total, size, squares = sums
     if adder.kind == "int":
         return abs(total) * 0.0
-    unit, partial = 2.0**-adder.mantissa, abs(total) + DEVIATIONS * squares
+    unit, partial = 2.0**-adder.mantissa + 2.0**-float64.mantissa, abs(total) + DEVIATIONS * squares
     chain = numpy.minimum(count * unit * size, DEVIATIONS * unit * math.sqrt(count) * partial)
     how = matrix_arithmetic(factors)
     if how is None:
@@ -419,8 +494,10 @@ class _Analysis(FusedDefinition):
         kept = {**types, **{name: made.dtype_of(name, types) for name in made.temporaries}}
         return _Analysis(**fields, rounding=_Rounding(kept, adder), kept=kept)
 
-    def made(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int) -> dict[str, Bounded]:
-        """The outputs with their bounds."""
+    def made(
+        self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int, places: Mapping[str, Any], whole: Mapping[str, int]
+    ) -> dict[str, Bounded]:
+        """The outputs with their bounds; of `whole` sizes there are only some `places`, `sizes` in number."""
         import numpy
 
         values: dict[str, Any] = {}
@@ -429,8 +506,8 @@ class _Analysis(FusedDefinition):
             values[f"{ERROR}{name}"] = numpy.zeros_like(values[name])
         for name, one in arrays.items():
             values[name], values[f"{ERROR}{name}"] = _exact(one)
-        values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
-        values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
+        values |= {f"{INDICES}{dim}": places.get(dim, numpy.arange(size)) for dim, size in sizes.items()}
+        values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in whole.items()}
         self.turns(values, sizes, chunk)
         return {name: Bounded(values[name], values[f"{ERROR}{name}"]) for name in self.outputs}
 
@@ -468,4 +545,6 @@ class _Analysis(FusedDefinition):
         return self.taken(beside, element, place)
 
 
-__all__: list[str] = ["DEVIATIONS", "Bounded", "MatrixArithmetic", "Worst", "differing", "error_bounds", "expected", "worst"]
+__all__: list[str] = [
+    "DEVIATIONS", "Bounded", "MatrixArithmetic", "Worst", "compared", "differing", "error_bounds", "expected", "free_dims", "sample", "worst",
+]  # fmt: skip
