@@ -32,6 +32,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.gpu.arguments import evaluated as number_of_elements
+from fireiron.measure.inputs import taken_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
@@ -109,13 +110,25 @@ def expected(
 
     Integers, fills and copies are exact: rounded, without an error.
     """
+    places = places or {}
+    return expected_at(spec, {name: taken_at(one, spec.uses[name], places) for name, one in arrays.items()}, sizes, places, adder, chunk)
+
+
+def expected_at(
+    spec: Spec,
+    arrays: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    places: Mapping[str, Any],
+    adder: DType | None = None,
+    chunk: int = 32,
+) -> dict[str, Bounded]:
+    """`expected`, of arrays that hold the elements at these places alone."""
     import numpy
 
     types = {name: view.dtype for name, view in spec.operands.items()}
-    places = places or {}
     whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
     known = {dim: len(places[dim]) if dim in places else size for dim, size in whole.items()}
-    taken = {name: taken_at(numpy.asarray(one), spec.uses[name], places) for name, one in arrays.items()}
+    taken = {name: numpy.asarray(one) for name, one in arrays.items()}
     with numpy.errstate(all="ignore"):
         made = fused(spec)
         if made is not None:
@@ -129,7 +142,7 @@ def expected(
                 continue
             made_in = types[one.output] if spec.accumulator is None else spec.accumulator
             result = _Rounding(types, adder).of_formula(one, _given(one, taken, types), (), made_in)
-            error = result.error + _unit(types[one.output], result.value)
+            error = result.error + rounded_by(types[one.output], result.value)
             found[one.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
         return found
 
@@ -152,7 +165,7 @@ def differing(
     for name, bound in error_bounds(spec, arrays, sizes, adder).items():
         want = numpy.asarray(right[name]).astype(numpy.float64)
         dtype = spec.operands[name].dtype
-        off = worst(got[name], Bounded(want, bound + _unit(dtype, want)), dtype)
+        off = worst(got[name], Bounded(want, bound + rounded_by(dtype, want)), dtype)
         if off is not None:
             sums = "" if adder is None else f", sums in {adder}"
             found.append(f"{name}{list(off.at)} is {off}{sums}; {off.count} of {want.size}")
@@ -254,14 +267,6 @@ def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> d
     return found
 
 
-def taken_at(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
-    """The part of an operand at the given places of its dimensions."""
-    for axis, dim in enumerate(dims):
-        if dim in places:
-            array = array.take(places[dim], axis)
-    return array
-
-
 def _given(one: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[Element, Bounded]:
     """The elements of a formula, without errors; factors as matrix instructions take them."""
     import numpy
@@ -280,8 +285,8 @@ def _exact(array: Any) -> tuple[Any, Any]:
     return wide, numpy.zeros_like(wide)
 
 
-def _unit(dtype: DType, value: Any) -> Any:
-    """What rounding a value to a type may change; an integer is exact."""
+def rounded_by(dtype: DType, value: Any) -> Any:
+    """What rounding a value to a type may change; an integer is exact. Of arrays of NumPy or CuPy."""
     if dtype.kind == "int":
         return abs(value) * 0.0
     return _relative(value, 2.0**-dtype.mantissa) + (2.0**-25 if dtype == float16 else 2.0**-134)
@@ -526,7 +531,7 @@ class _Analysis(FusedDefinition):
         result = self.rounding.of_formula(one, given, dropped, dtype)
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
         made = self.taken(values, step.formula.target, place)
-        error = numpy.broadcast_to(error if old is None else error + old, made.shape) + _unit(dtype, made)
+        error = numpy.broadcast_to(error if old is None else error + old, made.shape) + rounded_by(dtype, made)
         if self.written_whole(step):
             values[f"{ERROR}{one.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
         else:
@@ -546,5 +551,6 @@ class _Analysis(FusedDefinition):
 
 
 __all__: list[str] = [
-    "DEVIATIONS", "Bounded", "MatrixArithmetic", "Worst", "compared", "differing", "error_bounds", "expected", "free_dims", "sample", "worst",
+    "DEVIATIONS", "Bounded", "MatrixArithmetic", "Worst", "compared", "differing", "error_bounds", "expected", "expected_at", "free_dims",
+    "rounded_by", "sample", "sum_error", "worst",
 ]  # fmt: skip
