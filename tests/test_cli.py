@@ -413,8 +413,8 @@ def test_run_on_a_gpu_compares_each_output(wrong: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "cupy", host_cupy())
     path = wrong if name == "wrong" else SEVERAL
     program = library.find(f"{path}:{name}").strategy.program("sm_80")
-    arrays = simulated.exact_data(program, {}, 3)
-    found = cli.run._on_gpu(program, {}, arrays, simulated.allowed_errors(program, {}), cli.run._Report(True))
+    arrays, judge = simulated.data_for(program, {}, 3)
+    found = cli.run._on_gpu(program, {}, arrays, judge, cli.run._Report(True))
     assert found is None if name != "wrong" else found is not None and found["message"].startswith("turned: element (49, 39): got ")
 
 

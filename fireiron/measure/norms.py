@@ -91,7 +91,7 @@ def _of_a_sample(spec: Spec, sizes: Mapping[str, int], adder: DType | None) -> d
 
     generator = numpy.random.default_rng(0)
     places = sample(spec, sizes, WORK, generator)
-    made = expected_at(spec, drawn_at(spec, sizes, places, generator), sizes, places, adder)
+    made = expected_at(spec, drawn_at(spec, sizes, places, generator), sizes, places, adder, random=True)
     return {name: 0.0 if spec.operands[name].dtype.kind == "int" else ratio(one) for name, one in made.items()}
 
 

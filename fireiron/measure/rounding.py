@@ -18,15 +18,20 @@ type of p significant bits:
   Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019; theorem 2.4). The smaller of the two holds.
 - Matrix instructions multiply exactly, align `terms` products and what is added to with the largest of them, cut each off `bits` below its
   leading bit, and cut off the sum (`MatrixArithmetic`): errors of one sign, which add up to (n / terms) (terms + 2) 2^-bits (s + L q).
+- What a sum of products reads may be off itself: in the worst case all errors add up, sum |a| e. That grows by the sum of the weights with
+  each product of a chain, twenty layers of a network leave nothing of it. Where inputs are `random`, a factor that no other step reads has
+  signs that are independent of the errors of the other: their mean square is then sum a^2 e^2, and L times its root holds, carried through
+  the definition as roots of mean squares. The smaller of the two is taken.
 - A function: the error of its argument through the values at both ends of the interval, and its own in units in the last place (CUDA C++
   Programming Guide, "Mathematical Functions"; PTX ISA for ex2.approx and tanh.approx). A choice whose condition the errors leave open may
-  be either.
+  be either. A number and the larger one of it and another are the same where their errors leave that no choice: so the factors of a softmax
+  that is joined turn by turn are 1, exactly, but where its maximum changes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -48,6 +53,9 @@ DEVIATIONS: Final = math.sqrt(2 * math.log(2 / IMPROBABLE))
 
 ERROR: Final = "error of "
 """In front of a tensor's name: its bound."""
+
+SAME: Final = "same as "
+"""In front of the names of a tensor and of the larger one of it and another: where these are surely the same."""
 
 
 @attrs.frozen
@@ -101,17 +109,21 @@ def expected(
     adder: DType | None = None,
     chunk: int = 32,
     places: Mapping[str, Any] | None = None,
+    random: bool = False,
 ) -> dict[str, Bounded]:
     """For each output, what it is in float64, and how far each element of a right kernel may be off that.
 
     Args: `adder` is the type that products are added up in (`adder_of` a kernel), the type of the sum if it is not given; loops of a
     definition are taken `chunk` elements at a time, each of which is joined once. `places` are the coordinates along some of the
-    `free_dims` to which the outputs are confined; the arrays are whole.
+    `free_dims` to which the outputs are confined; the arrays are whole. `random`: the inputs were drawn, each number by itself and of
+    mean zero.
 
     Integers, fills and copies are exact: rounded, without an error.
     """
     places = places or {}
-    return expected_at(spec, {name: taken_at(one, spec.uses[name], places) for name, one in arrays.items()}, sizes, places, adder, chunk)
+    return expected_at(
+        spec, {name: taken_at(one, spec.uses[name], places) for name, one in arrays.items()}, sizes, places, adder, chunk, random
+    )
 
 
 def expected_at(
@@ -121,6 +133,7 @@ def expected_at(
     places: Mapping[str, Any],
     adder: DType | None = None,
     chunk: int = 32,
+    random: bool = False,
 ) -> dict[str, Bounded]:
     """`expected`, of arrays that hold the elements at these places alone."""
     import numpy
@@ -132,19 +145,42 @@ def expected_at(
     with numpy.errstate(all="ignore"):
         made = fused(spec)
         if made is not None:
-            return _Analysis.of(made, types, adder).made(taken, known, chunk, places, whole)
-        found = {}
+            found = _Analysis.of(made, _Rounding(types, adder)).made(taken, known, chunk, places, whole)
+            alone = _read_once(made) if random else frozenset()
+            if not alone:
+                return found
+            typical = _Analysis.of(made, _Rounding(types, adder, alone)).made(taken, known, chunk, places, whole)
+            return {name: _smaller(one, typical[name], types[name]) for name, one in found.items()}
+        simple = {}
         for one in spec.definition.formulas:
             shape = [known[dim] for dim in one.target.dims]
             if types[one.output].kind == "int" or spec.moves or spec.fills:
                 value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))
-                found[one.output] = Bounded(value, numpy.zeros(shape))
+                simple[one.output] = Bounded(value, numpy.zeros(shape))
                 continue
             made_in = types[one.output] if spec.accumulator is None else spec.accumulator
             result = _Rounding(types, adder).of_formula(one, _given(one, taken, types), (), made_in)
             error = result.error + rounded_by(types[one.output], result.value)
-            found[one.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
-        return found
+            simple[one.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
+        return simple
+
+
+def _read_once(made: FusedDefinition) -> frozenset[str]:
+    """Inputs that are multiplied by temporaries, and that no other step reads."""
+    products = [[one.tensor for one in step.formula.elements] for step in made.steps if step.formula.contracts]
+    reads = [name for step in made.steps for name in step.reads]
+    inputs = {name for name in made.uses if name not in made.outputs}
+    return frozenset(
+        name for pair in products if {*pair} & {*made.temporaries} for name in pair if name in inputs and reads.count(name) == 1
+    )
+
+
+def _smaller(certain: Bounded, typical: Bounded, dtype: DType) -> Bounded:
+    """The bound in the worst case, or that from the root of the mean square, whichever is smaller; the last rounding is certain."""
+    import numpy
+
+    last = rounded_by(dtype, certain.value)
+    return Bounded(certain.value, numpy.fmin(certain.error, DEVIATIONS * (typical.error - last) + last))
 
 
 def differing(
@@ -243,7 +279,7 @@ def free_dims(spec: Spec) -> tuple[str, ...]:
 
 
 LEAST: Final = 8
-"""So many places of a dimension a sample has, if the dimension has as many."""
+"""So many places of a dimension a sample has, if the dimension has as many; of one that all steps take one element of, two."""
 
 
 def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> dict[str, Any]:
@@ -255,11 +291,13 @@ def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> d
 
     whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
     counts, free = dict(whole), free_dims(spec)
+    made = fused(spec)
+    least = {dim: 2 if made is not None and dim in made.batch else LEAST for dim in free}
     while math.prod(counts.values()) > work:
-        longest = max(free, key=lambda dim: counts[dim], default=None)
-        if longest is None or counts[longest] <= LEAST:
+        longest = max((dim for dim in free if counts[dim] > least[dim]), key=lambda dim: counts[dim] / least[dim], default=None)
+        if longest is None:
             break
-        counts[longest] = max(LEAST, counts[longest] // 2)
+        counts[longest] = max(least[longest], counts[longest] // 2)
     found = {}
     for dim in (one for one in free if counts[one] < whole[one]):
         inner = generator.choice(whole[dim] - 2, counts[dim] - 2, replace=False) + 1
@@ -304,10 +342,24 @@ def _relative(value: Any, unit: float) -> Any:
 
 @attrs.frozen(eq=False)
 class _Rounding:
-    """The error analysis of formulas over operands of some types."""
+    """The error analysis of formulas over operands of some types.
+
+    Errors are bounds; where there are inputs `alone`, whose signs are independent of the errors of what they are multiplied with, they are
+    roots of mean squares.
+    """
 
     types: Mapping[str, DType]
     adder: DType | None
+    alone: frozenset[str] = frozenset()
+
+    @property
+    def deviations(self) -> float:
+        """How many standard deviations an error is."""
+        return 1.0 if self.alone else DEVIATIONS
+
+    def is_alone(self, one: Formula) -> bool:
+        """Whether a formula multiplies by an input that stands alone."""
+        return one.contracts and any(element.tensor in self.alone for element in one.elements)
 
     def of_formula(self, one: Formula, given: Mapping[Element, Bounded], dropped: tuple[str, ...], kept: DType) -> Bounded:
         """The value of a formula, not yet rounded to the type of its output."""
@@ -338,22 +390,28 @@ class _Rounding:
             return summed(one, {element: function(element) for element in values})
 
         size = summed_of(lambda element: abs(values[element]))
-        inherited = summed_of(lambda element: abs(values[element]) + errors[element]) - size
+        given = [element for element in values if element.tensor in self.alone]
+        if given:
+            inherited = summed_of(lambda element: (values if element == given[0] else errors)[element] ** 2) ** 0.5
+        else:
+            inherited = summed_of(lambda element: abs(values[element]) + errors[element]) - size
         squares = summed_of(lambda element: values[element] ** 2) ** 0.5
         lengths = dict(zip(one.dims, map(max, zip(*(array.shape for array in values.values()), strict=True)), strict=True))
         count = math.prod(lengths[dim] for dim in one.over)
         sums = summed_of(values.__getitem__), size, squares
         kinds = [self.types[element.tensor] for element in one.elements if element.tensor in self.types]
-        return Bounded(sums[0], inherited + sum_error(sums, count, self.adder or kept, kinds))
+        return Bounded(sums[0], inherited + sum_error(sums, count, self.adder or kept, kinds, self.deviations))
 
     def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, adder: DType) -> Bounded:
         """A sum, from its value, that of the sizes of its terms, and the root of that of their squares."""
-        return Bounded(sums[0], inherited + sum_error(sums, count, adder))
+        return Bounded(sums[0], inherited + sum_error(sums, count, adder, (), self.deviations))
 
     # ------------------------------------------------------------------------------------------ values
 
     def of_value(self, value: Value | None, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         """A value as threads compute it in a type."""
+        import numpy
+
         if isinstance(value, Number):
             number = float(value.value)
             return Bounded(number, 0.0 if math.isinf(number) or number.is_integer() else abs(number) * 2.0**-wide.mantissa)
@@ -364,6 +422,10 @@ class _Rounding:
             return self._choice(value, given, wide)
         parts = [self.of_value(one, given, wide) for one in value.arguments]
         made, error = _carried(value.name, parts, wide)
+        equal = _same(value) if value.name == "-" else None
+        same = None if equal is None else given.get(equal)
+        if same is not None:
+            error = numpy.where(same.value, 0.0, error)
         exact = value.name in ("max", "min", "relu", "abs") or (len(parts) == 1 and value.name == "-")
         return Bounded(made, error if exact else error + _relative(made, 2.0**-wide.mantissa))
 
@@ -389,19 +451,28 @@ class _Rounding:
         return value_of(value.name, left.value, right.value), (off > 0) & (abs(left.value - right.value) <= off)
 
 
-def sum_error(sums: tuple[Any, Any, Any], count: int, adder: DType, factors: Sequence[DType] = ()) -> Any:
+def _same(value: Operation) -> Element | None:
+    """What says where the two elements of a difference are the same, if it is one."""
+    if len(value.arguments) != 2 or not all(isinstance(one, Element) for one in value.arguments):
+        return None
+    left, right = value.arguments
+    assert isinstance(left, Element) and isinstance(right, Element)
+    return attrs.evolve(right, tensor=f"{SAME}{left.tensor} {right.tensor}") if left.index == right.index else None
+
+
+def sum_error(sums: tuple[Any, Any, Any], count: int, adder: DType, factors: Sequence[DType] = (), deviations: float = DEVIATIONS) -> Any:
     """How far a sum of `count` terms may be off, in any order.
 
     Args: `sums` are its value, the sum of the sizes of its terms, and the root of that of their squares; products of `factors` may be
-    made by matrix instructions, where such take these types.
+    made by matrix instructions, where such take these types. `deviations` is L.
     """
     import numpy
 
     total, size, squares = sums
     if adder.kind == "int":
         return abs(total) * 0.0
-    unit, partial = 2.0**-adder.mantissa + 2.0**-float64.mantissa, abs(total) + DEVIATIONS * squares
-    chain = numpy.minimum(count * unit * size, DEVIATIONS * unit * math.sqrt(count) * partial)
+    unit, partial = 2.0**-adder.mantissa + 2.0**-float64.mantissa, abs(total) + deviations * squares
+    chain = numpy.minimum(count * unit * size, deviations * unit * math.sqrt(count) * partial)
     how = matrix_arithmetic(factors)
     if how is None:
         return chain
@@ -485,6 +556,15 @@ def _own(name: str, argument: Any, made: Any, wide: DType) -> Any:
 # ---------------------------------------------------------------------------------------------- definitions of several steps
 
 
+def _differences(value: Value | None) -> Iterator[Operation]:
+    """All differences in a value."""
+    if isinstance(value, Operation):
+        if value.name == "-" and len(value.arguments) == 2:
+            yield value
+        for one in value.arguments:
+            yield from _differences(one)
+
+
 @attrs.frozen
 class _Analysis(FusedDefinition):
     """A definition whose values have their bounds beside them, as further tensors."""
@@ -493,11 +573,11 @@ class _Analysis(FusedDefinition):
     kept: Any = None
 
     @staticmethod
-    def of(made: FusedDefinition, types: Mapping[str, DType], adder: DType | None) -> _Analysis:  # type: ignore[override]
+    def of(made: FusedDefinition, rounding: _Rounding) -> _Analysis:  # type: ignore[override]
         """The analysis of a definition whose operands have these types."""
         fields = {one.name: getattr(made, one.name) for one in attrs.fields(FusedDefinition) if one.init}
-        kept = {**types, **{name: made.dtype_of(name, types) for name in made.temporaries}}
-        return _Analysis(**fields, rounding=_Rounding(kept, adder), kept=kept)
+        kept = {**rounding.types, **{name: made.dtype_of(name, rounding.types) for name in made.temporaries}}
+        return _Analysis(**fields, rounding=attrs.evolve(rounding, types=kept), kept=kept)
 
     def made(
         self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int, places: Mapping[str, Any], whole: Mapping[str, int]
@@ -523,7 +603,13 @@ class _Analysis(FusedDefinition):
         one = step.formula
         old = self._old(one, values, place) if one.joins else None
         given = {element: Bounded(self.taken(values, element, place), self._error(values, element, place)) for element in one.elements}
+        equal = [element for element in map(_same, _differences(one.value)) if element is not None and element.tensor in values]
+        given |= {element: Bounded(values[element.tensor], values[element.tensor]) for element in equal}
+        known = self._which_is_larger(one, given)
         super().perform(step, values, place)
+        for name in [name for name in values if name.startswith(SAME) and one.output in name[len(SAME) :].split()]:
+            del values[name]
+        values |= known
         if step.parts:
             one = attrs.evolve(one, target=Element(one.output, one.target.index[:-1]))
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
@@ -531,11 +617,24 @@ class _Analysis(FusedDefinition):
         result = self.rounding.of_formula(one, given, dropped, dtype)
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
         made = self.taken(values, step.formula.target, place)
-        error = numpy.broadcast_to(error if old is None else error + old, made.shape) + rounded_by(dtype, made)
+        if old is not None:  # sums of products with other elements of an input that stands alone are independent
+            error = numpy.hypot(error, old) if self.rounding.is_alone(one) else error + old
+        error = numpy.broadcast_to(error, made.shape) + rounded_by(dtype, made)
         if self.written_whole(step):
             values[f"{ERROR}{one.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
         else:
             values[f"{ERROR}{one.output}"] = error
+
+    def _which_is_larger(self, one: Formula, given: Mapping[Element, Bounded]) -> dict[str, Any]:
+        """Of `new[m] = max(old[m], other[m])` where it surely is the old one, whatever the errors: the difference of both is 0 then."""
+        value, target = one.value, one.target
+        if not isinstance(value, Operation) or value.name != "max" or one.reduction is not None or one.output in self.uses:
+            return {}
+        left, right = value.arguments
+        if not isinstance(left, Element) or not isinstance(right, Element) or not target.index == left.index == right.index:
+            return {}
+        gap, error = given[left].value - given[right].value, given[left].error + given[right].error
+        return {f"{SAME}{left.tensor} {one.output}": gap > error, f"{SAME}{right.tensor} {one.output}": gap < -error}
 
     def _old(self, one: Formula, values: Mapping[str, Any], place: Mapping[str, slice]) -> Any:
         return self._error(values, one.target, place) if one.output in values else 0.0
