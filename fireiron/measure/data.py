@@ -345,7 +345,7 @@ def _compared(data: Data, name: str, allowed: float | _Own) -> float:
             limit = own.bounds[start : start + step]
         else:
             limit = PER_ELEMENT * tolerance * (abs(right) + mean) if math.isfinite(tolerance) else math.inf
-        bad = ~(off <= limit)  # true for NaN
+        bad = ~((off <= limit) | (off == 0))  # true for NaN in the place of a number
         total += float((off.astype("float64") ** 2).sum())
         count = int(bad.sum())
         if count and first is None:
@@ -363,7 +363,8 @@ def _compare_at(data: Data, name: str, own: _Own) -> None:
     """Refuse an output of which an element at one of the places is off by more than its bound."""
     dims = data.spec.uses[name]
     right = taken_at(data.references[name], dims, own.places)
-    bad = ~(_off(taken_at(data.sets[0][name], dims, own.places), right) <= own.bounds)
+    off = _off(taken_at(data.sets[0][name], dims, own.places), right)
+    bad = ~((off <= own.bounds) | (off == 0))
     if count := int(bad.sum()):
         at = _position(int(bad.argmax()), bad.shape, 0)
         place = tuple(int(own.places[dim][index]) if dim in own.places else index for dim, index in zip(dims, at, strict=True))
@@ -372,8 +373,11 @@ def _compare_at(data: Data, name: str, own: _Own) -> None:
 
 def _off(out: Any, right: Any) -> Any:
     """How far elements are off; not at all where both are NaN, or the same infinity."""
+    import numpy
+
     have = out.astype(right.dtype)
-    off = abs(have - right)
+    with numpy.errstate(invalid="ignore"):
+        off = abs(have - right)
     off[(have == right) | ((have != have) & (right != right))] = 0
     return off
 
