@@ -13,11 +13,15 @@ type of p significant bits:
 - Each result is rounded once to the type it is computed in and once to the type it is kept in: u, and half the least subnormal number.
   What it is compared with is rounded too: sums in float64.
 - A sum of n terms t, in any order: at most (n - 1) u (|t1| + ... + |tn|) and terms of higher order (section 4.2). Roundings that are
-  independent and of mean zero stay, but for a probability of 2 exp(-L^2 / 2), below L u sqrt(n) (s + L q), where s is the size of the sum
-  and q the root of the sum of the squares of its terms, which bounds the partial sums of terms in random order in the same way (Higham and
-  Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019; theorem 2.4). The smaller of the two holds.
+  independent and of mean zero stay, but for a probability of 2 exp(-L^2 / 2), below L u times the root of the sum of the squares of all
+  partial sums (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019; theorem 2.4). With
+  terms in random order these are a part of the sum, s i / n, and a walk of n steps, whose squares add up to q^2, as those of the terms do:
+  the errors on the way to s are below L u sqrt(n / 3) s, those of the walk below `WALK` u sqrt(n) q, as a walk W of this kind has
+  E exp(m^2 / 2 times the integral of W^2) <= cos(m)^(-1/2) for m < pi / 2 (Cameron and Martin, Trans. Amer. Math. Soc. 58, 1945). The
+  smaller of the two bounds holds.
 - Matrix instructions multiply exactly, align `terms` products and what is added to with the largest of them, cut each off `bits` below its
-  leading bit, and cut off the sum (`MatrixArithmetic`): errors of one sign, which add up to (n / terms) (terms + 2) 2^-bits (s + L q).
+  leading bit, and cut off the sum (`MatrixArithmetic`). Sums are cut toward zero, 2 n / terms times, which adds up: 2^-bits times their
+  mean size, s + `ROOT` q at most. What is cut off a product has its sign: a walk as above, and as much of n as signs are one-sided.
 - What a sum of products reads may be off itself: in the worst case all errors add up, sum |a| e. That grows by the sum of the weights with
   each product of a chain, twenty layers of a network leave nothing of it. Where inputs are `random`, a factor that no other step reads has
   signs that are independent of the errors of the other: their mean square is then sum a^2 e^2, and L times its root holds, carried through
@@ -50,6 +54,18 @@ IMPROBABLE: Final = 1e-13
 
 DEVIATIONS: Final = math.sqrt(2 * math.log(2 / IMPROBABLE))
 """L above: 2 exp(-L^2 / 2) is `IMPROBABLE`."""
+
+
+def _least(function: Any) -> float:
+    """The least value of a function of m, 0 < m < pi / 2."""
+    return float(min(function(math.pi / 2 * step / 1000) for step in range(1, 1000)))
+
+
+WALK: Final = _least(lambda m: (math.log(2 / IMPROBABLE) - math.log(math.cos(m)) / 2) / m)
+"""How far n independent errors may add up, each beside a partial sum of a walk of n steps, beside sqrt(n) of these and their length: 21."""
+
+ROOT: Final = math.sqrt(_least(lambda m: (math.log(1 / IMPROBABLE) - math.log(math.cos(m)) / 2) * 2 / m**2))
+"""How large the root of the mean square of all partial sums of a walk may be, beside the length of all of its steps: 5."""
 
 ERROR: Final = "error of "
 """In front of a tensor's name: its bound."""
@@ -471,13 +487,16 @@ def sum_error(sums: tuple[Any, Any, Any], count: int, adder: DType, factors: Seq
     total, size, squares = sums
     if adder.kind == "int":
         return abs(total) * 0.0
-    unit, partial = 2.0**-adder.mantissa + 2.0**-float64.mantissa, abs(total) + deviations * squares
-    chain = numpy.minimum(count * unit * size, deviations * unit * math.sqrt(count) * partial)
+    walk, root = (1.0, 1.0) if deviations == 1 else (WALK, ROOT)
+    unit, ways, whole = 2.0**-adder.mantissa + 2.0**-float64.mantissa, math.sqrt(count), abs(total)
+    chain = unit * numpy.minimum(count * size, ways * (deviations / math.sqrt(3) * whole + walk * squares))
     how = matrix_arithmetic(factors)
     if how is None:
         return chain
-    cut = math.ceil(count / how.terms) * (how.terms + 2) * 2.0**-how.bits
-    return chain + cut * numpy.minimum(size, partial)
+    partial = numpy.minimum(size, whole + root * squares)
+    one_sided = numpy.where(size > 0, whole / numpy.where(size > 0, size, 1.0), 0.0) * count * partial
+    products = numpy.minimum(count * size, ways * (deviations * whole + walk * squares) + one_sided)
+    return chain + 2.0**-how.bits * (products + 2 * math.ceil(count / how.terms) * partial)
 
 
 def matrix_arithmetic(factors: Sequence[DType]) -> MatrixArithmetic | None:
