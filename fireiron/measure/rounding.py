@@ -390,7 +390,8 @@ class _Rounding:
             return terms
         axes = tuple(range(len(one.target.dims), len(one.dims)))
         if one.reduction in ("max", "min"):
-            return Bounded(_extreme(one.reduction, terms.value, axes), terms.error.max(axes))
+            ends = [_extreme(one.reduction, end, axes) for end in (terms.value - terms.error, terms.value, terms.value + terms.error)]
+            return Bounded(ends[1], _wider(*ends))
         count = math.prod(terms.value.shape[axis] for axis in axes)
         if one.reduction == "prod":
             relative = (terms.error / abs(terms.value)).sum(axes) + count * 2.0**-kept.mantissa
@@ -512,6 +513,13 @@ def _extreme(name: str, values: Any, axes: tuple[int, ...]) -> Any:
     return (numpy.fmax if name == "max" else numpy.fmin).reduce(values, axis=axes)
 
 
+def _wider(low: Any, made: Any, high: Any) -> Any:
+    """How far a value is off the further one of two ends; not at all where all are the same infinity."""
+    import numpy
+
+    return numpy.where((low == made) & (made == high), 0.0, numpy.maximum(made - low, high - made))
+
+
 def _carried(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]:
     """The result of an operation, and its error but for the rounding of the result itself."""
     import numpy
@@ -526,7 +534,8 @@ def _carried(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]:
     if name in ("+", "-"):
         return made, first.error + second.error
     if name in ("max", "min"):
-        return made, numpy.fmax(first.error, second.error)
+        low, high = (value_of(name, *(one.value + sign * one.error for one in parts)) for sign in (-1, 1))
+        return made, _wider(low, made, high)
     if name == "*":
         left = numpy.where(second.error == 0, 0.0, abs(first.value) * second.error)
         right = numpy.where(first.error == 0, 0.0, (abs(second.value) + second.error) * first.error)
@@ -649,11 +658,12 @@ class _Analysis(FusedDefinition):
         value, target = one.value, one.target
         if not isinstance(value, Operation) or value.name != "max" or one.reduction is not None or one.output in self.uses:
             return {}
-        left, right = value.arguments
-        if not isinstance(left, Element) or not isinstance(right, Element) or not target.index == left.index == right.index:
+        if any(element.index not in (target.index, ()) for element in one.elements):
             return {}
-        gap, error = given[left].value - given[right].value, given[left].error + given[right].error
-        return {f"{SAME}{left.tensor} {one.output}": gap > error, f"{SAME}{right.tensor} {one.output}": gap < -error}
+        left, right = (self.rounding.of_value(part, given, float32) for part in value.arguments)
+        gap, error = left.value - right.value, left.error + right.error
+        named = zip(value.arguments, (gap > error, gap < -error), strict=True)
+        return {f"{SAME}{part.tensor} {one.output}": larger for part, larger in named if isinstance(part, Element)}
 
     def _old(self, one: Formula, values: Mapping[str, Any], place: Mapping[str, slice]) -> Any:
         return self._error(values, one.target, place) if one.output in values else 0.0
