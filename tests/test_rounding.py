@@ -171,6 +171,38 @@ def test_samples_are_what_the_whole_is_there(name):
         assert worst.count == 0 and worst.fraction < 1e-3
 
 
+def shapes_of_the_library():
+    """Small specs of definitions of several steps, as the library has them."""
+    from fireiron.strategies import (
+        attention,
+        dual,
+        gated,
+        gemm_layernorm,
+        gemm_row_sum,
+        layernorm,
+        lstm,
+        mlp,
+        rmsnorm,
+        softmax,
+    )
+
+    for options in ({}, {"causal": True, "lse": True}, {"window": 9}, {"slack": 8}):
+        yield attention.spec(40, 70, 16, made=attention.definition(**options))
+    for module in (dual, gated, gemm_row_sum, lstm):
+        yield module.spec(30, 20, 40)
+    yield from (gemm_layernorm.spec(20, 32, 24), mlp.spec(20, 32, 5), lstm.spec(30, 20, 40, form="tanh"))
+    yield from (module.spec(5, 300) for module in (layernorm, rmsnorm, softmax))
+
+
+def test_bounds_of_the_library_say_something():
+    """Finite, and small beside the values: an infinite bound would let any number pass."""
+    for spec in shapes_of_the_library():
+        arrays = drawn(spec, {}, np.random.default_rng(4))
+        for name, made in expected(spec, arrays, {}, random=True).items():
+            root = float(np.sqrt((made.value**2).mean()))
+            assert np.isfinite(made.error).all() and np.median(made.error) < 0.02 * root, (str(spec), name)
+
+
 def test_samples_are_small_and_have_both_ends():
     """Half as many places again and again, the first and the last among them, until the terms are few; never along what is reduced."""
     spec = fused_examples.attention(m=1000, n=500, d=16, b=12)

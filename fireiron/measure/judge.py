@@ -29,7 +29,8 @@ class Judge:
     """Compares the outputs of a spec, made of `arrays`, with products added up in the type `adder` (None: the spec's).
 
     `random` says that the arrays were drawn, each number by itself and of mean zero, as `measure/inputs.py` does.
-    `nearest` has for each output the element that took up most of its bound, and `compared` how many elements were compared.
+    `nearest` has for each output the element that took up most of its bound, `compared` how many elements were compared, and `unknown` how
+    many of them have no finite bound: of these any number is right.
     """
 
     spec: Spec
@@ -40,6 +41,7 @@ class Judge:
     random: bool = True
     nearest: dict[str, Worst] = attrs.field(factory=dict, init=False)
     compared: dict[str, int] = attrs.field(factory=dict, init=False)
+    unknown: dict[str, int] = attrs.field(factory=dict, init=False)
     _made: tuple[Mapping[str, Any], dict[str, Bounded]] | None = attrs.field(default=None, init=False)
 
     def wrong(self, output: str, got: Any) -> Mapping[str, Any] | None:
@@ -71,6 +73,11 @@ class Judge:
         right = Bounded(*(taken_at(one, dims, rest) for one in (made[output].value, made[output].error)))
         return self._judged(output, taken_at(got, dims, by_dim), right, list(places))
 
+    def values(self, output: str) -> Any:
+        """What `wrong` compared an output with, in float64."""
+        assert self._made is not None
+        return self._made[1][output].value
+
     def said(self, output: str) -> str:
         """Which element took up most of its bound, and how much of it."""
         worst, count = self.nearest.get(output), self.compared.get(output, 0)
@@ -78,6 +85,7 @@ class Judge:
             return f"{output} has no elements"
         whole = math.prod(evaluated(size, self.sizes) for size in self.spec.operands[output].shape)
         some = "" if count >= whole else f"; {count} of {whole} elements were compared"
+        some += f"; {self.unknown[output]} of these have no bound" if self.unknown[output] else ""
         if worst.off == 0:
             return f"{output} is what it is in float64{some}"
         if worst.fraction > 1:
@@ -89,6 +97,7 @@ class Judge:
         """The same for other programs, by output."""
         return {
             name: {"at": list(one.at), "off": one.off, "bound": one.bound, "fraction": one.fraction, "compared": self.compared[name]}
+            | ({"unknown": self.unknown[name]} if self.unknown[name] else {})
             for name, one in self.nearest.items()
         }
 
@@ -102,12 +111,15 @@ class Judge:
         return {name: Bounded(whole[name].value, one.error) for name, one in made.items()}
 
     def _judged(self, output: str, got: Any, right: Bounded, places: Sequence[Any]) -> Mapping[str, Any] | None:
+        import numpy
+
         worst = compared(got, right, self.spec.operands[output].dtype)
         if worst is None:
             return None
         at = tuple(index if place is None else int(place[index]) for place, index in zip(places, worst.at, strict=True))
         worst = attrs.evolve(worst, at=at)
         self.compared[output] = self.compared.get(output, 0) + got.size
+        self.unknown[output] = self.unknown.get(output, 0) + int((~numpy.isfinite(right.error)).sum())
         if output not in self.nearest or worst.fraction > self.nearest[output].fraction:
             self.nearest[output] = worst
         if not worst.count:

@@ -444,7 +444,9 @@ class _Rounding:
         if same is not None:
             error = numpy.where(same.value, 0.0, error)
         exact = value.name in ("max", "min", "relu", "abs") or (len(parts) == 1 and value.name == "-")
-        return Bounded(made, error if exact else error + _relative(made, 2.0**-wide.mantissa))
+        if exact or (value.name in ("+", "-", "*") and _whole(parts, made, wide)):
+            return Bounded(made, error)
+        return Bounded(made, error + _relative(made, 2.0**-wide.mantissa))
 
     def _choice(self, value: Operation, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         import numpy
@@ -466,6 +468,14 @@ class _Rounding:
         left, right = (self.of_value(one, given, wide) for one in value.arguments)
         off = left.error + right.error
         return value_of(value.name, left.value, right.value), (off > 0) & (abs(left.value - right.value) <= off)
+
+
+def _whole(parts: Sequence[Bounded], made: Any, wide: DType) -> bool:
+    """Whether all are integers without an error that the type has, such as coordinates: what they make is not rounded."""
+    import numpy
+
+    integers = all(not numpy.any(one.error) and numpy.all(one.value == numpy.floor(one.value)) for one in parts)
+    return integers and bool(numpy.all(abs(made) <= 2.0**wide.mantissa))
 
 
 def _same(value: Operation) -> Element | None:
@@ -537,13 +547,19 @@ def _carried(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]:
         low, high = (value_of(name, *(one.value + sign * one.error for one in parts)) for sign in (-1, 1))
         return made, _wider(low, made, high)
     if name == "*":
-        left = numpy.where(second.error == 0, 0.0, abs(first.value) * second.error)
-        right = numpy.where(first.error == 0, 0.0, (abs(second.value) + second.error) * first.error)
-        return made, left + right
+        return made, _by(first.value, second) + _by(abs(second.value) + second.error, first)
     assert name == "/", name
     room = numpy.maximum(abs(second.value) - second.error, 0)
-    carried = first.error + abs(made) * second.error
+    carried = first.error + _by(made, second)
     return made, numpy.where(carried == 0, 0.0, carried / room)
+
+
+def _by(factor: Any, other: Bounded) -> Any:
+    """How far a product is off by the error of one factor; infinity times what surely is not 0 stays what it is."""
+    import numpy
+
+    stays = (other.error == 0) | numpy.isinf(factor) & (abs(other.value) > other.error)
+    return numpy.where(stays, 0.0, abs(factor) * other.error)
 
 
 def _applied(name: str, one: Bounded, wide: DType) -> tuple[Any, Any]:
