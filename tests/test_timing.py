@@ -444,7 +444,7 @@ def test_each_element_of_a_kernel_lies_within_its_own_bound(clock, dtype, c_dtyp
         out[place] = data.expected[place] + max(4 * bounds[place], np.spacing(out[place]) * 4)
 
     with pytest.raises(
-        WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\].*\n.*off, as its terms are rounded"
+        WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\](?s:.*) off, as its terms are rounded"
     ):
         data.verify(computed(data, change), held)
     if dtype != float64:
@@ -471,13 +471,13 @@ def softmax_rows(m=64, n=40):
     return fused_examples.layernorm(m=m, n=n)
 
 
-@pytest.mark.parametrize("work", [1 << 27, 2000], ids=["all", "some"])
+@pytest.mark.parametrize("work", [1 << 27, 400], ids=["all", "some"])
 def test_definitions_are_compared_within_bounds(clock, monkeypatch, work):
     """Of many elements those of some rows; the others beside the norm that follows from them."""
     monkeypatch.setattr("fireiron.measure.data.WORK", work)
     data = one_set(softmax_rows())
     own = data._own(None)["Y"]
-    assert (list(own.places) == ["m"]) == (work == 2000) and own.bounds.shape == ((8 if own.places else 64), 40)
+    assert (list(own.places) == ["m"]) == (work == 400) and own.bounds.shape == ((8 if own.places else 64), 40)
     assert data.verify(computed(data), KERNEL) < 1e-3
     row = 63 if own.places else 17  # the last one is always among them
 
