@@ -64,11 +64,11 @@ class Judge:
         part: Mapping[str, Any] = {dim: place for dim, place in by_dim.items() if len(place) < evaluated(self.spec.size(dim), self.sizes)}
         if not set(part) <= set(free_dims(self.spec)):
             part = {}
-        if part or self._made is None:
-            made = self._expected(part)
-            self._made = None if part else ({}, made)
-        else:
-            made = self._made[1]
+        if not all(map(len, places)):
+            return None  # a tile outside of the output
+        if self._made is None or not _alike(self._made[0], part):
+            self._made = part, self._expected(part)
+        made = self._made[1]
         dims, rest = self.spec.uses[output], {dim: place for dim, place in by_dim.items() if dim not in part}
         right = Bounded(*(taken_at(one, dims, rest) for one in (made[output].value, made[output].error)))
         return self._judged(output, taken_at(got, dims, by_dim), right, list(places))
@@ -132,6 +132,11 @@ class Judge:
             "expected": str(worst.expected),
             "bound": worst.bound,
         }
+
+
+def _alike(places: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether these are the same places of the same dimensions."""
+    return places.keys() == others.keys() and all(list(one) == list(others[dim]) for dim, one in places.items())
 
 
 __all__: list[str] = ["Judge"]
