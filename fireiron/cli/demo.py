@@ -141,8 +141,7 @@ def _compared(program: Program) -> tuple[bool, list[str]]:
     lines = [
         f"{threads} threads executed in the simulator in {result.seconds:.2f} s, each access watched for races",
         f"relative error against float64: kernel {errors[0]:.2e}, NumPy's a @ b {errors[1]:.2e}",
-        f"each element has a bound of its own, derived from its terms: {judge.said('C')}",
-        paint("PASS", 32) if wrong is None else paint("FAIL", 31),
+        f"{paint('PASS', 32)}  at worst {judge.said('C')}" if wrong is None else f"{paint('FAIL', 31)}  {wrong['message']}",
     ]
     return wrong is None, lines
 
