@@ -9,6 +9,7 @@ import types
 
 import numpy as np
 import pytest
+from near import Near
 
 from fireiron import *
 from fireiron import attention as attend
@@ -41,13 +42,25 @@ def softmax(q, k, v, scale, causal=False, window=None, changed=lambda s, m, n: s
     return np.einsum("bhmn,bhnd->bhmd", np.exp(scores - sums[..., None]), v), sums
 
 
+def grouped(kernel, **arrays):
+    """Arrays (b, heads, length, ...) as the kernel's operands are: `Q[b,m,g,r,d]`, `K[b,n,g,d]`, `L[b,m,g,r]`."""
+    shapes = {name: tuple(map(int, map(str, kernel.program.spec.operands[name].shape))) for name in arrays}
+    return {name: one.swapaxes(1, 2).reshape(shapes[name]) for name, one in arrays.items()}
+
+
+def near(kernel, q, k, v, scale, **expected):
+    """Who compares the outputs with the plain softmax."""
+    arrays = {**grouped(kernel, Q=q, K=k, V=v), "scale": np.float32(scale)}
+    return Near(kernel.program.spec, arrays, grouped(kernel, **expected))
+
+
 def test_heads_share_keys_and_scores_are_changed():
     """Projections as models have them, (batch, m, heads, d): views of them, and the result lies as `q` does."""
     q, k, v = (random(2, length, heads, 16, seed=heads).swapaxes(1, 2) for length, heads in ((20, 4), (24, 2), (24, 2)))
     got, sums = attend(q, k, v, lse=True, score="3 * tanh(s / 3)", scale=0.3, arch="sm_90a")
     expected, logarithms = softmax(q, k, v, 0.3, changed=lambda s, m, n: 3 * np.tanh(s / 3))
-    np.testing.assert_allclose(got.astype(np.float64), expected, atol=2e-3)
-    np.testing.assert_allclose(sums, logarithms, atol=1e-4)
+    kernel = attend.kernel(q, k, v, lse=True, score="3 * tanh(s / 3)", arch="sm_90a")
+    near(kernel, q, k, v, 0.3, O=expected, L=logarithms).require(grouped(kernel, O=got, L=sums))
     assert got.strides == q.strides and got.shape == q.shape and sums.shape == (2, 4, 20) and sums.dtype == np.float32
     assert attend.kernel(q, k, v, lse=True, score="3 * tanh(s / 3)", arch="sm_90a").program.name.startswith("attention")
 
@@ -57,9 +70,10 @@ def test_fewer_dimensions_with_outputs_given():
     out, sums = np.zeros_like(q), np.zeros(20, np.float32)
     got = attend(q, k, v, window=5, lse=True, out=(out, sums))
     assert got[0] is out and got[1] is sums
-    expected, logarithms = softmax(*(one[None, None] for one in (q, k, v)), 0.25, window=5)
-    np.testing.assert_allclose(out, expected[0, 0], atol=2e-3)
-    np.testing.assert_allclose(sums, logarithms[0, 0], atol=1e-4)
+    whole = [one[None, None] for one in (q, k, v)]
+    expected, logarithms = softmax(*whole, 0.25, window=5)
+    kernel = attend.kernel(q, k, v, window=5, lse=True)
+    near(kernel, *whole, 0.25, O=expected, L=logarithms).require(grouped(kernel, O=out[None, None], L=sums[None, None]))
 
 
 @pytest.mark.night

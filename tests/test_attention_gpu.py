@@ -46,9 +46,9 @@ def softmax(torch, q, k, v, causal=False, window=None, changed=lambda s, m, n: s
 
 
 def close(torch, got, expected, dtype="float16"):
-    """Within roundings of the probabilities and of the result."""
+    """In the norm within three roundings: of the probabilities, of the result, and of what PyTorch compares with, each of at most 2^-p."""
     assert bool(torch.isfinite(got).all())
-    assert float((got.double() - expected.double()).norm() / expected.double().norm()) < (8e-3 if dtype == "bfloat16" else 1e-3)
+    assert float((got.double() - expected.double()).norm() / expected.double().norm()) < 3 * 2.0 ** -(8 if dtype == "bfloat16" else 11)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_compiled(torch, dynamic):
     for length in (128, 72):
         x = torch.randn((2, length, 256), device="cuda", dtype=torch.half)
         for got, expected in zip(compiled(x, weight), layer(x, weight), strict=True):
-            torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+            torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)  # PyTorch fuses, and rounds, otherwise: no bound of ours
 
 
 def test_what_pytorch_checks_of_operators(torch):

@@ -17,7 +17,10 @@ from fireiron.check import safety
 from fireiron.gpu.maps import MapForm
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language.library import defaults
-from fireiron.measure.data import _products, tolerance_of
+from fireiron.measure.norms import tolerance_of
+from fireiron.measure.products import product as made_on_the_gpu
+from fireiron.measure.products import product_bounds
+from fireiron.measure.rounding import error_bounds
 from fireiron.stacks import of_stacks
 from fireiron.strategies import hmma_ampere, hopper, hopper_batched
 from fireiron.values.expr import as_expr, constant
@@ -332,8 +335,11 @@ def test_references_of_measurements(signature):
     """In float64, matrix by matrix."""
     spec = halves(signature, m=5, n=6, k=7)
     arrays, expected = inputs_of(spec)
-    np.testing.assert_array_equal(_products(np, spec, arrays["A"], arrays["B"]), expected)
-    assert tolerance_of(spec) == tolerance_of(hopper.spec(5, 6, 7)) > 0
+    made = made_on_the_gpu(np, spec, arrays["A"], arrays["B"])
+    np.testing.assert_array_equal(made, expected)
+    (bounds,) = error_bounds(spec, arrays, {}).values()
+    np.testing.assert_allclose(product_bounds(np, spec, [arrays["A"], arrays["B"]], made, None), bounds, rtol=1e-9)
+    assert 0 < tolerance_of(spec) < tolerance_of(hopper.spec(5, 6, 7)), "fewer elements may differ more"
 
 
 def test_exported(tmp_path):

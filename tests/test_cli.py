@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -23,6 +24,7 @@ from fireiron.inspect import ineffective, trial
 from fireiron.inspect.explain import explain, text
 from fireiron.language import library
 from fireiron.measure import simulated
+from fireiron.measure.judge import Judge
 
 SMALL = ["-M", "128", "-N", "128", "-K", "16"]
 ROOT = Path(__file__).parent.parent
@@ -400,6 +402,51 @@ def test_a_sample_of_what_reads_nothing(fireiron, tmp_path: Path) -> None:  # ty
     assert status == 0 and "3 of 9 are simulated" in out
 
 
+def test_run_with_normal_numbers(fireiron) -> None:  # type: ignore[no-untyped-def]
+    """Each element within its own bound; integers, which are exact, remain what is taken without being asked."""
+    small = ("listing_2", "-M", "40", "-N", "30", "-K", "50", "--seed", "3", "--simulate")
+    status, out, _ = fireiron("run", *small, "--normal")
+    assert (
+        status == 0
+        and "normal numbers" in out
+        and re.search(r"errors +C\[\d+, \d+\] is off by \S+ of at most \S+, \d+% of its bound\n", out)
+    )
+    value = json.loads(fireiron("run", *small, "--normal", "--json")[1])
+    assert value["numbers"] == "normal" and 0 < value["errors"]["C"]["fraction"] < 1 and value["errors"]["C"]["compared"] == 1200
+    assert "small integers, whose sums are exact" in fireiron("run", *small)[1]
+    blocks = fireiron("run", "naive", "-M", "200", "-N", "64", "-K", "8", "--simulate", "--normal", "--blocks", "1")[1]
+    assert "of 12800 elements were compared" in blocks
+
+
+def test_a_wrong_element_of_normal_numbers(fireiron, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """Off by a thousandth, which no tolerance of the whole tells."""
+    from fireiron import sim
+
+    simulate = sim.simulate
+
+    def wrong(*given: object, **options: object) -> object:
+        result = simulate(*given, **options)  # type: ignore[arg-type]
+        result.outputs["C"][3, 4] *= 1.01
+        return result
+
+    monkeypatch.setattr(sim, "simulate", wrong)
+    status, out, _ = fireiron("run", "listing_2", "-M", "40", "-N", "30", "-K", "50", "--seed", "3", "--simulate", "--normal")
+    assert status == 1 and "FAIL  element (3, 4): got " in out and "1 of 1200 differ" in out
+
+
+def test_a_large_output_is_compared_at_some_places() -> None:
+    spec = MatMul(200, 100, 7)(GL, GL, GL)(Kernel)
+    arrays = {
+        name: np.random.default_rng(1).standard_normal(shape).astype(np.float32) for name, shape in (("A", (200, 7)), ("B", (7, 100)))
+    }
+    judge = Judge(spec, {}, arrays, work=4000)
+    got = arrays["A"] @ arrays["B"]
+    assert judge.wrong("C", got) is None and 64 <= judge.compared["C"] <= 600 and " of 20000 elements were compared" in judge.said("C")
+    got[199, 99] += 1
+    found = judge.wrong("C", got)
+    assert found is not None and found["at"] == [199, 99] and judge.wrong("C", got[:3]) is not None
+
+
 def host_cupy() -> object:
     """NumPy under the names of CuPy: kernels that are called with its arrays are simulated."""
     event = types.SimpleNamespace(record=lambda: None, synchronize=lambda: None)
@@ -413,8 +460,8 @@ def test_run_on_a_gpu_compares_each_output(wrong: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "cupy", host_cupy())
     path = wrong if name == "wrong" else SEVERAL
     program = library.find(f"{path}:{name}").strategy.program("sm_80")
-    arrays = simulated.exact_data(program, {}, 3)
-    found = cli.run._on_gpu(program, {}, arrays, simulated.allowed_errors(program, {}), cli.run._Report(True))
+    arrays, judge = simulated.data_for(program, {}, 3)
+    found = cli.run._on_gpu(program, {}, arrays, judge, cli.run._Report(True))
     assert found is None if name != "wrong" else found is not None and found["message"].startswith("turned: element (49, 39): got ")
 
 

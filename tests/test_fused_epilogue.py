@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from near import Near
 from printed_text import COMPILER, HostProgram, Printed
 from problems import NAMES, library, sizes_of_run_time
 
@@ -13,6 +14,7 @@ from fireiron import *
 from fireiron.check import check
 from fireiron.errors import FireironError
 from fireiron.language.library import bind, find
+from fireiron.measure.inputs import shape_of
 from fireiron.sim import simulate
 from fireiron.specs.epilogue import epilogue, folds_rows, transposed, without_stacks
 from fireiron.values.expr import constant
@@ -297,24 +299,35 @@ def halves(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
 
 
+def near(a, b, expected, out=None, **options):
+    """Who compares the outputs of a product with an epilogue, each element within its own bound; arrays in the shapes that its kernel takes."""
+    spec = matmul.kernel(a, b, out, **options).program.spec
+    given = {"A": a, "B": b, **{name: one for name, one in options.items() if name in spec.operands}}
+    arrays = {name: np.float32(one) if np.isscalar(one) else one.reshape(shape_of(spec.operands[name], {})) for name, one in given.items()}
+    return Near(spec, arrays, expected)
+
+
 def test_matmul_with_an_epilogue():
     a, b, bias = halves(50, 40), halves(40, 24), halves(24).astype(np.float32)
     product = a.astype(np.float64) @ b + bias
-    made = matmul(a, b, epilogue="relu(acc + bias[n])", bias=bias)
-    np.testing.assert_allclose(made, np.maximum(product, 0), atol=2e-2)
+    relu, scaled = {"epilogue": "relu(acc + bias[n])", "bias": bias}, {"epilogue": "alpha * (acc + bias[n])", "bias": bias, "alpha": 2}
+    near(a, b, {"C": np.maximum(product, 0)}, **relu).require({"C": matmul(a, b, **relu)})
     out = np.empty((50, 24), np.float32)
-    assert matmul(a, b, out, epilogue="alpha * (acc + bias[n])", bias=bias, alpha=2) is out
-    np.testing.assert_allclose(out, 2 * product, atol=1e-4)
-    pre, act = matmul(a, b, epilogue="acc = acc + bias[n]; Z = acc; C = relu(acc)", bias=bias, types={"Z": "float32"})
+    assert matmul(a, b, out, **scaled) is out
+    near(a, b, {"C": 2 * product}, out, **scaled).require({"C": out})
+    two = {"epilogue": "acc = acc + bias[n]; Z = acc; C = relu(acc)", "bias": bias}
+    judge = near(a, b, {"Z": product, "C": np.maximum(product, 0)}, types={"Z": "float32"}, **two)
+    pre, act = matmul(a, b, types={"Z": "float32"}, **two)
     assert (pre.dtype, act.dtype) == (np.float32, np.float16)
-    np.testing.assert_allclose(pre, product, atol=1e-4)
+    judge.require({"Z": pre, "C": act})
     both = {"C": np.empty((50, 24), np.float16), "Z": np.empty((50, 24), np.float32)}
-    pre, act = matmul(a, b, both, epilogue="acc = acc + bias[n]; Z = acc; C = relu(acc)", bias=bias)
+    pre, act = matmul(a, b, both, **two)
     assert pre is both["Z"] and act is both["C"]
-    np.testing.assert_allclose(act, np.maximum(product, 0), atol=2e-2)
-    _, y = matmul(a, b, epilogue="acc = acc + bias[n]; C = acc; y[m] += sum(n, acc)", bias=bias)
+    judge.require(both)
+    sums = {"epilogue": "acc = acc + bias[n]; C = acc; y[m] += sum(n, acc)", "bias": bias}
+    c, y = matmul(a, b, **sums)
     assert y.dtype == np.float32
-    np.testing.assert_allclose(y, product.sum(1), atol=1e-3)
+    near(a, b, {"C": product, "y": product.sum(1)}, **sums).require({"C": c, "y": y})
 
 
 @pytest.mark.parametrize(
@@ -333,21 +346,21 @@ def test_matmul_of_stacks(text, folded):
         "m": product * wide["r"][:, None] + wide["bias"],
         "b": product * wide["s"][:, None, None] + wide["bias"],
     }["r" if text[0] == "r" else "R" if "R" in text else "m" if "r[m]" in text else "b"]
-    made = matmul(a, b, epilogue=text, **given)
-    np.testing.assert_allclose(made, right, atol=5e-2)
+    near(a, b, {"C": right}, epilogue=text, **given).require({"C": matmul(a, b, epilogue=text, **given)})
     spec = matmul.kernel(a, b, epilogue=text, **given).program.spec
     assert ("b" not in spec.dims) == folded
     one = {name: array[:1] if name in "Rs" else array for name, array in given.items()}
-    np.testing.assert_allclose(matmul(a[:1], b[None], epilogue=text, **one) if "s[b" not in text else right[:1], right[:1], atol=5e-2)
+    if "s[b" not in text:
+        near(a[:1], b[None], {"C": right[:1]}, epilogue=text, **one).require({"C": matmul(a[:1], b[None], epilogue=text, **one)})
 
 
 def test_rows_of_all_matrices_of_a_stack():
     """An array for each row of each matrix, and sums of such rows, where one matrix is multiplied with all."""
     a, b, r = halves(3, 20, 40), halves(40, 24), halves(3, 20)
     product = np.matmul(a.astype(np.float64), b) * r[..., None]
-    made, sums = matmul(a, b, epilogue="acc = acc * r[b,m]; C = acc; y[b,m] += sum(n, acc)", r=r)
-    np.testing.assert_allclose(made, product, atol=5e-2)
-    np.testing.assert_allclose(sums, product.sum(2), atol=1e-3)
+    options = {"epilogue": "acc = acc * r[b,m]; C = acc; y[b,m] += sum(n, acc)", "r": r}
+    made, sums = matmul(a, b, **options)
+    near(a, b, {"C": product, "y": product.sum(2)}, **options).require({"C": made, "y": sums})
 
 
 def test_plans_are_kept(monkeypatch):
@@ -380,20 +393,19 @@ def test_what_matmul_refuses():
 
 def test_the_transposed_product_with_an_epilogue(monkeypatch):
     """What arrays on a GPU may be computed by: m and n change places in the text, and results are turned back."""
-    monkeypatch.setattr(sys.modules["fireiron.matmul"], "_have_views", lambda arrays: True)
     generator = np.random.default_rng(0)
     a, b, bias, r, residual = (generator.standard_normal(shape).astype(np.float32) for shape in ((40, 24), (24, 56), 56, 40, (40, 56)))
     text = "acc = acc * r[m] + bias[n] + R[m,n]; Z = acc; C = where(n <= m, acc, 0); y[m] += sum(n, acc)"
     given = {"bias": bias, "r": r, "R": residual}
+    product = (a.astype(np.float64) @ b) * r[:, None] + bias + residual
+    judge = near(a, b, {"Z": product, "C": np.tril(product), "y": product.sum(1)}, epilogue=text, **given)
+    monkeypatch.setattr(sys.modules["fireiron.matmul"], "_have_views", lambda arrays: True)
     matmul.clear()
     z, c, y = matmul(a, b, epilogue=text, **given)
     kernel = matmul.kernel(a, b, epilogue=text, **given)
     matmul.clear()
-    product = (a.astype(np.float64) @ b) * r[:, None] + bias + residual
     assert constant(kernel.program.spec.size("m")) == 56 and (z.shape, c.shape, y.shape) == ((40, 56), (40, 56), (40,))
-    np.testing.assert_allclose(z, product, atol=1e-4)
-    np.testing.assert_allclose(c, np.tril(product), atol=1e-4)
-    np.testing.assert_allclose(y, product.sum(1), atol=1e-3)
+    judge.require({"Z": z, "C": c, "y": y})
 
 
 def test_a_store_by_a_text_takes_the_accumulator_only():

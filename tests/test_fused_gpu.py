@@ -1,4 +1,4 @@
-"""On a GPU: fused kernels at edges, at sizes of run time and of any strides, near their meaning in float64 (oracle O11).
+"""On a GPU: fused kernels at edges, at sizes of run time and of any strides, each element within its own bound beside float64 (oracle O11).
 
 Outputs begin as NaN; guard zones around each array, and the gaps between rows, tell what is read or written outside. On small integers
 results are bit-equal to the simulator's, which are bit-equal to the definition's.
@@ -11,7 +11,7 @@ import pytest
 from problems import library
 from test_fused_epilogue import NUMBERS, STACKED, SUMS, TEXTS, of
 from test_graphene_text import BY_HAND
-from zones import differing, known, placed, written_outside
+from zones import known, placed, written_outside
 
 from fireiron import *
 from fireiron.gpu import launch
@@ -19,6 +19,7 @@ from fireiron.gpu.kernel import CompiledKernel
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.language.library import bind, find
 from fireiron.measure.data import adder_of, drawn
+from fireiron.measure.rounding import differing
 from fireiron.strategies import attention
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 
@@ -84,7 +85,7 @@ def near(strategy, spec, *sizes, seed=3):
     for given in sizes or ({},):
         symbols = known(spec, given)
         arrays = inputs(spec, symbols, seed)
-        found = differing(spec, symbols, ran(kernel, spec, arrays, symbols), meant(spec, arrays), adder_of(kernel))
+        found = differing(spec, symbols, ran(kernel, spec, arrays, symbols), arrays, meant(spec, arrays), adder_of(kernel))
         assert not found, (given, found)
     return kernel
 
@@ -337,7 +338,7 @@ def test_random_definitions(chunk):
         symbols = known(one.bound, one.symbols)
         kernel = one.strategy(one.bound).compile()
         arrays = inputs(one.bound, symbols, seed)
-        found = differing(one.bound, symbols, ran(kernel, one.bound, arrays, symbols), meant(one.bound, arrays))
+        found = differing(one.bound, symbols, ran(kernel, one.bound, arrays, symbols), arrays, meant(one.bound, arrays))
         assert not found, (found, program_to_paste(one))
 
 
@@ -365,4 +366,4 @@ def test_printed_texts_are_read_back(name):
     again = parse_kernel(graphene_text(module.strategy.with_(**values)(spec).program(launch.device_arch())))
     kernel = CompiledKernel(again)
     arrays = inputs(spec, {}, 4)
-    assert not differing(spec, {}, ran(kernel, kernel.program.spec, arrays, known(spec, {})), meant(spec, arrays))
+    assert not differing(spec, {}, ran(kernel, kernel.program.spec, arrays, known(spec, {})), arrays, meant(spec, arrays))

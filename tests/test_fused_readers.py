@@ -22,6 +22,7 @@ from fireiron.gpu import launch
 from fireiron.inspect.explain import explain, text
 from fireiron.inspect.show import as_dict, show
 from fireiron.measure.data import all_sizes, drawn, tolerance_of
+from fireiron.measure.judge import Judge
 from fireiron.sim import simulate
 
 ALL = examples.specs()
@@ -58,12 +59,9 @@ FILE = str(examples.__file__)
 
 
 def near(got, spec, arrays):
-    """Whether all outputs are as near as correct ones are."""
-    right = spec.reference(*arrays.values())
-    right = right if isinstance(right, tuple) else (right,)
-    for name, one in zip(spec.outputs, right, strict=True):
-        have, want, bound = got[name].astype(np.float64), one.astype(np.float64), tolerance_of(spec, output=name)
-        assert np.linalg.norm(have - want) <= bound * np.linalg.norm(want), (name, np.abs(have - want).max())
+    """Whether each element of all outputs lies within its own bound."""
+    judge = Judge(spec, {}, arrays)
+    assert not [wrong for name in spec.outputs if (wrong := judge.wrong(name, got[name]))]
 
 
 # ---------------------------------------------------------------------------------------------- the kernels themselves
@@ -155,7 +153,7 @@ def test_tolerances_follow_the_types_of_the_steps():
     gemm = examples.gemm_bias_relu
     wide, narrow = gemm(m=64, n=64, k=64, types={"D": float32}), gemm(m=64, n=64, k=64)
     assert tolerance_of(wide) < 1e-4 < tolerance_of(narrow) < 1e-3 < tolerance_of(narrow, adder=float16)
-    assert tolerance_of(ALL["attention"][1]) > 2.0**-11 * 4  # probabilities are rounded to float16
+    assert 2.0**-11 * 3 < tolerance_of(ALL["attention"][1]) < 2.0**-11 * 5  # probabilities are rounded to float16
     assert tolerance_of(ALL["dual"][1], output="y") < 1e-3
     assert all_sizes(gemm(m=sym("M"), n=64, k=64), {"M": 7}) == {"M": 7}
 
@@ -178,14 +176,14 @@ def test_tolerances_follow_the_types_of_the_steps():
 def test_run(command, arguments, spec):
     strategy, *rest = arguments
     status, said = command("run", f"{FILE}:{strategy}", *rest, "--arch", "sm_80", "--seed", 3)
-    assert status == 0 and spec in said and "PASS" in said and "tolerance" in said and "index_" not in said, said
+    assert status == 0 and spec in said and "PASS" in said and "% of its bound" in said and "index_" not in said, said
 
 
 def test_run_on_a_sample_of_blocks(command):
     """Coordinates count from the start of the whole, so that parts are compared with parts of the whole result."""
     sizes = ("-s", "m=256", "-s", "n=256", "-s", "d=32", "-s", "b=2")
     status, said = command("run", f"{FILE}:attention_strategy", *sizes, "--arch", "sm_80", "--seed", 3, "--blocks", 3)
-    assert status == 0 and "3 of 8 are simulated" in said and "PASS" in said, said
+    assert status == 0 and "3 of 8 are simulated" in said and "PASS" in said and "of 16384 elements were compared" in said, said
 
 
 def test_run_finds_a_definition_that_depends_on_its_split(command, tmp_path):
@@ -199,7 +197,7 @@ strategy = rows.tile(m=4).to(Block).split(n=32).load("X", RF, Move.tile(4, 32).t
     )
     sizes = ("-M", 8, "-N", 64, "--arch", "sm_80", "--seed", 1)
     status, said = command("run", tmp_path / "wrong.py", *sizes)
-    assert status == 1 and "FAIL  y: element (0,): got" in said, said
+    assert status == 1 and "FAIL  y: element (" in said and "8 of 8 differ" in said, said
     status, said = command("run", tmp_path / "wrong.py", *sizes, "--json", "--blocks", 1)
     plain = json.loads(said)
     assert status == 1 and plain["wrong"]["output"] == "y" and not plain["passed"]

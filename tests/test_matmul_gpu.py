@@ -6,6 +6,7 @@ import pytest
 from fireiron import *
 from fireiron.gpu import launch
 from fireiron.measure.data import tolerance_of
+from fireiron.measure.rounding import differing
 
 pytestmark = [
     pytest.mark.gpu,
@@ -117,11 +118,13 @@ def test_integers():
 def test_standard_normal_data():
     cupy = pytest.importorskip("cupy")
     a, b = cupy.random.standard_normal((2, 1024, 1024)).astype("float16")
-    wanted = a.astype("float64") @ b.astype("float64")
-    error = cupy.linalg.norm(matmul(a, b).astype("float64") - wanted) / cupy.linalg.norm(wanted)
-    assert float(error) < 1e-3
-    spec = MatMul(1024, 1024, 1024, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel)
-    assert float(cupy.linalg.norm(matmul(a, b, c_dtype="float32") - wanted) / cupy.linalg.norm(wanted)) < tolerance_of(spec)
+    right = {"C": (a.astype("float64") @ b.astype("float64")).get()}
+    arrays = {"A": a.get(), "B": b.get()}
+    for c_dtype in (float16, float32):
+        spec = MatMul(1024, 1024, 1024, dtype=float16, c_dtype=c_dtype, accumulator=float32)(GL, GL, GL)(Kernel)
+        got = {"C": matmul(a, b, c_dtype=str(c_dtype)).get()}
+        assert not differing(spec, {}, got, arrays, right)
+        assert np.linalg.norm(got["C"].astype("float64") - right["C"]) < tolerance_of(spec) * np.linalg.norm(right["C"])
 
 
 def test_jax():

@@ -1,5 +1,6 @@
 """The derived bounds of errors: never broken by right kernels on random data, broken by what is wrong; matrix instructions by their model."""
 
+import fused_examples
 import numpy as np
 import pytest
 from fused_examples import specs
@@ -8,8 +9,9 @@ from generator import draw as drawn_strategy
 from test_fused_random import program_to_paste
 
 from fireiron import *
-from fireiron.measure.data import adder_of, all_sizes, drawn, referred
-from fireiron.measure.rounding import EIGHT_BITS, differing, error_bounds, expected
+from fireiron.measure.data import adder_of, all_sizes, drawn, referred, tolerance_of
+from fireiron.measure.inputs import taken_at
+from fireiron.measure.rounding import EIGHT_BITS, compared, differing, error_bounds, expected, free_dims, sample
 from fireiron.sim import simulate
 from fireiron.values.expr import TRUE
 
@@ -50,11 +52,23 @@ def test_matrix_instructions_stay_within_and_a_step_left_out_does_not(terms, bit
     (bound,) = error_bounds(spec, arrays, {}).values()
     off = np.abs(made - right)
     assert (off <= bound).all() and off.max() > 0
-    if bits == EIGHT_BITS.bits and K > 100:
-        return  # of 13 bits so much may be cut off one way that a step more or less is not seen
     last = (K - 1) // 16 * 16
     fewer = by_matrix_instructions(a[:, :last], b[:last], terms, bits)
-    assert (np.abs(fewer - right) > bound).mean() > 0.5, "a k-step of 16 left out"
+    if bits != EIGHT_BITS.bits or K <= 512:  # of 13 bits so much may be cut off that no single element tells
+        assert (np.abs(fewer - right) > bound).mean() > 0.5, "a k-step of 16 left out"
+    whole = tolerance_of(spec) * np.linalg.norm(right)
+    assert np.linalg.norm(made - right) < whole < np.linalg.norm(fewer - right) / 3, "the norm of all elements tells"
+
+
+@pytest.mark.parametrize("K", [16, 512])
+@pytest.mark.parametrize(("terms", "bits", "dtype"), [(4, 23, float16), (32, 13, float8_e4m3)], ids=str)
+def test_factors_of_one_sign_stay_within(terms, bits, dtype, K):
+    """Then all that is cut off adds up."""
+    spec, arrays, _ = product(K, dtype)
+    arrays = {name: abs(one) for name, one in arrays.items()}
+    a, b = (one.astype(float) for one in arrays.values())
+    (bound,) = error_bounds(spec, arrays, {}).values()
+    assert (np.abs(by_matrix_instructions(a, b, terms, bits) - a @ b) <= bound).all() and (bound < 0.1 * (a @ b)).all()
 
 
 @pytest.mark.parametrize(
@@ -71,6 +85,9 @@ def test_chains_in_any_order_stay_within_and_one_wrong_element_does_not(dtype, a
         for one in order:
             total = (total + one).astype(adder.to_numpy())
         assert (np.abs(total.astype(float) - right) <= bound).all()
+    if K > 16:
+        fewer = np.abs(terms[: (K - 1) // 16 * 16].astype(float).sum(0) - right) > bound
+        assert fewer.mean() > 0.5, "a k-step of 16 left out"
     wrong = right.copy()
     wrong[3, 4] += K**0.5  # as much as elements differ
     said = differing(spec, {}, {"C": wrong}, arrays, {"C": right})
@@ -106,6 +123,94 @@ def test_values_stand_beside_their_bounds():
     integers = {name: np.random.default_rng(1).integers(-128, 128, shape, np.int8) for name, shape in (("A", (8, 40)), ("B", (40, 8)))}
     (one,) = expected(spec, integers, {}).values()
     assert (one.value == integers["A"].astype(int) @ integers["B"].astype(int)).all() and not one.error.any()
+
+
+@pytest.mark.parametrize("layers", [1, 6, 20])
+def test_chains_of_products(layers):
+    """Layers in halves: in the worst case errors grow by the sum of the weights with each, drawn weights are on both sides of zero."""
+    spec = fused_examples.mlp(m=16, n=64, k=64, l=layers)
+    arrays, sizes = drawn(spec, {}, np.random.default_rng(layers)), all_sizes(spec, {})
+    made, certain = expected(spec, arrays, sizes, random=True)["Y"], expected(spec, arrays, sizes)["Y"]
+    h, wrong = arrays["X"], None
+    for layer in range(layers):
+        product = h.astype(np.float32) @ arrays["W"][:, :, layer].astype(np.float32) + arrays["bias"][:, layer]
+        wrong = np.maximum(product - h[:, :8].astype(float) @ arrays["W"][:8, :, layer].astype(float), 0)
+        h = np.maximum(product, 0).astype(np.float16)
+    assert (abs(h - made.value) <= made.error).all() and (made.error <= certain.error).all()
+    assert (made.error < 0.05 * np.sqrt((made.value**2).mean())).all() and (layers < 20 or certain.error.min() > 1e9)
+    assert (abs(wrong - made.value) > made.error)[(wrong > 0) & (made.value > 0)].mean() > 0.6, "eight terms of the last layer left out"
+
+
+@pytest.mark.parametrize("keys", [64, 512])
+def test_softmax_turn_by_turn(keys):
+    """Its factors are 1 but where the maximum changes: bounds do not grow with the turns."""
+    spec = fused_examples.attention(m=keys, n=keys, d=16, b=1)
+    sizes = all_sizes(spec, {})
+    arrays = drawn(spec, sizes, np.random.default_rng(1))
+    made = expected(spec, arrays, sizes, places={"m": np.array([keys - 1])}, random=True)["O"]
+    root = float(np.sqrt((made.value**2).mean()))
+    assert made.error.shape == (1, 16, 1) and made.error.max() < 0.02 * root
+    missing = expected(spec, {**arrays, "V": np.concatenate([arrays["V"][: keys - 16], 0 * arrays["V"][-16:]])}, sizes)["O"].value[-1:]
+    assert (abs(missing - made.value) > made.error).mean() > 0.6, "16 keys left out"
+
+
+@pytest.mark.parametrize("name", specs())
+def test_samples_are_what_the_whole_is_there(name):
+    """At some places of the free dimensions values and bounds are those of all elements."""
+    spec = specs()[name][1]
+    sizes = all_sizes(spec, {})
+    arrays = drawn(spec, sizes, np.random.default_rng(2))
+    lengths = {dim: int(str(spec.size(dim))) for dim in free_dims(spec)}
+    places = {dim: np.array([0, size // 2, size - 1]) for dim, size in lengths.items()}
+    assert places
+    some, whole = expected(spec, arrays, sizes, places=places), expected(spec, arrays, sizes)
+    for output in spec.outputs:
+        for part, one in ((some[output].value, whole[output].value), (some[output].error, whole[output].error)):
+            np.testing.assert_allclose(part, taken_at(one, spec.uses[output], places), rtol=1e-9, atol=1e-12)
+        worst = compared(taken_at(whole[output].value, spec.uses[output], places), some[output], spec.operands[output].dtype)
+        assert worst.count == 0 and worst.fraction < 1e-3
+
+
+def shapes_of_the_library():
+    """Small specs of definitions of several steps, as the library has them."""
+    from fireiron.strategies import (
+        attention,
+        dual,
+        gated,
+        gemm_layernorm,
+        gemm_row_sum,
+        layernorm,
+        lstm,
+        mlp,
+        rmsnorm,
+        softmax,
+    )
+
+    for options in ({}, {"causal": True, "lse": True}, {"window": 9}, {"slack": 8}):
+        yield attention.spec(40, 70, 16, made=attention.definition(**options))
+    for module in (dual, gated, gemm_row_sum, lstm):
+        yield module.spec(30, 20, 40)
+    yield from (gemm_layernorm.spec(20, 32, 24), mlp.spec(20, 32, 5), lstm.spec(30, 20, 40, form="tanh"))
+    yield from (module.spec(5, 300) for module in (layernorm, rmsnorm, softmax))
+
+
+def test_bounds_of_the_library_say_something():
+    """Finite, and small beside the values: an infinite bound would let any number pass."""
+    for spec in shapes_of_the_library():
+        arrays = drawn(spec, {}, np.random.default_rng(4))
+        for name, made in expected(spec, arrays, {}, random=True).items():
+            root = float(np.sqrt((made.value**2).mean()))
+            assert np.isfinite(made.error).all() and np.median(made.error) < 0.02 * root, (str(spec), name)
+
+
+def test_samples_are_small_and_have_both_ends():
+    """Half as many places again and again, the first and the last among them, until the terms are few; never along what is reduced."""
+    spec = fused_examples.attention(m=1000, n=500, d=16, b=12)
+    assert free_dims(spec) == ("m", "b") and sample(spec, {}, 10**9, np.random.default_rng(0)) == {}
+    some = sample(spec, {}, 10**6, np.random.default_rng(0))
+    assert {dim: (one[0], one[-1]) for dim, one in some.items()} == {"m": (0, 999), "b": (0, 11)}
+    assert len(some["m"]) * len(some["b"]) * 500 * 16 <= 10**6 and all((np.diff(one) > 0).all() for one in some.values())
+    assert [len(one) for one in sample(spec, {}, 1, np.random.default_rng(0)).values()] == [8, 2]
 
 
 def checked_definition(seed):

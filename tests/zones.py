@@ -5,7 +5,7 @@ An array lies in memory of its own, in any storage; around it, and in the gaps b
 
 import numpy as np
 
-from fireiron.measure.data import PER_ELEMENT, all_sizes, tolerance_of
+from fireiron.measure.inputs import all_sizes
 from fireiron.values.expr import compiled
 
 ZONE = 1024
@@ -35,21 +35,6 @@ def written_outside(whole, array, zone=ZONE):
     itemsize = array.dtype.itemsize
     np.lib.stride_tricks.as_strided(own[zone:], (*array.shape, itemsize), (*array.strides, 1))[...] = True
     return int((whole[~own] != OTHER).sum())
-
-
-def differing(spec, sizes, got, right, adder=None):
-    """What differs from the reference by more than the steps may give, as a text for each output; `got` and `right` by name."""
-    found = []
-    for name in spec.outputs:
-        have, want = got[name].astype(np.float64), right[name].astype(np.float64)
-        bound, finite = PER_ELEMENT * tolerance_of(spec, sizes, adder, output=name), want[np.isfinite(want)]
-        mean = float(np.sqrt((finite**2).mean())) if finite.size else 0.0
-        with np.errstate(invalid="ignore"):
-            near = np.isclose(have, want, rtol=bound, atol=bound * mean, equal_nan=True)
-        if not near.all():
-            at = tuple(map(int, np.argwhere(~near)[0]))
-            found.append(f"{name}{list(at)} is {have[at]}, {want[at]} expected within {bound:.2g}; {(~near).sum()} of {near.size}")
-    return found
 
 
 def known(spec, sizes):

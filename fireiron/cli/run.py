@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
 from fireiron.cli.output import FAILED, paint, print_json, progress, working
@@ -14,7 +14,11 @@ from fireiron.errors import ArgumentError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.measure.judge import Judge
     from fireiron.spec import Spec
+
+EXACT: Final = "small integers, whose sums are exact: all elements have to be equal"
+NORMAL: Final = "normal numbers: each element within the bound that is derived for it"
 
 
 def register(add: Add) -> None:
@@ -22,6 +26,7 @@ def register(add: Add) -> None:
     command = add("run", run, "run on the GPU if there is one, else in the simulator; compare with the spec's meaning in NumPy")
     add_strategy(command, json=True)
     command.add_argument("--simulate", action="store_true", help="use the simulator though there is a GPU")
+    command.add_argument("--normal", action="store_true", help="normal numbers in the place of integers, each element within its own bound")
     command.add_argument("--seed", type=natural, help="of the random data (printed if not given)")
     command.add_argument("--blocks", type=positive, metavar="N", help="simulate a sample of N blocks only")
     command.add_argument(
@@ -39,11 +44,11 @@ def register(add: Add) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Random small integers through the kernel, compared exactly with the spec's meaning.
 
-    Through a definition of several steps go normal numbers; each output is compared within the bound of `tolerance_of`.
+    Through a definition of several steps, or if asked for, go normal numbers; each element is compared within its own bound.
     """
     from fireiron.gpu import launch
     from fireiron.gpu.kernel import target_for
-    from fireiron.measure.simulated import allowed_errors, exact_data, simulated, symbol_values
+    from fireiron.measure.simulated import data_for, simulated, symbol_values
 
     with working(f"building {arguments.strategy}"):
         gpu = not arguments.simulate and launch.gpu_available()
@@ -64,12 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     )
     say("target", program.architecture.name)
     say("seed", seed)
-    allowed = allowed_errors(program, symbols)
-    if allowed:
-        say("tolerance", ", ".join(f"{name} {bound:.2g}" for name, bound in allowed.items()))
-    arrays = exact_data(program, symbols, seed)
+    arrays, judge = data_for(program, symbols, seed, arguments.normal)
+    say("numbers", EXACT if judge is None else NORMAL, plain="exact" if judge is None else "normal")
     if gpu:
-        wrong = _on_gpu(program, symbols, arrays, allowed, say)
+        wrong = _on_gpu(program, symbols, arrays, judge, say)
     else:
         known = examined(program)
         if known is not None:
@@ -77,7 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
         if known is not None and known.wrong is not None:
             wrong = {"message": known.wrong, "error": "micro-kernel" if known.error is None else type(known.error).__name__}
         else:
-            wrong = simulated(program, symbols, arrays, allowed, arguments.blocks, say, progress)
+            wrong = simulated(program, symbols, arrays, judge, arguments.blocks, say, progress)
+    if judge is not None and judge.nearest:
+        say("errors", "; ".join(map(judge.said, judge.nearest)), plain=judge.as_dict())
     return say.verdict(wrong)
 
 
@@ -108,7 +113,7 @@ class _Report:
 
 
 def _on_gpu(
-    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], allowed: Mapping[str, float], say: _Report
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: _Report
 ) -> Mapping[str, Any] | None:
     """The first wrong element of a run on the GPU."""
     import cupy
@@ -134,7 +139,7 @@ def _on_gpu(
     stop.record()
     stop.synchronize()
     say("ran on", f"GPU, {cupy.cuda.get_elapsed_time(start, stop) * 1000:.1f} us")
-    return first_wrong(spec, got, arrays, first, allowed)
+    return first_wrong(spec, got, arrays, first, judge)
 
 
 def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, array: Any) -> Any:

@@ -3,28 +3,32 @@
 Inputs are standard normal (small integers for integer types): zeros hide what is never written and draw less power. The
 outputs are poisoned before each check. The reference is computed once, in float64 on the GPU where it is a product of matrices or of
 stacks, in NumPy by the spec's own `reference` otherwise: an array, or a tuple or a mapping by name where the spec has several outputs.
+
+Of a kernel each element is compared within its own bound (`measure/rounding.py`): all elements of products, whose bounds are made on the
+GPU, and of other specs as many as NumPy analyses in a second or two. What is beyond that, and what others launch, who may round more often
+than the spec says, is compared as a whole (`measure/norms.py`), and each element beside the mean square of all.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import attrs
 
 from fireiron.errors import ArgumentError, WrongResultError
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import as_stored, evaluated, in_order, reads_output, returned, solve_symbols
+from fireiron.gpu.arguments import evaluated, in_order, reads_output, returned
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
-from fireiron.measure.definitions import borders, bound, spreads
-from fireiron.spec import Spec, sizes_of
-from fireiron.specs.fused import fused
-from fireiron.stacks import of_stacks
-from fireiron.values.machine import DType, float32, tf32
+from fireiron.measure.inputs import added, all_sizes, drawn, shape_of, taken_at
+from fireiron.measure.norms import PER_ELEMENT, ratio, tolerance_of, tolerances_of
+from fireiron.measure.products import CHUNK, multiplies, product, product_bounds
+from fireiron.measure.rounding import Bounded, expected, rounded_by, sample
+from fireiron.spec import Spec
+from fireiron.values.machine import DType
 from fireiron.values.tensor import View
 
 ROTATE_BYTES = 240e6
@@ -33,16 +37,30 @@ ROTATE_BYTES = 240e6
 MOST_SETS = 10_000
 """Sets at most; those of a product of 64 x 64 x 64 in float16 are 240 MB then, those of smaller problems less."""
 
-CHUNK = 1 << 24
-"""Elements that the check converts to float64 at a time."""
-
-PER_ELEMENT = 8
-"""How much further than the whole matrix a single element may be off, relative to it and to the mean square of all."""
+WORK: Final = 1 << 27
+"""Terms whose errors NumPy analyses for one check: a second or two. Of more, some rows and columns are taken at random."""
 
 Call = Callable[[], object]
 
-Tolerance = float | Mapping[str, float]
-"""A bound for all outputs, or one for each by name."""
+
+@attrs.frozen
+class Derived:
+    """Each element within its own bound, where products are added up in a type; None: in that of the spec."""
+
+    adder: DType | None = None
+
+
+Tolerance = float | Mapping[str, float] | Derived
+"""A relative error in the Frobenius norm for all outputs, or one for each by name; or bounds of elements."""
+
+
+@attrs.frozen(eq=False)
+class _Own:
+    """The bounds of elements of an output: of all, or of those at some `places` by dimension. `whole` is the tolerance for the others."""
+
+    bounds: Any
+    places: Mapping[str, Any]
+    whole: float
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -56,6 +74,7 @@ class Data:
     sizes: Mapping[str, int]
     sets: tuple[dict[str, Any], ...]
     initials: Mapping[str, Any] = attrs.field(factory=dict)
+    _bounds: dict[DType | None, dict[str, _Own]] = attrs.field(factory=dict, init=False, repr=False)
 
     @staticmethod
     def of(spec: Spec, *, sizes: Mapping[str, int] | None = None, seed: int = 0, rotate_bytes: float = ROTATE_BYTES) -> Data:
@@ -71,13 +90,13 @@ class Data:
         known = all_sizes(spec, sizes)
         generator = numpy.random.default_rng(seed)
         hosts = drawn(spec, known, generator)
-        added = spec.outputs if reads_output(spec, known) else ()
-        hosts |= {name: _drawn(generator, spec.operands[name], known) for name in added}
+        adds = spec.outputs if reads_output(spec, known) else ()
+        hosts |= {name: added(spec, name, known, generator) for name in adds}
         taken = {name: view for name, view in spec.operands.items() if not view.memory.counts}
         first = {name: _placed(cupy, view, known, hosts.get(name)) for name, view in taken.items()}
         count = min(MOST_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
         others = [{name: _placed(cupy, view, known, first[name]) for name, view in taken.items()} for _ in range(count - 1)]
-        data = Data(spec, known, (first, *others), {name: cupy.asarray(hosts[name]) for name in added})
+        data = Data(spec, known, (first, *others), {name: cupy.asarray(hosts[name]) for name in adds})
         for index in range(count):
             data.reset(index)
         return data
@@ -141,10 +160,8 @@ class Data:
         """The right outputs by name: float64 (int64 for integers) on the GPU, before they are rounded to the output's type."""
         cupy = launch.require_cupy()
         arrays = [self.sets[0][name] for name in self.inputs]
-        if self.spec.multiplies:
-            found = {self.output: _product(cupy, self.spec, *arrays)}
-        elif of_stacks(self.spec):
-            found = {self.output: _products(cupy, self.spec, *arrays)}
+        if multiplies(self.spec):
+            found = {self.output: product(cupy, self.spec, *arrays)}
         else:
             found = {name: cupy.asarray(_wide(one)) for name, one in referred(self.spec, *map(cupy.asnumpy, arrays)).items()}
         for name, right in found.items():
@@ -159,9 +176,10 @@ class Data:
         return self.references[self.output]
 
     @functools.cached_property
-    def tolerance(self) -> Tolerance:
+    def tolerance(self) -> float | Mapping[str, float]:
         """The bound of `tolerance_of`; by name where there are several outputs."""
-        return self._bounds(None)
+        found = tolerances_of(self.spec, self.sizes)
+        return found if len(found) > 1 else found[self.output]
 
     @functools.cached_property
     def originals(self) -> dict[str, Any]:
@@ -169,32 +187,57 @@ class Data:
         return {name: self.sets[0][name].copy() for name in self.inputs if not self.spec.operands[name].memory.by_value}
 
     def tolerance_for(self, contender: object) -> Tolerance:
-        """The bound for a contender of `calls`: for a kernel that of the type it adds in, which may be finer than the spec asks."""
-        adder = adder_of(contender) if isinstance(contender, CompiledKernel) else None
-        return self.tolerance if adder is None else self._bounds(adder)
-
-    def _bounds(self, adder: DType | None) -> Tolerance:
-        bounds = {name: tolerance_of(self.spec, self.sizes, adder, output=name) for name in self.outputs}
-        return bounds if len(bounds) > 1 else bounds[self.output]
+        """What a contender of `calls` is held to: a kernel to the bounds of elements, by the type it adds in; others to `tolerance`."""
+        return Derived(adder_of(contender)) if isinstance(contender, CompiledKernel) else self.tolerance
 
     def verify(self, call: Call, tolerance: Tolerance | None = None) -> float:
         """Run a launch on the first set, its outputs poisoned, and compare each.
 
-        Args: `call` launches on the arrays of `sets[0]`; `tolerance` in place of the one derived from the spec (`tolerance_for` a kernel).
+        Args: `call` launches on the arrays of `sets[0]`; `tolerance` is that of a contender (`tolerance_for`), by default the spec's own
+            relative error in the Frobenius norm.
         Returns: the relative error in the Frobenius norm, against float64; of several outputs the largest.
-        Raises: `WrongResultError` where that is above the tolerance, or one element is off by more than eight times as much,
-            relative to its size and the root of the mean square of all; it names the first such element. And where the launch writes
-            to an input, which is then restored.
+        Raises: `WrongResultError` where an element is off by more than its bound, or the whole by more than its tolerance, or, where that
+            is all that is known, an element by `PER_ELEMENT` times as much, relative to its size and the root of the mean square of all;
+            it names the first such element. And where the launch writes to an input, which is then restored.
         """
         device = launch.require_cupy().cuda.Device()
         _ = self.references, self.originals  # of the inputs as they are before a launch that might write over them
+        bound = self.tolerance if tolerance is None else tolerance
+        own = self._own(bound.adder) if isinstance(bound, Derived) else {}
+        whole = tolerances_of(self.spec, self.sizes, bound.adder) if isinstance(bound, Derived) and len(own) < len(self.outputs) else bound
         self.reset()
         device.synchronize()
         call()
         device.synchronize()
         self._check_inputs()
-        bound = self.tolerance if tolerance is None else tolerance
-        return max(_compared(self, name, _bound_of(name, bound)) for name in self.outputs)
+        return max(_compared(self, name, own.get(name) or _tolerance_of(name, whole)) for name in self.outputs)
+
+    def _own(self, adder: DType | None) -> dict[str, _Own]:
+        """The bounds of elements by output, if products are added up in a type; none where all is exact, or something is added to."""
+        if adder not in self._bounds:
+            self._bounds[adder] = self._bounds_of_product(adder) if multiplies(self.spec) else self._bounds_of_steps(adder)
+        return self._bounds[adder]
+
+    def _bounds_of_product(self, adder: DType | None) -> dict[str, _Own]:
+        """Of all elements; and of the whole a tolerance that is sharper."""
+        name = self.output
+        if self.spec.operands[name].dtype.kind == "int" or self.initials:
+            return {}
+        factors = [self.sets[0][one] for one in self.inputs]
+        bounds = product_bounds(launch.require_cupy(), self.spec, factors, self.references[name], adder)
+        return {name: _Own(bounds, {}, tolerance_of(self.spec, self.sizes, adder))}
+
+    def _bounds_of_steps(self, adder: DType | None) -> dict[str, _Own]:
+        """Of as many elements as NumPy analyses soon."""
+        import numpy
+
+        cupy, spec = launch.require_cupy(), self.spec
+        if self.initials or spec.moves or spec.fills:
+            return {}
+        places = sample(spec, self.sizes, WORK, numpy.random.default_rng(0))
+        arrays = {name: cupy.asnumpy(self.sets[0][name]) for name in self.inputs}
+        made = expected(spec, arrays, self.sizes, adder, places=places, random=True)
+        return {name: _own(cupy, one, spec.operands[name].dtype, places) for name, one in made.items()}
 
     def _check_inputs(self) -> None:
         for name, original in self.originals.items():
@@ -216,56 +259,7 @@ def adder_of(kernel: CompiledKernel) -> DType | None:
     return min(types, key=lambda dtype: dtype.mantissa, default=None)
 
 
-def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DType | None = None, *, output: str | None = None) -> float:
-    """The relative error, in the Frobenius norm, that a correct kernel stays below on standard normal data.
-
-    `adder` is the type that sums are kept in (`adder_of` a kernel); by default the spec's accumulator, or else its output's type.
-    `output` names one of several outputs; by default it is the first.
-
-    Zero for integers and for what only copies. Otherwise the sum of what each source of rounding may give, with u = 2**-p for a
-    type of p significant bits (Higham, Accuracy and Stability of Numerical Algorithms, section 2.8: errors of a sum of K terms
-    that round independently grow as the square root of K):
-
-    - the output's type, once: u(C), and half of it to spare;
-    - adding K terms in the accumulator, a random walk of steps below u: 2 u sqrt(K);
-    - tensor cores drop, not round, what does not fit their float32 accumulator, once every 8 or 16 terms: u K / 8;
-    - tf32 drops 13 bits of its inputs, and libraries round them: 2**-10;
-    - products of 8-bit floats are added in 14 bits on Hopper: 13 instead of 24.
-
-    Of a definition of several steps it is the sum of what each of them may give (`measure/definitions.py`).
-
-    For float16 output accumulated in float32 that is 0.8e-3 for K = 4096.
-    """
-    name = spec.outputs[0] if output is None else output
-    result = spec.operands[name].dtype
-    if result.kind == "int" or spec.moves or spec.fills:
-        return 0.0
-    known = all_sizes(spec, sizes)
-    if (made := fused(spec)) is not None:
-        return bound(spec, made, name, known, adder)
-    terms = math.prod(evaluated(spec.size(dim), known) for dim in spec.dims if dim not in spec.uses[name])
-    first = spec.operands[spec.inputs[0]].dtype if spec.inputs else result
-    adder = adder or spec.accumulator or result
-    step = 2.0 ** -(min(adder.mantissa, 13) if first.bits == 8 else adder.mantissa)
-    dropped = step * terms / 8 if adder == float32 else 0.0
-    inputs = 2.0**-10 if first == tf32 else 0.0
-    return 1.5 * 2.0**-result.mantissa + 2 * step * math.sqrt(terms) + dropped + inputs
-
-
 # ---------------------------------------------------------------------------------------------- arrays
-
-
-def all_sizes(spec: Spec, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """The values of a spec's symbols; refused where a size is missing or outside its facts. Strides that are not given leave no gaps."""
-    sizes = sizes or {}
-    missing = [var.name for var in sizes_of(spec) if var.name not in sizes]
-    if missing:
-        raise ArgumentError(f"{spec}: no value for {', '.join(missing)}", hint=f'sizes={{"{missing[0]}": 1024}}')
-    return solve_symbols(spec, {}, sizes)
-
-
-def _shape(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(evaluated(size, sizes) for size in view.shape)
 
 
 def _bytes_of_set(spec: Spec, sizes: Mapping[str, int]) -> int:
@@ -275,35 +269,6 @@ def _bytes_of_set(spec: Spec, sizes: Mapping[str, int]) -> int:
 def _extent(view: View, sizes: Mapping[str, int]) -> int:
     """Elements of the memory that an operand takes, gaps between rows included."""
     return evaluated(view.tensor.storage().extent, sizes)
-
-
-def drawn(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
-    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small.
-
-    Numbers passed by value are positive: scales, and what is added below a root.
-    """
-    made = fused(spec)
-    scales = {} if made is None else spreads(spec, made, sizes)
-    places = {} if made is None else borders(spec, made, sizes, generator)
-    found = {}
-    for name in (one for one in spec.operands if one in spec.inputs):
-        view = spec.operands[name]
-        known = name in places
-        found[name] = as_stored(view.tensor, places[name], sizes) if known else _drawn(generator, view, sizes, scales.get(name, 1.0))
-    return {name: abs(one) if spec.operands[name].memory.by_value else one for name, one in found.items()}
-
-
-def _drawn(generator: Any, view: View, sizes: Mapping[str, int], scale: float = 1.0) -> Any:
-    """Random values on the host, in logical shape."""
-    import numpy
-
-    shape, dtype = _shape(view, sizes), view.dtype.to_numpy()
-    if view.dtype.kind == "int":
-        values = numpy.asarray(generator.integers(max(-3, view.dtype.limits[0]), 4, shape)).astype(dtype)
-    else:
-        normal = numpy.asarray(generator.standard_normal(shape, dtype=numpy.float32))
-        values = (normal if scale == 1 else normal * numpy.float32(scale)).astype(dtype)
-    return as_stored(view.tensor, numpy.asarray(values), sizes)
 
 
 def _steps(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -324,7 +289,7 @@ def _placed(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any
         flat = cupy.empty(_extent(view, sizes), dtype=view.dtype.to_numpy())
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{view.tensor.name}: CuPy has no arrays of {view.dtype}", got=str(error)) from None
-    array = cupy.lib.stride_tricks.as_strided(flat, _shape(view, sizes), strides)
+    array = cupy.lib.stride_tricks.as_strided(flat, shape_of(view, sizes), strides)
     if values is not None:
         array[...] = cupy.asarray(values)
     return array
@@ -347,71 +312,85 @@ def _launch(kernel: CompiledKernel, data: Data, arrays: Mapping[str, Any]) -> Ca
 # ---------------------------------------------------------------------------------------------- comparing
 
 
-def _product(cupy: Any, spec: Spec, left: Any, right: Any) -> Any:
-    """A B in float64, some rows at a time; integers, whose sums float64 holds exactly, wrap around as C's type does."""
-    rows, depth = left.shape
-    wide = _multiplied(cupy, right, spec.B).astype(cupy.float64)
-    result = cupy.empty((rows, right.shape[1]), dtype=cupy.float64)
-    step = max(1, CHUNK // depth)
-    for start in range(0, rows, step):
-        part = _multiplied(cupy, left[start : start + step], spec.A).astype(cupy.float64)
-        result[start : start + step] = part @ wide
-    if spec.C.dtype.kind == "int":
-        return result.astype(cupy.int64).astype(spec.C.dtype.to_numpy()).astype(cupy.int64)
-    return result
-
-
-def _products(cupy: Any, spec: Spec, left: Any, right: Any) -> Any:
-    """The products of all matrices of stacks, in the order of C's dimensions."""
-    lefts, rights = _matrices(left, spec.uses["A"], "mk"), _matrices(right, spec.uses["B"], "kn")
-    sizes = {dim: size for name, one in (("A", left), ("B", right)) for dim, size in zip(spec.uses[name], one.shape, strict=True)}
-    made = [_product(cupy, spec, next(lefts), next(rights)) for _ in range(sizes["b"])]
-    return cupy.stack(made).transpose(["bmn".index(dim) for dim in spec.uses["C"]])
-
-
-def _matrices(array: Any, dims: Sequence[str], order: str) -> Iterator[Any]:
-    """The matrices of a stack, or one for all, with their dimensions in an order."""
-    axes = [dims.index(dim) for dim in order]
-    return iter(array.transpose(dims.index("b"), *axes)) if "b" in dims else itertools.repeat(array.transpose(axes))
-
-
-def _multiplied(cupy: Any, values: Any, view: View) -> Any:
-    """What is multiplied: of tf32 the upper 19 bits."""
-    if view.dtype != tf32:
-        return values
-    return (cupy.ascontiguousarray(values).view(cupy.uint32) & cupy.uint32(0xFFFFE000)).view(cupy.float32)
-
-
 def _wide(values: Any) -> Any:
     import numpy
 
     return values.astype(numpy.int64 if values.dtype.kind in "iu" else numpy.float64)
 
 
-def _compared(data: Data, name: str, tolerance: float) -> float:
-    cupy = launch.require_cupy()
+def _own(cupy: Any, made: Bounded, dtype: DType, places: Mapping[str, Any]) -> _Own:
+    """The bounds of an output from the analysis of its elements, or of those at some places; the reference was rounded to its type."""
+    import numpy
+
+    error = made.error + rounded_by(dtype, made.value)
+    known = dtype.kind != "int" and bool(places) and bool(numpy.isfinite(error).all())
+    whole = ratio(made) if known else 0.0 if dtype.kind == "int" else math.inf
+    return _Own(cupy.asarray(error), {dim: cupy.asarray(one) for dim, one in places.items()}, whole)
+
+
+def _compared(data: Data, name: str, allowed: float | _Own) -> float:
+    """The relative error of an output, in the Frobenius norm; refused where it, or an element, is more than allowed."""
     out, expected = data.sets[0][name], data.references[name]
-    square = float((expected.astype(cupy.float64) ** 2).sum())
-    mean = math.sqrt(square / expected.size)
+    own = allowed if isinstance(allowed, _Own) else None
+    tolerance = own.whole if own is not None else allowed
+    assert isinstance(tolerance, (int, float))
+    square = _square(expected)
+    mean = math.sqrt(square / max(expected.size, 1))
     step = max(1, CHUNK // max(1, math.prod(expected.shape[1:])))
     wrong, first, total = 0, None, 0.0
     for start in range(0, expected.shape[0], step):
         right = expected[start : start + step]
-        off = cupy.abs(out[start : start + step].astype(right.dtype) - right)
-        bad = ~(off <= PER_ELEMENT * tolerance * (cupy.abs(right) + mean))  # true for NaN
-        total += float((off.astype(cupy.float64) ** 2).sum())
+        off = _off(out[start : start + step], right)
+        if own is not None and not own.places:
+            limit = own.bounds[start : start + step]
+        else:
+            limit = PER_ELEMENT * tolerance * (abs(right) + mean) if math.isfinite(tolerance) else math.inf
+        bad = ~((off <= limit) | (off == 0))  # true for NaN in the place of a number
+        total += float((off.astype("float64") ** 2).sum())
         count = int(bad.sum())
         if count and first is None:
             first = _position(int(bad.argmax()), bad.shape, start)
         wrong += count
     error = math.sqrt(total / square) if square else math.sqrt(total)
     if wrong or not error <= tolerance:
-        raise _refusal(data, name, wrong, first, error, tolerance)
+        raise _refusal(data, name, wrong, first, error, own if own is not None and not own.places and first is not None else tolerance)
+    if own is not None and own.places:
+        _compare_at(data, name, own)
     return error
 
 
-def _bound_of(name: str, tolerance: Tolerance) -> float:
+def _compare_at(data: Data, name: str, own: _Own) -> None:
+    """Refuse an output of which an element at one of the places is off by more than its bound."""
+    dims = data.spec.uses[name]
+    right = taken_at(data.references[name], dims, own.places)
+    off = _off(taken_at(data.sets[0][name], dims, own.places), right)
+    bad = ~((off <= own.bounds) | (off == 0))
+    if count := int(bad.sum()):
+        at = _position(int(bad.argmax()), bad.shape, 0)
+        place = tuple(int(own.places[dim][index]) if dim in own.places else index for dim, index in zip(dims, at, strict=True))
+        raise _refusal(data, name, count, place, 0.0, attrs.evolve(own, bounds=own.bounds[at]), bad.size)
+
+
+def _off(out: Any, right: Any) -> Any:
+    """How far elements are off; not at all where both are NaN, or the same infinity."""
+    import numpy
+
+    have = out.astype(right.dtype)
+    with numpy.errstate(invalid="ignore"):
+        off = abs(have - right)
+    off[(have == right) | ((have != have) & (right != right))] = 0
+    return off
+
+
+def _square(values: Any) -> float:
+    """The sum of the squares of what is finite."""
+    wide = values.astype("float64")
+    return float((wide[abs(wide) < math.inf] ** 2).sum())
+
+
+def _tolerance_of(name: str, tolerance: Tolerance) -> float:
     if not isinstance(tolerance, Mapping):
+        assert not isinstance(tolerance, Derived)
         return tolerance
     if name not in tolerance:
         raise ArgumentError(f"tolerance: none for {name}", got=dict(tolerance), hint="a bound for each output, or one for all")
@@ -427,13 +406,21 @@ def _position(flat: int, shape: tuple[int, ...], start: int) -> tuple[int, ...]:
     return (index[0] + start, *index[1:])
 
 
-def _refusal(data: Data, name: str, wrong: int, first: tuple[int, ...] | None, error: float, tolerance: float) -> WrongResultError:
-    whole = math.prod(data.references[name].shape)
-    legal = f"a relative error of at most {tolerance:.2g} in the Frobenius norm"
+def _refusal(
+    data: Data, name: str, wrong: int, first: tuple[int, ...] | None, error: float, allowed: float | _Own, of: int | None = None
+) -> WrongResultError:
+    """The error that names the first wrong element; `of` how many were compared, where not all were."""
+    if isinstance(allowed, _Own):
+        assert first is not None
+        bound = float(allowed.bounds if of is not None else allowed.bounds[first])
+        legal = f"at most {bound:.2g} off, as its terms are rounded"
+    else:
+        legal = f"a relative error of at most {allowed:.2g} in the Frobenius norm"
     if first is None:
         return WrongResultError(f"{name} is wrong: its relative error is {error:.2g}, no single element stands out", legal=legal)
     got, right = data.sets[0][name][first].item(), data.references[name][first].item()
     unwritten = not reads_output(data.spec, data.sizes) and _is_poison(data, name, got)
+    whole = f"{math.prod(data.references[name].shape)}" if of is None else f"{of} that were looked at"
     return WrongResultError(
         f"{name} is wrong: {wrong} of {whole} elements, the first is {name}{list(first)}, {right:.7g} expected",
         got=got,
@@ -448,3 +435,9 @@ def _is_poison(data: Data, name: str, got: Any) -> bool:
     if data.spec.operands[name].dtype.kind == "float":
         return math.isnan(got)
     return bool(got == numpy.iinfo(data.sets[0][name].dtype).min)
+
+
+__all__: list[str] = [
+    "CHUNK", "PER_ELEMENT", "ROTATE_BYTES", "Call", "Data", "Derived", "Tolerance", "adder_of", "all_sizes", "drawn", "referred",
+    "tolerance_of",
+]  # fmt: skip

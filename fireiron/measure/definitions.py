@@ -1,20 +1,17 @@
-"""Random data for definitions of several steps, and how far a correct kernel may be off what they mean."""
+"""What random data for definitions of several steps are like: how large factors of products are, and where groups begin."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from fireiron.decomp.masks import AtLeast, all_of_them
 from fireiron.gpu.arguments import evaluated
 from fireiron.spec import Spec
 from fireiron.specs.formula import Operation, Value
-from fireiron.specs.fused import INDICES, FusedDefinition, Step
-from fireiron.values.machine import DType, float32, int32
-
-AMPLIFIED: Final = 4.0
-"""How much functions such as `exp` may widen the error of what they are given, on data of the size that `spreads` says."""
+from fireiron.specs.fused import INDICES, FusedDefinition
+from fireiron.values.machine import int32
 
 
 def spreads(spec: Spec, made: FusedDefinition, sizes: Mapping[str, int]) -> dict[str, float]:
@@ -84,43 +81,3 @@ def _conditions(value: Value | None) -> Iterator[Value]:
             yield value.arguments[0]
         for one in value.arguments:
             yield from _conditions(one)
-
-
-def bound(spec: Spec, made: FusedDefinition, output: str, sizes: Mapping[str, int], adder: DType | None = None) -> float:
-    """The relative error, in the Frobenius norm, below which a correct kernel stays: what the steps may give, each rounding once.
-
-    Sums are kept in the type of their result, or in `adder`, if it is less precise; zero for integers.
-    """
-    result = spec.operands[output].dtype
-    if result.kind == "int":
-        return 0.0
-    types = {name: view.dtype for name, view in spec.operands.items()}
-    types |= {name: made.dtype_of(name, types) for name in made.temporaries}
-    steps = sum(_of_step(one, spec, made, types, sizes, adder) for one in made.steps if one.formula.output not in made.outputs)
-    last = sum(_of_sum(one, spec, made, types, sizes, adder) for one in made.steps if one.formula.output in made.outputs)
-    return 1.5 * 2.0**-result.mantissa + AMPLIFIED * (steps + last)
-
-
-def _of_step(
-    step: Step, spec: Spec, made: FusedDefinition, types: Mapping[str, DType], sizes: Mapping[str, int], adder: DType | None
-) -> float:
-    """Of a temporary: rounded to its type, and added up."""
-    dtype = types[step.formula.output]
-    rounded = 0.0 if dtype.kind == "int" or step.formula.fills else 2.0**-dtype.mantissa
-    return rounded + _of_sum(step, spec, made, types, sizes, adder)
-
-
-def _of_sum(
-    step: Step, spec: Spec, made: FusedDefinition, types: Mapping[str, DType], sizes: Mapping[str, int], adder: DType | None
-) -> float:
-    """What a sum, or a product of many, gives, as `tolerance_of` says of products: a random walk, and what tensor cores drop."""
-    one = step.formula
-    if one.reduction not in ("sum", "prod") or types[one.output].kind == "int":
-        return 0.0
-    terms = math.prod(evaluated(spec.size(dim), sizes) for dim in dict.fromkeys((*one.over, *(made.over if one.joins else ()))))
-    kept = types[one.output] if types[one.output].bits >= 32 else float32
-    if one.contracts and adder is not None and adder.mantissa < kept.mantissa:
-        kept = adder
-    small = one.contracts and any(types[element.tensor].bits == 8 for element in one.elements)
-    unit = 2.0 ** -(min(kept.mantissa, 13) if small else kept.mantissa)
-    return 2 * unit * math.sqrt(terms) + (unit * terms / 8 if one.contracts and kept == float32 else 0.0)

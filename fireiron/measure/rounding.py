@@ -1,34 +1,47 @@
 """How far each element of a right kernel may be off, derived from the data: a running error analysis beside float64.
 
     made = expected(spec, arrays, sizes)                    # by output: values in float64, and how far each may be off
+    made = expected(..., places=sample(spec, sizes, work))  # those of some rows and columns only, where there are too many
     bounds = error_bounds(spec, arrays, sizes)              # the latter alone
     said = differing(spec, sizes, got, arrays, right)       # what is further off, as texts
+    worst = compared(got["C"], made["C"], float16)          # the element that takes up most of its bound
 
 A definition is evaluated in float64; beside each value goes a bound of its error, which every operation carries on (Higham, Accuracy and
 Stability of Numerical Algorithms, 2nd ed., section 3.3). Nothing is chosen but how improbable a false alarm shall be. With u = 2^-p for a
 type of p significant bits:
 
 - Each result is rounded once to the type it is computed in and once to the type it is kept in: u, and half the least subnormal number.
+  What it is compared with is rounded too: sums in float64.
 - A sum of n terms t, in any order: at most (n - 1) u (|t1| + ... + |tn|) and terms of higher order (section 4.2). Roundings that are
-  independent and of mean zero stay, but for a probability of 2 exp(-L^2 / 2), below L u sqrt(n) (s + L q), where s is the size of the sum
-  and q the root of the sum of the squares of its terms, which bounds the partial sums of terms in random order in the same way (Higham and
-  Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019; theorem 2.4). The smaller of the two holds.
+  independent and of mean zero stay, but for a probability of 2 exp(-L^2 / 2), below L u times the root of the sum of the squares of all
+  partial sums (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019; theorem 2.4). With
+  terms in random order these are a part of the sum, s i / n, and a walk of n steps, whose squares add up to q^2, as those of the terms do:
+  the errors on the way to s are below L u sqrt(n / 3) s, those of the walk below `WALK` u sqrt(n) q, as a walk W of this kind has
+  E exp(m^2 / 2 times the integral of W^2) <= cos(m)^(-1/2) for m < pi / 2 (Cameron and Martin, Trans. Amer. Math. Soc. 58, 1945). The
+  smaller of the two bounds holds.
 - Matrix instructions multiply exactly, align `terms` products and what is added to with the largest of them, cut each off `bits` below its
-  leading bit, and cut off the sum (`MatrixArithmetic`): errors of one sign, which add up to (n / terms) (terms + 2) 2^-bits (s + L q).
+  leading bit, and cut off the sum (`MatrixArithmetic`). Sums are cut toward zero, 2 n / terms times, which adds up: 2^-bits times their
+  mean size, s + `ROOT` q at most. What is cut off a product has its sign: a walk as above, and as much of n as signs are one-sided.
+- What a sum of products reads may be off itself: in the worst case all errors add up, sum |a| e. That grows by the sum of the weights with
+  each product of a chain, twenty layers of a network leave nothing of it. Where inputs are `random`, a factor that no other step reads has
+  signs that are independent of the errors of the other: their mean square is then sum a^2 e^2, and L times its root holds, carried through
+  the definition as roots of mean squares. The smaller of the two is taken.
 - A function: the error of its argument through the values at both ends of the interval, and its own in units in the last place (CUDA C++
   Programming Guide, "Mathematical Functions"; PTX ISA for ex2.approx and tanh.approx). A choice whose condition the errors leave open may
-  be either.
+  be either. A number and the larger one of it and another are the same where their errors leave that no choice: so the factors of a softmax
+  that is joined turn by turn are 1, exactly, but where its maximum changes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
 from fireiron.gpu.arguments import evaluated as number_of_elements
+from fireiron.measure.inputs import taken_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
@@ -42,8 +55,23 @@ IMPROBABLE: Final = 1e-13
 DEVIATIONS: Final = math.sqrt(2 * math.log(2 / IMPROBABLE))
 """L above: 2 exp(-L^2 / 2) is `IMPROBABLE`."""
 
+
+def _least(function: Any) -> float:
+    """The least value of a function of m, 0 < m < pi / 2."""
+    return float(min(function(math.pi / 2 * step / 1000) for step in range(1, 1000)))
+
+
+WALK: Final = _least(lambda m: (math.log(2 / IMPROBABLE) - math.log(math.cos(m)) / 2) / m)
+"""How far n independent errors may add up, each beside a partial sum of a walk of n steps, beside sqrt(n) of these and their length: 21."""
+
+ROOT: Final = math.sqrt(_least(lambda m: (math.log(1 / IMPROBABLE) - math.log(math.cos(m)) / 2) * 2 / m**2))
+"""How large the root of the mean square of all partial sums of a walk may be, beside the length of all of its steps: 5."""
+
 ERROR: Final = "error of "
 """In front of a tensor's name: its bound."""
+
+SAME: Final = "same as "
+"""In front of the names of a tensor and of the larger one of it and another: where these are surely the same."""
 
 
 @attrs.frozen
@@ -96,35 +124,79 @@ def expected(
     sizes: Mapping[str, int],
     adder: DType | None = None,
     chunk: int = 32,
+    places: Mapping[str, Any] | None = None,
+    random: bool = False,
 ) -> dict[str, Bounded]:
     """For each output, what it is in float64, and how far each element of a right kernel may be off that.
 
     Args: `adder` is the type that products are added up in (`adder_of` a kernel), the type of the sum if it is not given; loops of a
-    definition are taken `chunk` elements at a time, each of which is joined once.
+    definition are taken `chunk` elements at a time, each of which is joined once. `places` are the coordinates along some of the
+    `free_dims` to which the outputs are confined; the arrays are whole. `random`: the inputs were drawn, each number by itself and of
+    mean zero.
 
     Integers, fills and copies are exact: rounded, without an error.
     """
+    places = places or {}
+    return expected_at(
+        spec, {name: taken_at(one, spec.uses[name], places) for name, one in arrays.items()}, sizes, places, adder, chunk, random
+    )
+
+
+def expected_at(
+    spec: Spec,
+    arrays: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    places: Mapping[str, Any],
+    adder: DType | None = None,
+    chunk: int = 32,
+    random: bool = False,
+) -> dict[str, Bounded]:
+    """`expected`, of arrays that hold the elements at these places alone."""
     import numpy
 
     types = {name: view.dtype for name, view in spec.operands.items()}
-    known = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+    whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+    known = {dim: len(places[dim]) if dim in places else size for dim, size in whole.items()}
     taken = {name: numpy.asarray(one) for name, one in arrays.items()}
     with numpy.errstate(all="ignore"):
         made = fused(spec)
         if made is not None:
-            return _Analysis.of(made, types, adder).made(taken, known, chunk)
-        found = {}
+            found = _Analysis.of(made, _Rounding(types, adder)).made(taken, known, chunk, places, whole)
+            alone = _read_once(made) if random else frozenset()
+            if not alone:
+                return found
+            typical = _Analysis.of(made, _Rounding(types, adder, alone)).made(taken, known, chunk, places, whole)
+            return {name: _smaller(one, typical[name], types[name]) for name, one in found.items()}
+        simple = {}
         for one in spec.definition.formulas:
             shape = [known[dim] for dim in one.target.dims]
             if types[one.output].kind == "int" or spec.moves or spec.fills:
                 value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))
-                found[one.output] = Bounded(value, numpy.zeros(shape))
+                simple[one.output] = Bounded(value, numpy.zeros(shape))
                 continue
             made_in = types[one.output] if spec.accumulator is None else spec.accumulator
             result = _Rounding(types, adder).of_formula(one, _given(one, taken, types), (), made_in)
-            error = result.error + _unit(types[one.output], result.value)
-            found[one.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
-        return found
+            error = result.error + rounded_by(types[one.output], result.value)
+            simple[one.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
+        return simple
+
+
+def _read_once(made: FusedDefinition) -> frozenset[str]:
+    """Inputs that are multiplied by temporaries, and that no other step reads."""
+    products = [[one.tensor for one in step.formula.elements] for step in made.steps if step.formula.contracts]
+    reads = [name for step in made.steps for name in step.reads]
+    inputs = {name for name in made.uses if name not in made.outputs}
+    return frozenset(
+        name for pair in products if {*pair} & {*made.temporaries} for name in pair if name in inputs and reads.count(name) == 1
+    )
+
+
+def _smaller(certain: Bounded, typical: Bounded, dtype: DType) -> Bounded:
+    """The bound in the worst case, or that from the root of the mean square, whichever is smaller; the last rounding is certain."""
+    import numpy
+
+    last = rounded_by(dtype, certain.value)
+    return Bounded(certain.value, numpy.fmin(certain.error, DEVIATIONS * (typical.error - last) + last))
 
 
 def differing(
@@ -145,7 +217,7 @@ def differing(
     for name, bound in error_bounds(spec, arrays, sizes, adder).items():
         want = numpy.asarray(right[name]).astype(numpy.float64)
         dtype = spec.operands[name].dtype
-        off = worst(got[name], Bounded(want, bound + _unit(dtype, want)), dtype)
+        off = worst(got[name], Bounded(want, bound + rounded_by(dtype, want)), dtype)
         if off is not None:
             sums = "" if adder is None else f", sums in {adder}"
             found.append(f"{name}{list(off.at)} is {off}{sums}; {off.count} of {want.size}")
@@ -154,7 +226,7 @@ def differing(
 
 @attrs.frozen
 class Worst:
-    """The element that is off the most beside its bound, and how many others are further off than theirs."""
+    """The element that is off the most beside its bound, and how many are further off than theirs."""
 
     at: tuple[int, ...]
     got: float
@@ -163,8 +235,19 @@ class Worst:
     count: int
 
     def __str__(self) -> str:
-        off = abs(self.got - self.expected)
-        return f"{self.got:.9g}, {self.expected:.9g} expected within {self.bound:.2g}, it is off by {off:.2g}"
+        return f"{self.got:.9g}, {self.expected:.9g} expected within {self.bound:.2g}, it is off by {self.off:.2g}"
+
+    @property
+    def off(self) -> float:
+        """How far it is off; 0 for infinities of one sign."""
+        return 0.0 if self.got == self.expected else abs(self.got - self.expected)
+
+    @property
+    def fraction(self) -> float:
+        """How much of its bound it takes up, 1 at most where it is right; 0 where nothing is known of it."""
+        if self.off == 0 or math.isinf(self.bound) or math.isnan(self.bound):
+            return 0.0
+        return self.off / self.bound if self.bound else math.inf
 
 
 def worst(got: Any, right: Bounded, dtype: DType) -> Worst | None:
@@ -172,19 +255,70 @@ def worst(got: Any, right: Bounded, dtype: DType) -> Worst | None:
 
     NaN has to be NaN, and what is infinite in the output's type may be. Where the bound is infinite or unknown, any number is right.
     """
+    found = compared(got, right, dtype)
+    return found if found is not None and found.count else None
+
+
+def compared(got: Any, right: Bounded, dtype: DType) -> Worst | None:
+    """The element that takes up most of its bound, one that is wrong first, as `worst` says; None where there are no elements."""
     import numpy
 
     have, want = numpy.asarray(got).astype(numpy.float64), numpy.asarray(right.value).astype(numpy.float64)
+    if not want.size:
+        return None
     error = numpy.broadcast_to(right.error, want.shape)
     with numpy.errstate(all="ignore"):
         off = abs(have - want)
         near = ~(off > error) & (numpy.isnan(have) == numpy.isnan(want)) | numpy.isposinf(error) & ~numpy.isnan(have)
         near |= have == convert(want, dtype).astype(numpy.float64)
-        if near.all():
-            return None
-        ratio = numpy.where(near, -1.0, numpy.where(numpy.isnan(off), numpy.inf, off / error))
+        used = numpy.where(near, numpy.fmin(numpy.where(off > 0, off / error, 0.0), 1.0), off / error + 2.0)
+        ratio = numpy.where(near, numpy.nan_to_num(used), numpy.where(numpy.isnan(used), numpy.inf, used))
     at = tuple(int(index) for index in numpy.unravel_index(int(ratio.argmax()), ratio.shape))
     return Worst(at, float(have[at]), float(want[at]), float(error[at]), int((~near).sum()))
+
+
+# ---------------------------------------------------------------------------------------------- some elements of many
+
+
+def free_dims(spec: Spec) -> tuple[str, ...]:
+    """The dimensions along which no element of an output depends on another place: any places of them may be looked at alone.
+
+    They are not reduced, no loop goes over them, and each tensor has all of its elements where the formula is.
+    """
+    made = fused(spec)
+    formulas = [step.formula for step in made.steps] if made is not None else spec.definition.formulas
+    bound = {dim for one in formulas for dim in one.over}
+    bound |= {index.dim for one in formulas for element in (*one.elements, one.target) for index in element.index if not index.plain}
+    if made is not None:
+        bound |= {*made.loops, *(step.parts for step in made.steps), *(dim for pair in made.alike for dim in pair[:2])}
+    return tuple(dim for dim in spec.dims if dim not in bound and all(dim in spec.uses[name] for name in spec.outputs))
+
+
+LEAST: Final = 8
+"""So many places of a dimension a sample has, if the dimension has as many; of one that all steps take one element of, two."""
+
+
+def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> dict[str, Any]:
+    """Random places along the free dimensions, the first and the last among them: so few that about `work` terms are evaluated.
+
+    Empty where there are no more than that as it is. Args: `generator` is one of NumPy's.
+    """
+    import numpy
+
+    whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+    counts, free = dict(whole), free_dims(spec)
+    made = fused(spec)
+    least = {dim: 2 if made is not None and dim in made.batch else LEAST for dim in free}
+    while math.prod(counts.values()) > work:
+        longest = max((dim for dim in free if counts[dim] > least[dim]), key=lambda dim: counts[dim] / least[dim], default=None)
+        if longest is None:
+            break
+        counts[longest] = max(least[longest], counts[longest] // 2)
+    found = {}
+    for dim in (one for one in free if counts[one] < whole[one]):
+        inner = generator.choice(whole[dim] - 2, counts[dim] - 2, replace=False) + 1
+        found[dim] = numpy.sort(numpy.concatenate([[0], inner, [whole[dim] - 1]]))
+    return found
 
 
 def _given(one: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[Element, Bounded]:
@@ -205,8 +339,8 @@ def _exact(array: Any) -> tuple[Any, Any]:
     return wide, numpy.zeros_like(wide)
 
 
-def _unit(dtype: DType, value: Any) -> Any:
-    """What rounding a value to a type may change; an integer is exact."""
+def rounded_by(dtype: DType, value: Any) -> Any:
+    """What rounding a value to a type may change; an integer is exact. Of arrays of NumPy or CuPy."""
     if dtype.kind == "int":
         return abs(value) * 0.0
     return _relative(value, 2.0**-dtype.mantissa) + (2.0**-25 if dtype == float16 else 2.0**-134)
@@ -224,10 +358,24 @@ def _relative(value: Any, unit: float) -> Any:
 
 @attrs.frozen(eq=False)
 class _Rounding:
-    """The error analysis of formulas over operands of some types."""
+    """The error analysis of formulas over operands of some types.
+
+    Errors are bounds; where there are inputs `alone`, whose signs are independent of the errors of what they are multiplied with, they are
+    roots of mean squares.
+    """
 
     types: Mapping[str, DType]
     adder: DType | None
+    alone: frozenset[str] = frozenset()
+
+    @property
+    def deviations(self) -> float:
+        """How many standard deviations an error is."""
+        return 1.0 if self.alone else DEVIATIONS
+
+    def is_alone(self, one: Formula) -> bool:
+        """Whether a formula multiplies by an input that stands alone."""
+        return one.contracts and any(element.tensor in self.alone for element in one.elements)
 
     def of_formula(self, one: Formula, given: Mapping[Element, Bounded], dropped: tuple[str, ...], kept: DType) -> Bounded:
         """The value of a formula, not yet rounded to the type of its output."""
@@ -242,7 +390,8 @@ class _Rounding:
             return terms
         axes = tuple(range(len(one.target.dims), len(one.dims)))
         if one.reduction in ("max", "min"):
-            return Bounded(_extreme(one.reduction, terms.value, axes), terms.error.max(axes))
+            ends = [_extreme(one.reduction, end, axes) for end in (terms.value - terms.error, terms.value, terms.value + terms.error)]
+            return Bounded(ends[1], _wider(*ends))
         count = math.prod(terms.value.shape[axis] for axis in axes)
         if one.reduction == "prod":
             relative = (terms.error / abs(terms.value)).sum(axes) + count * 2.0**-kept.mantissa
@@ -258,22 +407,28 @@ class _Rounding:
             return summed(one, {element: function(element) for element in values})
 
         size = summed_of(lambda element: abs(values[element]))
-        inherited = summed_of(lambda element: abs(values[element]) + errors[element]) - size
+        given = [element for element in values if element.tensor in self.alone]
+        if given:
+            inherited = summed_of(lambda element: (values if element == given[0] else errors)[element] ** 2) ** 0.5
+        else:
+            inherited = summed_of(lambda element: abs(values[element]) + errors[element]) - size
         squares = summed_of(lambda element: values[element] ** 2) ** 0.5
         lengths = dict(zip(one.dims, map(max, zip(*(array.shape for array in values.values()), strict=True)), strict=True))
         count = math.prod(lengths[dim] for dim in one.over)
         sums = summed_of(values.__getitem__), size, squares
         kinds = [self.types[element.tensor] for element in one.elements if element.tensor in self.types]
-        return Bounded(sums[0], inherited + sum_error(sums, count, self.adder or kept, kinds))
+        return Bounded(sums[0], inherited + sum_error(sums, count, self.adder or kept, kinds, self.deviations))
 
     def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, adder: DType) -> Bounded:
         """A sum, from its value, that of the sizes of its terms, and the root of that of their squares."""
-        return Bounded(sums[0], inherited + sum_error(sums, count, adder))
+        return Bounded(sums[0], inherited + sum_error(sums, count, adder, (), self.deviations))
 
     # ------------------------------------------------------------------------------------------ values
 
     def of_value(self, value: Value | None, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         """A value as threads compute it in a type."""
+        import numpy
+
         if isinstance(value, Number):
             number = float(value.value)
             return Bounded(number, 0.0 if math.isinf(number) or number.is_integer() else abs(number) * 2.0**-wide.mantissa)
@@ -284,8 +439,14 @@ class _Rounding:
             return self._choice(value, given, wide)
         parts = [self.of_value(one, given, wide) for one in value.arguments]
         made, error = _carried(value.name, parts, wide)
+        equal = _same(value) if value.name == "-" else None
+        same = None if equal is None else given.get(equal)
+        if same is not None:
+            error = numpy.where(same.value, 0.0, error)
         exact = value.name in ("max", "min", "relu", "abs") or (len(parts) == 1 and value.name == "-")
-        return Bounded(made, error if exact else error + _relative(made, 2.0**-wide.mantissa))
+        if exact or (value.name in ("+", "-", "*") and _whole(parts, made, wide)):
+            return Bounded(made, error)
+        return Bounded(made, error + _relative(made, 2.0**-wide.mantissa))
 
     def _choice(self, value: Operation, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         import numpy
@@ -309,24 +470,44 @@ class _Rounding:
         return value_of(value.name, left.value, right.value), (off > 0) & (abs(left.value - right.value) <= off)
 
 
-def sum_error(sums: tuple[Any, Any, Any], count: int, adder: DType, factors: Sequence[DType] = ()) -> Any:
+def _whole(parts: Sequence[Bounded], made: Any, wide: DType) -> bool:
+    """Whether all are integers without an error that the type has, such as coordinates: what they make is not rounded."""
+    import numpy
+
+    integers = all(not numpy.any(one.error) and numpy.all(one.value == numpy.floor(one.value)) for one in parts)
+    return integers and bool(numpy.all(abs(made) <= 2.0**wide.mantissa))
+
+
+def _same(value: Operation) -> Element | None:
+    """What says where the two elements of a difference are the same, if it is one."""
+    if len(value.arguments) != 2 or not all(isinstance(one, Element) for one in value.arguments):
+        return None
+    left, right = value.arguments
+    assert isinstance(left, Element) and isinstance(right, Element)
+    return attrs.evolve(right, tensor=f"{SAME}{left.tensor} {right.tensor}") if left.index == right.index else None
+
+
+def sum_error(sums: tuple[Any, Any, Any], count: int, adder: DType, factors: Sequence[DType] = (), deviations: float = DEVIATIONS) -> Any:
     """How far a sum of `count` terms may be off, in any order.
 
     Args: `sums` are its value, the sum of the sizes of its terms, and the root of that of their squares; products of `factors` may be
-    made by matrix instructions, where such take these types.
+    made by matrix instructions, where such take these types. `deviations` is L.
     """
     import numpy
 
     total, size, squares = sums
     if adder.kind == "int":
         return abs(total) * 0.0
-    unit, partial = 2.0**-adder.mantissa, abs(total) + DEVIATIONS * squares
-    chain = numpy.minimum(count * unit * size, DEVIATIONS * unit * math.sqrt(count) * partial)
+    walk, root = (1.0, 1.0) if deviations == 1 else (WALK, ROOT)
+    unit, ways, whole = 2.0**-adder.mantissa + 2.0**-float64.mantissa, math.sqrt(count), abs(total)
+    chain = unit * numpy.minimum(count * size, ways * (deviations / math.sqrt(3) * whole + walk * squares))
     how = matrix_arithmetic(factors)
     if how is None:
         return chain
-    cut = math.ceil(count / how.terms) * (how.terms + 2) * 2.0**-how.bits
-    return chain + cut * numpy.minimum(size, partial)
+    partial = numpy.minimum(size, whole + root * squares)
+    one_sided = numpy.where(size > 0, whole / numpy.where(size > 0, size, 1.0), 0.0) * count * partial
+    products = numpy.minimum(count * size, ways * (deviations * whole + walk * squares) + one_sided)
+    return chain + 2.0**-how.bits * (products + 2 * math.ceil(count / how.terms) * partial)
 
 
 def matrix_arithmetic(factors: Sequence[DType]) -> MatrixArithmetic | None:
@@ -340,6 +521,13 @@ def _extreme(name: str, values: Any, axes: tuple[int, ...]) -> Any:
     import numpy
 
     return (numpy.fmax if name == "max" else numpy.fmin).reduce(values, axis=axes)
+
+
+def _wider(low: Any, made: Any, high: Any) -> Any:
+    """How far a value is off the further one of two ends; not at all where all are the same infinity."""
+    import numpy
+
+    return numpy.where((low == made) & (made == high), 0.0, numpy.maximum(made - low, high - made))
 
 
 def _carried(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]:
@@ -356,15 +544,22 @@ def _carried(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]:
     if name in ("+", "-"):
         return made, first.error + second.error
     if name in ("max", "min"):
-        return made, numpy.fmax(first.error, second.error)
+        low, high = (value_of(name, *(one.value + sign * one.error for one in parts)) for sign in (-1, 1))
+        return made, _wider(low, made, high)
     if name == "*":
-        left = numpy.where(second.error == 0, 0.0, abs(first.value) * second.error)
-        right = numpy.where(first.error == 0, 0.0, (abs(second.value) + second.error) * first.error)
-        return made, left + right
+        return made, _by(first.value, second) + _by(abs(second.value) + second.error, first)
     assert name == "/", name
     room = numpy.maximum(abs(second.value) - second.error, 0)
-    carried = first.error + abs(made) * second.error
+    carried = first.error + _by(made, second)
     return made, numpy.where(carried == 0, 0.0, carried / room)
+
+
+def _by(factor: Any, other: Bounded) -> Any:
+    """How far a product is off by the error of one factor; infinity times what surely is not 0 stays what it is."""
+    import numpy
+
+    stays = (other.error == 0) | numpy.isinf(factor) & (abs(other.value) > other.error)
+    return numpy.where(stays, 0.0, abs(factor) * other.error)
 
 
 def _applied(name: str, one: Bounded, wide: DType) -> tuple[Any, Any]:
@@ -405,6 +600,15 @@ def _own(name: str, argument: Any, made: Any, wide: DType) -> Any:
 # ---------------------------------------------------------------------------------------------- definitions of several steps
 
 
+def _differences(value: Value | None) -> Iterator[Operation]:
+    """All differences in a value."""
+    if isinstance(value, Operation):
+        if value.name == "-" and len(value.arguments) == 2:
+            yield value
+        for one in value.arguments:
+            yield from _differences(one)
+
+
 @attrs.frozen
 class _Analysis(FusedDefinition):
     """A definition whose values have their bounds beside them, as further tensors."""
@@ -413,14 +617,16 @@ class _Analysis(FusedDefinition):
     kept: Any = None
 
     @staticmethod
-    def of(made: FusedDefinition, types: Mapping[str, DType], adder: DType | None) -> _Analysis:  # type: ignore[override]
+    def of(made: FusedDefinition, rounding: _Rounding) -> _Analysis:  # type: ignore[override]
         """The analysis of a definition whose operands have these types."""
         fields = {one.name: getattr(made, one.name) for one in attrs.fields(FusedDefinition) if one.init}
-        kept = {**types, **{name: made.dtype_of(name, types) for name in made.temporaries}}
-        return _Analysis(**fields, rounding=_Rounding(kept, adder), kept=kept)
+        kept = {**rounding.types, **{name: made.dtype_of(name, rounding.types) for name in made.temporaries}}
+        return _Analysis(**fields, rounding=attrs.evolve(rounding, types=kept), kept=kept)
 
-    def made(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int) -> dict[str, Bounded]:
-        """The outputs with their bounds."""
+    def made(
+        self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int, places: Mapping[str, Any], whole: Mapping[str, int]
+    ) -> dict[str, Bounded]:
+        """The outputs with their bounds; of `whole` sizes there are only some `places`, `sizes` in number."""
         import numpy
 
         values: dict[str, Any] = {}
@@ -429,8 +635,8 @@ class _Analysis(FusedDefinition):
             values[f"{ERROR}{name}"] = numpy.zeros_like(values[name])
         for name, one in arrays.items():
             values[name], values[f"{ERROR}{name}"] = _exact(one)
-        values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
-        values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
+        values |= {f"{INDICES}{dim}": places.get(dim, numpy.arange(size)) for dim, size in sizes.items()}
+        values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in whole.items()}
         self.turns(values, sizes, chunk)
         return {name: Bounded(values[name], values[f"{ERROR}{name}"]) for name in self.outputs}
 
@@ -441,7 +647,13 @@ class _Analysis(FusedDefinition):
         one = step.formula
         old = self._old(one, values, place) if one.joins else None
         given = {element: Bounded(self.taken(values, element, place), self._error(values, element, place)) for element in one.elements}
+        equal = [element for element in map(_same, _differences(one.value)) if element is not None and element.tensor in values]
+        given |= {element: Bounded(values[element.tensor], values[element.tensor]) for element in equal}
+        known = self._which_is_larger(one, given)
         super().perform(step, values, place)
+        for name in [name for name in values if name.startswith(SAME) and one.output in name[len(SAME) :].split()]:
+            del values[name]
+        values |= known
         if step.parts:
             one = attrs.evolve(one, target=Element(one.output, one.target.index[:-1]))
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
@@ -449,11 +661,25 @@ class _Analysis(FusedDefinition):
         result = self.rounding.of_formula(one, given, dropped, dtype)
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
         made = self.taken(values, step.formula.target, place)
-        error = numpy.broadcast_to(error if old is None else error + old, made.shape) + _unit(dtype, made)
+        if old is not None:  # sums of products with other elements of an input that stands alone are independent
+            error = numpy.hypot(error, old) if self.rounding.is_alone(one) else error + old
+        error = numpy.broadcast_to(error, made.shape) + rounded_by(dtype, made)
         if self.written_whole(step):
             values[f"{ERROR}{one.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
         else:
             values[f"{ERROR}{one.output}"] = error
+
+    def _which_is_larger(self, one: Formula, given: Mapping[Element, Bounded]) -> dict[str, Any]:
+        """Of `new[m] = max(old[m], other[m])` where it surely is the old one, whatever the errors: the difference of both is 0 then."""
+        value, target = one.value, one.target
+        if not isinstance(value, Operation) or value.name != "max" or one.reduction is not None or one.output in self.uses:
+            return {}
+        if any(element.index not in (target.index, ()) for element in one.elements):
+            return {}
+        left, right = (self.rounding.of_value(part, given, float32) for part in value.arguments)
+        gap, error = left.value - right.value, left.error + right.error
+        named = zip(value.arguments, (gap > error, gap < -error), strict=True)
+        return {f"{SAME}{part.tensor} {one.output}": larger for part, larger in named if isinstance(part, Element)}
 
     def _old(self, one: Formula, values: Mapping[str, Any], place: Mapping[str, slice]) -> Any:
         return self._error(values, one.target, place) if one.output in values else 0.0
@@ -468,4 +694,7 @@ class _Analysis(FusedDefinition):
         return self.taken(beside, element, place)
 
 
-__all__: list[str] = ["DEVIATIONS", "Bounded", "MatrixArithmetic", "Worst", "differing", "error_bounds", "expected", "worst"]
+__all__: list[str] = [
+    "DEVIATIONS", "Bounded", "MatrixArithmetic", "Worst", "compared", "differing", "error_bounds", "expected", "expected_at", "free_dims",
+    "rounded_by", "sample", "sum_error", "worst",
+]  # fmt: skip

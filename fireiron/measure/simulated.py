@@ -1,7 +1,7 @@
 """Whether a kernel computes what its spec says, in the simulator: all blocks of small problems, a sample of those of large ones.
 
 The data are small integers whose sums are exact in every type that adds them up, so results are compared exactly; those of definitions
-of several steps are normal numbers, compared within the bound of `tolerance_of`.
+of several steps, and others if that is wanted, are normal numbers, each element compared within its own bound (`measure/judge.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fireiron.errors import ArgumentError, SimulationError, WrongResultError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.measure.judge import Judge
     from fireiron.spec import Spec
 
 SIMULATED_SECONDS: Final = 60.0
@@ -52,17 +53,36 @@ def shapes_of(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ..
     return {name: tuple(int(size.evaluate(symbols)) for size in view.shape) for name, view in spec.operands.items()}
 
 
+def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False) -> tuple[dict[str, Any], Judge | None]:
+    """Random data, and who compares what becomes of them within bounds; nobody where sums are exact.
+
+    Args: `normal`: normal numbers also where integers would do.
+    Raises: `ArgumentError` where no bounds are known of normal numbers.
+    """
+    import numpy
+
+    from fireiron.ir import execs
+    from fireiron.measure.data import drawn
+    from fireiron.measure.judge import Judge
+    from fireiron.specs.fused import fused
+
+    spec = program.spec
+    if fused(spec) is None and not normal:
+        return exact_data(program, symbols, seed), None
+    if first_value(spec, symbols) is not None:
+        raise ArgumentError(f"{spec} adds to what its output holds", hint="without --normal: integers, whose sums are exact")
+    arrays = drawn(spec, symbols, numpy.random.default_rng(seed))
+    adders = [one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts]
+    return arrays, Judge(spec, symbols, arrays, min(adders, key=lambda dtype: dtype.mantissa, default=None))
+
+
 def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, Any]:
     """Random integers by operand, so few and small that every sum is exact in every type that adds up."""
     import numpy
 
     from fireiron.gpu.arguments import as_stored
-    from fireiron.measure.data import drawn
-    from fireiron.specs.fused import fused
 
     spec = program.spec
-    if fused(spec) is not None:
-        return drawn(spec, symbols, numpy.random.default_rng(seed))
     shapes = shapes_of(spec, symbols)
     limit = _exact_limit(program)
     for amplitude, density in ((4, 1.0), (2, 1.0), (1, 1.0), (1, 0.5), (1, 0.25), (1, 0.1), (1, 0.03), (1, 0.01), (1, 0.0)):
@@ -75,20 +95,6 @@ def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[
             break
     made = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
     return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in made.items()}
-
-
-def allowed_errors(program: Program, symbols: Mapping[str, int]) -> dict[str, float]:
-    """By output of a definition of several steps, how far it may be off; none where sums of integers are exact."""
-    from fireiron.ir import execs
-    from fireiron.measure.data import tolerance_of
-    from fireiron.specs.fused import fused
-
-    spec = program.spec
-    if fused(spec) is None:
-        return {}
-    adders = [one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts]
-    adder = min(adders, key=lambda dtype: dtype.mantissa, default=None)
-    return {name: tolerance_of(spec, symbols, adder, output=name) for name in spec.outputs}
 
 
 def _exact_limit(program: Program) -> int:
@@ -128,7 +134,7 @@ def simulated(
     program: Program,
     symbols: Mapping[str, int],
     arrays: Mapping[str, Any],
-    allowed: Mapping[str, float],
+    judge: Judge | None,
     wanted: int | None = None,
     say: Say = _silent,
     tell: Callable[[str], object] = str,
@@ -153,10 +159,10 @@ def simulated(
             say("blocks", total)
             result = simulate(program.ir, with_outputs(program, symbols, arrays), symbols)
             say("ran in", f"the simulator, {result.seconds:.2f} s")
-            return first_wrong(program.spec, result.outputs, arrays, first_value(program.spec, symbols), allowed)
+            return first_wrong(program.spec, result.outputs, arrays, first_value(program.spec, symbols), judge)
         chosen = order_of(program, symbols, total)[: _whole(program, wanted or total)]
         most = SIMULATED_SECONDS if seconds is None else seconds
-        return _sampled(program, symbols, arrays, allowed, chosen, wanted is not None, say, tell, most)
+        return _sampled(program, symbols, arrays, judge, chosen, wanted is not None, say, tell, most)
     except SimulationError as error:
         return {"message": str(error), "error": type(error).__name__}
 
@@ -183,7 +189,7 @@ def _sampled(
     program: Program,
     symbols: Mapping[str, int],
     arrays: Mapping[str, Any],
-    allowed: Mapping[str, float],
+    judge: Judge | None,
     order: Sequence[int],
     all_of_them: bool,
     say: Say,
@@ -191,10 +197,8 @@ def _sampled(
     most: float,
 ) -> Mapping[str, Any] | None:
     """Blocks in the given order, batch after batch until the time is over, each compared where it writes."""
-    from fireiron.measure.data import referred
     from fireiron.sim import simulate
 
-    right = referred(program.spec, *arrays.values()) if allowed else None
     started = time.monotonic()
     total = int(program.ir.grid.evaluate(symbols))
     done, size, seconds = 0, len(order) if all_of_them else _whole(program, 1), 0.0
@@ -202,7 +206,7 @@ def _sampled(
     while done < len(order) and wrong is None:
         batch = sorted(order[done : done + size])
         result = simulate(program.ir, with_outputs(program, symbols, arrays), symbols, blocks=batch)
-        wrong = _compared_blocks(program, symbols, arrays, result.outputs, batch, right, allowed)
+        wrong = _compared_blocks(program, symbols, arrays, result.outputs, batch, judge)
         done, seconds = done + len(batch), seconds + result.seconds
         left = most - (time.monotonic() - started)
         each = (most - left) / done
@@ -273,22 +277,18 @@ def _compared_blocks(
     arrays: Mapping[str, Any],
     got: Mapping[str, Any],
     blocks: Sequence[int],
-    right: Mapping[str, Any] | None,
-    allowed: Mapping[str, float],
+    judge: Judge | None,
 ) -> Mapping[str, Any] | None:
-    """The first wrong element among those that the blocks are responsible for; `right` are the whole outputs, where they are known."""
-    import numpy
-
+    """The first wrong element among those that the blocks are responsible for."""
     tiles, first = _block_tiles(program), first_value(program.spec, symbols)
     assert tiles is not None
     for block, turn in [(one, turn) for one in blocks for turn in _turns(program, symbols, one)]:
         for output, tile in tiles.items():
             places = _places(program, symbols, block, tile, got[output].shape, turn)
-            if right is None:
+            if judge is None:
                 wrong = _wrong_part(program.spec, output, places, got[output], arrays, first)
             else:
-                some = numpy.ix_(*places)
-                wrong = _named(program.spec, output, _compared(got[output][some], right[output][some], places, allowed[output]))
+                wrong = _named(program.spec, output, judge.wrong_at(output, got[output], places))
             if wrong is not None:
                 return {**wrong, "block": block, "message": f"block {block}: {wrong['message']}"}
     return None
@@ -329,39 +329,27 @@ def _wrong_part(
     import numpy
 
     from fireiron.measure.data import referred
+    from fireiron.measure.inputs import taken_at
 
     by_dim = dict(zip(spec.uses[output], places, strict=True))
-    right = referred(spec, *(_part(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
+    right = referred(spec, *(taken_at(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
     read = {dim for name in arrays for dim in spec.uses[name]}
     whole = {dim: place for dim, place in by_dim.items() if dim not in read}  # no input tells the reference which part is wanted
-    return _named(spec, output, _compared(got[numpy.ix_(*places)], _part(right + (first or 0), spec.uses[output], whole), places))
+    return _named(spec, output, _compared(got[numpy.ix_(*places)], taken_at(right + (first or 0), spec.uses[output], whole), places))
 
 
 def first_wrong(
-    spec: Spec, got: Mapping[str, Any], arrays: Mapping[str, Any], first: int | None, allowed: Mapping[str, float]
+    spec: Spec, got: Mapping[str, Any], arrays: Mapping[str, Any], first: int | None, judge: Judge | None
 ) -> Mapping[str, Any] | None:
     """The first wrong element of the first output that has one, if they held `first` before."""
     from fireiron.measure.data import referred
 
-    found = referred(spec, *arrays.values())
-    compared = (
-        _named(spec, name, _compared(got[name], right + (first or 0), tolerance=allowed.get(name, 0.0))) for name, right in found.items()
-    )
+    if judge is not None:
+        compared = (_named(spec, name, judge.wrong(name, got[name])) for name in spec.outputs)
+    else:
+        found = referred(spec, *arrays.values())
+        compared = (_named(spec, name, _compared(got[name], right + (first or 0))) for name, right in found.items())
     return next((wrong for wrong in compared if wrong is not None), None)
-
-
-def _near(got: Any, want: Any, tolerance: float) -> Any:
-    """Where elements are as near as each of a correct result is; NaN where it has to be."""
-    import numpy
-
-    from fireiron.measure.data import PER_ELEMENT
-
-    have, need = got.astype(numpy.float64), want.astype(numpy.float64)
-    finite = need[numpy.isfinite(need)]
-    mean = numpy.sqrt((finite**2).mean()) if finite.size else 0.0
-    with numpy.errstate(invalid="ignore"):
-        near = numpy.abs(have - need) <= PER_ELEMENT * tolerance * (numpy.abs(need) + mean)
-    return near & numpy.isfinite(need) | numpy.isnan(have) & numpy.isnan(need)
 
 
 def _named(spec: Spec, output: str, wrong: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -371,23 +359,13 @@ def _named(spec: Spec, output: str, wrong: Mapping[str, Any] | None) -> Mapping[
     return {**wrong, "output": output, "message": f"{output}: {wrong['message']}"}
 
 
-def _part(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
-    """The part of an operand at the given places of its dimensions."""
-    for axis, dim in enumerate(dims):
-        if dim in places:
-            array = array.take(places[dim], axis)
-    return array
-
-
-def _compared(got: Any, want: Any, places: Sequence[Any] | None = None, tolerance: float = 0.0) -> Mapping[str, Any] | None:
-    """The first element that differs, with its coordinates, or None; a `tolerance` is one of `tolerance_of`."""
+def _compared(got: Any, want: Any, places: Sequence[Any] | None = None) -> Mapping[str, Any] | None:
+    """The first element that differs, with its coordinates, or None."""
     import numpy
 
     if got.shape != want.shape:
         return {"message": f"the result has the shape {got.shape}, expected {want.shape}"}
     different = ~(got == want)  # NaN differs
-    if tolerance:
-        different &= ~_near(got, want, tolerance)
     count = int(different.sum())
     if not count:
         return None
@@ -432,11 +410,11 @@ def verified(
         no kernel.
     """
     symbols = symbol_values(program.spec, sizes or {})
-    arrays, errors = exact_data(program, symbols, seed), allowed_errors(program, symbols)
+    arrays, judge = data_for(program, symbols, seed)
     told: dict[str, Any] = {}
     started = time.monotonic()
     wrong = simulated(
-        program, symbols, arrays, errors, say=lambda name, value, **more: told.update({name: (value, more)}), tell=tell, seconds=seconds
+        program, symbols, arrays, judge, say=lambda name, value, **more: told.update({name: (value, more)}), tell=tell, seconds=seconds
     )
     if wrong is not None:
         raise WrongResultError(f"{program.spec}: {wrong['message']}")

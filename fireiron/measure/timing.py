@@ -44,7 +44,7 @@ from fireiron.gpu import launch
 from fireiron.gpu import state as gpu_state
 from fireiron.gpu.arguments import evaluated
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.measure.data import ROTATE_BYTES, Call, Data, Tolerance, all_sizes, tolerance_of
+from fireiron.measure.data import ROTATE_BYTES, Call, Data, Derived, Tolerance, all_sizes, tolerance_of
 from fireiron.measure.revision import revision
 from fireiron.spec import Spec
 
@@ -570,7 +570,7 @@ def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l
 
 
 __all__ = [
-    "L2_STATES", "REGIMES", "ROTATE_BYTES", "Call", "Data", "Throughput", "Timing", "cublas", "environment", "library",
+    "L2_STATES", "REGIMES", "ROTATE_BYTES", "Call", "Data", "Derived", "Throughput", "Timing", "cublas", "environment", "library",
     "measure", "throughput",
     "time_kernel", "tolerance_of",
 ]  # fmt: skip

@@ -44,7 +44,8 @@ class Item:
     seconds: float = 0.0
     arrays: Any = None
     expected: Any = None
-    bounds: dict[str, float] = attrs.field(factory=dict)
+    bounds: dict[str, Any] = attrs.field(factory=dict)
+    dtypes: dict[str, Any] = attrs.field(factory=dict)
 
     def program(self) -> Any:
         """The program, made anew."""
@@ -52,7 +53,8 @@ class Item:
 
     def prepare(self) -> None:
         """Data and the reference, by NumPy; before there is a mutant."""
-        from fireiron.measure.data import drawn
+        from fireiron.measure.data import all_sizes, drawn
+        from fireiron.measure.rounding import error_bounds, rounded_by
         from fireiron.values.expr import TRUE
 
         spec = _strategy(self.made).spec
@@ -66,22 +68,23 @@ class Item:
         if self.exact and spec.accumulate == TRUE:
             self.arrays["C"] = generator.integers(-2, 3, self.expected["C"].shape).astype(self.expected["C"].dtype)
             self.expected["C"] = (self.expected["C"] + self.arrays["C"]).astype(self.expected["C"].dtype)
-        self.bounds = {} if self.exact else {name: _bound(spec, self.symbols, name) for name in outputs}
+        if not self.exact:
+            self.dtypes = {name: spec.operands[name].dtype for name in outputs}
+            made = error_bounds(spec, self.arrays, all_sizes(spec, self.symbols))
+            self.bounds = {name: made[name] + rounded_by(self.dtypes[name], self.expected[name].astype(np.float64)) for name in outputs}
 
     def wrong(self, got: dict[str, Any]) -> str:
         """What differs from the reference, if anything."""
+        from fireiron.measure.rounding import Bounded, worst
+
         for name, want in self.expected.items():
             have = got[name]
             if self.exact:
                 if not np.array_equal(have, want):
                     return f"{name} is not what NumPy says"
                 continue
-            have, want = have.astype(np.float64), want.astype(np.float64)
-            finite = want[np.isfinite(want)]
-            mean = np.sqrt((finite**2).mean()) if finite.size else 0.0
-            with np.errstate(invalid="ignore"):
-                if not np.isclose(have, want, rtol=self.bounds[name], atol=self.bounds[name] * mean, equal_nan=True).all():
-                    return f"{name} is not near what NumPy says"
+            if found := worst(have, Bounded(want, self.bounds[name]), self.dtypes[name]):
+                return f"{name}{list(found.at)} is not near what NumPy says: {found}"
         return ""
 
     def judged(self, always: bool = False) -> tuple[str, str]:
@@ -136,12 +139,6 @@ def save(items: list[Item], file: Path) -> None:
 def load(file: Path) -> list[Item]:
     """A battery that was written down."""
     return [Item(**stored) for stored in json.loads(file.read_text(encoding="utf-8"))]
-
-
-def _bound(spec: Any, symbols: dict[str, int], name: str) -> float:
-    from fireiron.measure.data import PER_ELEMENT, tolerance_of
-
-    return PER_ELEMENT * tolerance_of(spec, symbols, output=name)
 
 
 def _strategy(made: str) -> Any:

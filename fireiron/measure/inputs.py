@@ -1,0 +1,81 @@
+"""Random inputs of a spec on the host: standard normal numbers, small integers, factors of the products of a definition smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fireiron.errors import ArgumentError
+from fireiron.gpu.arguments import as_stored, evaluated, solve_symbols
+from fireiron.measure.definitions import borders, spreads
+from fireiron.spec import Spec, sizes_of
+from fireiron.specs.fused import fused
+from fireiron.values.machine import DType
+from fireiron.values.tensor import View
+
+
+def all_sizes(spec: Spec, sizes: Mapping[str, int] | None) -> dict[str, int]:
+    """The values of a spec's symbols; refused where a size is missing or outside its facts. Strides that are not given leave no gaps."""
+    sizes = sizes or {}
+    missing = [var.name for var in sizes_of(spec) if var.name not in sizes]
+    if missing:
+        raise ArgumentError(f"{spec}: no value for {', '.join(missing)}", hint=f'sizes={{"{missing[0]}": 1024}}')
+    return solve_symbols(spec, {}, sizes)
+
+
+def shape_of(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an operand, in elements."""
+    return tuple(evaluated(size, sizes) for size in view.shape)
+
+
+def taken_at(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
+    """The part of an operand at the given places of its dimensions; an array of NumPy or CuPy, as the places are."""
+    for axis, dim in enumerate(dims):
+        if dim in places:
+            array = array.take(places[dim], axis)
+    return array
+
+
+def drawn(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
+    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small.
+
+    Numbers passed by value are positive: scales, and what is added below a root.
+    """
+    shapes = {name: shape_of(view, sizes) for name, view in spec.operands.items()}
+    return {name: as_stored(spec.operands[name].tensor, one, sizes) for name, one in values_of(spec, sizes, shapes, generator).items()}
+
+
+def drawn_at(spec: Spec, sizes: Mapping[str, int], places: Mapping[str, Any], generator: Any) -> dict[str, Any]:
+    """The same at some places of some dimensions alone: as few numbers are drawn as there are."""
+    shapes = {
+        name: tuple(len(places[dim]) if dim in places else size for dim, size in zip(spec.uses[name], shape_of(view, sizes), strict=True))
+        for name, view in spec.operands.items()
+    }
+    found = values_of(spec, sizes, shapes, generator)
+    return {name: one if one.shape == shapes[name] else taken_at(one, spec.uses[name], places) for name, one in found.items()}
+
+
+def values_of(spec: Spec, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]], generator: Any) -> dict[str, Any]:
+    """Random values of each input, of these shapes; coordinates, which conditions compare, are those of the whole dimensions."""
+    made = fused(spec)
+    scales = {} if made is None else spreads(spec, made, sizes)
+    found = {} if made is None else borders(spec, made, sizes, generator)
+    for name in spec.inputs:
+        if name not in found:
+            found[name] = _values(generator, spec.operands[name].dtype, shapes[name], scales.get(name, 1.0))
+    return {name: abs(found[name]) if spec.operands[name].memory.by_value else found[name] for name in spec.inputs}
+
+
+def _values(generator: Any, dtype: DType, shape: Sequence[int], scale: float = 1.0) -> Any:
+    import numpy
+
+    if dtype.kind == "int":
+        return numpy.asarray(generator.integers(max(-3, dtype.limits[0]), 4, shape)).astype(dtype.to_numpy())
+    normal = numpy.asarray(generator.standard_normal(shape, dtype=numpy.float32))
+    return numpy.asarray((normal if scale == 1 else normal * numpy.float32(scale)).astype(dtype.to_numpy()))
+
+
+def added(spec: Spec, name: str, sizes: Mapping[str, int], generator: Any) -> Any:
+    """What an output holds before a kernel adds to it."""
+    view = spec.operands[name]
+    return as_stored(view.tensor, _values(generator, view.dtype, shape_of(view, sizes)), sizes)
