@@ -518,3 +518,13 @@ def test_commands_on_otherwise(capsys):
         assert main([command, "wmma_simple", "-M", "100", "-N", "60", "-K", "20"]) == 0
     assert "refused before it: load_matrix_sync" in capsys.readouterr().out
     assert main(["run", "wmma_simple", "-M", "100", "-N", "60", "-K", "20", "--simulate"]) == 0
+
+
+@pytest.mark.parametrize(("K", "stages"), [(32, 2), (64, 2), (48, 3)])
+def test_fragments_of_a_pipeline_have_a_copy_for_each_stage(K, stages):
+    """The array has as many fragments as the text numbers: what lies behind it is some other variable's."""
+    warps = lambda start: start.tile(16, 16).to(Warp).done()
+    chain = MatMul.tile(48, 16).to(Block).epilog(FR(16, 16, 16), float32, warps(Init), warps(Move)).split(16).pipeline(stages)
+    chain = chain.tile(16, 16).to(Warp).load(A, FR(16, 16, 16), Move.done()).load(B, FR(16, 16, 16), Move.done()).done()
+    text = chain(MatMul(48, 16, K, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel)).cuda("sm_75")
+    assert f"> a_fr[{stages}];" in text and f"> b_fr[{stages}];" in text and "> c_fr[1];" in text

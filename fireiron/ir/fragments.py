@@ -114,7 +114,7 @@ def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
     element = buffer.dtype.cuda if kind == "accumulator" else factors.get(buffer.dtype, buffer.dtype.cuda)
     layout = "" if kind == "accumulator" else f", nvcuda::wmma::{_loaded_order(kernel, buffer)}_major"
     name = {"matrix_a": "A", "matrix_b": "B", "accumulator": "C"}[kind]
-    number = -(-(constant(buffer.elements) or 1) // maps_of(memory)[name].count)
+    number = -(-(constant(buffer.total) or 1) // maps_of(memory)[name].count)
     return f"nvcuda::wmma::fragment<nvcuda::wmma::{kind}, {shape}, {element}{layout}> {buffer.name}[{number}];"
 
 
