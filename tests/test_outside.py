@@ -1,5 +1,6 @@
 """Everything that reads the outside: files that run nothing, writers that are killed, disks that are full. What is drawn is in `attacks/`."""
 
+import hashlib
 import multiprocessing
 import os
 import random
@@ -9,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
-from attacks import guard, unwritable
+from attacks import guard, kept, large, unwritable
 from attacks.guard import Answers, Input
 from attacks.writers import KEPT, attack
 from campaign.subjects.inputs import KINDS
@@ -18,11 +20,16 @@ from tuning_fakes import square, strategy
 
 from fireiron import *
 from fireiron import files
+from fireiron.check.races.loops import Loops
 from fireiron.cli import main
+from fireiron.errors import CacheWarning
 from fireiron.gpu import cache
+from fireiron.ir import For
 from fireiron.language.store import load
+from fireiron.lower import footprint
 from fireiron.tune.journal import Journal
 from fireiron.tune.task import Task
+from fireiron.values.expr import Less
 
 # ---------------------------------------------------------------------------------------------- the guard itself
 
@@ -187,6 +194,49 @@ def test_killed_writers_lose_nothing_that_was_written(name, kills, tmp_path):
     assert attack(name, tmp_path, kills, random.Random(kills)) >= 1
 
 
+# ---------------------------------------------------------------------------------------------- huge, and legal
+
+FOUND_LARGE = (
+    "a layout of one mode", "a layout of many modes", "unroll", "a long loop", "a long loop and many blocks", "a prediction of a long loop", "definitions of many steps",
+    "JSON of long texts", "a shape in a kernel's text",
+)  # fmt: skip
+"""What took gigabytes or many seconds once, or answered in megabytes."""
+
+
+@pytest.mark.parametrize("name", FOUND_LARGE)
+def test_what_is_huge_is_answered_soon(name):
+    answers = Answers()
+    answers.take([large.handed(name, 2**40 + 1)], "large")
+    assert not answers.wrong, answers.wrong[0]
+
+
+def test_long_loops_are_told_by_their_steps():
+    """The closed forms for loops that are too long to enumerate, against the enumeration."""
+    choose = random.Random(1)
+    for _ in range(300):
+        count = choose.randint(1, 60)
+        var, conditions = Var("k", 0, count - 1), []
+        for _ in range(choose.randint(0, 3)):
+            moving, fixed = var * choose.choice((-3, -1, 1, 2, 8)) + choose.randint(-70, 70), Const(choose.randint(-70, 70))
+            conditions.append(Less(moving, fixed) if choose.random() < 0.5 else Less(fixed, moving))
+        loop = attrs.evolve(For(var, Const(count), ()), period=choose.randint(1, 6))
+        assert list(footprint._turns(loop, conditions)) == list(footprint._turns_of_steps(loop, conditions, count))
+
+
+@pytest.mark.parametrize("sizes", [(33, 32, 100), (40, 50, 8 * 13 + 1)])
+def test_changes_in_long_loops_are_those_in_short_ones(sizes, monkeypatch):
+    compared, enumerated = [], Loops._changes
+
+    def both(self, loop, fixed, count):
+        wanted = enumerated(self, loop, fixed, count)
+        compared.append((list(wanted), list(self._changes_of_steps(loop, fixed, count))))
+        return wanted
+
+    monkeypatch.setattr(Loops, "_changes", both)
+    assert large.PIPED(MatMul(*sizes)(GL, GL, GL)(Kernel)).program("sm_80").cuda
+    assert compared and all(one == other for one, other in compared) and any(one for one, _ in compared)
+
+
 # ---------------------------------------------------------------------------------------------- full disks, and other folders
 
 
@@ -242,7 +292,7 @@ def _as_nobody(sender):
     os.setgid(65534)
     os.setuid(65534)
     answers = Answers()
-    shut = ("shut/x{}", "only read/there{}")
+    shut = ("shut/x{}",)
     answers.take((unwritable.handed(writer, place) for writer in unwritable.WRITERS for place in shut), "unwritable")
     sender.send((dict(answers.counts), answers.wrong))
 
@@ -258,7 +308,7 @@ def test_folders_that_are_shut():
     counts, found = receiver.recv()
     process.join()
     assert not found, found[0]
-    assert counts["inputs"] >= 25 and counts["accepted"] >= 8
+    assert counts["inputs"] >= 14 and counts["accepted"] >= 4
 
 
 FOUND_UNWRITABLE = (
@@ -303,6 +353,26 @@ def test_links_folders_and_pipes_are_no_entries(tmp_path, monkeypatch):
         make()
         assert cache._load(place, key) is None and cache.entries() == cache.verify() == ()
         place.rmdir() if place.is_dir() else place.unlink()
+
+
+@pytest.mark.parametrize("seeds", [2, pytest.param(40, marks=pytest.mark.night)])
+def test_entries_with_any_head_are_listed(seeds):
+    """Deep, not of this form, of wrong types, with a digest that is right: what is listed and verified as whole is what is taken."""
+    answers = Answers()
+    for seed in range(seeds):
+        answers.take(kept.draw(random.Random(seed), 12), "kept")
+    assert not answers.wrong, answers.wrong[0]
+
+
+@pytest.mark.parametrize("head", [b"[" * 100_000, b'{"kernels": 3}', b"9" * 6000, b"[]"], ids=len)
+def test_a_head_of_another_form_is_damage(head, tmp_path, monkeypatch):
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
+    body, place = head + b"\n", cache._place("ab" * 32)
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"".join((cache._FIRST, hashlib.sha256(body).hexdigest().encode(), b"\n", body)))
+    assert [one.problem for one in cache.entries()] == ["it is no entry of this format"]
+    with pytest.warns(CacheWarning, match="its head"):
+        assert cache._load(place, "ab" * 32) is None
 
 
 def test_a_pipe_among_records_is_none(tmp_path):

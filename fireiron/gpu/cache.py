@@ -169,7 +169,9 @@ def _decoded(data: bytes, key: str) -> Compiled:
         raise _DamagedError("its digest is wrong: it was cut off or changed")
     line, _, rest = body.partition(b"\n")
     try:
-        head = json.loads(line)
+        head = _head(line)
+        if head is None:
+            raise ValueError("its head")
         if head["key"] != key:
             raise _DamagedError("it is the entry of another key")
         _check_head(head, len(rest))
