@@ -21,9 +21,9 @@ from tuning_fakes import square, strategy
 from fireiron import *
 from fireiron import files
 from fireiron.check.races.loops import Loops
-from fireiron.cli import main
+from fireiron.cli import doctor, main
 from fireiron.errors import CacheWarning
-from fireiron.gpu import cache
+from fireiron.gpu import cache, jax_calls
 from fireiron.ir import For
 from fireiron.language.store import load
 from fireiron.lower import footprint
@@ -326,7 +326,9 @@ def test_places_that_were_lost_once():
     assert answers.counts["inputs"] >= (16 if os.getuid() == 0 else 13)  # a merge follows a link, and an administrator enters what is shut
 
 
-@pytest.mark.parametrize("write", [Records.append_to, lambda path, record: Journal(path, Task(strategy(square), "sm_90"), {})], ids=["records", "journal"])
+@pytest.mark.parametrize(
+    "write", [Records.append_to, lambda path, record: Journal(path, Task(strategy(square), "sm_90"), {})], ids=["records", "journal"]
+)
 def test_lines_of_others_are_no_torn_ones(write, tmp_path):
     """A file of something else keeps its last line, though that has no end; the beginning of a record is a torn line."""
     file = tmp_path / "notes.txt"
@@ -341,6 +343,29 @@ def test_new_files_are_written_all_or_none(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.cu").mkdir()
     assert main(["new", "mine", "--kind", "micro-kernel", "--force"]) == 2
     assert "mine.cu is no regular file" in capsys.readouterr().err and sorted(os.listdir(tmp_path)) == ["mine.cu"]
+
+
+def test_the_handler_of_jax_needs_no_cache(tmp_path, monkeypatch):
+    """It is compiled into a folder of this process where the cache cannot be written, or there is none."""
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(CacheWarning, match="Not a directory.*compiled anew"):
+        folder = jax_calls._folder()
+    assert folder.is_dir() and not folder.is_relative_to(tmp_path)
+    folder.rmdir()
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "cache"))
+    assert jax_calls._folder() == tmp_path / "cache"
+    monkeypatch.setattr(os, "access", lambda *asked: False)
+    with pytest.warns(CacheWarning, match="Permission denied"):
+        jax_calls._folder().rmdir()
+    monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
+    jax_calls._folder().rmdir()
+
+
+def test_the_doctor_says_of_a_cache_that_cannot_be(monkeypatch):
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", "/tmp/" + "x" * 300)
+    (found,) = (one for one in doctor._cache() if one.name == "folder")
+    assert found.state == doctor.WRONG and "File name too long" in found.found and "FIREIRON_CACHE_DIR" in found.do
 
 
 def test_links_folders_and_pipes_are_no_entries(tmp_path, monkeypatch):

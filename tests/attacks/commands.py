@@ -150,7 +150,7 @@ class _Stream(io.TextIOWrapper):
     """A stream that is no terminal, of an encoding, and over a file, as that of a process is."""
 
     def __init__(self) -> None:
-        super().__init__(tempfile.TemporaryFile("w+b"), encoding="utf-8", errors="backslashreplace")
+        super().__init__(tempfile.TemporaryFile("w+b"), encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed with this
 
     def getvalue(self) -> str:
         """All that was written."""

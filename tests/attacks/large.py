@@ -3,6 +3,7 @@
 Sizes are drawn over many powers of two, so that what grows too fast is met both where it hurts and where it shows first.
 """
 
+import contextlib
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +41,21 @@ def _all(value: object, *names: str) -> object:
     return value
 
 
-LOOKS = ("size", "cosize", "depth", "rank", "is_bijective", "is_injective", "offsets", "static", "__str__", "__repr__", "__hash__", "coordinate", "expression")
+LOOKS = (
+    "size",
+    "cosize",
+    "depth",
+    "rank",
+    "is_bijective",
+    "is_injective",
+    "offsets",
+    "static",
+    "__str__",
+    "__repr__",
+    "__hash__",
+    "coordinate",
+    "expression",
+)
 
 
 def _layout(n: int) -> object:
@@ -61,13 +76,21 @@ def _nested(n: int) -> object:
 
 def _pairs(n: int) -> object:
     one, other = Layout((n, 3), (3, 1)), Layout((7, n), (n, 1))
-    for name in ("composition", "complement", "logical_divide", "logical_product", "right_inverse", "left_inverse", "coalesce", "zipped_divide", "blocked_product"):
+    for name in (
+        "composition",
+        "complement",
+        "logical_divide",
+        "logical_product",
+        "right_inverse",
+        "left_inverse",
+        "coalesce",
+        "zipped_divide",
+        "blocked_product",
+    ):
         if (function := getattr(algebra, name, None)) is not None:
             for arguments in ((one, other), (one,), (one, n)):
-                try:
+                with contextlib.suppress(FireironError, TypeError):
                     function(*arguments)
-                except (FireironError, TypeError):
-                    pass
     return one
 
 
@@ -237,7 +260,9 @@ def draw(choose: random.Random, count: int = 12) -> Iterator[Input]:
     """Families and sizes: powers of two and their neighbours, and a few numbers of hundreds of digits."""
     for _ in range(count):
         name = choose.choice(list(FAMILIES))
-        number = choose.choice((choose.randint(1, 64), 2 ** choose.randint(1, 40) + choose.randint(-1, 1), 10 ** choose.choice((9, 19, 400))))
+        number = choose.choice(
+            (choose.randint(1, 64), 2 ** choose.randint(1, 40) + choose.randint(-1, 1), 10 ** choose.choice((9, 19, 400)))
+        )
         yield handed(name, number)
 
 

@@ -34,7 +34,12 @@ ITEM = struct.Struct("<II")
 Item = tuple[int, int]
 
 
-EACH, EITHER, LAST, SOME = "each item stays", "each number stays, whoever wrote it", "the last one of anybody is there", "what is there is whole"
+EACH, EITHER, LAST, SOME = (
+    "each item stays",
+    "each number stays, whoever wrote it",
+    "the last one of anybody is there",
+    "what is there is whole",
+)
 """What has to be found of what was said to be written."""
 
 

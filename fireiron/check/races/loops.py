@@ -348,7 +348,9 @@ class Loops:
             if step is None or not isinstance(opened, Less):
                 self.doubt(loop, f"loop {loop.var} runs {count} times, and {value} may change in each of them")
             elif step:
-                first = self.scene.frame([(loop.var.name, np.zeros(1, dtype=np.int64)), *axes], dict(fixed)).full(opened.left - opened.right)
+                first = self.scene.frame([(loop.var.name, np.zeros(1, dtype=np.int64)), *axes], dict(fixed)).full(
+                    opened.left - opened.right
+                )
                 found.append(np.unique(-(first // step) if step > 0 else first // -step + 1))
         changes = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *found]))
         return changes[(changes > 0) & (changes < count)]
