@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - names of the programs in the table
 """What a refusal says, by program: the words of those that no other test reads."""
 
 import argparse
