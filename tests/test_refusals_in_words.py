@@ -6,10 +6,11 @@ import importlib
 import json
 
 import pytest
+from event_programs import FIGURE_8_MAPPING
 
 from fireiron import *
 from fireiron import export as exported
-from fireiron.cli import arguments, bench, tune
+from fireiron.cli import arguments, bench, main, tune
 from fireiron.draw import draw
 from fireiron.gpu.arguments import in_order
 from fireiron.language import store
@@ -74,13 +75,18 @@ REFUSED = (
     ("timing.time_kernel(3)", "no compiled kernel"), ("timing.throughput(SQUARE, 0)", "more than no time"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
     ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "no combination at all"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "comes without a spec"), ("best(SQUARE, default=True, pinned=True)", "records are pinned, so only they answer"),
     # pictures and exports
-    ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"),
-    ("draw(BOUND, 'tree').png(scale=9)", "the scale of a PNG"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "holds one picture"),
+    ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "holds one picture"),
     ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is no folder"), ("exported(3, '/tmp/x')", "export: no kernel"), ("exported(BOUND, 3)", "no path"),
     # tasks
     ("Mapping(3)", "a list of values"), ("Mapping([3])", "no instance"), ("Mapping([], 3)", "no machine"), ("Mapping.from_json(3)", "from_json: no text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts are Stored(...)"),
     ("TaskMapping('i', 'v', BLOCK, [GLOBAL], in_flight=5)", "in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], walk=3)", "walk=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),
     ("TaskMapping('i', 'v', HOST, [GLOBAL], calls=[3])", "names of instances"), ("task('x', Inner)(3)", "no function"), ("launch('x')", "outside a task"),
+    ("FIGURE_8_MAPPING['nobody']", "Mapping: no instance nobody"), ("FIGURE_8_MAPPING.diff(3)", "Mapping.diff: no mapping"), ("FIGURE_8_MAPPING.with_('gemm_block', Q=3)", "gemm_block: no tunable Q"),
+    ("Mapping([*FIGURE_8_MAPPING.instances], within=-1)", "within is a number of bytes"), ("Mapping([])", "one instance is the entry point"), ("Mapping([*FIGURE_8_MAPPING.instances] * 2)", "two instances are called"),
+    ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is no processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems are places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline is a depth"),
+    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], bands=-1)", "bands is about blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "a list of values"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "a list of values"),
+    ("TaskMapping('i', 'v', HOST, [GLOBAL], bands=-1)", "are numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "no JSON"), ("cdiv(3, 0)", "divides by a positive number"),
+    ("cdiv('x', 2)", "no integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
 )  # fmt: skip
 """A program, and what its refusal says."""
 
@@ -123,3 +129,23 @@ def test_attributes_that_there_are_none_of(module):
 def test_heads_of_documents(document, said):
     with pytest.raises(FireironError, match=said):
         check_head(json.loads(json.dumps(document)), "spec")
+
+
+COMMANDS = (
+    ("list --records --drift", "--records and --drift are two tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is named"),
+    ("cache prune", "prune what?"), ("draw naive -o -", "standard output takes one picture"), ("draw naive --what tree,flow -o -", "standard output takes one picture"),
+    ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html is a page of its own"),
+    ("draw naive --html x.html --what tree", "--html is a page of its own"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
+    ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed would do nothing"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
+    ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --at Q=3", "the kernel has no such size"), ("cost naive -M M --at M=0", "M=0"), ("run naive -M M --let M=0", "--let M=0"),
+    ("new class", "is no name of a Python file"), ("new attrs", "would hide the module attrs"), ("new no/such/x", "there is no folder no/such"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "said"), COMMANDS, ids=[line for line, _ in COMMANDS])
+def test_commands_that_are_refused(line, said, tmp_path, monkeypatch, capsys):
+    """In words, with exit status 2, before anything is worked out or written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(line.split()) == 2
+    assert said in capsys.readouterr().err and list(tmp_path.iterdir()) == []
