@@ -33,6 +33,7 @@ from fireiron.lower.divide import divide
 from fireiron.lower.fence import fence
 from fireiron.lower.footprint import require_small
 from fireiron.lower.guard import guard
+from fireiron.lower.pin import pin
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.products import products
 from fireiron.lower.rotate import rotate
@@ -71,6 +72,7 @@ PASSES: Passes = (
     ("synchronize", synchronize),
     ("wait", wait),
     ("fence", fence),
+    ("pin", pin),
     ("guard", guard),
     ("clamp", clamp),
     ("covered", covered),

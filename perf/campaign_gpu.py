@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 from cases import HOPPER, bound_of, drawn, shipped, uncovered
+from on_gpu import Device
 from tabulate import tabulate
 
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import reads_output
 from fireiron.measure.data import adder_of, all_sizes, referred
 from fireiron.measure.data import drawn as normal_data
 from fireiron.measure.rounding import differing
@@ -63,45 +63,6 @@ def inputs_of(spec, sizes, seed):
     return {
         name: one for name, one in normal_data(spec, sizes, np.random.default_rng(seed)).items() if not spec.operands[name].memory.counts
     }
-
-
-class Device:
-    """The GPU: launches between guard zones of so many bytes."""
-
-    def __init__(self, zone=1024):
-        self.xp, self.zone = launch.require_cupy(), zone
-
-    def run(self, kernel, arrays, sizes, repeats=1):
-        """The outputs of each launch, and what is wrong with what lies around them."""
-        from zones import placed, written_outside
-
-        spec, xp, wrong, results = kernel.program.spec, self.xp, [], []
-        taken = [name for name in spec.inputs if not spec.operands[name].memory.counts]
-        by_value = {name for name in taken if spec.operands[name].memory.by_value}
-        given = {
-            name: arrays[name] if name in by_value else placed(xp, spec.operands[name], sizes, arrays[name], self.zone)[1] for name in taken
-        }
-        symbols = {one: sizes[one] for one in sizes if one in kernel.ir.symbols}
-        adds = reads_output(spec, sizes)
-        for _ in range(repeats):
-            zones = {}
-            for name in spec.outputs:
-                shape = [int(size.evaluate(sizes)) for size in spec.operands[name].shape]
-                start = np.zeros(shape, spec.operands[name].dtype.to_numpy()) if adds else None
-                zones[name] = placed(xp, spec.operands[name], sizes, start, self.zone)
-            outs = tuple(array for _, array in zones.values())
-            kernel(*given.values(), out=outs[0] if len(outs) == 1 else outs, **symbols)
-            results.append({name: array.get() for name, (_, array) in zones.items()})
-            if not adds:
-                wrong += [
-                    f"{name}: written outside" for name, (whole, array) in zones.items() if written_outside(whole.get(), array, self.zone)
-                ]
-        wrong += [
-            f"{name}, an input, was written"
-            for name in set(taken) - by_value
-            if not np.array_equal(given[name].get().astype(np.float64), np.asarray(arrays[name], np.float64), equal_nan=True)
-        ]
-        return results, wrong
 
 
 class Nobody:

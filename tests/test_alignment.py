@@ -24,6 +24,7 @@ from test_random import program_to_paste
 import fireiron.values.expr as expr
 from fireiron import *
 from fireiron.check import Scene, check_alignment, safety
+from fireiron.check.alignment import _stays as stays
 from fireiron.check.known_bits import WORD, Bits, KnownBits
 from fireiron.cuda import emit
 from fireiron.errors import SimulationError
@@ -412,3 +413,17 @@ def test_findings_stop_a_program(monkeypatch):
     module = library("gemm_nn")
     with pytest.raises(DecompositionError, match="neighbours"):
         _ = module.strategy(module.spec(128, 128, 32, A=ColMajor(ld=1025))).cuda("sm_80")
+
+
+def test_a_swizzle_that_moves_nothing_leaves_vectors_whole(monkeypatch):
+    """The bits that it takes are 0 in a column of 8 elements, and the number of turns is known only at run time."""
+    N, K = sym("N", multiple_of=8), sym("K", multiple_of=8)
+    strategy = MatMul.tile(8, 16).to(Block).split(1).pipeline(3).load(A, SH, Move.tile(8, 1).to(Thread).done()).swizzle(Swizzle(2, 0, 3))
+    bound = strategy.tile(1, 4).to(Thread).tile(1, 1).done()(MatMul(10, N, K, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel))
+    kernel = bound.program("sm_75").lowered
+    assert any(one.width == 4 for use in Scene(kernel).uses for one in use.pieces if use.access.buffer == "a_sh")
+    assert not messages(kernel)
+    monkeypatch.setattr(importlib.import_module("fireiron.check.alignment"), "_stays", lambda *given: False)
+    assert "which is not proved a multiple of 4" in messages(kernel)[0]
+    moving = attrs.evolve(kernel.buffer("a_sh").storage.swizzle, shift=-2)
+    assert not stays(Bits.of(0), 4, moving) and stays(Bits.of(0), 4, Swizzle(2, 0, 3)) and not stays(Bits.of(8), 4, Swizzle(2, 0, 3))

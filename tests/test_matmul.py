@@ -13,6 +13,7 @@ import pytest
 
 import fireiron
 from fireiron import *
+from fireiron.gpu import toolchain
 from fireiron.gpu import launch
 from fireiron.language import library
 from fireiron.language.library import FEW_BLOCKS, defaults
@@ -617,3 +618,15 @@ def test_stacks_of_other_libraries(gpu, monkeypatch, kind):
     assert spec.notation == "MatMul(96,48,64)(GL,GL,GL)(Kernel)" and arrays == (("folded", (-1, 64)), matrix) and named["stream"] == 5
     kernel = matmul.kernel(pretended(kind, (96, 64), "float16"), matrix)
     assert kernel is matmul.kernel(stacked, matrix), "the same problem"
+
+
+def test_products_of_bytes_are_no_dp4a():
+    """ptxas loses some of what NVVM makes of three products of bytes in a row; `docs/decisions/0067-compilers.md`."""
+    mine = lambda start: start.tile(4, 4).to(Thread).tile(1, 1).done()
+    chain = MatMul.tile(4, 4).to(Block).epilog(RF, mine(Init), mine(Move)).split(3).load(A, SH).load(B, SH).tile(4, 4).to(Thread)
+    chain = chain.load(A, RF, Move.done()).load(B, RF, Move.done()).split(1).tile(1, 1).unroll().done()
+    text = chain(MatMul(8, 8, 6, dtype=int8)(GL, GL, GL)(Kernel)).cuda("sm_80")
+    assert 'asm("" : "+r"(value));' in text and "widened(a_rf" in text
+    if toolchain.serving("sm_80") is not None:
+        assert "dp4a" in toolchain.compile_cuda(text.replace('asm("" : "+r"(value));', ""), "sm_80").ptx
+        assert "dp4a" not in toolchain.compile_cuda(text, "sm_80").ptx

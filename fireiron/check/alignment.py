@@ -26,7 +26,7 @@ from fireiron.check.scene import MANY, Frame, Scene, Use
 from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, as_expr, constant, less
-from fireiron.values.layout import Digit, require_integer
+from fireiron.values.layout import Digit, Swizzle, require_integer
 
 LARGEST = 16
 """Bytes of the widest load or store of one thread; every array in shared memory begins at a multiple of as many."""
@@ -132,6 +132,12 @@ def _touched(kernel: Kernel, statement: Stmt) -> tuple[str, ...]:
     return names if statement.scratch is None else (*names, statement.scratch.name)
 
 
+def _stays(start: Bits, count: int, swizzle: Swizzle) -> bool:
+    """Whether a swizzle leaves so many addresses from the first on where they are: all bits that it exchanges others with are 0."""
+    source = ((1 << swizzle.bits) - 1) << (swizzle.base + max(swizzle.shift, 0))
+    return all(not source & ~(start + Bits.of(step)).zeros for step in range(count))
+
+
 def _of_buffer(buffer: Buffer, what: str, **details: Any) -> Finding:
     message = f"{buffer.name} {what}"
     return Finding("alignment", "error", buffer.name, message, buffer.tensor.origin, details={"offset": buffer.offset, **details})
@@ -214,7 +220,7 @@ class _Vectors:
                     steps += np.array(change) * weight
         width = power_of_two(piece.width)
         assert width is not None
-        if storage.swizzle is not None and storage.swizzle.bits and storage.swizzle.base < width:
+        if storage.swizzle is not None and storage.swizzle.base < width and not _stays(start, piece.width, storage.swizzle):
             return False  # it takes or flips bits among those that count the elements of the vector
         if start.trailing_zeros < width or not np.array_equal(steps, np.arange(piece.width)):
             return False

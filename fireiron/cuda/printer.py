@@ -13,7 +13,7 @@ from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.quotients import Quotients
-from fireiron.cuda.types import APPROXIMATE, COMPOSED, PAIRS, applied, approximate, carrier, composed, converted, literal, zero
+from fireiron.cuda.types import APPROXIMATE, COMPOSED, PAIRS, applied, approximate, carrier, composed, converted, literal, widened, zero
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Completion, Exec, Kernel, Peers, Piece, Side
 from fireiron.ir.text import Braces, Copy, Function, Item, Path, Registers
@@ -104,16 +104,21 @@ class KernelPrinter:
         return self.place(statement.operands[name])
 
     def factor(self, statement: Exec, name: str, dtype: DType) -> Text:
-        """The only element of an input in another type, zero where it is not read."""
-        return self.value(statement, list(statement.spec.operands).index(name), 0, dtype)
+        """The only element of an input, which is multiplied, in another type; zero where it is not read."""
+        position = list(statement.spec.operands).index(name)
+        source = self.buffer(statement.accesses[position]).dtype
+        single = source.kind == "int" and source.bits == 8 and dtype == int32
+        return self.value(statement, position, 0, dtype, self.function(widened(source)) if single else None)
 
-    def value(self, statement: Exec, position: int, number: int, dtype: DType) -> Text:
-        """Element `number` of an input in another type; where it is not read zero, or what changes no maximum or minimum."""
+    def value(self, statement: Exec, position: int, number: int, dtype: DType, by: str | None = None) -> Text:
+        """Element `number` of an input in another type, converted `by` a function perhaps; where it is not read zero, or what changes no
+        maximum or minimum."""
         access = statement.accesses[position]
         condition = statement.conditions(position)[number]
-        text = self._counted(access, number, dtype) or converted(
-            self.place(access, access.elements()[number]), self.buffer(access).dtype, dtype
-        )
+        text = self._counted(access, number, dtype)
+        if text is None:
+            place = self.place(access, access.elements()[number])
+            text = Call(by, (place,)) if by else converted(place, self.buffer(access).dtype, dtype)
         if condition == TRUE:
             return text
         return Choice(self.condition(condition), text, literal(statement.spec.outside(list(statement.operands)[position]), dtype))

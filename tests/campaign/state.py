@@ -6,11 +6,14 @@ A subject without a file here goes on from what was published of it (`docs/campa
 import contextlib
 import datetime
 import fcntl
+import functools
 import hashlib
 import itertools
 import json
 import os
 import platform
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -132,9 +135,14 @@ class State:
             values.append(value)
 
 
+@functools.cache
 def machine() -> str:
     """What runs the draws."""
-    return f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Fireiron {fireiron.__version__}"
+    said = f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Fireiron {fireiron.__version__}"
+    if (smi := shutil.which("nvidia-smi")) is None:
+        return said
+    asked = subprocess.run([smi, "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False)
+    return f"{said}, {asked.stdout.strip()}" if asked.returncode == 0 and asked.stdout.strip() else said
 
 
 def source() -> str:

@@ -1,9 +1,13 @@
-"""Random definitions of several steps with random strategies, on targets of all kinds: near float64, no alarm, the same whatever the order."""
+"""Random definitions of several steps with random strategies, on targets of all kinds: near float64, no alarm, the same whatever the order.
+
+Where there is a GPU, one strategy in four is compiled for it and launched too, and lies within the bounds of each element.
+"""
 
 import random
 
 import numpy as np
 from fused_generator import REFUSALS, DrawnDefinition
+from on_gpu import EVERY, PLAIN, Device, here
 from test_fused_random import inputs, wrong
 from walker import instructions_in, steps_in
 
@@ -12,6 +16,9 @@ from campaign.shrink import story
 from fireiron import ARCHITECTURES, To
 from fireiron.check import safety
 from fireiron.compiler import Program
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.measure.data import adder_of, all_sizes, referred
+from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
 
 MOST_REFUSALS = 100
@@ -75,7 +82,22 @@ def draw(seed: int) -> Outcome:
         said = f"{type(error).__name__}: {error}"
     if said:
         return found(story(one.strategy(bound), one.target, symbols, judge, seed), features)
-    return agreed(features, clean=1, refusals=refusals)
+    counts = {"clean": 1, "refusals": refusals}
+    one.bound, one.symbols = bound, symbols
+    if seed % EVERY == 0 and (gpu := here()) is not None and (compiled := gpu.compiled(one.strategy(bound))) is not None:
+        if said := on_gpu(gpu, compiled, one, seed):
+            if on_gpu(gpu, gpu.compiled(one.strategy(bound), PLAIN), one, seed):
+                return found(f"on the GPU: {said}\n{one.strategy(bound)!r}\nsizes {symbols}", features)
+            counts[f"defect of ptxas, seed {seed}"] = 1
+        counts["on the GPU"] = 1
+    return agreed(features, **counts)
+
+
+def on_gpu(gpu: Device, kernel: CompiledKernel, one: DrawnDefinition, seed: int) -> str:
+    """What the GPU's outputs have against them; nothing if all is well."""
+    arrays, sizes = inputs(one, seed), all_sizes(one.bound, one.symbols)
+    (outputs,), wrong = gpu.run(kernel, arrays, sizes)
+    return "; ".join(wrong + differing(one.bound, sizes, outputs, arrays, referred(one.bound, *arrays.values()), adder_of(kernel)))
 
 
 SUBJECT = Subject(
@@ -83,7 +105,7 @@ SUBJECT = Subject(
     "random definitions of several steps with random strategies, on all targets, near float64, no alarm",
     draw,
     night=2_000,
-    campaign=20_000,
+    campaign=45_000,
     first=20_261_123,
     sample=2,
 )

@@ -53,7 +53,7 @@ SUBJECT = Subject(
     "random programs of tasks and mappings: events, and kernels of the library's programs, as the sequential program means",
     draw,
     night=4_000,
-    campaign=20_000,
+    campaign=15_000,
     first=20_261_123,
     sample=2,
 )

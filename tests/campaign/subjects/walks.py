@@ -57,7 +57,7 @@ SUBJECT = Subject(
     "strategies from what all extensions offer, on all targets, simulated, equal to NumPy exactly, no alarm",
     draw,
     night=5_000,
-    campaign=50_000,
+    campaign=5_000,
     first=20_261_123,
     sample=2,
     together=pairs,
