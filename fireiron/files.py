@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,15 @@ def path_of(given: object, what: str) -> Path:
     return Path(name[:])  # of a class of one's own that is derived from texts, too, a plain text
 
 
+def bounded(path: Path) -> bytes:
+    """All bytes of a file, or of a pipe; an OSError where it has more than `LARGEST`."""
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise OSError(errno.EFBIG, f"it has more than {LARGEST} bytes")
+    return data
+
+
 def read(given: str | Path) -> bytes:
     """All bytes of a file, or of a pipe.
 
@@ -34,13 +45,20 @@ def read(given: str | Path) -> bytes:
     """
     path = path_of(given, "read")
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+        return bounded(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL, or half a character, in the name
         raise StoreError(f"{shown(str(path))} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(data) > LARGEST:
-        raise StoreError(f"{path} cannot be read: it has more than {LARGEST} bytes")
-    return data
+
+
+def there(path: Path) -> bool:
+    """Whether a path exists.
+
+    Raises: StoreError where nobody can tell: a name that is too long, a folder that is shut.
+    """
+    try:
+        return path.exists()
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{shown(str(path))} cannot be looked for: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_text(given: str | Path) -> str:
@@ -49,6 +67,24 @@ def read_text(given: str | Path) -> str:
         return read(given).decode("utf-8")
     except UnicodeDecodeError as error:
         raise StoreError(f"{given} is no text: {error}") from None
+
+
+def require_regular(path: Path, file: int) -> None:
+    """Refuse an open file that is a device, a pipe, or a folder: it has no end, keeps nothing, or is shared with others.
+
+    Raises: StoreError.
+    """
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        raise StoreError(f"{path} is no regular file")
+
+
+NEVER_WRITTEN: Final = (OSError, ValueError, RuntimeError)
+"""What the system raises where a path cannot be written: ValueError for a NUL in the name, RuntimeError for links in a circle."""
+
+
+def unwritten(path: str | Path, error: Exception) -> StoreError:
+    """The error of a path that cannot be written, by what the system said."""
+    return StoreError(f"{shown(str(path))} cannot be written: {getattr(error, 'strerror', None) or error}")
 
 
 def append(file: int, data: bytes, *, sync: bool = True) -> None:
@@ -93,5 +129,5 @@ def write(given: str | Path, data: bytes, *, overwrite: bool = False) -> None:
             part.unlink(missing_ok=True)
     except FileExistsError:
         raise StoreError(f"{path} exists", hint=TAKEN) from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise StoreError(f"{shown(str(path))} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    except NEVER_WRITTEN as error:
+        raise unwritten(path, error) from None

@@ -207,6 +207,11 @@ def test_other_looks_at_files_are_not_kept(tmp_path, look):
     assert key(f"{look}\n{WITH_HEADER}", options=(option,)) is None
 
 
+def test_inclusions_that_no_folder_can_have():
+    """A name that is too long is one that may not appear: the compiler refuses it, the cache does not."""
+    assert included('#include "' + "x" * 300 + '"\n', (), ()) == (("x" * 300, ""),)
+
+
 def test_the_cuda_headers_count(monkeypatch):
     names = dict(included(HALVES, compilation(HALVES, ARCH).include, compilation(HALVES, ARCH).include))
     assert len(names["cuda_fp16.h"]) == 64

@@ -558,3 +558,101 @@ def test_the_program_of_the_documentation(tmp_path):
     case = CASES["any_halves"]
     export(case.program("sm_90"), tmp_path, "hgemm", cubin=False)
     built(nvcc(), "-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra", "-c", "use.cpp", folder=tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- what a caller gets wrong
+
+HOSTILE_C = """
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+static FILE *fopen_of_nothing(const char *path, const char *mode);
+#include "gemm_driver.c"
+static unsigned long long state = 88172645463325252ULL;
+static unsigned long long drawn(void) { state ^= state << 13; state ^= state >> 7; state ^= state << 17; return state; }
+static int size(void)
+{
+  static const int odd[] = {INT_MIN_, -1, 0, 1, 7, 8, 9, 64, 65, 4096, 65535, 65536, 1 << 20, 2147479551, 2147479552, 2147479553, 2147483647};
+  if (drawn() % 4) return (int)(drawn() % 64 + 1) * 8;
+  return drawn() % 3 ? odd[drawn() % (sizeof odd / sizeof *odd)] : (int)drawn();
+}
+static CUdeviceptr address(void)
+{
+  static const CUdeviceptr odd[] = {0, 1, 8, 16, 0x10000, 0x10010, 0x10008, 0x7fffffffffff0ULL, 0x8000000000000000ULL, ~0ULL, ~0ULL - 15, ~0ULL - 4095};
+  if (drawn() % 4) return drawn() & 0x3ffff0ULL;
+  return drawn() % 3 ? odd[drawn() % (sizeof odd / sizeof *odd)] : drawn() % 2 ? drawn() & ~15ULL : drawn();
+}
+"""
+"""Calls that a launcher has to survive: sizes and addresses of all kinds, drawn."""
+
+
+def hostile(tmp_path, program, operands, sizes, calls=4000):
+    """What the check says of drawn calls, in lines: the arguments, then why not; undefined behaviour of C ends it."""
+    export(program, tmp_path, "gemm", arch="sm_80")
+    (tmp_path / "cuda.h").write_text(CUDA_H)
+    values = [f"CUdeviceptr p{one} = address();" for one in range(operands)] + [f"int n{one} = size();" for one in range(sizes)]
+    names = [f"p{one}" for one in range(operands)] + [f"n{one}" for one in range(sizes)]
+    form = " ".join(["%llu"] * operands + ["%d"] * sizes)
+    body = f'{" ".join(values)} const char *why = gemm_driver_check({", ".join(names)}); printf("{form}|%s\\n", {", ".join(names)}, why ? why : "served");'
+    main = f"int main(void) {{ int i; for (i = 0; i < {calls}; ++i) {{ {body} }} return 0; }}\n"
+    head = HOSTILE_C.replace("INT_MIN_", "(-2147483647 - 1)").replace(
+        "static FILE *fopen_of_nothing(const char *path, const char *mode);\n", ""
+    )
+    (tmp_path / "main.c").write_text(head + main)
+    built(CC, "-std=gnu99", "-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-ffunction-sections", "-Wl,--gc-sections", "-I.",
+          "main.c", "-o", "main", folder=tmp_path)  # fmt: skip
+    for line in built(tmp_path / "main", folder=tmp_path).stdout.splitlines():
+        numbers, _, why = line.partition("|")
+        yield [int(one) for one in numbers.split()], why
+
+
+@needs_cc
+def test_drawn_arguments_are_refused_or_right(tmp_path):
+    """Beside a check in whole numbers without an end: ranges, leading dimensions, alignment, ends beyond all addresses, overlaps."""
+    served = 0
+    for (a, b, c, m, n, k, ldc), why in hostile(tmp_path, CASES["added_padded"].program("sm_80"), 3, 4):
+        right = (
+            1 <= m <= 2147479552
+            and 8 <= n <= 2147479552
+            and 8 <= k <= 2147479552
+            and n % 8 == k % 8 == ldc % 4 == 0
+            and n <= ldc <= 2147479552
+        )
+        right = right and all(p and p % 16 == 0 for p in (a, b, c))
+        ends = (a + 2 * m * k, b + 2 * k * n, c + 4 * ((m - 1) * ldc + n))
+        right = right and all(end <= 2**64 for end in ends) and (c >= ends[0] or a >= ends[2]) and (c >= ends[1] or b >= ends[2])
+        assert why == "served" if right and "grid" not in why else why != "served", (a, b, c, m, n, k, ldc, why)
+        served += right
+    assert served > 10
+
+
+@needs_cc
+def test_launchers_refuse_nothing_at_all(tmp_path):
+    """A null pointer in the place of what is loaded, of its bytes, of a path; what was never loaded, or is not any more."""
+    calls = [
+        "gemm_driver_load(NULL, argv, 8)", "gemm_driver_load(&fresh, NULL, GEMM_CUBIN_BYTES)", "gemm_driver_load_file(NULL, argv[0])",
+        "gemm_driver_load_file(&fresh, NULL)", "gemm_driver_unload(NULL)", "gemm_driver_unload(&fresh)", "gemm_driver_launch(NULL, 16, 4096 * 8, 4096 * 16, NULL)",
+        "gemm_driver_launch(&fresh, 16, 4096 * 8, 4096 * 16, NULL)", "gemm_driver_unload(&loaded)", "gemm_driver_unload(&loaded)",
+    ]  # fmt: skip
+    export(small(), tmp_path, "gemm", arch="sm_80")
+    (tmp_path / "cuda.h").write_text(CUDA_H)
+    said = "\n".join(f'printf("%d\\n", (int){call});' for call in calls)
+    text = DRIVER_C.replace("SYMBOLS", "0").replace("RECIPROCALS", "0").replace("CALLS", f"gemm_driver fresh = {{0}};\n{said}\nreturn 0;")
+    (tmp_path / "main.c").write_text(text)
+    built(CC, "-std=gnu99", "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
+    lines = built(tmp_path / "main", folder=tmp_path).stdout.splitlines()
+    assert lines[2:] == ["1"] * 8 + ["unload", "0", "1"]
+
+
+@needs_cc
+@pytest.mark.parametrize("which", ["gemm.h", "gemm_driver.h"])
+def test_files_of_two_exports_do_not_build_together(which, tmp_path):
+    """As a writer that is killed between two of them leaves them."""
+    export(small(), tmp_path / "new", "gemm", arch="sm_80")
+    export(small(128, 48, 20), tmp_path / "old", "gemm", arch="sm_80")
+    (tmp_path / "new" / which).write_bytes((tmp_path / "old" / which).read_bytes())
+    (tmp_path / "new" / "cuda.h").write_text(CUDA_H)
+    (tmp_path / "new" / "cuda_runtime_api.h").write_text("typedef int cudaError_t; typedef void *cudaStream_t;")
+    source = {"gemm.h": "gemm.cu", "gemm_driver.h": "gemm_driver.c"}[which]
+    made = subprocess.run([CC, "-x", "c", "-fsyntax-only", "-I.", source], cwd=tmp_path / "new", capture_output=True, text=True)
+    assert f"{which} is of another export than this file" in made.stderr

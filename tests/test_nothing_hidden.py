@@ -241,8 +241,9 @@ def test_a_text_sees_all_that_the_contract_promises():
         (DOT.replace("+=", "-="), "c_at(0, 0) is "),
         (DOT.replace("a_size_k", "8"), "c_at(0, 0) is nan where the spec means "),
         (DOT + "c[1] = 0;", "it writes c[1], which lies outside"),
+        (DOT + "__builtin_trap();", "the text ended the program"),
     ],
-    ids=["another sum", "over the edge", "a neighbour"],
+    ids=["another sum", "over the edge", "a neighbour", "its own end"],
 )
 def test_a_wrong_text_is_found_without_a_gpu(micro_kernel, said):
     found = tried(micro_kernel, (30, 31, 13))
@@ -260,6 +261,12 @@ def test_texts_of_many_threads_are_said_to_be_unexecuted():
     chain = MatMul.tile(16, 16).to(Block).done("if (threadIdx.x == 0) c_at(0, 0) = 1;")
     (found,) = trials(chain(SMALL).program("sm_80").ir)
     assert not found.executed and "its text is for all threads of a Block, and the host has one" in found.said
+
+
+def test_a_compiler_that_cannot_be_run_is_named(tmp_path):
+    """One that is gone, or may not be executed, is no statement about the text."""
+    with pytest.raises(trial._NotTried, match="gone: No such file or directory"):
+        trial._done([str(tmp_path / "gone")])
 
 
 def test_without_a_compiler_nothing_is_claimed(monkeypatch):

@@ -273,6 +273,12 @@ def test_a_cache_that_cannot_be_written_falls_back(tmp_path: Path, monkeypatch: 
     assert toolchain._bundled_headers(bundling()) is None
 
 
+def test_headers_in_a_cache_that_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that nobody can look into, or whose name is too long: the next candidate serves."""
+    monkeypatch.setattr(toolchain, "user_cache", lambda: Path("/tmp", "x" * 300))
+    assert toolchain._bundled_headers(bundling()) is None
+
+
 # --- launching --------------------------------------------------------------------------------------------------------
 
 

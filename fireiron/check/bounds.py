@@ -103,12 +103,12 @@ class _Bounds:
         loops = {loop.var.name: loop for loop in self.around.get(let.var.name, ()) if loop.var.name in needed}
         if not needed <= {"thread", "block", *loops} or any(not self.scene.roots(loop.extent) <= {"block"} for loop in loops.values()):
             return False
-        axes = [(name, np.arange(max(loop.extent.high, 0))) for name, loop in loops.items()]
-        axes += [("block", np.arange(constant(self.kernel.grid) or MANY))] if "block" in needed or loops else []
-        axes += [("thread", self.scene.threads)] if "thread" in needed else []
-        if math.prod(len(values) for _, values in axes) > MANY:
+        ranges: list[tuple[str, Array | range]] = [(name, range(max(loop.extent.high, 0))) for name, loop in loops.items()]
+        ranges += [("block", range(constant(self.kernel.grid) or MANY))] if "block" in needed or loops else []
+        ranges += [("thread", self.scene.threads)] if "thread" in needed else []
+        if math.prod(len(values) for _, values in ranges) > MANY:
             return False
-        frame = self.scene.frame(axes)
+        frame = self.scene.frame([(name, np.asarray(values)) for name, values in ranges])
         values = frame.full(let.value)
         for loop in loops.values():
             values = np.where(frame.full(loop.var) < frame.full(loop.extent), values, let.var.low)

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + 13
     except OSError as error:
         drop_output()
-        say_error(str(error.strerror or error))
+        say_error(": ".join([*([str(error.filename)] if error.filename else []), str(error.strerror or error)]))
         return REFUSED
     except KeyboardInterrupt:
         progress("")

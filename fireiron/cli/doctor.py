@@ -248,7 +248,11 @@ def _cache() -> Iterator[Item]:
         return
     size = sum(entry.size for entry in found)
     yield Item("cache", "kernels", f"{len(found)} compiled kernels, {size / 2**20:.1f} MiB, in {cache.folder()}")
-    standing = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+    try:
+        standing = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+    except OSError as error:  # a name that is too long, or a folder that is shut
+        yield Item("cache", "folder", f"{folder} cannot be used: {error.strerror}", WRONG, "set FIREIRON_CACHE_DIR to a folder of yours")
+        return
     if not os.access(standing, os.W_OK | os.X_OK):
         yield Item("cache", "folder", f"{standing} cannot be written to", WRONG, "set FIREIRON_CACHE_DIR to a folder of yours")
     else:

@@ -46,12 +46,12 @@ def _pictures(arguments: argparse.Namespace) -> int:
     from fireiron.errors import ArgumentError
 
     what = KINDS if arguments.what is None else tuple(part.strip() for part in arguments.what.split(","))
+    if arguments.output == "-" and (len(what) != 1 or what == ("all",)):
+        raise ArgumentError("standard output takes one picture", got=list(what), hint="--what tree")
     with working(f"drawing {arguments.strategy}"):
         gallery = draw(program_of(arguments), what)
     assert isinstance(gallery, Gallery)
     if arguments.output == "-":
-        if len(gallery) != 1:
-            raise ArgumentError("standard output takes one picture", got=[one.name for one in gallery], hint="--what tree")
         print(gallery.pictures[0].svg, end="")
         return 0
     files = gallery.save(arguments.output or f"{_plain(arguments.strategy)}.html", overwrite=arguments.force)

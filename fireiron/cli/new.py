@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from fireiron.cli.arguments import Add
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, StoreError
+from fireiron.files import there
 from fireiron.places import PACKAGE
 
 KINDS: Final = {
@@ -69,7 +70,7 @@ def _path(name: str) -> Path:
         raise ArgumentError(f"new: {path.stem!r} is no name of a Python file", legal="letters, digits and _, no digit first")
     if path.stem in TAKEN or path.stem in sys.stdlib_module_names:
         raise ArgumentError(f"new: a file {path.name} would hide the module {path.stem}", hint=f"fireiron new my_{path.stem}")
-    if not path.parent.is_dir():
+    if not there(path.parent) or not path.parent.is_dir():
         raise ArgumentError(f"new: there is no folder {path.parent}", hint=f"mkdir -p {shlex.quote(str(path.parent))}")
     return path
 
@@ -79,11 +80,14 @@ def _write(path: Path, kind: str, overwrite: bool) -> list[Path]:
     from fireiron.language.store import write_text
 
     texts = {path.with_suffix(".cu" if one.suffix == ".cu" else ".py"): one.read_text(encoding="utf-8") for one in _templates(kind)}
-    there = [str(one) for one in texts if one.exists()]
-    if there and not overwrite:
+    taken = [str(one) for one in texts if there(one)]
+    if taken and not overwrite:
         raise ArgumentError(
-            f"new: {' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already", hint="another name, or --force to overwrite"
+            f"new: {' and '.join(taken)} {'is' if len(taken) == 1 else 'are'} there already", hint="another name, or --force to overwrite"
         )
+    for place in texts:
+        if there(place) and not place.is_file():
+            raise StoreError(f"{place} is no regular file")
     for place, text in texts.items():
         write_text(place, text.replace(PLACEHOLDER, path.stem), overwrite=overwrite)
     return list(texts)

@@ -13,6 +13,7 @@ from fireiron.cli.arguments import Add, add_json
 from fireiron.cli.folded import table
 from fireiron.cli.output import FAILED, print_json, width_of_output
 from fireiron.errors import FireironError, StoreError
+from fireiron.files import there
 
 if TYPE_CHECKING:
     from fireiron.tune.record import Record
@@ -115,8 +116,8 @@ def _merge(arguments: argparse.Namespace) -> int:
         sys.stdout.write(Records.load(*arguments.files).text())
         return 0
     target = Path(arguments.output)
-    among = any(Path(file).exists() and target.exists() and Path(file).samefile(target) for file in arguments.files)
-    if target.exists() and not among and not arguments.force:
+    among = any(there(Path(file)) and there(target) and Path(file).samefile(target) for file in arguments.files)
+    if there(target) and not among and not arguments.force:
         raise ArgumentError(f"{target} exists", hint="name it among the files to merge, or give --force")
     before, after = merge_files(arguments.files, target)
     replaced = f", {before - after} were replaced by newer ones" if before > after else ""

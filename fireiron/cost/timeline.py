@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from fireiron.cost.amounts import Operation
-from fireiron.cost.work import Work
+from fireiron.cost.work import MOST_POINTS, Work
 from fireiron.ir import (
     BLOCK_SCOPE,
     Acquire,
@@ -187,7 +187,7 @@ class Clock:
                 if not self._value(condition):
                     return 0
             elif roots <= self.values.keys() | names and "thread" not in roots:
-                return self._counted(statement, inner)
+                return self._counted(statement, inner) if count <= MOST_POINTS else count
         return count
 
     def _counted(self, statement: Exec, inner: tuple[For, ...]) -> int:

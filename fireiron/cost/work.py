@@ -184,9 +184,10 @@ class Work:
             for one in conjuncts(statement.performed)
             if "block" in (roots := self.scene.roots(one)) and names & roots and roots <= known
         ]
-        axes = [(loop.var.name, np.arange(self.extent(loop))) for loop in loops if loop.var.name in self.scene.needs(conditions)]
-        if not self.uneven or not conditions or math.prod(len(axis) for _, axis in axes) > MOST_POINTS // self.kernel.workers:
+        around = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in self.scene.needs(conditions)]
+        if not self.uneven or not conditions or math.prod(extent for _, extent in around) > MOST_POINTS // self.kernel.workers:
             return 1.0
+        axes = [(name, np.arange(extent)) for name, extent in around]
         frame = self.scene.frame([("thread", self.scene.threads), *axes], self.fixed)
         mask = np.ones(frame.shape, dtype=bool)
         for condition in conditions:

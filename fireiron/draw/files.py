@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fireiron.draw.shapes import Picture
 from fireiron.errors import ArgumentError, StoreError
-from fireiron.files import TAKEN, write
+from fireiron.files import NEVER_WRITTEN, TAKEN, path_of, there, unwritten, write
 
 SUFFIXES = (".svg", ".png", ".html")
 
@@ -19,7 +19,7 @@ def save(pictures: Sequence[Picture], path: str | Path, *, overwrite: bool = Fal
     Raises: a `StoreError` where a file exists and `overwrite` is false, or cannot be written; an `ArgumentError` for another suffix.
     Returns: the files, in order.
     """
-    target = Path(path)
+    target = path_of(path, "save")
     suffix = target.suffix.lower()
     if suffix == ".html":
         from fireiron.draw.html import html
@@ -33,17 +33,17 @@ def save(pictures: Sequence[Picture], path: str | Path, *, overwrite: bool = Fal
     elif suffix:
         raise ArgumentError(f"{target.name}: no kind of file to draw to", legal=(*SUFFIXES, "a folder"))
     else:
-        if target.exists() and not target.is_dir():
+        if there(target) and not target.is_dir():
             raise StoreError(f"{target} is no folder", hint="a folder, or a name that ends in .svg, .png or .html")
         files = {target / f"{one.name}.svg": one.svg.encode() for one in pictures}
-    taken = [str(file) for file in files if file.exists() and not overwrite]
+    taken = [str(file) for file in files if there(file) and not overwrite]
     if taken:
         raise StoreError(f"{', '.join(taken)} exists", hint=TAKEN)
     if not suffix:
         try:
             target.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{target} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+        except NEVER_WRITTEN as error:
+            raise unwritten(target, error) from None
     for file, data in files.items():
         write(file, data, overwrite=overwrite)
     return tuple(files)

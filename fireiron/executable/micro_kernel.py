@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron import files
 from fireiron.errors import ArgumentError, DecompositionError, call_folder, call_site
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.text import Item, Printer
@@ -129,7 +130,7 @@ def _read(name: str) -> str:
     places = [folder / name for folder in folders]  # of an absolute name that is the name
     try:
         found = next((place for place in places if place.exists()), places[0])
-        return found.read_text(encoding="utf-8")
+        return files.bounded(found).decode("utf-8")
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
         why = "it does not exist" if missing else getattr(error, "strerror", None) or "it is no text"

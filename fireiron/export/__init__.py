@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fireiron.errors import ArgumentError, StoreError
+from fireiron.files import NEVER_WRITTEN, path_of, unwritten
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -83,7 +84,6 @@ def export(
     from fireiron.export.driver import driver_build, driver_header, driver_source
     from fireiron.export.runtime import runtime_build, runtime_header, runtime_source
     from fireiron.export.unit import Unit
-    from fireiron.files import path_of
     from fireiron.gpu.cache import compile_cached
 
     place, program = path_of(folder, "export"), _program(kernel, arch)
@@ -130,8 +130,8 @@ def _write(folder: Path, parts: Mapping[str, bytes], overwrite: bool, stale: Ite
         _write_all(folder, parts, overwrite)
     except FileExistsError as error:
         raise StoreError(f"{error.filename2 or error.filename or folder} exists", hint="another folder or name") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise StoreError(f"{folder} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    except NEVER_WRITTEN as error:
+        raise unwritten(folder, error) from None
 
 
 def _check_free(path: Path, overwrite: bool) -> None:

@@ -25,6 +25,7 @@ CUresult NAME_driver_load(NAME_driver *loaded, const void *image, size_t bytes);
 /* The same from a file; CUDA_ERROR_FILE_NOT_FOUND if it cannot be read. */
 CUresult NAME_driver_load_file(NAME_driver *loaded, const char *path);
 
+/* Unload; CUDA_ERROR_INVALID_VALUE if nothing is loaded. */
 CUresult NAME_driver_unload(NAME_driver *loaded);
 """
 
@@ -34,6 +35,8 @@ CUresult NAME_driver_load(NAME_driver *loaded, const void *image, size_t bytes)
   CUresult status;
   unsigned long hash = 2166136261UL;
   size_t position;
+  if (loaded == NULL || image == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   loaded->module = NULL;
   loaded->kernel = NULL;
   if (bytes != MACRO_CUBIN_BYTES)
@@ -55,10 +58,13 @@ CUresult NAME_driver_load_file(NAME_driver *loaded, const char *path)
 {
   CUresult status;
   size_t bytes;
-  unsigned char *image = (unsigned char *)malloc(MACRO_CUBIN_BYTES + 1); /* one more shows a longer file */
+  unsigned char *image;
   FILE *file;
+  if (loaded == NULL || path == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   loaded->module = NULL;
   loaded->kernel = NULL;
+  image = (unsigned char *)malloc(MACRO_CUBIN_BYTES + 1); /* one more shows a longer file */
   if (image == NULL)
     return CUDA_ERROR_OUT_OF_MEMORY;
   file = fopen(path, "rb");
@@ -75,7 +81,10 @@ CUresult NAME_driver_load_file(NAME_driver *loaded, const char *path)
 
 CUresult NAME_driver_unload(NAME_driver *loaded)
 {
-  CUresult status = cuModuleUnload(loaded->module);
+  CUresult status;
+  if (loaded == NULL || loaded->module == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  status = cuModuleUnload(loaded->module);
   loaded->module = NULL;
   loaded->kernel = NULL;
   return status;
@@ -141,6 +150,8 @@ def driver_source(unit: Unit) -> str:
     lines = [
         f"/* {name}_driver.h has the contract and the command that builds this file. */",
         f'#include "{name}_driver.h"',
+        "",
+        *unit.agreed(f"{name}_driver.h"),
         "",
         "#include <stdint.h>",
         "#include <stdio.h>",
@@ -230,7 +241,7 @@ def _launch(unit: Unit) -> list[str]:
         f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
         *([f"  CUresult {status};"] if unit.kernel.zeroed or unit.copies else []),
         *([f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"] if unit.kernel.chained else []),
-        f"  if ({unit.name}_driver_check({unit.passed}) != NULL)",
+        f"  if ({loaded} == NULL || {loaded}->kernel == NULL || {unit.name}_driver_check({unit.passed}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
         *(f"  {line}" for line in unit.reciprocals()),
         *(f"  {line}" for line in unit.encodings("cuTensorMapEncodeTiled", "CUDA_ERROR_INVALID_VALUE")),

@@ -65,6 +65,8 @@ def runtime_source(unit: Unit) -> str:
         f"// {name}.h has the contract and the commands that build this file.",
         f'#include "{name}.h"',
         "",
+        *unit.agreed(f"{name}.h"),
+        "",
         *(["#include <cuda.h>"] if unit.maps else []),
         "#include <stdint.h>",
         "",

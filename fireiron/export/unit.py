@@ -269,7 +269,18 @@ class Unit:
         ]
         rows += [(f"ALIGN_{one.name.upper()}", f"{self.align(one)} /* bytes */") for one in self.operands]
         rows += [("ALIGN_SCRATCH", f"{SCRATCH_ALIGN} /* bytes */")] if self.copies else []
+        rows += [("EXPORT", f"{self.identity} /* the files of one export agree on it */")]
         return [f"#define {self.macro(name)} {value}" for name, value in rows]
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """A number of C by which the files of one export know each other: of the kernel, its contract and its checks."""
+        said = "\n".join([self.version, *self.contract(), *self.refusal()])
+        return f"0x{hashlib.sha256(said.encode()).hexdigest()[:8]}UL"
+
+    def agreed(self, file: str) -> list[str]:
+        """Lines of a source by which it is built beside the header of its own export alone."""
+        return [f"#if {self.macro('EXPORT')} != {self.identity}", f"#error {file} is of another export than this file", "#endif"]
 
     # ------------------------------------------------------------------------------------------ host code
 
@@ -319,9 +330,11 @@ class Unit:
             yield f"{one.name} == 0", f"{one.name} is NULL"
             if (align := self.align(one)) > 1:
                 yield f"{one.name} % {align} != 0", f"the address of {one.name} is no multiple of {align} bytes"
+            yield f"{_elements(one)} > (UINTPTR_MAX - {one.name}) / {one.dtype.bytes}", f"{one.name} ends beyond all addresses"
         if self.copies:
             yield f"{self.scratch} == 0", f"{self.scratch} is NULL"
             yield f"{self.scratch} % {SCRATCH_ALIGN} != 0", f"the address of {self.scratch} is no multiple of {SCRATCH_ALIGN} bytes"
+            yield f"{self.scratch_call} > UINTPTR_MAX - {self.scratch}", f"{self.scratch} ends beyond all addresses"
         for counter in self.counters:
             yield f"{counter} == 0", f"{counter} is NULL"
             yield f"{counter} % 4 != 0", f"the address of {counter} is no multiple of 4 bytes"
@@ -546,8 +559,12 @@ def _extent(buffer: Buffer) -> Expr:
     return total
 
 
+def _elements(buffer: Buffer) -> str:
+    return f"(uintptr_t)({c_text(_extent(buffer))})"
+
+
 def _bytes(buffer: Buffer) -> str:
-    return f"(uintptr_t)({c_text(_extent(buffer))}) * {buffer.dtype.bytes}"
+    return f"{_elements(buffer)} * {buffer.dtype.bytes}"
 
 
 def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
 import time
@@ -20,7 +21,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from fireiron import settings
+from fireiron import files, settings
 from fireiron._version import VERSION
 from fireiron.errors import CacheWarning
 from fireiron.gpu import toolchain
@@ -168,7 +169,9 @@ def _decoded(data: bytes, key: str) -> Compiled:
         raise _DamagedError("its digest is wrong: it was cut off or changed")
     line, _, rest = body.partition(b"\n")
     try:
-        head = json.loads(line)
+        head = _head(line)
+        if head is None:
+            raise ValueError("its head")
         if head["key"] != key:
             raise _DamagedError("it is the entry of another key")
         _check_head(head, len(rest))
@@ -176,7 +179,7 @@ def _decoded(data: bytes, key: str) -> Compiled:
         text, (major, minor) = log.decode(), head["toolchain"]
         found = toolchain.resources_of(text)
         return Compiled(head["arch"], (major, minor), ptx.decode(), cubin, found, text, head["seconds"], cached=True)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _DamagedError(f"it is not laid out as this version writes it ({error})") from None
 
 
@@ -198,7 +201,7 @@ def _slices(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
 def _load(path: Path, key: str) -> Compiled | None:
     """The entry of a key; None if there is none that can be read. One that is damaged is removed, with a warning."""
     try:
-        data = path.read_bytes() if path.is_file() else None  # a pipe of that name would be waited for
+        data = files.bounded(path) if path.is_file() else None  # a pipe of that name would be waited for
     except OSError:
         return None
     if data is None:
@@ -387,16 +390,19 @@ def _entry(path: Path) -> Entry | None:
 def _head(line: bytes) -> Mapping[str, Any] | None:
     try:
         head = json.loads(line)
-    except ValueError:
+        names, numbers = (head["kernels"], [head["about"], head["arch"]]), (head["toolchain"], [head["created"], head["seconds"]])
+        texts = all(isinstance(one, str) for some in names for one in some)
+        told = texts and all(type(one) in (int, float) and math.isfinite(one) for some in numbers for one in some)
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
-    return head if isinstance(head, dict) and {"kernels", "about", "arch", "toolchain", "created", "seconds"} <= head.keys() else None
+    return head if told and all(isinstance(head[one], list) for one in ("kernels", "toolchain")) else None
 
 
 def _verified(entry: Entry) -> Entry:
     if entry.problem:
         return entry
     try:
-        _decoded(entry.path.read_bytes(), entry.path.name.removesuffix(_SUFFIX))
+        _decoded(files.bounded(entry.path), entry.path.name.removesuffix(_SUFFIX))
     except FileNotFoundError:
         return entry
     except OSError as error:

@@ -41,7 +41,7 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
                     return None
                 continue
             paths = [folder / name for folder in ([here] if near else []) + [*folders, Path.cwd()]]
-            existing = [path for path in dict.fromkeys(paths) if path.is_file()]
+            existing = [path for path in dict.fromkeys(paths) if _is_file(path)]
             if not existing:
                 found[name, ""] = None
             for path in existing:
@@ -56,6 +56,14 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
                 found[name, digest] = None
                 waiting.append((inner, path.parent, any(path.is_relative_to(folder) for folder in release)))
     return tuple(found)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a compiler can find a file there; none has a name that is too long, or lies in a folder that is shut."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 @functools.lru_cache(maxsize=4096)

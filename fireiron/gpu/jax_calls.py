@@ -14,10 +14,12 @@ import ctypes
 import functools
 import hashlib
 import math
+import os
 import secrets
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +28,7 @@ import attrs
 
 from fireiron import settings
 from fireiron.cuda import dynamic_shared_bytes
-from fireiron.errors import ArgumentError, LaunchError
+from fireiron.errors import ArgumentError, CacheWarning, LaunchError
 from fireiron.gpu.arguments import (
     buffer_shape,
     byte_strides,
@@ -254,16 +256,29 @@ def built() -> Path:
         hint = "install g++" if compiler is None else "install a newer jaxlib"
         raise LaunchError("a call that JAX traces needs a handler, which is compiled once", got=f"not found: {missing}", hint=hint)
     digest = hashlib.sha256(b"\0".join(one.read_bytes() for one in (SOURCE, *headers)))
-    folder = settings.cache_folder() if settings.cache_enabled() else Path(tempfile.mkdtemp(prefix="fireiron-"))
-    path = folder / f"jax-{digest.hexdigest()[:32]}.so"
+    path = _folder() / f"jax-{digest.hexdigest()[:32]}.so"
     if not path.exists():
         _compile(compiler, include, path)
     return path
 
 
+def _folder() -> Path:
+    """The cache's folder; one of this process alone where there is no cache, or it cannot be written."""
+    if settings.cache_enabled():
+        folder = settings.cache_folder()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK | os.X_OK):
+                return folder
+            why = "Permission denied"
+        except OSError as error:
+            why = error.strerror or str(error)
+        warnings.warn(f"{folder} cannot be written ({why}): the handler of JAX's calls is compiled anew", CacheWarning, stacklevel=2)
+    return Path(tempfile.mkdtemp(prefix="fireiron-"))
+
+
 def _compile(compiler: str, include: Path, path: Path) -> None:
     """Write the library, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     command = [compiler, *OPTIONS, f"-I{include}", str(SOURCE), "-o", str(part), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -309,10 +309,11 @@ def _bundled_headers(chain: Toolchain) -> Path | None:
     if not hasattr(_library(chain.library), "nvrtcInstallBundledHeaders"):
         return None
     folder = user_cache() / f"cuda-headers-{chain.version[0]}.{chain.version[1]}"
-    if not folder.is_dir():
-        with contextlib.suppress(OSError):  # a read-only home: the next candidate serves
+    with contextlib.suppress(OSError):  # a home that is read-only or shut, a name that is too long: the next candidate serves
+        if not folder.is_dir():
             _unpack_headers(chain, folder)
-    return folder if folder.is_dir() else None
+        return folder if folder.is_dir() else None
+    return None
 
 
 def _unpack_headers(chain: Toolchain, folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from fireiron.errors import ResourceError
 from fireiron.ir import Access, Exec, For, Kernel, NextTile, execs, lets, statements
 from fireiron.ir.rewrite import by_identity
-from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
+from fireiron.values.expr import Expr, Less, Var, as_expr, compiled, conjuncts, constant
 
 Array = Any
 
@@ -211,6 +211,8 @@ def _sometimes(loop: For, conditions: Sequence[Expr]) -> Array:
 def _turns(loop: For, conditions: Sequence[Expr]) -> Array:
     """For each place in the period of a loop of known extent, at how many iterations there conditions hold together."""
     count = constant(loop.extent) or 0
+    if count > MOST_POINTS:
+        return _turns_of_steps(loop, conditions, count)
     values = {loop.var.name: np.arange(count)}
     # Filled up to whole periods by iterations that do not take place.
     holds = np.zeros(-(-count // loop.period) * loop.period, dtype=bool)
@@ -218,6 +220,21 @@ def _turns(loop: For, conditions: Sequence[Expr]) -> Array:
     for one in conditions:
         holds[:count] &= np.asarray(compiled(one)(values), dtype=bool)
     return holds.reshape(-1, loop.period).sum(axis=0)
+
+
+def _turns_of_steps(loop: For, conditions: Sequence[Expr], count: int) -> Array:
+    """The same for more iterations than are enumerated: comparisons of what moves by equal steps hold from one on, or up to one; others
+    count as true."""
+    first, end = 0, count
+    for one in conditions:
+        moving = one.left - one.right if isinstance(one, Less) else as_expr(0)
+        free = Var(loop.var.name, loop.var.low, loop.var.high + 1)
+        now = moving.substitute({loop.var: free})
+        step, start = constant(now.substitute({free: free + 1}) - now), constant(moving.substitute({loop.var: as_expr(0)}))
+        if step and start is not None:
+            first, end = (first, min(end, -(start // step))) if step > 0 else (max(first, start // -step + 1), end)
+    places = np.arange(loop.period)
+    return np.maximum((end - 1 - places) // loop.period - (first - 1 - places) // loop.period, 0)
 
 
 def comes_round(statement: Exec, loop: For) -> bool:

@@ -786,14 +786,17 @@ def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
 def only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ...]:
     """The temporaries of which nothing is made but operands, and temporaries of this kind, of no further dimensions."""
     found = {one.formula.output: set(one.formula.target.dims) for one in steps if one.formula.output not in uses}
+    readers: dict[str, list[Step]] = {}
+    for step in steps:
+        for name in step.reads:
+            readers.setdefault(name, []).append(step)
     while True:
         kept = {
             name: dims
             for name, dims in found.items()
             if all(
                 set(one.formula.target.dims) <= dims and (one.formula.output in uses or one.formula.output in found)
-                for one in steps
-                if name in one.reads
+                for one in readers.get(name, ())
             )
         }
         if len(kept) == len(found):

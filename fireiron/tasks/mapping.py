@@ -229,7 +229,7 @@ class TaskMapping(Displayed):
     bands: int = 0
     walk: int = 0
     persistent: int = 0
-    cluster: tuple[int, ...] = attrs.field(default=(), converter=tuple)
+    cluster: tuple[int, ...] = attrs.field(default=(), converter=listed)
     strategy: Strategy | None = None
 
     def __attrs_post_init__(self) -> None:

@@ -7,6 +7,7 @@ program that was stored: the digest of each variant tells.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -102,7 +103,7 @@ def _of_library(place: str) -> Tasks:
 
 def _at(place: str, usual: str) -> Any:
     file, _, name = place.partition(":")
-    if not file.isidentifier() or not (library_folder() / f"{file}.py").exists():
+    if not file.isidentifier() or f"{file}.py" not in os.listdir(library_folder()):  # whatever is stored as its name
         raise StoreError(f"the strategy library has no file {file}.py", got=place)
     return getattr(importlib.import_module(LIBRARY + file), name or usual, None)
 

@@ -41,9 +41,10 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = open(path, "a+b")  # noqa: SIM115 - closed by close
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        except files.NEVER_WRITTEN as error:
             raise self._unwritten(error) from None
         try:
+            files.require_regular(path, self.file.fileno())
             self._lock()
             if fresh:
                 self.file.truncate(0)
@@ -56,7 +57,7 @@ class Journal:
         """Close the file, which releases it for others."""
         self.file.close()
 
-    def _unwritten(self, error: OSError | ValueError) -> StoreError:
+    def _unwritten(self, error: Exception) -> StoreError:
         why = getattr(error, "strerror", None) or error
         return StoreError(f"{self.path}: the journal cannot be written: {why}", hint="room on the disk, or another --journal")
 
@@ -76,6 +77,8 @@ class Journal:
         whole = text[: text.rfind(b"\n") + 1]
         lines = whole.splitlines()
         if len(whole) < len(text):
+            if not text.startswith(b"{", len(whole)):
+                raise self._bad(len(lines) + 1, "no JSON object, nor the beginning of one")
             self._drop_tail(len(whole), len(lines) + 1)
         if not lines:
             self._append({"kind": "task", **head}, sync=True)

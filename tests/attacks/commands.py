@@ -120,22 +120,24 @@ class Refused(FireironError):
     """The command refused its line, with a text."""
 
 
-def _run(line: list[str]) -> object:
-    out, err, there = _Stream(), _Stream(), os.getcwd()
+def _run(line: list[str], here: Path | None = None, kept_in: Path | None = None) -> object:
+    """Run a command in a folder, with a cache of its own."""
+    there = os.getcwd()
     kept = {name: os.environ.get(name) for name in ("FIREIRON_CACHE_DIR", "FIREIRON_RECORDS")}
-    os.chdir(folder())
-    os.environ["FIREIRON_CACHE_DIR"] = str(folder() / "cache")
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                status = main(line)
-            except SystemExit as error:
-                status = error.code
-    finally:
-        os.chdir(there)
-        for name, value in kept.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-    said = err.getvalue()
+    os.chdir(here or folder())
+    os.environ["FIREIRON_CACHE_DIR"] = str(kept_in or folder() / "cache")
+    with _Stream() as out, _Stream() as err:
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                try:
+                    status = main(line)
+                except SystemExit as error:
+                    status = error.code
+        finally:
+            os.chdir(there)
+            for name, value in kept.items():
+                os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+        said = err.getvalue()
     assert status in (0, 1, 2), f"exit status {status!r}"
     assert "Traceback" not in said, said
     if status == 2:
@@ -144,8 +146,14 @@ def _run(line: list[str]) -> object:
     return status
 
 
-class _Stream(io.StringIO):
-    """A stream that is no terminal, of an encoding."""
+class _Stream(io.TextIOWrapper):
+    """A stream that is no terminal, of an encoding, and over a file, as that of a process is."""
 
-    encoding = "utf-8"
-    errors = "backslashreplace"
+    def __init__(self) -> None:
+        super().__init__(tempfile.TemporaryFile("w+b"), encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed with this
+
+    def getvalue(self) -> str:
+        """All that was written."""
+        self.flush()
+        self.seek(0)
+        return self.read()

@@ -26,6 +26,9 @@ from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conju
 MOST_ITERATIONS = 4096
 """A loop whose iterations are all different is followed through all of them if they are not more than this."""
 
+MOST_COMPARED = 1 << 24
+"""Iterations of a loop, or values of a condition, of which each is looked at."""
+
 LONGEST_PERIOD = 64
 """Addresses that repeat after more iterations than this count as not repeating."""
 
@@ -319,6 +322,8 @@ class Loops:
 
     def _changes(self, loop: For, fixed: Mapping[str, int], count: int) -> Array:
         """The iterations that differ from the one before in which threads are active, or in the length of a loop inside."""
+        if count > MOST_COMPARED:
+            return self._changes_of_steps(loop, fixed, count)
         changed = np.zeros(count, dtype=bool)
         for value in self._conditions(loop):
             axes = self._axes(loop, value, fixed)
@@ -330,6 +335,25 @@ class Loops:
                 rows = self.scene.frame([(loop.var.name, numbers), *axes], dict(fixed)).full(value).reshape(len(numbers), -1)
                 changed[numbers[1:]] |= (rows[1:] != rows[:-1]).any(axis=1)
         return np.flatnonzero(changed)
+
+    def _changes_of_steps(self, loop: For, fixed: Mapping[str, int], count: int) -> Array:
+        """The same for a loop of so many iterations that nobody looks at each: a comparison of what moves by equal steps changes once."""
+        found: list[Array] = []
+        for value in self._conditions(loop):
+            axes = self._axes(loop, value, fixed)
+            if axes is None:
+                continue
+            opened = self.scene.opened(value)
+            step = _coefficient(opened.left - opened.right, loop.var) if isinstance(opened, Less) else None
+            if step is None or not isinstance(opened, Less):
+                self.doubt(loop, f"loop {loop.var} runs {count} times, and {value} may change in each of them")
+            elif step:
+                first = self.scene.frame([(loop.var.name, np.zeros(1, dtype=np.int64)), *axes], dict(fixed)).full(
+                    opened.left - opened.right
+                )
+                found.append(np.unique(-(first // step) if step > 0 else first // -step + 1))
+        changes = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *found]))
+        return changes[(changes > 0) & (changes < count)]
 
     def _conditions(self, loop: For) -> Iterable[Expr]:
         conditions = [part for use in self.inside[id(loop)] for part in self._tested(use)]
@@ -344,12 +368,17 @@ class Loops:
 
     def _axes(self, loop: For, value: Expr, fixed: Mapping[str, int]) -> list[tuple[str, Array]] | None:
         """All values of what else a condition depends on, or None where that is the block or a size: there it is taken as true."""
-        ranges = {"thread": self.scene.threads}
+        ranges: dict[str, Array | range] = {"thread": self.scene.threads}
         for one in statements(loop.body):
             if isinstance(one, For):
-                ranges[one.var.name] = np.arange(self._most(one))
+                ranges[one.var.name] = range(self._most(one))
         free = self.scene.roots(value) - {loop.var.name} - set(fixed)
-        return [(name, ranges[name]) for name in sorted(free)] if free <= set(ranges) else None
+        if not free <= set(ranges):
+            return None
+        if math.prod(len(ranges[name]) for name in free) > MOST_COMPARED:
+            self.doubt(loop, f"{value} has more values in an iteration of loop {loop.var} than are looked at")
+            return None
+        return [(name, np.asarray(ranges[name])) for name in sorted(free)]
 
     def _most(self, loop: For) -> int:
         """The most iterations of a loop that are followed, or that there are."""

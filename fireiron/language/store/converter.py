@@ -17,7 +17,7 @@ from cattrs.errors import (
 )
 from cattrs.gen import make_dict_structure_fn, override
 
-from fireiron.errors import ArgumentError, StoreError
+from fireiron.errors import ArgumentError, StoreError, shown
 from fireiron.language.store.checks import check_value
 from fireiron.language.store.classes import (
     CHAINS,
@@ -219,7 +219,8 @@ class Store:
         if above is not None:
             return above
         if name not in self.table:
-            raise StoreError(f"unknown class {name!r}", hint=f"classes=[{name}] if it is yours" if name.isidentifier() else None)
+            known = len(name) < 100 and name.isidentifier()
+            raise StoreError(f"unknown class {shown(name)}", hint=f"classes=[{name}] if it is yours" if known else None)
         return self.table[name]
 
     def _object(self, value: Any, wanted: Any) -> Any:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from fireiron import files
 from fireiron.display import Displayed
-from fireiron.errors import ArgumentError, StoreError
+from fireiron.errors import ArgumentError
 from fireiron.language.strategy import Strategy
 from fireiron.places import library_folder
 from fireiron.spec import Spec
@@ -79,16 +79,18 @@ class Records(Displayed):
     def append_to(path: str | Path, record: Record) -> None:
         """Add a record at the end of a file, made where there is none; all of the line, or nothing and a `StoreError`.
 
-        Processes that append at once wait for each other. A last line that was never finished is removed first, with a warning.
+        Processes that append at once wait for each other. A last line that was never finished is removed first, with a warning; one that
+        is no beginning of a record is somebody else's, and refused.
         """
         if not isinstance(record, Record):
             raise ArgumentError("append_to: not a record", got=record)
+        target = files.path_of(path, "append_to")
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with locked(Path(path)) as file:
-                append(Path(path), file, f"{record.line()}\n".encode())
-        except OSError as error:
-            raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with locked(target) as file:
+                append(target, file, f"{record.line()}\n".encode())
+        except files.NEVER_WRITTEN as error:
+            raise files.unwritten(target, error) from None
 
     def drift(self) -> tuple[Drift, ...]:
         """The records that are not used because their strategy has changed or is gone; those of files are not judged."""
@@ -184,38 +186,25 @@ def _shipped() -> tuple[Path, ...]:
     return (folder,) if folder.is_dir() else ()
 
 
-def merge_files(files: Iterable[str | Path], target: str | Path) -> tuple[int, int]:
+def merge_files(sources: Iterable[str | Path], target: str | Path) -> tuple[int, int]:
     """Merge files into one, which may be among them; how many records there were, and how many the file has.
 
     A `StoreError` where one cannot be read, or the file cannot be written.
 
     What another process appends to the target meanwhile waits, and is not lost.
     """
-    sources = record_files(*files)
-    Records.load(*sources)  # wrong lines are refused before the target is touched
+    path, read_first = files.path_of(target, "merge"), record_files(*sources)
+    Records.load(*read_first)  # wrong lines are refused before the target is touched
     try:
-        with locked(Path(target)):
-            found = [Records(read(file, stamp(file))) for file in sources]
+        with locked(path):
+            found = [Records(read(file, stamp(file))) for file in read_first]
             merged = Records().merged(*found)
-            write_records(target, merged)
-    except OSError as error:
-        raise StoreError(f"{target} cannot be written: {error.strerror or error}") from None
+            write_records(path, merged)
+    except files.NEVER_WRITTEN as error:
+        raise files.unwritten(path, error) from None
     return sum(map(len, found)), len(merged)
 
 
 def write_records(path: str | Path, records: Records) -> None:
-    """Replace a file by records, all of it, or nothing and a `StoreError`."""
-    import secrets
-
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
-    try:
-        with part.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(records.text())
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        part.unlink(missing_ok=True)
+    """Replace a file by records, all of it, or nothing and a `StoreError`; a link is followed."""
+    files.write(path, records.text().encode(), overwrite=True)

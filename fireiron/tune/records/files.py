@@ -82,6 +82,8 @@ def append(path: Path, file: int, line: bytes) -> None:
     tail = _tail(file, size)
     if tail and _is_whole(tail.decode("utf-8", "replace")):
         line = b"\n" + line
+    elif tail and not tail.startswith(b"{"):
+        raise StoreError(f"{path}: the last line is no record, nor the beginning of one", hint="another file for records")
     elif tail:
         warnings.warn(f"{path}: its last line was never finished and is removed", OutdatedRecordWarning, stacklevel=4)
         os.ftruncate(file, size - len(tail))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from fireiron import files
 from fireiron.errors import StoreError
 
 LOCK_SECONDS: Final = 10.0
@@ -17,7 +18,10 @@ LOCK_SECONDS: Final = 10.0
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """The file, open to append, while no other process appends; it is the file that has the name now."""
+    """The file, open to append, while no other process appends; it is the file that has the name now.
+
+    Raises: StoreError where it is no regular file, or was locked for too long by its lock file.
+    """
     try:
         import fcntl
     except ImportError:
@@ -36,6 +40,7 @@ def locked(path: Path) -> Iterator[int]:
 def _opened(path: Path) -> Iterator[int]:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
     try:
+        files.require_regular(path, file)
         yield file
     finally:
         os.close(file)

@@ -36,6 +36,9 @@ from fireiron.values.layout.int_tuples import (
 )
 from fireiron.values.layout.swizzles import Swizzle
 
+MOST_OFFSETS = 1 << 23
+"""The most offsets of a layout that are listed: some hundred megabytes."""
+
 
 @frozen(repr=False, str=False)
 class Layout:
@@ -161,7 +164,11 @@ class Layout:
 
         >>> Layout((2, 3), (3, 1)).offsets()
         [0, 3, 1, 4, 2, 5]
+
+        Raises: LayoutError where there are more than `MOST_OFFSETS`.
         """
+        if self.static and self.size() > MOST_OFFSETS:
+            raise LayoutError(f"{self.size()} offsets are too many to list", legal=f"at most {MOST_OFFSETS}", within=str(self))
         found = [0]
         for size, stride in self.modes:
             found = [base + i * stride for i in range(size) for base in found]

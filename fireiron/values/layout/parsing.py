@@ -69,6 +69,8 @@ def read_tree(text: str, leaf: Callable[[str], Any], level: int = 0) -> Any:
     """A nested tuple written in parentheses, each leaf read by `leaf`."""
     check_depth(level)
     text = text.strip()
+    if level == 0:
+        check_depth((len(text) - len(text.lstrip("( "))) // 2)  # of what is not deep, a leaf may begin with some
     if not _enclosed(text):
         return leaf(text)
     inner = text[1:-1].strip().removesuffix(",")

@@ -11,7 +11,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, LayoutError
 from fireiron.values.expr import constant, positive
-from fireiron.values.layout import Layout, Swizzle, congruent, flatten, read_tree, row_major_strides
+from fireiron.values.layout import Layout, Swizzle, check_depth, congruent, flatten, read_tree, row_major_strides
 from fireiron.values.notation.words import Symbols, expression_text, pieces, read_expression
 
 _SHAPE = r"\[([^\[\]]*)\](?:\s*:\s*\[([^\[\]]*)\])?"
@@ -66,6 +66,7 @@ def _halves(sizes: str, strides: str) -> tuple[str, str | None]:
 def _unwrapped(items: str) -> str:
     """`(4,8)` alone between the paper's brackets is `4,8`."""
     tree = items.strip()
+    check_depth((len(tree) - len(tree.lstrip("( "))) // 2)
     while len(pieces(tree, ",")) == 1 and tree.startswith("(") and tree.endswith(")"):
         tree = tree[1:-1].strip()
     return tree

@@ -14,7 +14,7 @@ from campaign import Outcome, Subject, agreed, found
 
 KINDS: dict[str, tuple[int, int]] = {
     "constructors": (24, 150), "verbs": (24, 150), "programs": (10, 150), "documents": (14, 60), "stored": (10, 150), "texts": (10, 100),
-    "arrays": (3, 30), "places": (3, 40), "environment": (1, 10), "commands": (1, 4),
+    "arrays": (3, 30), "places": (3, 40), "environment": (1, 10), "commands": (1, 4), "unwritable": (2, 20), "large": (2, 12), "kept": (2, 20),
 }  # fmt: skip
 """The kinds: how often each is drawn, of a hundred, and how many inputs such a draw has; what costs more is drawn less."""
 

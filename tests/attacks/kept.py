@@ -1,0 +1,61 @@
+"""Entries in the folder of the compile cache, listed, verified and asked for their kernel: all three agree about what is whole."""
+
+import functools
+import hashlib
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from attacks import stored
+from attacks.commands import _run
+from attacks.guard import Input
+from attacks.letters import damaged_bytes
+from fireiron.gpu import cache
+
+
+@functools.cache
+def kept() -> Path:
+    """A folder for entries, for this process."""
+    import atexit
+    import shutil
+
+    made = Path(tempfile.mkdtemp(prefix="kept-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def draw(choose: random.Random, count: int = 20) -> Iterator[Input]:
+    """Entries that are damaged, or of another form under a digest that is right."""
+    data, key = stored.entry()
+    for _ in range(count):
+        wrong = damaged_bytes(choose, data) if choose.random() < 0.4 else _headed(choose, data)
+        yield Input(f"from attacks.kept import listed\nlisted({wrong!r}, {key!r})", lambda wrong=wrong: listed(wrong, key))
+
+
+def _headed(choose: random.Random, data: bytes) -> bytes:
+    """An entry whose head is another one, of another form, or nested deep, with a digest that is right."""
+    signed = stored._signed(choose, data)
+    if choose.random() < 0.6:
+        return signed
+    head = choose.choice((b"[" * 100_000, b"[]", b"null", b"1e999", b'{"key": 0}', b"9" * 6000, b"{" * 9, b"\xff", b"NaN"))
+    body = head + b"\n" + signed.split(b"\n", 3)[3]
+    return b"".join((cache._FIRST, hashlib.sha256(body).hexdigest().encode(), b"\n", body))
+
+
+def listed(data: bytes, key: str) -> object:
+    before, os.environ["FIREIRON_CACHE_DIR"] = os.environ.get("FIREIRON_CACHE_DIR"), str(kept())
+    try:
+        place = cache._place(key)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        (found,) = cache.entries()
+        assert _run(["cache", "show"], kept(), kept()) == 0
+        status = _run(["cache", "verify"], kept(), kept())
+        assert (status == 1) == bool(cache.verify())
+        taken = cache._load(place, key)
+        assert (taken is None) == (status == 1), f"{found}: verified as {status}, loaded as {taken is not None}"
+        return taken
+    finally:
+        os.environ.pop("FIREIRON_CACHE_DIR") if before is None else os.environ.__setitem__("FIREIRON_CACHE_DIR", before)

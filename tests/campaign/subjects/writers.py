@@ -1,0 +1,35 @@
+"""Writers killed at any moment: records, the compile cache, exports, strategies, journals of tuning, states of campaigns.
+
+A draw kills several writers of one kind in a folder of its own, while others write and the draw reads. Which and how many the seed says;
+at which instruction each is met, the machine says: a draw that found something is drawn again many times. `kills` are counted.
+"""
+
+import random
+import tempfile
+from pathlib import Path
+
+from attacks.writers import KEPT, attack
+
+from campaign import Outcome, Subject, agreed
+
+
+def draw(seed: int) -> Outcome:
+    """A few kills of writers of one kind."""
+    choose = random.Random(seed)
+    kind, kills = choose.choice(list(KEPT)), choose.randint(4, 12)
+    with tempfile.TemporaryDirectory(prefix="writers-") as folder:
+        items = attack(kind, Path(folder), kills, choose)
+    return agreed({kind}, kills=kills, items=items, **{f"kills {kind}": kills})
+
+
+SUBJECT = Subject(
+    "writers",
+    "writers killed at any moment while others write and read; nothing lost that was said to be written, readers read on",
+    draw,
+    night=500,
+    campaign=5_000,
+    counted="kills",
+    first=1,
+    chunk=10,
+    sample=1,
+)

@@ -1,0 +1,151 @@
+# ruff: noqa: F401 - names of the programs in the table
+"""What a refusal says, by program: the words of those that no other test reads."""
+
+import argparse
+import importlib
+import json
+
+import pytest
+from event_programs import FIGURE_8_MAPPING
+
+from fireiron import *
+from fireiron import export as exported
+from fireiron.cli import arguments, bench, main, tune
+from fireiron.draw import draw
+from fireiron.gpu.arguments import in_order
+from fireiron.language import store
+from fireiron.language.store.documents import check_head
+from fireiron.measure import timing
+from fireiron.measure.sweeps import sweep
+from fireiron.tasks import *
+from fireiron.tune.record import describe, spec_of
+from fireiron.values.layout import algebra, parsing
+from fireiron.values.notation import parse_level, parse_tensor, parse_view
+
+PLAIN = MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done()
+SQUARE = MatMul(8, 8, 8)(GL, GL, GL)(Kernel)
+MOVED = Move(8, 8)(GL, GL)(Kernel)
+BOUND = PLAIN(SQUARE)
+TWO = Fused(name="two", dims="m", operands={"X": "m", "Y": "m", "Z": "m"}, each={"y": "Y[m] = X[m]", "z": "Z[m] = X[m] + X[m]"})
+PAIR = TWO(m=8)
+
+REFUSED = (
+    # values
+    ("Swizzle(-1, 0, 3)", "no negative bits or base"), ("Swizzle(3, 0, 2)", "source and target bits overlap"), ("Swizzle(2, 0, 3)('x')", "maps integer offsets"),
+    ("Level('L', Block, 3)", "its threads are a layout over the parent's"), ("Level('L', Block, Layout(4, 0))", "its threads are different ones"),
+    ("algebra.max_common_layout(Layout(4), Layout(8))", "have 4 and 8 elements"), ("algebra.blocked_product(Layout((2, 2)), Layout(4))", "ranks 2 and 1 differ"),
+    ("algebra.logical_divide(Layout((4, 4)), (2, 2, 2))", "3 tilers for"), ("algebra.runs((2, 2), 64, 1)", "there are 4 numbers only"),
+    ("algebra.complement(Layout(8, 1).swizzled(Swizzle(1, 0, 1)), 16)", "a layout without swizzle"), ("algebra.complement(3, 16)", "a Layout"),
+    ("parsing.parse('(4,4):(1,4):(2)')", "a layout has one colon"), ("parsing.parse('((4,4)')", "parentheses do not match"), ("parsing.parse('4)x(4')", "is no integer"),
+    ("Strides(m=-1)", "negative"), ("Strides(m=1).aligned(3)", ".aligned(...): bytes"), ("sym('class')", "is a keyword of Python or C++"),
+    ("MatMul(Var('x', 1, 9), 8, 8)", "x is no symbol"), ("Init(8, 8, value=1.5, dtype=int32)", "no exact int32"), ("Reduction(8, 8, by=3)", "by"),
+    ("MatMul.tile(Tunable('a', 8, 16), Tunable('a', 8, 32)).to(Block)(SQUARE).program('sm_80').tree", "two tunables are called a"),
+    ("Layout((2, 2)).coordinate('x')", "a coordinate is an integer or a tuple of coordinates"), ("Layout(2**30).offsets()", "1073741824 offsets are too many to list"),
+    # notation
+    ("parse_view('%a:[4].fp32.GL ?')", "behind a"), ("parse_view('%a:[4].fp32.GL[0][0][0]')", "3 pairs of brackets behind"), ("parse_tensor('%a:[4].fp32.GL{x}')", "behind a tensor?"),
+    ("parse_tensor('what')", "is no tensor"), ("parse_tensor('%a:[4:1]:[2].fp32.GL')", "has two strides"), ("parse_tensor('%a:[4]:[1].[2].fp32.GL')", "some shapes have strides and some have none"),
+    ("parse_tensor('%a:[(2,2)]:[1].fp32.GL')", "differ in structure"), ("parse_tensor('#a:[4].thread')", "units of thread in a tensor"), ("parse_level('what:[32].thread')", "level"),
+    ("parse_tensor('%a:[' + '(' * 100 + '4' + ')' * 100 + '].fp32.GL')", "nest deeper than 32 levels"),
+    # steps
+    ("MatMul.tile()", "tile(): no size given"), ("MatMul.tile(8, 8).split()", "split(): no size given"), ("Strided(3)", "each dimension is a pair (chunk, repeat)"),
+    ("MatMul.epilog(RF, float32, Init.tile(1, 1).done(), Move.tile(1, 1).done(), Move.tile(1, 1).done())", "epilog"),
+    ("MatMul.epilog(RF, Init.tile(1, 1).done(), init=Init.tile(1, 1).done())", "init is given twice"), ("Move.tile(4, 4).epilog(RF)(MOVED).program('sm_80').tree", "has no accumulator"),
+    ("MatMul.done(3)", "neither an executable nor a micro-kernel"), ("MatMul.then(3)", "neither a decomposition nor a strategy"), ("PLAIN.at(Split).replace(3)", "replace: not a decomposition"),
+    ("MatMul.tile(8, 8).refine(3)", "not a refinement"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid // 0)", "division by 0"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid.none)", "cannot be applied to the symbol uid"), ("MatMul.tile(8, 8).to(Block).swizzle('uid +')", "no expression"),
+    ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: [])", "not an expression over uid"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: 'x')", "cannot be read"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid + sym('S'))", "S is unknown here"),
+    ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid * 2**40 * 2**20)", "needs more than"), ("MatMul.tile(8, 8).to(Block).unchecked(' ')", "a reason is needed"),
+    ("Move.split(8)(MOVED).program('sm_80').tree", "has no reduction dimension"), ("Move.split_k(2, Block, 4)(MOVED).program('sm_80').tree", "is no matrix product"),
+    ("Move.mma_tile(16, 8)(MOVED).program('sm_80').tree", "mma_tile"), ("MatMul.load(A, GL)(SQUARE).program('sm_80').tree", "load(A, GL)"),
+    ("BOUND.program('sm_80').tree.child('x')", "no child 'x' here"), ("MatMul.tile(4, 4).to(Block)(SQUARE).program('sm_80').cuda", "1 open leaf"),
+    ("MatMul.tile(8, 8).otherwise(3)", "otherwise: not a strategy"), ("MatMul.tile(8, 8).to(Block).split(8).load(A, SH, Move.tile(1, 1).done().otherwise(Move.done()))", "chooses between whole strategies"), ("MatMul.place('x', RF)(SQUARE).program('sm_80').tree", "has no temporaries"),
+    # storage
+    ("store.dumps(3)", "neither a strategy nor a spec"), ("store.loads('{}')", "not a stored strategy"), ("store.loads('[')", "no JSON"), ("store.loads('9' * 6000)", "no JSON"),
+    ("store.loads(store.dumps(MatMul.tile(8, 8)).replace('\"Tile\"', '3'))", "needs its class under"), ("store.loads(store.dumps(MatMul.tile(8, 8)).replace('\"Tile\"', '\"Less\"'))", "unknown class 'Less'"),
+    ("store.loads_spec(store.dumps(SQUARE).replace('\"GL\"', '\"XL\"'))", "XL"), ("store.expression('M.x')", "no expression"), ("store.expression('(' * 9)", "no expression"),
+    ("store.expression('f(3)')", "no function 'f' of 1 arguments"), ("store.write_text('/tmp/x.json', chr(0xd800))", "cannot be written"),
+    # records
+    ("describe(3)", "describe: not a spec"), ("Record.parse('[')", "no JSON"), ("Record.parse('9' * 6000)", "no JSON"), ("spec_of({**describe(SQUARE), 'more': 1})", "unknown field 'more'"),
+    ("spec_of({**describe(SQUARE), 'layouts': {'A': 'Strides(x)', 'B': 'col', 'C': 'col'}})", "no strides"), ("spec_of({**describe(SQUARE), 'layouts': {'A': 'Strides(m=1, k=(2))', 'B': 'col', 'C': 'col'}})", "no stride"),
+    ("spec_of({**describe(SQUARE), 'layouts': {'A': 'both', 'B': 'col', 'C': 'col'}})", "no such layout"), ("spec_of({**describe(SQUARE), 'symbols': {'Q': {}}})", "symbols holds facts"),
+    ("spec_of({**describe(SQUARE), 'leading': {'X': 8}})", "may name"), ("Records.append_to('/tmp/x.jsonl', 3)", "append_to: not a record"),
+    # kernels and arrays
+    ("in_order(PAIR, {'Y': 1})", "Z missing"), ("in_order(PAIR, {'Q': 1})", "has no output 'Q'"), ("in_order(PAIR, 3)", "has 2 outputs"), ("in_order(PAIR, (1, 2, 3))", "3 arrays"),
+    ("TWO.check({'q': 3})", "no dimension q"), ("Fused(name='f', dims='m m', operands={}, each={})", "Fused"),
+    # measuring
+    ("timing.time_kernel(3)", "no compiled kernel"), ("timing.throughput(SQUARE, 0)", "more than no time"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
+    ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "no combination at all"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "comes without a spec"), ("best(SQUARE, default=True, pinned=True)", "records are pinned, so only they answer"),
+    # pictures and exports
+    ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "holds one picture"),
+    ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is no folder"), ("exported(3, '/tmp/x')", "export: no kernel"), ("exported(BOUND, 3)", "no path"),
+    # tasks
+    ("Mapping(3)", "a list of values"), ("Mapping([3])", "no instance"), ("Mapping([], 3)", "no machine"), ("Mapping.from_json(3)", "from_json: no text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts are Stored(...)"),
+    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], in_flight=5)", "in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], walk=3)", "walk=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),
+    ("TaskMapping('i', 'v', HOST, [GLOBAL], calls=[3])", "names of instances"), ("task('x', Inner)(3)", "no function"), ("launch('x')", "outside a task"),
+    ("FIGURE_8_MAPPING['nobody']", "Mapping: no instance nobody"), ("FIGURE_8_MAPPING.diff(3)", "Mapping.diff: no mapping"), ("FIGURE_8_MAPPING.with_('gemm_block', Q=3)", "gemm_block: no tunable Q"),
+    ("Mapping([*FIGURE_8_MAPPING.instances], within=-1)", "within is a number of bytes"), ("Mapping([])", "one instance is the entry point"), ("Mapping([*FIGURE_8_MAPPING.instances] * 2)", "two instances are called"),
+    ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is no processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems are places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline is a depth"),
+    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], bands=-1)", "bands is about blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "a list of values"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "a list of values"),
+    ("TaskMapping('i', 'v', HOST, [GLOBAL], bands=-1)", "are numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "no JSON"), ("cdiv(3, 0)", "divides by a positive number"),
+    ("cdiv('x', 2)", "no integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
+)  # fmt: skip
+"""A program, and what its refusal says."""
+
+
+@pytest.mark.parametrize(("program", "said"), REFUSED, ids=[program[:60] for program, _ in REFUSED])
+def test_what_is_refused_says_why(program, said):
+    with pytest.raises(FireironError) as caught:
+        eval(program, globals())
+    assert said in str(caught.value)
+
+
+LINES = (
+    (arguments.sized, "m64", "is no DIMENSION=SIZE, such as m=64"), (arguments.positive, "0", "is no positive integer"), (bench._shape, "8x8", "is no MxNxK"),
+    (bench._swept, "bm=a", "NAME=INTEGER"), (tune._numbers, "0;1", "numbers of GPUs, such as 0,1"), (tune._seconds, "0", "is no positive number of seconds"),
+    (tune._prune, "0.5", "a factor of at least 1, or none"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("read", "word", "said"), LINES, ids=[word for _, word, _ in LINES])
+def test_words_of_a_command_line_that_are_none(read, word, said):
+    with pytest.raises(argparse.ArgumentTypeError, match=said):
+        read(word)
+
+
+@pytest.mark.parametrize("module", ["fireiron", "fireiron.tune"])
+def test_attributes_that_there_are_none_of(module):
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'no_such'"):
+        importlib.import_module(module).no_such  # noqa: B018 - looked up
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], "not a stored spec"),
+        ({"fireiron": "strategy"}, "a spec is needed"),
+        ({"fireiron": "spec", "version": 2}, "another version"),
+        ({"fireiron": "spec", "version": 1}, "missing"),
+    ],
+)
+def test_heads_of_documents(document, said):
+    with pytest.raises(FireironError, match=said):
+        check_head(json.loads(json.dumps(document)), "spec")
+
+
+COMMANDS = (
+    ("list --records --drift", "--records and --drift are two tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is named"),
+    ("cache prune", "prune what?"), ("draw naive -o -", "standard output takes one picture"), ("draw naive --what tree,flow -o -", "standard output takes one picture"),
+    ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html is a page of its own"),
+    ("draw naive --html x.html --what tree", "--html is a page of its own"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
+    ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed would do nothing"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
+    ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --at Q=3", "the kernel has no such size"), ("cost naive -M M --at M=0", "M=0"), ("run naive -M M --let M=0", "--let M=0"),
+    ("new class", "is no name of a Python file"), ("new attrs", "would hide the module attrs"), ("new no/such/x", "there is no folder no/such"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "said"), COMMANDS, ids=[line for line, _ in COMMANDS])
+def test_commands_that_are_refused(line, said, tmp_path, monkeypatch, capsys):
+    """In words, with exit status 2, before anything is worked out or written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(line.split()) == 2
+    assert said in capsys.readouterr().err and list(tmp_path.iterdir()) == []
