@@ -60,7 +60,8 @@ class AtLeast:
 def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
     """The first or the last coordinate of a tile; an extent."""
     if name.startswith(EXTENTS):
-        return as_expr(views[f"{INDICES}{name[len(EXTENTS) :]}"].tensor.shape[0])
+        (size,) = views[f"{INDICES}{name[len(EXTENTS) :]}"].tensor.shape
+        return as_expr(size)
     (part,) = views[name].dims
     reach: Expr = ZERO
     for mode in part.modes:
@@ -210,7 +211,7 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
         require_neutral(made, step, spec)
         name = f"{INDICES}{dim}"
         added, taken = bound.without(name).parts(spec.operands, last=True, numbers=numbers)
-        if bound.factor(name) < 0:  # dim <= added - taken
+        if bound.factor(name) == -1:  # dim <= added - taken
             least = minimum(taken, added + 1)
             behind = minimum(behind, (added + 1 - least + (size - 1)) // size)
         else:  # dim >= taken - added

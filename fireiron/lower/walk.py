@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -254,6 +255,14 @@ def taken_names(kernel: Kernel) -> set[str]:
     bound = {statement.var.name for statement in statements(kernel.body) if isinstance(statement, (For, Let))}
     bound |= {statement.taken.name for statement in statements(kernel.body) if isinstance(statement, For) and statement.taken is not None}
     return {*RESERVED, *bound, *(buffer.name for buffer in kernel.buffers), *(symbol.name for symbol in kernel.symbols)}
+
+
+def fresh_name(wanted: str, taken: set[str]) -> str:
+    """The wanted name, or, where that is taken, the first free one with a number from 2 on; it is taken from now on."""
+    numbered = (f"{wanted}{number}" for number in itertools.count(2))
+    name = next(one for one in itertools.chain((wanted,), numbered) if one not in taken)
+    taken.add(name)
+    return name
 
 
 def prune(kernel: Kernel) -> Kernel:
