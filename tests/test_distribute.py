@@ -175,6 +175,14 @@ def test_what_sets_a_sum_does_not_decide_who_holds_it():
 # ---------------------------------------------------------------------------------------------- uniform fills (T006)
 
 
+def test_a_group_takes_each_element_from_whichever_of_its_threads_holds_it():
+    """Where nothing but a group reads them, threads may have them in any way."""
+    together = attrs.evolve(read(HELD, 0, 64, ()), spec=Move(1, 1)(RF, GL)(Warp))
+    assert together.collective
+    program = kernel(HELD, write(HELD), together)
+    assert distribute(program).buffer("r").storage == program.buffer("r").storage
+
+
 def test_so_many_elements_that_tables_of_them_take_all_memory_are_refused():
     """Threads, turns of the loops and elements of the statement count; in each of the former there are few enough."""
     turn = Var("turn", 0, 1 << 20)

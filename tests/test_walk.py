@@ -173,7 +173,15 @@ VECTORS = "char1 uchar4 short2 ushort3 int4 uint2 long1 ulong4 longlong2 ulonglo
 """Some of the CUDA C++ programming guide's built-in vector types and their constructors."""
 
 
-@pytest.mark.parametrize("names", [KEYWORDS, VECTORS, "uid", "NULL INFINITY NAN"], ids=["C++20", "vectors", "units", "macros"])
+PRINTED = """
+block thread warp_of_block warp_size smem scratch scratch_size piece pair index_0 index_1 index_2 index_3 accumulate held_register
+shared_address threadIdx blockIdx blockDim gridDim warpSize dim3 min max fma fmaf half half2 nv_bfloat16 nvcuda hilbert quotient
+a b c src dst a_at b_type c_registers a_stride_m b_size_k c_m src_at dst_type lhs rhs_at
+"""
+"""What the printer itself declares or calls, and what the text of a micro-kernel sees of operands."""
+
+
+@pytest.mark.parametrize("names", [KEYWORDS, VECTORS, PRINTED, "uid NULL INFINITY NAN"], ids=["C++20", "vectors", "printed", "others"])
 def test_sizes_have_no_names_that_generated_code_cannot_bind(names):
     """Keywords, types, macros; and `uid`, by which a swizzle calls the unit."""
     assert not [name for name in names.split() if name not in RESERVED]

@@ -69,7 +69,7 @@ RESERVED = frozenset(_CONTRACT | _VECTORS | _KEYWORDS | {
     "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "min", "max", "fma", "fmaf", "half", "half2",
     "nv_bfloat16", "dim3", "warpSize", "threadIdx", "blockIdx",
     "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register", "hilbert", "quotient",
-    "shared_address", "nvcuda", "NULL", "INFINITY", "NAN",
+    "shared_address", "warp_of_block", "nvcuda", "NULL", "INFINITY", "NAN",
 })  # fmt: skip
 """Names that generated code must not bind: C++ keywords, what the printer uses itself, and macros of the headers that nvcc reads
 (NVRTC has no INFINITY and no NAN: the printer makes such constants of their bits)."""
