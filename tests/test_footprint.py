@@ -8,7 +8,7 @@ from touching import K, T, i, kernel, loop, reads, writes
 from fireiron import *
 from fireiron.errors import ResourceError
 from fireiron.ir import Let
-from fireiron.lower.footprint import MOST_POINTS, MOST_VALUES, active_mask, closure, comes_round, evaluate, grid_of, require_small
+from fireiron.lower.footprint import MOST_POINTS, active_mask, closure, comes_round, evaluate, grid_of, require_small
 from fireiron.values.expr import Var, all_of, as_expr, less
 
 BLOCK = Var("block", 0, 7)
@@ -28,11 +28,11 @@ def at_most(extent, **options):
 # ---------------------------------------------------------------------------------------------- how much is told apart
 
 
-@pytest.mark.parametrize("each", [MOST_POINTS // 128, MOST_POINTS // 128 + 1])
+@pytest.mark.parametrize("each", [32768, 32769])
 def test_what_all_threads_touch_in_one_statement_is_bounded(each):
-    """Before any pass lists the elements, which would take minutes and all memory."""
+    """Before any pass lists the elements, which would take minutes and all memory: by 16 times the registers of 1024 threads, of 256 each."""
     program = kernel(loop(4, writes(T, width=each)))
-    if each * 128 <= MOST_POINTS:
+    if each * 128 <= 16 * 1024 * 256:
         require_small(program)
         return
     with pytest.raises(ResourceError, match=f"touch {each * 128} elements in one statement"):
@@ -60,7 +60,7 @@ def test_loops_that_are_fixed_or_of_no_use_have_none():
     assert grid_of(kernel(), (loop(6, reads(T)),), frozenset()).shape == (128,)
 
 
-@pytest.mark.parametrize(("extent", "axes"), [(MOST_VALUES, ("i",)), (MOST_VALUES + 1, ())])
+@pytest.mark.parametrize(("extent", "axes"), [(4096, ("i",)), (4097, ())])
 def test_loops_of_unknown_extent_run_through_all_values_if_there_are_few(extent, axes):
     found = grid(at_most(extent))
     assert found.axes == axes and found.undecided - {"block"} == ({"i"} - {*axes})
