@@ -1,15 +1,12 @@
 """Tables of who touches what (`lower.touches`): places that are told apart, and where two accesses meet."""
 
-import attrs
 import numpy as np
 import pytest
 from handmade import access, execution, local
-from touching import Step, T, buffer, i, kernel, loop, reads, touch, writes
+from touching import Step, T, i, kernel, loop, reads, writes
 
 from fireiron import *
-from fireiron.ir import Completion, Wait, statements
 from fireiron.lower.touches import Footprint, Touches
-from fireiron.lower.wait import wait
 from fireiron.values.expr import Var
 
 K = sym("K")
@@ -103,14 +100,3 @@ def test_a_kept_loop_of_unknown_extent_stands_at_its_first_value():
     program = kernel(around, buffers=(array,))
     (found,) = footprints(program, (one, (around,)), kept=(i,))
     assert found.keys.tolist() == list(range(128)) and np.issubdtype(found.keys.dtype, np.integer)
-
-
-def test_the_last_wait_names_what_stores_under_way_read():
-    """The block's memory is given back behind it, so it is the memory that counts, not where they store."""
-    source, target = reads(T).accesses[0], touch(T, write=True, name="g").accesses[0]
-    store = attrs.evolve(reads(T), accesses=(source, target), completion=Completion.BULK)
-    array = buffer("g", 128, memory=GL)
-    program = wait(kernel(store, buffers=(buffer("s", 128), array)))
-    (last,) = [one for one in statements(program.body) if isinstance(one, Wait)]
-    assert program.body[-1] is last and (last.groups, last.completion) == (0, Completion.BULK)
-    assert [(one.buffer, one.kind) for one in last.orders] == [("s", "read -> end")]
