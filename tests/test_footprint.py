@@ -54,6 +54,11 @@ def test_loops_and_threads_have_axes():
     assert found.undecided == {"block"} and [one.var for one in found.repeating] == [i]
 
 
+def test_a_loop_without_turns_stands_at_its_first():
+    """So what is in it is compared with the rest, and no table is empty."""
+    assert grid(loop(0, reads(T)), loop(3, reads(T), var=j)).shape == (1, 3, 128)
+
+
 def test_loops_that_are_fixed_or_of_no_use_have_none():
     assert grid(loop(6, reads(T)), loop(3, reads(T), var=j), fixed={"i": 5}).axes == ("j",)
     assert evaluate(i + 0 * T, grid(loop(6, reads(T)), fixed={"i": 5})).tolist() == [5] * 128

@@ -9,7 +9,7 @@ from faults import faults
 from fireiron import *
 from fireiron.check import safety
 from fireiron.decomp.behind import Behind
-from fireiron.decomp.masks import AtLeast, all_of_them, may_fail
+from fireiron.decomp.masks import AtLeast, all_of_them, may_fail, seen_shares
 from fireiron.ir import execs
 from fireiron.specs.formula import Number, formula_of
 from fireiron.strategies import attention
@@ -279,3 +279,30 @@ def test_turns_are_counted():
     said = "loop over n: a block takes 1 to 4 of 4 turns, 2.5 on average (62%)"
     assert said in str(masked_one) and said in text(explain(strategies[0], "sm_90")) and "turns" not in str(whole)
     assert "Those of block 0" in re.sub(r"</text>\s*<text[^>]*>", " ", timeline(strategies[0].program("sm_90")).svg)
+
+
+@pytest.mark.parametrize(
+    ("condition", "shown"),
+    [
+        ("n <= m", [("mn", 10 / 16)]),
+        ("n <= m and m <= n + 1", [("mn", 7 / 16)]),
+        ("n < m", [("mn", 6 / 16)]),
+        ("n + 1 < size(n)", [("n", 3 / 4)]),
+        ("n < 8", [("n", 1.0)]),
+        ("8 <= n", [("n", 0.0)]),
+        ("size(m) <= size(n)", []),
+        ("X[m,n] < 0", []),
+        ("n <= m and X[m,n] < 0", [("mn", 10 / 16)]),
+    ],
+)
+def test_how_many_elements_a_mask_shows(condition, shown):
+    """Of four rows and columns, as far as coordinates and sizes say it; of a dimension that nobody knows nothing is said."""
+    made = masked(mask=f"s[m,n] = where({condition}, s[m,n], 0)").made
+    assert seen_shares(made, {"m": 4, "n": 4}) == [(frozenset(dims), share) for dims, share in shown]
+    assert seen_shares(made, {"m": 4}) == []
+
+
+def test_how_many_elements_a_mask_shows_of_many():
+    """A sample of the coordinates stands for all."""
+    (found,) = seen_shares(masked().made, {"m": 1 << 20, "n": 1 << 20})
+    assert found[1] == pytest.approx(0.5, abs=1e-2)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from handmade import access, execution, local
-from touching import Step, T, i, kernel, loop, reads, writes
+from touching import Step, T, buffer, i, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron.lower.touches import Footprint, Touches
@@ -100,3 +100,18 @@ def test_a_kept_loop_of_unknown_extent_stands_at_its_first_value():
     program = kernel(around, buffers=(array,))
     (found,) = footprints(program, (one, (around,)), kept=(i,))
     assert found.keys.tolist() == list(range(128)) and np.issubdtype(found.keys.dtype, np.integer)
+
+
+def test_places_are_named_by_the_coordinates_of_their_first_element():
+    array = local("g", (64, 64), GL)
+    one = execution(Step(), Move(1, 1)(RF, GL)(Thread), access("g", (8, 6), (4, 2), write=True))
+    other = writes(T * 2 + 6)
+    program = kernel(one, other, buffers=(array, buffer("s", 512, offset=256)))
+    touches = Touches(program)
+    (far,), (near,) = touches.of(one, ()), touches.of(other, ())
+    assert touches.boxes["g"] == (4, 2)
+    for touch, name in ((far, "g[8, 6]"), (near, "s[6]")):
+        granule = touches.granule(touch)
+        span = touches.span(granule, touch)
+        keys = touches.footprint(touch, granule, span, ()).keys
+        assert touches.named(touch, int(keys[0]), granule, span) == name

@@ -27,7 +27,7 @@ NEAREST = {
     "lower/touches.py": "wait",
     "decomp/across.py": "fused_products fused_readers fused_values",
     "decomp/coalesced.py": "fused_vectors split_k",
-    "decomp/done.py": "fused_values verbs_together holding",
+    "decomp/done.py": "fused_values fused_partial verbs_together holding",
     "decomp/epilog.py": "epilog ahead",
     "decomp/load.py": "pipeline verbs_together",
     "decomp/masks.py": "fused_masks",
