@@ -29,7 +29,7 @@ def main() -> dict[str, object]:
     import pytest
 
     watch = zygote.Watch()
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *asked["tests"]], plugins=[watch])
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *zygote.ASKED, *asked["tests"]], plugins=[watch])
     if watch.failed or code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         found |= {"by": "tests", "what": watch.failed or f"pytest: {code.name if isinstance(code, pytest.ExitCode) else code}"}
     return found

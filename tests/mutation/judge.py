@@ -216,8 +216,7 @@ class Zygote:
             "mutation.zygote",
             "-p",
             "no:cacheprovider",
-            "-m",
-            "not gpu and not night",
+            *zygote.ASKED,
             *self.files,
         ]
         with (FOLDER / "zygote.log").open("w") as log:

@@ -30,6 +30,8 @@ import pytest
 SOCKET, FRESH, KERNELS = "MUTATION_SOCKET", "MUTATION_FRESH", "MUTATION_KERNELS"
 PACKAGE = Path(__file__).resolve().parents[2] / "fireiron"
 MOST_BYTES = 8 << 30
+ASKED = ("-m", "not gpu and not night")
+"""Of the tests those that `make test` runs, and that need no GPU."""
 
 
 def dotted(module: str) -> str:
