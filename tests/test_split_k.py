@@ -260,6 +260,18 @@ def test_blocks_in_other_orders():
     verify(chain.at(Tile).refine(Bands(2)), MatMul(*SYMBOLS)(GL, GL, GL)(Kernel), M=70, N=90, K=41)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "accumulator", "partial"),
+    [
+        (float16, None, float32), (bfloat16, None, float32), (float32, None, float32), (float16, float32, float32),
+        (float16, float16, float16), (float64, None, float64),
+    ],
+)  # fmt: skip
+def test_partial_results_are_of_32_bits_or_as_the_spec_accumulates(dtype, accumulator, partial):
+    spec = MatMul(16, 32, 64, dtype=dtype, c_dtype=dtype, accumulator=accumulator)(GL, GL, GL)(Kernel)
+    assert tiled(2, 16)(spec).program("sm_90").walked.buffer("p_sh").dtype == partial
+
+
 def test_what_is_said_about_zero():
     spec = MatMul(20, 37, 50)(GL, GL, GL)(Kernel)
     text = blocks(3, 8)(spec).cuda()

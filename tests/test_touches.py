@@ -1,9 +1,10 @@
 """Tables of who touches what (`lower.touches`): places that are told apart, and where two accesses meet."""
 
+import attrs
 import numpy as np
 import pytest
 from handmade import access, execution, local
-from touching import Step, T, buffer, i, kernel, loop, reads, writes
+from touching import Engine, Step, T, buffer, i, kernel, loop, products, reads, writes
 
 from fireiron import *
 from fireiron.lower.touches import Footprint, Touches
@@ -115,3 +116,17 @@ def test_places_are_named_by_the_coordinates_of_their_first_element():
         span = touches.span(granule, touch)
         keys = touches.footprint(touch, granule, span, ()).keys
         assert touches.named(touch, int(keys[0]), granule, span) == name
+
+
+@pytest.mark.parametrize(
+    ("engine", "spread", "vectors", "granule"),
+    [(True, True, 4, 16), (False, True, 4, 4), (False, False, 4, 16), (True, True, 1, 4), (False, False, 2, 8)],
+)
+def test_places_are_as_long_as_the_shortest_piece_that_is_taken_at_once(engine, spread, vectors, granule):
+    """Engines take whole rows of their operands' chunks; which lane of others takes what is not told."""
+    one = attrs.evolve(products(0), instruction=Engine() if engine else Step(), vectors=(vectors, 1))
+    one = attrs.evolve(one, accesses=(attrs.evolve(one.accesses[0], spread=spread), one.accesses[1]))
+    program = kernel(one, buffers=(buffer("s", 512), buffer("r", 4, memory=RF)))
+    assert Touches(program).granules == {"s": granule, "r": 0}
+    assert Touches(kernel(one, reads(T), buffers=(buffer("s", 512), buffer("r", 4, memory=RF)))).granules["s"] == 4
+    assert Touches(kernel(one, buffers=(buffer("s", 512, offset=8), buffer("r", 4, memory=RF)))).granules["s"] == min(granule, 8)

@@ -134,7 +134,7 @@ class SplitK(Decomposition):
         return draft.expansion(children, (before, Hole("body"), after, Hole("combine")))
 
     def _partial(self, spec: Spec, parts: int, draft: Draft) -> View:
-        """The stack of partial results, each in the storage order of C; of 32 bits at least, so that none is rounded before the sum."""
+        """The stack of partial results, each in the storage order of C; of 32 bits at least, so that none is rounded before the sum, or as the spec accumulates."""
         pad: int | None = self.planned(SplitKPlan()).pad
         matrix = spec.C.only(_wide(spec.C))
         m, n = constant(matrix.shape[0]) or 1, constant(matrix.shape[-1]) or 1
