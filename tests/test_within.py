@@ -65,6 +65,14 @@ def test_the_target_is_a_bound_too():
     assert allocate(bounded(program, 1 << 20)).shared_bytes <= 232448
 
 
+@pytest.mark.parametrize("count", [6, 8])
+def test_many_arrays_that_follow_one_another_lie_in_one_place(count):
+    """Neither all orders nor all sets of pairs of them are tried: of eight there are millions."""
+    arrays = [shared(f"b{number}", 8 * (number + 1)) for number in range(count)]
+    program = allocate(bounded(kernel(arrays, *map(use, arrays)), 32 * count))
+    assert program.shared_bytes == 32 * count
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_no_smaller_choice_fits(seed):
     """Against all packings of all smaller choices (oracle: enumeration)."""
