@@ -82,7 +82,7 @@ def equivalents() -> dict[str, str]:
 
 
 def judge(mutant: Mutant, budget: float = 40.0) -> Verdict:
-    """Who notices a mutant; each question has so many seconds of processor time."""
+    """Who notices a mutant; kernels have so many seconds of processor time, and tests twice as many."""
     if not mutant.is_one():
         return Verdict(mutant, "not one")
     if reason := equivalents().get(mutant.name):
@@ -101,7 +101,7 @@ def judge(mutant: Mutant, budget: float = 40.0) -> Verdict:
     for some in (tests, [one for one in WIDE if one not in tests], [OF_TEXTS]):
         if answers[-1]["by"]:
             break
-        answers.append(zygote_of(mutant.module).ask({**asked, "tests": some, "enough": budget, "seconds": budget + 60}))
+        answers.append(zygote_of(mutant.module).ask({**asked, "tests": some, "enough": 2 * budget, "seconds": 2 * budget + 60}))
     return _verdict(mutant, answers)
 
 
