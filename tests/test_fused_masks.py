@@ -180,6 +180,22 @@ def test_conditions_decided():
         assert may_fail(formula_of(f"s[m,n] = where({text}, s[m,n], 0)").value.arguments[0], views) == expected
 
 
+@pytest.mark.parametrize("text", ["index_n[n] < index_m[m]", "index_n[n] < 32", "index_n[n] < 32 and index_m[m] < 32"])
+def test_a_condition_on_coordinates_that_nobody_knows_may_fail(text):
+    """As in a part of a definition whose operands have no such dimension."""
+    views = {"index_m": _tiles()["m"]}
+    assert may_fail(formula_of(f"s[m,n] = where({text}, s[m,n], 0)").value.arguments[0], views) == TRUE
+
+
+def test_one_of_two_conditions_is_enough():
+    """Where each alone may fail they may fail together, as far as is told; where one holds in all of the tile, they do."""
+    views = {f"index_{dim}": view for dim, view in _tiles().items()}
+    made = may_fail(formula_of("s[m,n] = where(index_n[n] < 8 or index_m[m] < 16, s[m,n], 0)").value.arguments[0], views)
+    for block_m, block_n in np.ndindex(4, 8):
+        found = bool(made.evaluate({"block_m": block_m, "block_n": block_n}))
+        assert found == (block_n >= 2 and block_m >= 2)
+
+
 @pytest.mark.parametrize("lengths", [(130, 130), (sym("m"), sym("n"))], ids=["known", "symbols"])
 def test_faults_are_found_where_the_loop_depends_on_the_block(lengths):
     """Barriers, waits and commits of a loop whose turns, and whose guards, the block's number decides."""
