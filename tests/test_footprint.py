@@ -120,6 +120,7 @@ def test_conditions_on_a_repeating_loop_and_a_thread_count_as_true():
     assert taking_part(less(as_expr(T), i * 2), loop(6, reads(T), period=4)).all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("extent", "period", "condition", "round"),
     [

@@ -297,6 +297,7 @@ def test_turns_are_counted():
     assert "Those of block 0" in re.sub(r"</text>\s*<text[^>]*>", " ", timeline(strategies[0].program("sm_90")).svg)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("condition", "shown"),
     [

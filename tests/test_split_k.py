@@ -260,6 +260,7 @@ def test_blocks_in_other_orders():
     verify(chain.at(Tile).refine(Bands(2)), MatMul(*SYMBOLS)(GL, GL, GL)(Kernel), M=70, N=90, K=41)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("dtype", "accumulator", "partial"),
     [

@@ -118,6 +118,7 @@ def test_places_are_named_by_the_coordinates_of_their_first_element():
         assert touches.named(touch, int(keys[0]), granule, span) == name
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("engine", "spread", "vectors", "granule"),
     [(True, True, 4, 16), (False, True, 4, 4), (False, False, 4, 16), (True, True, 1, 4), (False, False, 2, 8)],

@@ -30,6 +30,7 @@ def known(text, **before):
 SAME = "x[m,n]"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("value", "found"),
     [
@@ -50,6 +51,7 @@ def test_laws(value, found):
     assert known(f"t[m,n] = {value}") == found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "value",
     [
@@ -64,6 +66,7 @@ def test_where_no_law_says_it_nothing_is_concluded(value):
     assert known(f"t[m,n] = {value}") not in (SAME, "y[m,n]", "0", "inf", "-inf", "1")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [
@@ -83,6 +86,7 @@ def test_a_condition_makes_no_difference_between_equals():
     assert known("t[m,n] = where(x[m,n] < y[m,n], x[m,n] + one[m,n], x[m,n])").startswith("where(")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("formula", "found"),
     [

@@ -181,6 +181,7 @@ a b c src dst a_at b_type c_registers a_stride_m b_size_k c_m src_at dst_type lh
 """What the printer itself declares or calls, and what the text of a micro-kernel sees of operands."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("names", [KEYWORDS, VECTORS, PRINTED, "uid NULL INFINITY NAN"], ids=["C++20", "vectors", "printed", "others"])
 def test_sizes_have_no_names_that_generated_code_cannot_bind(names):
     """Keywords, types, macros; and `uid`, by which a swizzle calls the unit."""
