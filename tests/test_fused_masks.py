@@ -47,6 +47,7 @@ def test_tiles_inside_run_without_masks_of_the_end():
     assert "inside" not in text_of(64, 64)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("score", "masked"),
     [
@@ -86,6 +87,7 @@ def test_what_lies_behind_the_end_along_another_dimension_is_not_known():
     assert behind.is_number(row, -np.inf) and not behind.is_number(column, -np.inf) and not behind.is_number(row, 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("condition", "found"),
     [
@@ -154,6 +156,7 @@ def test_sums_of_what_is_seen():
     np.testing.assert_array_equal(got, 2 * np.tril(x).sum(1))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
@@ -225,6 +228,7 @@ def log_sum_exp(hidden, scaled="s[m,n]"):
     )  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("hidden", "scaled", "message"),
     [
@@ -243,6 +247,7 @@ def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
         _ = chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("hidden", "value", "changes"),
     [

@@ -129,6 +129,7 @@ STAY = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", STAY)
 def test_what_stays(name):
     kernel = kernel_of(STAY[name]).stages["settle"]

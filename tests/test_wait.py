@@ -107,6 +107,7 @@ def test_a_wait_names_all_that_arrives():
     assert waited(one, Commit(), two, Commit(), block(), reads(FAR, name="a"), buffers=several) == [(1, "a has arrived")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("extent", [1, 2, 5, 50, 51, 52, K])
 def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):

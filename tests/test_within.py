@@ -73,6 +73,7 @@ def test_many_arrays_that_follow_one_another_lie_in_one_place(count):
     assert program.shared_bytes == 32 * count
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(30))
 def test_no_smaller_choice_fits(seed):
     """Against all packings of all smaller choices (oracle: enumeration)."""
@@ -160,6 +161,7 @@ def test_sharing_while_both_are_in_use_is_an_error():
     assert any("while both are in use" in one.message for one in safety(other)) and errors(kernel) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("bound", [1, 0, -5, 1 << 21])
 def test_bounds_that_are_none(bound):
     with pytest.raises(FireironError):
