@@ -104,7 +104,7 @@ def test_a_kept_loop_of_unknown_extent_stands_at_its_first_value():
 
 
 def test_places_are_named_by_the_coordinates_of_their_first_element():
-    array = local("g", (64, 64), GL)
+    array = local("g", (64, 128), GL)
     one = execution(Step(), Move(1, 1)(RF, GL)(Thread), access("g", (8, 6), (4, 2), write=True))
     other = writes(T * 2 + 6)
     program = kernel(one, other, buffers=(array, buffer("s", 512, offset=256)))
