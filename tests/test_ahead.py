@@ -27,6 +27,7 @@ from fireiron.inspect.synchronization import synchronization, text
 from fireiron.language.library import bind, find
 from fireiron.lower.clamp import clamp
 from fireiron.sim import simulate
+from fireiron.values.expr import constant
 
 np = pytest.importorskip("numpy")
 
@@ -73,6 +74,14 @@ def test_kernels_are_right(name):
     assert errors(kernel) == []
     for order in (None, 1):
         assert outcome(kernel, arrays, expected, order) == "right"
+
+
+@pytest.mark.parametrize(("name", "elements"), [("swapped", {"r_sh": 64, "bias_sh": 128}), ("taking turns", {"r_sh": 64, "bias_sh": 64})])
+def test_each_stage_of_a_vector_begins_at_a_multiple_of_128_bytes(name, elements):
+    """As engines write to such places: 16 halves take as much as 64."""
+    kernel, _, _ = kernel_of(*KERNELS[name][:2])
+    assert {one: constant(kernel.buffer(one).elements) for one in fetched(kernel).buffers} == elements
+    assert all(kernel.buffer(one).offset % 128 == 0 for one in elements)
 
 
 def test_sizes_known_at_run_time():

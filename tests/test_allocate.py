@@ -65,6 +65,7 @@ def test_arrays_stand_one_behind_the_other():
     assert program.shared_bytes == 384
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("align", "second"), [(4, 16), (16, 16), (128, 128), (256, 256)])
 def test_arrays_start_at_multiples_of_their_alignment_and_of_16(align, second):
     small, aligned = shared("small", 1), shared("aligned", align=align)

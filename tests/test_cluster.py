@@ -424,6 +424,7 @@ def test_a_cluster_that_shares_nothing_is_refused():
     assert "differs from block to block, or has no equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("blocks", "cluster", "legal"),
     [(133, (2, 1), "132"), (132, (4, 1), "120"), (132, (2, 2), "120"), (132, (4, 2), "120"), (264, (4, 1), "240"), (66, (4, 1), "64")],

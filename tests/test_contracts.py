@@ -272,18 +272,6 @@ def test_threads_launched_and_threads_with_tiles_are_two_numbers():
         verify(more)
 
 
-def test_choices_are_all_divisors():
-    spec = MatMul(12, 8, 6)(SH, SH, RF)(Warp)
-    context = context_of(spec)
-    assert {choice.sizes for choice in Tile().choices(spec, context)} == set(itertools.product((1, 2, 3, 4, 6, 12), (1, 2, 4, 8)))
-    assert [choice.by_dim for choice in Split().choices(spec, context)] == [(("k", size),) for size in (1, 2, 3, 6)]
-    assert {(choice.operand, choice.memory) for choice in Load("A", SH).choices(spec, context)} == {("A", RF), ("B", RF)}
-    assert {choice.memory for choice in Epilog().choices(spec, context)} == {SH}
-    assert list(Epilog().choices(MatMul(8, 8, 8)(GL, GL, GL)(Kernel), context)) == [], "not at the kernel"
-    huge = MatMul(2**31 - 1, 2**30, 1)(GL, GL, GL)(Block)
-    assert len(list(Tile().choices(huge, context_of(huge)))) == 2 * 31
-
-
 # ---------------------------------------------------------------------------------------------- executables
 
 

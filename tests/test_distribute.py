@@ -7,7 +7,8 @@ from fireiron import *
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.ir import Access, Buffer, Exec, For, verify
 from fireiron.ir import Kernel as Program
-from fireiron.lower.distribute import distribute
+from fireiron.lower.distribute import distribute, holdings
+from fireiron.lower.footprint import MOST_POINTS
 from fireiron.values.expr import TRUE, ZERO, Const, Var, as_expr, equal, less
 from fireiron.values.machine import as_architecture
 from fireiron.values.tensor import Dealt, Mode, Tensor
@@ -172,6 +173,24 @@ def test_what_sets_a_sum_does_not_decide_who_holds_it():
 
 
 # ---------------------------------------------------------------------------------------------- uniform fills (T006)
+
+
+def test_a_group_takes_each_element_from_whichever_of_its_threads_holds_it():
+    """Where nothing but a group reads them, threads may have them in any way."""
+    together = attrs.evolve(read(HELD, 0, 64, ()), spec=Move(1, 1)(RF, GL)(Warp))
+    assert together.collective
+    program = kernel(HELD, write(HELD), together)
+    assert distribute(program).buffer("r").storage == program.buffer("r").storage
+
+
+def test_so_many_elements_that_tables_of_them_take_all_memory_are_refused():
+    """Threads, turns of the loops and elements of the statement count; in each of the former there are few enough."""
+    turn = Var("turn", 0, 1 << 20)
+    loop = For(turn, as_expr(MOST_POINTS // THREADS), ())
+    found = write(HELD, THREAD + turn * 64)
+    program = kernel(HELD, write(HELD))
+    with pytest.raises(ResourceError, match=f"touch {MOST_POINTS * 2} elements in one statement.*loops: turn of {MOST_POINTS // THREADS}"):
+        holdings(program, program.buffer("r"), [(found, (loop,), found.accesses[1])])
 
 
 def clear(active=TRUE):

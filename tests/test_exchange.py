@@ -502,6 +502,7 @@ def test_a_missing_barrier_is_found(buffer):
         simulate(without, {"src": whole_numbers(shape_of(program.spec.src))})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", range(5))
 def test_a_wrong_mask_is_found(number):
     """A lane that joins what it has joined before: the result differs."""

@@ -9,7 +9,7 @@ from faults import faults
 from fireiron import *
 from fireiron.check import safety
 from fireiron.decomp.behind import Behind
-from fireiron.decomp.masks import AtLeast, all_of_them, may_fail
+from fireiron.decomp.masks import AtLeast, all_of_them, may_fail, seen_shares
 from fireiron.ir import execs
 from fireiron.specs.formula import Number, formula_of
 from fireiron.strategies import attention
@@ -47,6 +47,7 @@ def test_tiles_inside_run_without_masks_of_the_end():
     assert "inside" not in text_of(64, 64)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("score", "masked"),
     [
@@ -86,6 +87,7 @@ def test_what_lies_behind_the_end_along_another_dimension_is_not_known():
     assert behind.is_number(row, -np.inf) and not behind.is_number(column, -np.inf) and not behind.is_number(row, 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("condition", "found"),
     [
@@ -154,6 +156,7 @@ def test_sums_of_what_is_seen():
     np.testing.assert_array_equal(got, 2 * np.tril(x).sum(1))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
@@ -178,6 +181,22 @@ def test_conditions_decided():
     views = {f"index_{dim}": view for dim, view in _tiles().items()}
     for text, expected in (("index_n[n] < 32", FALSE), ("index_n[n] < 0", TRUE)):
         assert may_fail(formula_of(f"s[m,n] = where({text}, s[m,n], 0)").value.arguments[0], views) == expected
+
+
+@pytest.mark.parametrize("text", ["index_n[n] < index_m[m]", "index_n[n] < 32", "index_n[n] < 32 and index_m[m] < 32"])
+def test_a_condition_on_coordinates_that_nobody_knows_may_fail(text):
+    """As in a part of a definition whose operands have no such dimension."""
+    views = {"index_m": _tiles()["m"]}
+    assert may_fail(formula_of(f"s[m,n] = where({text}, s[m,n], 0)").value.arguments[0], views) == TRUE
+
+
+def test_one_of_two_conditions_is_enough():
+    """Where each alone may fail they may fail together, as far as is told; where one holds in all of the tile, they do."""
+    views = {f"index_{dim}": view for dim, view in _tiles().items()}
+    made = may_fail(formula_of("s[m,n] = where(index_n[n] < 8 or index_m[m] < 16, s[m,n], 0)").value.arguments[0], views)
+    for block_m, block_n in np.ndindex(4, 8):
+        found = bool(made.evaluate({"block_m": block_m, "block_n": block_n}))
+        assert found == (block_n >= 2 and block_m >= 2)
 
 
 @pytest.mark.parametrize("lengths", [(130, 130), (sym("m"), sym("n"))], ids=["known", "symbols"])
@@ -209,6 +228,7 @@ def log_sum_exp(hidden, scaled="s[m,n]"):
     )  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("hidden", "scaled", "message"),
     [
@@ -227,6 +247,7 @@ def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
         _ = chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("hidden", "value", "changes"),
     [
@@ -279,3 +300,31 @@ def test_turns_are_counted():
     said = "loop over n: a block takes 1 to 4 of 4 turns, 2.5 on average (62%)"
     assert said in str(masked_one) and said in text(explain(strategies[0], "sm_90")) and "turns" not in str(whole)
     assert "Those of block 0" in re.sub(r"</text>\s*<text[^>]*>", " ", timeline(strategies[0].program("sm_90")).svg)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("condition", "shown"),
+    [
+        ("n <= m", [("mn", 10 / 16)]),
+        ("n <= m and m <= n + 1", [("mn", 7 / 16)]),
+        ("n < m", [("mn", 6 / 16)]),
+        ("n + 1 < size(n)", [("n", 3 / 4)]),
+        ("n < 8", [("n", 1.0)]),
+        ("8 <= n", [("n", 0.0)]),
+        ("size(m) <= size(n)", []),
+        ("X[m,n] < 0", []),
+        ("n <= m and X[m,n] < 0", [("mn", 10 / 16)]),
+    ],
+)
+def test_how_many_elements_a_mask_shows(condition, shown):
+    """Of four rows and columns, as far as coordinates and sizes say it; of a dimension that nobody knows nothing is said."""
+    made = masked(mask=f"s[m,n] = where({condition}, s[m,n], 0)").made
+    assert seen_shares(made, {"m": 4, "n": 4}) == [(frozenset(dims), share) for dims, share in shown]
+    assert seen_shares(made, {"m": 4}) == []
+
+
+def test_how_many_elements_a_mask_shows_of_many():
+    """A sample of the coordinates stands for all."""
+    (found,) = seen_shares(masked().made, {"m": 1 << 20, "n": 1 << 20})
+    assert found[1] == pytest.approx(0.5, abs=1e-2)

@@ -87,6 +87,7 @@ def test_printed_texts_on_a_cpu(programs, tmp_path):
 # ---------------------------------------------------------------------------------------------- texts and pictures
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_definition_stands_above_the_tree(name, programs):
     program = programs[name]

@@ -305,6 +305,7 @@ def test_what_is_refused(case):
         action()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("where", ("alpha", "alpha > 1", "alpha == 1 or l == 0", "alpha * 2 == 2", "alpha ==", 3, ""))
 def test_what_is_no_condition(where):
     with pytest.raises(FireironError, match="skip: ") as caught:

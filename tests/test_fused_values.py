@@ -21,6 +21,7 @@ def again(text):
     return eval(text, dict(NAMES))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("one", DEFINITIONS.values(), ids=DEFINITIONS)
 def test_definitions_are_values(one):
     assert again(repr(one)) == one and hash(again(repr(one))) == hash(one)
@@ -48,6 +49,7 @@ def test_what_a_definition_says_counts():
     assert len(hashes) == len(others) + 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ALL)
 def test_specs_are_written_and_read(name):
     strategy, spec = ALL[name]
@@ -101,6 +103,7 @@ def changed(value, **words):
     return json.dumps(document)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "words, message",
     [

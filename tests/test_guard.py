@@ -65,6 +65,7 @@ def test_what_lanes_do_together_is_left_as_it_is():
     assert together.collective and second == together and first.guard != TRUE
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("rows", "columns", "over", "wide"),
     [*((*one, wide) for one in OVERHANGING for wide in (False, True)), (8, 9, (1,), False), (5, 10, (0, 1), False)],
@@ -223,6 +224,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("operand", [0, 1])
 def test_the_verifier_wants_each_element_once(name, operand):

@@ -171,6 +171,7 @@ def test_lane_maps_are_those_of_the_ptx_isa(form):
                 assert lane_map.coordinate(lane, value) == (wanted[0] + rows, wanted[1] + columns), (operand, lane, value)
 
 
+@pytest.mark.sampled(1)
 @named
 def test_each_element_has_one_holder(form):
     for operand, lane_map in form.maps().items():
@@ -179,6 +180,7 @@ def test_each_element_has_one_holder(form):
         assert len(held) == repeated * len(set(held)), operand
 
 
+@pytest.mark.sampled(1)
 @named
 def test_opcode(form):
     m, n, k = (8, 8, 4) if is_volta(form) else form.shape
@@ -372,6 +374,7 @@ def test_registers_of_table_2():
     assert one.maps()["dst"].table == HMMA_16816_F32.a.table
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("matrices", [(2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1)])
 @pytest.mark.parametrize("way", [0, 1])
 def test_matrices_of_lanes(matrices, way):
@@ -527,6 +530,7 @@ def leaf(form, **changes):
     return MatMul(*options["sizes"], dtype=options["dtype"], c_dtype=options["c_dtype"], **order)(*memories)(options["level"])
 
 
+@pytest.mark.sampled(1)
 @named
 def test_says_what_differs(form):
     target = next(one for one in ARCHITECTURES if one.name == "sm_90")
@@ -576,6 +580,7 @@ def test_quad_pairs_of_a_warp_work_together():
         chain(spec_of(fireiron.HMMA_884_F32_TN, sizes=(16, 8, 4))).cuda("sm_70")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "change",
     [{"factor": ()}, {"factor": (3,)}, {"factor": float16}, {"result": None}, {"a": None}, {"c": 5}, {"level": QuadPair}, {"shape": (8, 8, 4)},
@@ -587,6 +592,7 @@ def test_forms_are_checked(change):
         attrs.evolve(HMMA_16816_F32, **change)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "fields",
     [(3, (), ()), ((8, 8), 3, ()), ((8, 8), ((8, 0),), ()), ((8, 8), ((8, 2, 1),), ()), ((8, 8), ((0, 0, 1),), ()), ((8, -8), (), ()),
@@ -598,6 +604,7 @@ def test_lane_maps_are_checked(fields):
         _ = LaneMap.along(*fields).table
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "layouts",
     [(3, 4), (Layout(4), None), (Layout(32), Layout(2, 16)), (Layout(4), Layout(2, 4)), (Layout(16, 4), Layout(4, 3)),

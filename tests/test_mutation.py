@@ -2,7 +2,10 @@
 
 import ast
 import functools
+import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -162,3 +165,14 @@ def test_lines_that_moved_keep_their_tests(monkeypatch):
 def test_a_mutant_has_a_name_that_other_changes_leave():
     one = rounding()
     assert isinstance(one, Mutant) and one.name.startswith("lower/allocate.py:") and str(one.line) not in one.name.split(":")[1]
+
+
+@pytest.mark.parametrize(("module", "name"), [("lower/walk.py", "fireiron.lower.walk"), ("ir/__init__.py", "fireiron.ir")])
+def test_a_process_of_its_own_imports_the_change(module, name, tmp_path):
+    """Also of a module that nothing has imported when pytest begins, which finds the package's files by itself."""
+    assert zygote.dotted(module) == name
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps({"module": module, "text": "1 // 0", "kernels": [], "tests": [], "always": False}), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), zygote.FRESH: str(request), zygote.KERNELS: ""}
+    done = subprocess.run([sys.executable, "-m", "mutation.fresh"], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1])["by"] == "import: ZeroDivisionError"

@@ -63,6 +63,7 @@ class Mute(FireironError):
         raise KeyError("no text")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("action", "said"),
     [

@@ -5,18 +5,22 @@ import random
 import attrs
 import numpy as np
 import pytest
+from handmade import access, execution
 from ringed import errors
+from touching import Engine, i, kernel, loop
 
 from fireiron import *
 from fireiron import ir
 from fireiron.compiler import PASSES
+from fireiron.executable.thread_move import INIT
 from fireiron.ir import verify
 from fireiron.lower.settle import settle
 from fireiron.sim import simulate
 from fireiron.strategies import attention
-from fireiron.values.expr import FALSE, TRUE, ZERO
+from fireiron.values.expr import FALSE, TRUE, ZERO, Var
 
 TARGET = "sm_90a"
+j = Var("j", 0, 1 << 20)
 copy, product = Move.done(), MatMul.split(16).unroll().done()
 ZERO_STEP, STORE = {"zero": "acc[m,n] = 0"}, {"store": "C[m,n] = acc[m,n]"}
 
@@ -125,6 +129,7 @@ STAY = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", STAY)
 def test_what_stays(name):
     kernel = kernel_of(STAY[name]).stages["settle"]
@@ -183,3 +188,34 @@ def test_what_may_be_left_zero(what, changed):
 def test_settled_once():
     kernel = kernel_of(HORNER).stages["settle"]
     assert settle(kernel) == kernel
+
+
+# ---------------------------------------------------------------------------------------------- made by hand
+
+
+def product_of(place, width):
+    """A product that adds to `width` registers from `place` on."""
+    target = access("acc", (place,), (width,), write=True)
+    spec = MatMul(1, 1, 1)(SH, SH, RF)(Warpgroup)
+    return execution(Engine(), spec, access("a", (0,)), access("b", (0,)), target, accumulate=TRUE, completion=ir.Completion.PRODUCT)
+
+
+CLEARED = execution(INIT, Init(1, 1)(RF)(Thread), access("acc", (0,), (8,), write=True))
+
+
+def first_adds(*body):
+    """When the first product behind a zero of 8 registers adds, if the zero is gone."""
+    found = settle(kernel(CLEARED, *body)).body
+    (made,) = (one for one, _ in ir.execs(found) if one.completion is ir.Completion.PRODUCT)
+    return str(made.accumulate) if CLEARED not in found else "stays"
+
+
+def test_a_loop_over_parts_of_the_accumulator_adds_to_none_and_one_over_the_sum_to_all():
+    assert first_adds(loop(2, product_of(i * 4, 4))) == "0"
+    assert first_adds(loop(2, product_of(0, 8))) == "0 < i"
+    assert first_adds(loop(3, loop(2, product_of(j * 4, 4), var=j))) == "0 < i"
+
+
+def test_a_zero_of_more_or_fewer_registers_than_the_product_adds_to_stays():
+    assert [first_adds(loop(count, product_of(i * 4, 4))) for count in (1, 2, 3)] == ["stays", "0", "stays"]
+    assert first_adds(loop(Var("n", 0, 2), product_of(i * 4, 4))) == "stays"

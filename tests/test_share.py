@@ -138,5 +138,7 @@ def test_two_that_are_used_together_need_two_slots():
     slots = Slots(types.SimpleNamespace(buffers=[types.SimpleNamespace(name=one.name, tensor=one) for one in (ring, *both)]))
     loop = types.SimpleNamespace(origin=None)
     assert slots.rings([["a_sh"], ["c_sh"]], {"a_sh": 2}, loop) == [[["a_sh"], ["c_sh"]]]
-    with pytest.raises(DecompositionError, match="share: c_sh, e_sh are used together"):
-        slots.rings([["a_sh"], ["c_sh", "e_sh"]], {"a_sh": 4}, loop)
+    for others, legal in (([["a_sh"]], "those of a_sh"), ([], "there is no ring of others under this split")):
+        with pytest.raises(DecompositionError, match="share: c_sh, e_sh are used together") as caught:
+            slots.rings([*others, ["c_sh", "e_sh"]], {"a_sh": 4}, loop)
+        assert caught.value.legal == legal

@@ -260,6 +260,30 @@ def test_blocks_in_other_orders():
     verify(chain.at(Tile).refine(Bands(2)), MatMul(*SYMBOLS)(GL, GL, GL)(Kernel), M=70, N=90, K=41)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("dtype", "accumulator", "partial"),
+    [
+        (float16, None, float32), (bfloat16, None, float32), (float32, None, float32), (float16, float32, float32),
+        (float16, float16, float16), (float64, None, float64),
+    ],
+)  # fmt: skip
+def test_partial_results_are_of_32_bits_or_as_the_spec_accumulates(dtype, accumulator, partial):
+    spec = MatMul(16, 32, 64, dtype=dtype, c_dtype=dtype, accumulator=accumulator)(GL, GL, GL)(Kernel)
+    assert tiled(2, 16)(spec).program("sm_90").walked.buffer("p_sh").dtype == partial
+
+
+@pytest.mark.parametrize(("parts", "named"), [(4, False), (3, True)])
+def test_a_part_has_a_name_of_its_own_only_where_units_are_left_over(parts, named):
+    """Otherwise the unit is the part; also of a group of warps that is not the whole block."""
+    deal = (Init.tile(4, 4).to(Lane).tile(1, 1).done(), Move.tile(4, 4).to(Lane).tile(1, 1).done())
+    chain = MatMul.tile(32, 32).to(Block).tile(16, 32).to(Warpgroup).split_k(parts, Warp, 8).epilog(RF, *deal).split(8)
+    chain = chain.tile(4, 4).to(Lane).split(1).tile(1, 1).done()
+    kernel = chain(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program("sm_90").walked
+    assert kernel.workers == 256
+    assert ("warp_part" in {one.var.name for one in ir.statements(kernel.body) if isinstance(one, ir.Let)}) == named
+
+
 def test_what_is_said_about_zero():
     spec = MatMul(20, 37, 50)(GL, GL, GL)(Kernel)
     text = blocks(3, 8)(spec).cuda()

@@ -263,6 +263,7 @@ def test_loops_that_carry_what_the_turn_before_left():
         made.tile(m=4).to(Block).split(n=32).staggered().done()(made(m=16, n=128)).cuda("sm_80")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     strategy, text = REFUSED[name]

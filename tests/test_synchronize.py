@@ -53,12 +53,14 @@ def free(name="s"):
 # ---------------------------------------------------------------------------------------------- how many
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("count", range(1, 13))
 def test_disjoint_hazards_get_a_barrier_each(count):
     body = [one for number in range(count) for one in (writes(T, name=f"s{number}"), reads(FAR, name=f"s{number}"))]
     assert placed(*body, buffers=buffers(count)) == [".", "block", "."] * count
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("count", range(1, 13))
 def test_hazards_that_share_a_position_share_a_barrier(count):
     names = [f"s{number}" for number in range(count)]
@@ -147,6 +149,7 @@ def test_each_hazard_is_credited_to_the_first_barrier_behind_it():
 # ---------------------------------------------------------------------------------------------- loops
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("extent", [2, 3, 1000, K])
 def test_the_way_back_of_a_loop(extent):
     symbols = (K,) if extent is K else ()

@@ -96,6 +96,7 @@ def test_stacks_and_matrices_learn_from_each_other():
     assert chosen([by_columns], matrix) is not None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("options", "across"),
     [

@@ -38,11 +38,13 @@ def widths(kernel):
     return tuple(statement.width(position) for position in range(len(statement.accesses)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("dtype", "widest"), [(float64, 2), (float32, 4), (float16, 8), (int8, 16)], ids=str)
 def test_sixteen_bytes_at_most(dtype, widest):
     assert widths(moved(16, THREAD % 4 * 16, dtype=dtype)) == (widest, widest)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("ld", "base", "wanted"),
     [(1024, 0, 4), (1028, 0, 4), (1026, 0, 2), (1025, 0, 1), (1024, 4, 4), (1024, 2, 2), (1024, 6, 2), (1024, 1, 1), (1024, 3, 1)],
@@ -54,11 +56,13 @@ def test_the_address_decides(ld, base, wanted):
     assert widths(moved(4, THREAD % 8 * 5 + base))[0] == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("align", "wanted"), [(16, 4), (8, 2), (4, 1), (256, 4)])
 def test_the_array_decides(align, wanted):
     assert widths(moved(4, 0, align=align)) == (wanted, wanted)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("bound", "wanted"), [(1024, 4), (1020, 4), (1022, 2), (1021, 1), (6, 2)])
 def test_the_edge_decides(bound, wanted):
     """A vector is inside or outside as a whole: an extent that is a multiple of the width, and a first column that is one."""
@@ -82,6 +86,7 @@ def test_a_column_that_is_no_multiple_straddles_the_edge():
     assert widths(kernel) == (2, 2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("swizzle", "wanted"),
     [

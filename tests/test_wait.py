@@ -2,9 +2,9 @@
 
 import attrs
 import pytest
-from touching import BLOCK_BARRIER, PRODUCT, WARP_BARRIER, K, T, buffer, copies, i, kernel, loop, products, reads, writes
+from touching import BLOCK_BARRIER, PRODUCT, WARP_BARRIER, K, T, buffer, copies, i, kernel, loop, products, reads, touch, writes
 
-from fireiron import RF, ir
+from fireiron import GL, RF, ir
 from fireiron.check import Scene, check_races
 from fireiron.errors import SynchronizationError, VerificationError
 from fireiron.ir import WARPGROUP_SCOPE, Barrier, Commit, Completion, Wait
@@ -107,6 +107,7 @@ def test_a_wait_names_all_that_arrives():
     assert waited(one, Commit(), two, Commit(), block(), reads(FAR, name="a"), buffers=several) == [(1, "a has arrived")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("extent", [1, 2, 5, 50, 51, 52, K])
 def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):
@@ -180,3 +181,14 @@ def test_an_unknown_statement_is_refused():
 
     with pytest.raises(VerificationError, match="wait has no rule for the statement Other"):
         wait(kernel(copies(T), Commit(), Other(), reads(T)))
+
+
+def test_the_last_wait_names_what_stores_under_way_read():
+    """The block's memory is given back behind it, so it is the memory that counts, not where they store."""
+    source, target = reads(T).accesses[0], touch(T, write=True, name="g").accesses[0]
+    store = attrs.evolve(reads(T), accesses=(source, target), completion=Completion.BULK)
+    array = buffer("g", 128, memory=GL)
+    program = wait(kernel(store, buffers=(buffer("s", 128), array)))
+    (last,) = [one for one in ir.statements(program.body) if isinstance(one, Wait)]
+    assert program.body[-1] is last and (last.groups, last.completion) == (0, Completion.BULK)
+    assert [(one.buffer, one.kind) for one in last.orders] == [("s", "read -> end")]

@@ -9,7 +9,7 @@ from fireiron import ir
 from fireiron.errors import IncompleteError
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir import Let
-from fireiron.lower.walk import RESERVED, Grown, grow_tree, prune, taken_names, walk
+from fireiron.lower.walk import RESERVED, Grown, fresh_name, grow_tree, prune, taken_names, walk
 from fireiron.values.expr import Var, as_expr, less
 from fireiron.values.machine import Thread, as_architecture
 
@@ -97,6 +97,7 @@ def test_a_kernel_that_deals_to_nobody_has_one_thread():
     assert found.workers == found.threads == 1 and isinstance(found, Grown)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["src_size_m", "c_registers", "make_float4", "INFINITY", "thread", "piece", "A"])
 def test_reserved_names_are_refused_for_sizes(name):
     with pytest.raises(ArgumentError, match="a symbol called"):
@@ -151,3 +152,40 @@ def test_names_that_are_taken():
     assert found == {"k", "inner", "low", "half", "row", "unused", "src", "dst", "r"} - RESERVED
     symbolic = attrs.evolve(named(loop), symbols=(sym("S"),))
     assert "S" in taken_names(symbolic) and taken_names(symbolic) > RESERVED
+
+
+def test_new_names_are_the_wanted_ones_or_numbered_from_two_on():
+    taken = {"k", "k2"}
+    assert [fresh_name("k", taken) for _ in range(3)] == ["k3", "k4", "k5"] and fresh_name("n", taken) == "n"
+    assert fresh_name("n", taken) == "n2" and {"k3", "k4", "k5", "n", "n2"} < taken
+
+
+KEYWORDS = """
+alignas alignof asm auto bool break case catch char char8_t char16_t char32_t class concept const consteval constexpr constinit const_cast
+continue co_await co_return co_yield decltype default delete do double dynamic_cast else enum explicit export extern false float for friend
+goto if inline int long mutable namespace new noexcept nullptr operator private protected public register reinterpret_cast requires return
+short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename union
+unsigned using virtual void volatile wchar_t while
+and and_eq bitand bitor compl not not_eq or or_eq xor xor_eq
+"""
+"""ISO C++20, table 5 of [lex.key], and the alternative tokens of [lex.digraph]."""
+
+VECTORS = "char1 uchar4 short2 ushort3 int4 uint2 long1 ulong4 longlong2 ulonglong1 float4 double2 make_float2 make_uint4 make_double1"
+"""Some of the CUDA C++ programming guide's built-in vector types and their constructors."""
+
+
+PRINTED = """
+block thread warp_of_block warp_size smem scratch scratch_size piece pair index_0 index_1 index_2 index_3 accumulate held_register
+shared_address threadIdx blockIdx blockDim gridDim warpSize dim3 min max fma fmaf half half2 nv_bfloat16 nvcuda hilbert quotient
+a b c src dst a_at b_type c_registers a_stride_m b_size_k c_m src_at dst_type lhs rhs_at
+"""
+"""What the printer itself declares or calls, and what the text of a micro-kernel sees of operands."""
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("names", [KEYWORDS, VECTORS, PRINTED, "uid NULL INFINITY NAN"], ids=["C++20", "vectors", "printed", "others"])
+def test_sizes_have_no_names_that_generated_code_cannot_bind(names):
+    """Keywords, types, macros; and `uid`, by which a swizzle calls the unit."""
+    assert not [name for name in names.split() if name not in RESERVED]
+    with pytest.raises(ArgumentError, match="generated code uses the name|keyword of Python or C"):
+        walked(MatMul.tile(8, 8).to(Block).then(LEAF), MatMul(sym(names.split()[0]), 8, 4)(GL, GL, GL)(Kernel))

@@ -65,6 +65,15 @@ def test_the_target_is_a_bound_too():
     assert allocate(bounded(program, 1 << 20)).shared_bytes <= 232448
 
 
+@pytest.mark.parametrize("count", [6, 8])
+def test_many_arrays_that_follow_one_another_lie_in_one_place(count):
+    """Neither all orders nor all sets of pairs of them are tried: of eight there are millions."""
+    arrays = [shared(f"b{number}", 8 * (number + 1)) for number in range(count)]
+    program = allocate(bounded(kernel(arrays, *map(use, arrays)), 32 * count))
+    assert program.shared_bytes == 32 * count
+
+
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(30))
 def test_no_smaller_choice_fits(seed):
     """Against all packings of all smaller choices (oracle: enumeration)."""
@@ -152,6 +161,7 @@ def test_sharing_while_both_are_in_use_is_an_error():
     assert any("while both are in use" in one.message for one in safety(other)) and errors(kernel) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("bound", [1, 0, -5, 1 << 21])
 def test_bounds_that_are_none(bound):
     with pytest.raises(FireironError):

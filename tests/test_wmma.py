@@ -77,6 +77,7 @@ def aligned(fragment, factor, result, layouts):
 # ---------------------------------------------------------------------------------------------- the memory
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("memory", FRAGMENTS, ids=str)
 def test_fragments_are_values(memory):
     assert eval(repr(memory)) == memory and hash(eval(repr(memory))) == hash(memory)
@@ -88,12 +89,14 @@ def test_fragments_are_values(memory):
     assert eval(repr(spec)) == spec and memory.name in str(spec)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(16, 16, 4), (8, 8, 8), (0, 0, 0), (True, 16, 16), ("16", 16, 16)])
 def test_no_such_fragment(shape):
     with pytest.raises(ArgumentError, match="no such shape"):
         FR(*shape)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("memory", FRAGMENTS, ids=str)
 def test_maps_deal_every_element_once(memory):
     for lane_map in maps_of(memory).values():
@@ -406,6 +409,7 @@ def test_refused(name):
     assert " ".join(message.split()) in text and hint in text, text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("memories", [(RF, FR16), (FR16, RF), (FR16, FR16), (FR16, FR(16, 16, 8))], ids=ids)
 def test_fragments_go_to_gl_and_sh_only(memories):
     spec = Move(16, 16, dtype=float16)(*memories)(Warp)
@@ -415,6 +419,7 @@ def test_fragments_go_to_gl_and_sh_only(memories):
     assert all(one.mismatches(one_lane, sm_90) for one in fireiron.INSTRUCTIONS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("target", "fragment", "factor", "result", "first"),
     [

@@ -112,7 +112,7 @@ class Done(Decomposition):
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""
-        steps = (Coalesced(max(16 // spec.src.dtype.bytes, 1), origin=self.origin), self)
+        steps = (Coalesced(16 // spec.src.dtype.bytes, origin=self.origin), self)
         candidates = (*context.instructions, *context.left_out)
         engine = next((one for one in candidates if one.by_engine and one.may_perform(spec)), None)
         notes: tuple[Stmt, ...] = ()

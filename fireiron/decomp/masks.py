@@ -60,7 +60,8 @@ class AtLeast:
 def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
     """The first or the last coordinate of a tile; an extent."""
     if name.startswith(EXTENTS):
-        return as_expr(views[f"{INDICES}{name[len(EXTENTS) :]}"].tensor.shape[0])
+        (size,) = views[f"{INDICES}{name[len(EXTENTS) :]}"].tensor.shape
+        return as_expr(size)
     (part,) = views[name].dims
     reach: Expr = ZERO
     for mode in part.modes:
@@ -160,7 +161,7 @@ def seen_shares(made: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[f
             continue
         bounds = [one for one in all_of_them(condition_of(step)) if one is not None]
         dims = sorted({name[len(INDICES) :] for one in bounds for name, _ in one.terms if name.startswith(INDICES)})
-        if not bounds or not dims or any(dim not in sizes for dim in dims):
+        if not dims or any(dim not in sizes for dim in dims):
             continue
         axes = [numpy.linspace(0, sizes[dim], min(sizes[dim], MOST_SAMPLES), endpoint=False).astype(int) for dim in dims]
         at = dict(zip((f"{INDICES}{dim}" for dim in dims), numpy.meshgrid(*axes, indexing="ij"), strict=True))
@@ -210,7 +211,7 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
         require_neutral(made, step, spec)
         name = f"{INDICES}{dim}"
         added, taken = bound.without(name).parts(spec.operands, last=True, numbers=numbers)
-        if bound.factor(name) < 0:  # dim <= added - taken
+        if bound.factor(name) == -1:  # dim <= added - taken
             least = minimum(taken, added + 1)
             behind = minimum(behind, (added + 1 - least + (size - 1)) // size)
         else:  # dim >= taken - added

@@ -58,8 +58,8 @@ class Partial(Decomposition):
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Partial]:
         made = fused(spec)
-        reductions = () if made is None else (one.name for one in made.steps if one.formula.over and not one.formula.contracts)
-        yield from legal_among((Partial(name, parts) for name in reductions for parts in (2, 4, 8, 16, 32)), spec, context)
+        names = () if made is None else made.names
+        yield from legal_among((Partial(name, parts) for name in names for parts in (2, 4, 8, 16, 32)), spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)

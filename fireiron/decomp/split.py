@@ -152,7 +152,7 @@ class Split(Decomposition):
         else:
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
         child = spec.with_operands(**views)
-        if fused(spec) is None and spec.accumulate != TRUE and variables:
+        if fused(spec) is None and spec.accumulate != TRUE:
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         if plan.producers and not plan.stages:
             raise DecompositionError(

@@ -115,9 +115,8 @@ class SplitK(Decomposition):
             )
         draft = context.draft()
         unit: Expr = draft.unit(self.level, spec.level)
-        active: Expr = TRUE
-        if parts < units or (spec.level == Block and context.workers not in (None, units * (self.level.threads or 1))):
-            active = less(unit, ZERO + parts)
+        active = less(unit, ZERO + parts)
+        if active != TRUE:  # units are left over
             unit = draft.let(f"{draft.prefix}{self.level.label}_part", unit, high=parts - 1)
         partial = self._partial(spec, parts, draft)
         own = partial.at(len(spec.tile_dims), unit, unit=True)
@@ -134,7 +133,10 @@ class SplitK(Decomposition):
         return draft.expansion(children, (before, Hole("body"), after, Hole("combine")))
 
     def _partial(self, spec: Spec, parts: int, draft: Draft) -> View:
-        """The stack of partial results, each in the storage order of C; of 32 bits at least, so that none is rounded before the sum."""
+        """The stack of partial results, each in the storage order of C.
+
+        As the spec accumulates; else of 32 bits at least, so that none is rounded before the sum.
+        """
         pad: int | None = self.planned(SplitKPlan()).pad
         matrix = spec.C.only(_wide(spec.C))
         m, n = constant(matrix.shape[0]) or 1, constant(matrix.shape[-1]) or 1

@@ -7,7 +7,7 @@ the same formula, and are compared with the owner element by element; static sha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import attrs
@@ -297,7 +297,7 @@ def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tu
 
 def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage]) -> tuple[Stmt, ...]:
     """The program where uniform inits that number registers by their own modes do so."""
-    loops = frozenset(one.var for one in statements(body) if isinstance(one, For))
+    loops = {one.var for one in statements(body) if isinstance(one, For)}
 
     def renumber(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, Exec) or not any((id(statement), access.buffer) in own for access in statement.accesses):
@@ -308,7 +308,7 @@ def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage])
     return rewritten(body, renumber)
 
 
-def _renumbered(access: Access, storage: Storage | None, loops: frozenset[Var]) -> Access:
+def _renumbered(access: Access, storage: Storage | None, loops: Set[Var]) -> Access:
     """Registers by the access's own modes: which element it is no longer matters, so the thread's part of it goes."""
     if storage is None:
         return access

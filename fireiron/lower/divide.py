@@ -11,7 +11,7 @@ from __future__ import annotations
 import attrs
 
 from fireiron.ir import Divisors, Kernel, Let, Reciprocal, quotients, statements
-from fireiron.lower.walk import taken_names
+from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import Expr
 
 
@@ -20,7 +20,7 @@ def divide(kernel: Kernel) -> Kernel:
 
     A reciprocal is called after the first of these values.
     """
-    if not kernel.symbols or not gains(kernel):
+    if not gains(kernel):
         return kernel
     divisors, taken = Divisors(kernel.symbols, kernel.body), taken_names(kernel)
     found: dict[Expr, Reciprocal] = {}
@@ -28,7 +28,7 @@ def divide(kernel: Kernel) -> Kernel:
         for quotient in quotients(let.value):
             divisor = divisors.of(quotient)
             if divisor is not None and divisor.constant not in found:
-                name = _fresh(f"{let.var.name}_reciprocal", taken)
+                name = fresh_name(f"{let.var.name}_reciprocal", taken)
                 found[divisor.constant] = Reciprocal(name, divisor.constant)
     return attrs.evolve(kernel, reciprocals=tuple(found.values()))
 
@@ -36,12 +36,3 @@ def divide(kernel: Kernel) -> Kernel:
 def gains(kernel: Kernel) -> bool:
     """Whether loads of a kernel wait for divisions again and again: a producer's, tile by tile."""
     return bool(kernel.rings)
-
-
-def _fresh(wanted: str, taken: set[str]) -> str:
-    """A name that nothing has yet; it is taken from now on."""
-    name, number = wanted, 2
-    while name in taken:
-        name, number = f"{wanted}{number}", number + 1
-    taken.add(name)
-    return name

@@ -38,7 +38,7 @@ from fireiron.ir import (
 )
 from fireiron.lower.outside import Outside, is_open
 from fireiron.lower.slots import Slots
-from fireiron.lower.walk import taken_names
+from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
 
 GROUP_THREADS = 128
@@ -364,12 +364,7 @@ class _Pipeline:
             self.stages[name] = self.stages.get(name, 1) * number
 
     def _fresh(self, wanted: str) -> str:
-        name, number = wanted, 1
-        while name in self.taken:
-            number += 1
-            name = f"{wanted}{number}"
-        self.taken.add(name)
-        return name
+        return fresh_name(wanted, self.taken)
 
     # ------------------------------------------------------------------------------------------ loops inside
 

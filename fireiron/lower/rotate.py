@@ -40,7 +40,7 @@ from fireiron.ir import (
     statements,
     substituted,
 )
-from fireiron.lower.walk import taken_names, without_marks
+from fireiron.lower.walk import fresh_name, taken_names, without_marks
 from fireiron.values.expr import FALSE, ONE, ZERO, Expr, Less, Mod, Var, all_of, conjuncts, constant, less, minimum, tables_of
 
 
@@ -126,12 +126,7 @@ class _Rotate:
         return [note, Let(last, number), *_turn(pieces, delayed={loop.var: last})]
 
     def _fresh(self, wanted: str) -> str:
-        name, number = wanted, 1
-        while name in self.taken:
-            number += 1
-            name = f"{wanted}{number}"
-        self.taken.add(name)
-        return name
+        return fresh_name(wanted, self.taken)
 
 
 def _note(var: Var, step: str) -> Comment:

@@ -168,7 +168,7 @@ def _scales(statement: Stmt, name: str) -> bool:
         read = [operand for operand, access in operands.items() if not access.write]
         write = [access for access in operands.values() if access.write]
         formula = one.spec.definition.only if one.spec.pointwise else None
-        if formula is None or len(read) != 1 or len(write) != 1 or len(operands) != 2:
+        if formula is None or len(read) != 1 or len(write) != 1:
             return False
         before = operands[read[0]]
         if (before.base, before.copy, before.modes) != (write[0].base, write[0].copy, write[0].modes):

@@ -39,7 +39,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.lower.walk import taken_names
+from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import Expr, Var, all_of, as_expr, equal, mod, replaced
 from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
@@ -175,11 +175,7 @@ def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:
 
 
 def _fresh(kernel: Kernel, wanted: str) -> str:
-    taken, name, number = taken_names(kernel), wanted, 1
-    while name in taken:
-        number += 1
-        name = f"{wanted}{number}"
-    return name
+    return fresh_name(wanted, taken_names(kernel))
 
 
 def _counted(kernel: Kernel, ring: Ring) -> Ring:

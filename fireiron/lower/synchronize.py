@@ -470,8 +470,8 @@ def _at_the_ends(summary: Summary, loop: For) -> Summary:
     """
     # The last iteration of an unknown number may stand at any stage, so nothing is put in for the variable.
     end = constant(loop.extent)
-    early = {touch: _at(touch, loop.var, 0) for touches in summary.first[: summary.barrier] for touch in touches}
-    late = {touch: touch for touches in summary.last[: summary.barrier] for touch in touches}
+    early = {touch: _at(touch, loop.var, 0) for touches in summary.first for touch in touches}
+    late = {touch: touch for touches in summary.last for touch in touches}
     if end is not None:
         late = {touch: touch if touch in summary.pending else _at(touch, loop.var, end - 1) for touch in late}
     return attrs.evolve(

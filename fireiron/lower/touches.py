@@ -234,7 +234,7 @@ class Touches:
         for var in kept:
             axis = grid.axes.index(var.name) if var.name in grid.axes else None
             count = 1 if axis is None else grid.shape[axis]
-            number = np.zeros(1, dtype=np.int64) if axis is None else np.asarray(grid.environment[var.name])
+            number = 0 if axis is None else np.asarray(grid.environment[var.name])
             prefix = prefix * count + ((number - 1) % count if var == later else number)
         # A kept loop whose extent is not known has no axis: it stands at its first value.
         rows = math.prod(grid.shape[grid.axes.index(var.name)] for var in kept if var.name in grid.axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -68,7 +69,7 @@ RESERVED = frozenset(_CONTRACT | _VECTORS | _KEYWORDS | {
     "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "min", "max", "fma", "fmaf", "half", "half2",
     "nv_bfloat16", "dim3", "warpSize", "threadIdx", "blockIdx",
     "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register", "hilbert", "quotient",
-    "shared_address", "nvcuda", "NULL", "INFINITY", "NAN",
+    "shared_address", "warp_of_block", "nvcuda", "NULL", "INFINITY", "NAN",
 })  # fmt: skip
 """Names that generated code must not bind: C++ keywords, what the printer uses itself, and macros of the headers that nvcc reads
 (NVRTC has no INFINITY and no NAN: the printer makes such constants of their bits)."""
@@ -254,6 +255,14 @@ def taken_names(kernel: Kernel) -> set[str]:
     bound = {statement.var.name for statement in statements(kernel.body) if isinstance(statement, (For, Let))}
     bound |= {statement.taken.name for statement in statements(kernel.body) if isinstance(statement, For) and statement.taken is not None}
     return {*RESERVED, *bound, *(buffer.name for buffer in kernel.buffers), *(symbol.name for symbol in kernel.symbols)}
+
+
+def fresh_name(wanted: str, taken: set[str]) -> str:
+    """The wanted name, or, where that is taken, the first free one with a number from 2 on; it is taken from now on."""
+    numbered = (f"{wanted}{number}" for number in itertools.count(2))
+    name = next(one for one in itertools.chain((wanted,), numbered) if one not in taken)
+    taken.add(name)
+    return name
 
 
 def prune(kernel: Kernel) -> Kernel:

@@ -1,5 +1,6 @@
 """A process in which a changed module is what is imported: `python -m mutation.fresh`, asked by the environment; it answers with a line of JSON."""
 
+import importlib
 import json
 import os
 import sys
@@ -13,7 +14,8 @@ def main() -> dict[str, object]:
 
     asked = json.loads(Path(os.environ[zygote.FRESH]).read_text(encoding="utf-8"))
     try:
-        import fireiron  # noqa: F401
+        # Before pytest is there, which would import what is not yet there from its files, as the package has a plugin.
+        importlib.import_module(zygote.dotted(asked["module"]))
         from mutation import battery
 
         kernels = [one for one in battery.load(Path(os.environ[zygote.KERNELS])) if one.name in asked["kernels"]]
@@ -27,7 +29,7 @@ def main() -> dict[str, object]:
     import pytest
 
     watch = zygote.Watch()
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *asked["tests"]], plugins=[watch])
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *zygote.ASKED, *asked["tests"]], plugins=[watch])
     if watch.failed or code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         found |= {"by": "tests", "what": watch.failed or f"pytest: {code.name if isinstance(code, pytest.ExitCode) else code}"}
     return found

@@ -1,4 +1,4 @@
-"""Who notices a mutant: kernels that run its line first, then the tests that do, then the files nearest to its module."""
+"""Who notices a mutant: kernels that run its line; tests that do, or the files nearest to its module; wider ones; digests of texts."""
 
 from __future__ import annotations
 
@@ -35,6 +35,19 @@ FOR_ALL = {
 }
 """Files of tests that are near to nothing."""
 
+WIDE = (
+    "tests/test_choices.py",
+    "tests/test_verbs_together.py",
+    "tests/test_holding.py",
+    "tests/test_bad_inputs.py",
+    "tests/test_regressions.py",
+    "tests/test_inspect.py",
+)
+"""Asked of what nobody nearer notices: files about the whole compiler, each of which takes some seconds."""
+
+OF_TEXTS = "tests/test_text_digests.py"
+"""Asked last, since what it notices may be right: a text of the library that is another one, as where a kernel is only slower."""
+
 MORE_THAN_TEXT = ("sim/", "check/", "ir/", "executable/", "specs/", "values/")
 """Modules that decide more than the text of a kernel: where they change, the same text proves nothing."""
 
@@ -69,7 +82,7 @@ def equivalents() -> dict[str, str]:
 
 
 def judge(mutant: Mutant, budget: float = 40.0) -> Verdict:
-    """Who notices a mutant; each question has so many seconds of processor time."""
+    """Who notices a mutant; kernels have so many seconds of processor time, and tests twice as many."""
     if not mutant.is_one():
         return Verdict(mutant, "not one")
     if reason := equivalents().get(mutant.name):
@@ -79,15 +92,17 @@ def judge(mutant: Mutant, budget: float = 40.0) -> Verdict:
         "module": mutant.module, "text": mutant.source(), "seconds": budget, "kernels": kernels, "always": mutant.module.startswith(MORE_THAN_TEXT)
     }  # fmt: skip
     if not mutant.inside:
-        return _verdict(mutant, [_fresh({**asked, "tests": tests})])
+        return _verdict(mutant, [_fresh({**asked, "tests": [*tests, *WIDE, OF_TEXTS]})])
     of_kernels = zygote_of(mutant.module).ask(asked)
     if of_kernels["by"] == "no place":
-        return _verdict(mutant, [of_kernels, _fresh({**asked, "tests": tests})])
-    if of_kernels["by"]:
-        return _verdict(mutant, [of_kernels])
+        return _verdict(mutant, [of_kernels, _fresh({**asked, "tests": [*tests, *WIDE, OF_TEXTS]})])
+    answers = [of_kernels]
     del asked["kernels"]
-    of_tests = zygote_of(mutant.module).ask({**asked, "tests": tests, "enough": budget, "seconds": budget + 60})
-    return _verdict(mutant, [of_kernels, of_tests])
+    for some in (tests, [one for one in WIDE if one not in tests], [OF_TEXTS]):
+        if answers[-1]["by"]:
+            break
+        answers.append(zygote_of(mutant.module).ask({**asked, "tests": some, "enough": 2 * budget, "seconds": 2 * budget + 60}))
+    return _verdict(mutant, answers)
 
 
 def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
@@ -96,10 +111,10 @@ def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
     by = last["by"]
     if by == "tests":
         file, _, name = last["what"].partition("::")
-        by = f"tests{'' if file in nearest(mutant.module) else ' further off'}: {file.removeprefix('tests/')}"
-        what = name
+        who = "digests" if file == OF_TEXTS else "tests" if file in nearest(mutant.module) else "tests further off"
+        by, what = f"{who}: {file.removeprefix('tests/')}", name
     else:
-        what = last.get("what", "")
+        what = next((one["what"] for one in answers[::-1] if one.get("what")), "")
     return Verdict(mutant, by, what, changed, sum(one.get("seconds", 0.0) for one in answers))
 
 
@@ -136,7 +151,7 @@ def collected(module: str) -> tuple[str, ...]:
     """The files of tests that are asked about a module."""
     folder = module.partition("/")[0]
     found = dict.fromkeys(file for one in modules(folder) for file in nearest(one))
-    return tuple(sorted(file for file in set(found) - FOR_ALL if (ROOT / file).is_file()))
+    return tuple(sorted(file for file in {*found, *WIDE, OF_TEXTS} - FOR_ALL if (ROOT / file).is_file()))
 
 
 @functools.cache
@@ -201,8 +216,7 @@ class Zygote:
             "mutation.zygote",
             "-p",
             "no:cacheprovider",
-            "-m",
-            "not gpu and not night",
+            *zygote.ASKED,
             *self.files,
         ]
         with (FOLDER / "zygote.log").open("w") as log:

@@ -30,6 +30,13 @@ import pytest
 SOCKET, FRESH, KERNELS = "MUTATION_SOCKET", "MUTATION_FRESH", "MUTATION_KERNELS"
 PACKAGE = Path(__file__).resolve().parents[2] / "fireiron"
 MOST_BYTES = 8 << 30
+ASKED = ("-m", "not gpu and not night")
+"""Of the tests those that `make test` runs, and that need no GPU."""
+
+
+def dotted(module: str) -> str:
+    """The name by which a module of the package is imported, by its path in it."""
+    return ".".join(["fireiron", *(part for part in Path(module).with_suffix("").parts if part != "__init__")])
 
 
 class _Changed(importlib.machinery.PathFinder):
@@ -37,9 +44,7 @@ class _Changed(importlib.machinery.PathFinder):
 
     @staticmethod
     def install(module: str, text: str) -> None:
-        file = PACKAGE / module
-        parts = [part for part in Path(module).with_suffix("").parts if part != "__init__"]
-        name = ".".join(["fireiron", *parts])
+        file, name = PACKAGE / module, dotted(module)
 
         class Loader(importlib.machinery.SourceFileLoader):
             def get_code(self, fullname: str) -> types.CodeType:

@@ -1,0 +1,127 @@
+"""What each step offers for a spec: the legal arguments that the tuner, the fuzzer and messages read."""
+
+import itertools
+
+import attrs
+import pytest
+from performed import context_of
+
+from fireiron import *
+from fireiron.specs.fused import fused
+from fireiron.strategies import attention
+from fireiron.values.expr import Var
+
+KERNEL = MatMul(64, 48, 12)(GL, GL, GL)(Kernel)
+BLOCK = MatMul(64, 48, 12)(GL, GL, GL)(Block)
+WARP = MatMul(12, 8, 6)(SH, SH, RF)(Warp)
+HALVES = MatMul(16, 16, 16, dtype=float16)(SH, SH, SH)(Warp)
+COPY = Move(24, 18)(GL, SH)(Block)
+ATTENTION = attention.spec(64, 64, 16)
+ROWS = ATTENTION.tile(m=16, r=1, g=1, b=1).to(Block).result
+
+
+def offered(step, spec, dealt=False):
+    """The choices for a spec; `dealt` to a warp of threads, or before any step says who there is."""
+    context = context_of(spec)
+    context = attrs.evolve(context, workers=32, thread=Var("thread", 0, 31)) if dealt else context
+    return list(step.choices(spec, context))
+
+
+def divisors(number):
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def test_tiles_are_all_divisors():
+    assert {one.sizes for one in offered(Tile(), WARP)} == set(itertools.product((1, 2, 3, 4, 6, 12), (1, 2, 4, 8)))
+    huge = MatMul(2**31 - 1, 2**30, 1)(GL, GL, GL)(Block)
+    assert len(offered(Tile(), huge)) == 2 * 31
+
+
+def test_chunks_of_a_split_are_all_divisors_of_what_is_summed():
+    assert [one.by_dim for one in offered(Split(), WARP)] == [(("k", size),) for size in divisors(6)]
+    assert [one.by_dim for one in offered(Split(), ATTENTION)] == [
+        ((dim, size),) for dim, of in (("n", 64), ("d", 16)) for size in divisors(of)
+    ]
+
+
+def test_loads_are_to_nearer_memories():
+    assert [(one.operand, one.memory) for one in offered(Load("A", SH), WARP)] == [("A", RF), ("B", RF)]
+    assert [(one.operand, one.memory) for one in offered(Load("A", SH), BLOCK)] == list(itertools.product("AB", (SH, RF)))
+    assert offered(Load("A", SH), KERNEL) == [], "no group of threads shares them"
+
+
+def test_epilogs_are_in_other_memories_and_wider():
+    assert offered(Epilog(), WARP) == [Epilog(SH)]
+    assert offered(Epilog(), BLOCK) == [Epilog(SH), Epilog(RF)]
+    assert offered(Epilog(), HALVES) == [Epilog(RF), Epilog(RF, dtype=float32)]
+    bfloats = MatMul(16, 16, 16, dtype=bfloat16)(SH, SH, SH)(Warp)
+    assert offered(Epilog(), bfloats) == [Epilog(RF), Epilog(RF, dtype=float32)]
+    assert offered(Epilog(), KERNEL) == [], "not at the kernel"
+    assert offered(Epilog(), MatMul(sym("M"), 48, 12)(GL, GL, GL)(Block)) == [], "of known size"
+
+
+@pytest.mark.parametrize(("spec", "dealt", "level", "most"), [(KERNEL, False, Block, 4), (BLOCK, False, Warp, 4), (BLOCK, True, Warp, 1)])
+def test_parts_of_k_are_as_many_as_there_are_units(spec, dealt, level, most):
+    found = [(one.parts, one.step) for one in offered(SplitK(2, Warp, 4), spec, dealt) if one.level == level]
+    assert found == list(itertools.product(range(1, most + 1), divisors(12)))
+
+
+def test_parts_of_k_of_a_block_go_to_groups_of_warps_too():
+    assert {one.level for one in offered(SplitK(2, Warp, 4), BLOCK)} == {Warpgroup, Warp}
+    assert offered(SplitK(2, Warp, 4), MatMul(64, 48, sym("K"))(GL, GL, GL)(Kernel)) == [], "K is known"
+    assert offered(SplitK(2, Warp, 4), COPY) == [], "a copy sums nothing"
+
+
+def test_copies_of_several_threads_are_coalesced():
+    assert offered(Coalesced(4), COPY) == [Coalesced(width) for width in (1, 2, 4, 8)]
+    assert offered(Coalesced(4), Move(24, 18)(GL, SH)(Thread)) == offered(Coalesced(4), Move(24, 18)(GL, GL)(Kernel)) == []
+    assert offered(Coalesced(4), Move(24, sym("N"))(GL, SH)(Block)) == offered(Coalesced(4), WARP) == []
+
+
+def test_the_end_is_offered_where_an_instruction_performs_the_spec():
+    """By itself, and by each instruction that would do it as it is."""
+    one = MatMul(1, 1, 1)(RF, RF, RF)(Thread)
+    assert {type(found.executable).__name__ for found in offered(Done(), one, dealt=True)} >= {"NoneType", "Fma"}
+    assert offered(Done(), MatMul(3, 5, 7)(SH, SH, RF)(Warp), dealt=True) == []
+
+
+def test_matrix_instructions_are_offered_to_warps():
+    assert offered(MmaTile(), HALVES) == [MmaTile()]
+    assert offered(MmaTile(), WARP) == offered(MmaTile(), BLOCK) == []
+
+
+def test_layouts_of_repacked_operands():
+    """A launch of its own: at the kernel alone."""
+    assert offered(Repack("A"), KERNEL) == [Repack(name, order=order) for name in "AB" for order in (None, RowMajor, ColMajor)]
+    assert offered(Repack("A"), BLOCK) == []
+
+
+# ---------------------------------------------------------------------------------------------- definitions
+
+
+def test_reductions_are_offered_in_parts():
+    """Maxima and sums, which stay in registers; products and what is computed element by element are not."""
+    found = [(one.name, one.parts) for one in offered(Partial("sums", 4), ROWS)]
+    assert found == list(itertools.product(("top", "sums"), (2, 4, 8, 16, 32)))
+    assert offered(Partial("sums", 4), KERNEL) == []
+
+
+def test_temporaries_are_placed_in_either_memory_and_padded():
+    found = {}
+    for one in offered(Place("s", SH), ROWS):
+        found.setdefault(one.tensor, []).append((one.memory, one.pad))
+    assert {"mx", "l", "acc", "s", "p"} <= found.keys() and not found.keys() & set("QKVO")
+    assert all(places == [(SH, 0), (SH, 1), (SH, 4), (RF, 0)] for places in found.values())
+    assert offered(Place("s", SH), KERNEL) == offered(Place("s", SH), ATTENTION) == []
+
+
+def test_each_step_of_a_definition_may_have_a_strategy():
+    assert [one.name for one in offered(StepOf("s", ()), ROWS)] == list(fused(ROWS).names)
+    assert offered(StepOf("s", ()), KERNEL) == []
+
+
+def test_steps_are_skipped_where_values_of_one_shape_agree_or_are_zero_or_one():
+    found = {one.where for one in offered(SkipSteps(("keep",), "alpha == 1"), ROWS)}
+    assert {"alpha == 1", "alpha == 0", "mx == new"} <= found
+    assert "mx == s" not in found, "of one shape"
+    assert offered(SkipSteps(("keep",), "alpha == 1"), KERNEL) == []

@@ -1,0 +1,137 @@
+"""Which thread touches which element, and at which iterations: grids of threads and loop values, and conditions on them."""
+
+import attrs
+import numpy as np
+import pytest
+from touching import K, T, i, kernel, loop, reads, writes
+
+from fireiron import *
+from fireiron.errors import ResourceError
+from fireiron.ir import Let
+from fireiron.lower.footprint import MOST_POINTS, active_mask, closure, comes_round, evaluate, grid_of, require_small
+from fireiron.values.expr import Var, all_of, as_expr, less
+
+BLOCK = Var("block", 0, 7)
+j = Var("j", 0, 1 << 20)
+
+
+def grid(*loops, program=None, fixed=None):
+    """The grid of all loops around a statement."""
+    return grid_of(program or kernel(*loops), loops, frozenset(one.var for one in loops), fixed or {})
+
+
+def at_most(extent, **options):
+    """A loop whose extent nobody knows but its upper bound."""
+    return loop(Var("n", 0, extent), reads(T), **options)
+
+
+# ---------------------------------------------------------------------------------------------- how much is told apart
+
+
+@pytest.mark.parametrize("each", [32768, 32769])
+def test_what_all_threads_touch_in_one_statement_is_bounded(each):
+    """Before any pass lists the elements, which would take minutes and all memory: by 16 times the registers of 1024 threads, of 256 each."""
+    program = kernel(loop(4, writes(T, width=each)))
+    if each * 128 <= 16 * 1024 * 256:
+        require_small(program)
+        return
+    with pytest.raises(ResourceError, match=f"touch {each * 128} elements in one statement"):
+        require_small(program)
+
+
+def test_what_threads_touch_together_counts_once():
+    together = writes(0, width=MOST_POINTS, level=Warpgroup)
+    assert together.collective
+    require_small(kernel(together))
+    with pytest.raises(ResourceError):
+        require_small(kernel(attrs.evolve(together, accesses=writes(0, width=MOST_POINTS + 1).accesses)))
+
+
+def test_loops_and_threads_have_axes():
+    found = grid(loop(6, reads(T), period=4), loop(3, reads(T), var=j))
+    assert found.axes == ("i", "j") and found.shape == (4, 3, 128)
+    assert evaluate(i * 1000 + j * 100000 + T, found)[3, 2, 5] == 203005
+    assert found.undecided == {"block"} and [one.var for one in found.repeating] == [i]
+
+
+def test_a_loop_without_turns_stands_at_its_first():
+    """So what is in it is compared with the rest, and no table is empty."""
+    assert grid(loop(0, reads(T)), loop(3, reads(T), var=j)).shape == (1, 3, 128)
+
+
+def test_loops_that_are_fixed_or_of_no_use_have_none():
+    assert grid(loop(6, reads(T)), loop(3, reads(T), var=j), fixed={"i": 5}).axes == ("j",)
+    assert evaluate(i + 0 * T, grid(loop(6, reads(T)), fixed={"i": 5})).tolist() == [5] * 128
+    assert grid_of(kernel(), (loop(6, reads(T)),), frozenset()).shape == (128,)
+
+
+@pytest.mark.parametrize(("extent", "axes"), [(4096, ("i",)), (4097, ())])
+def test_loops_of_unknown_extent_run_through_all_values_if_there_are_few(extent, axes):
+    found = grid(at_most(extent))
+    assert found.axes == axes and found.undecided - {"block"} == ({"i"} - {*axes})
+
+
+def test_the_longest_loop_of_unknown_extent_stays_at_its_first_value_where_there_are_too_many():
+    found = grid(at_most(4000), at_most(3000, var=j))
+    assert found.axes == ("j",) and found.undecided - {"block"} == {"i"}
+    assert evaluate(i + 0 * T, found).max() == 0
+
+
+def test_some_of_the_threads():
+    found = grid(loop(2, reads(T))).at_threads(np.array([7, 3]))
+    assert found.shape == (2, 2) and evaluate(T + i * 1000, found).tolist() == [[7, 3], [1007, 1003]]
+
+
+def test_names_are_followed_to_what_they_are_made_of():
+    row, place = Var("row", 0, 1 << 20), Var("place", 0, 1 << 20)
+    program = kernel(loop(4, Let(row, i * 2 + T), Let(place, row + 5), reads(place)))
+    assert closure(program, frozenset({place})) == {place, row, i, T}
+    assert closure(program, frozenset({row})) == {row, i, T}
+    found = grid_of(program, (program.body[0],), closure(program, frozenset({place})))
+    assert evaluate(as_expr(place), found)[3, 4] == 15
+
+
+# ---------------------------------------------------------------------------------------------- who takes part
+
+
+def taking_part(condition, *loops):
+    return active_mask(reads(T, active=condition), grid(*loops))
+
+
+def test_conditions_on_threads_and_iterations():
+    mask = taking_part(all_of((less(T, 3), less(i, 2))), loop(4, reads(T)))
+    assert mask.sum(axis=-1).tolist() == [3, 3, 0, 0]
+
+
+@pytest.mark.parametrize("condition", [less(BLOCK, 1), less(as_expr(T), as_expr(K)), less(as_expr(i), as_expr(K))])
+def test_conditions_on_the_block_or_on_sizes_hold_somewhere(condition):
+    assert taking_part(condition, loop(4, reads(T))).all()
+
+
+def test_a_condition_on_a_repeating_loop_holds_where_it_does_at_some_iteration():
+    """Iterations 0 to 5 at the places 0, 1, 2, 3, 0, 1: the fifth is the only one from 4 on at place 0."""
+    late, early = less(3, i), less(i, 2)
+    assert taking_part(late, loop(6, reads(T), period=4))[:, 0].tolist() == [True, True, False, False]
+    assert taking_part(early, loop(6, reads(T), period=4))[:, 0].tolist() == [True, True, False, False]
+    assert taking_part(all_of((less(1, i), less(i, 4))), loop(6, reads(T), period=4))[:, 0].tolist() == [False, False, True, True]
+
+
+def test_conditions_on_a_repeating_loop_and_a_thread_count_as_true():
+    assert taking_part(less(as_expr(T), i * 2), loop(6, reads(T), period=4)).all()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("extent", "period", "condition", "round"),
+    [
+        (6, 4, less(i, 6), True),  # 0 and 4
+        (6, 4, less(i, 4), False),  # each place once
+        (6, 4, less(3, i), False),
+        (6, 4, less(as_expr(T), i), True),  # of whom one thread may not be told
+        (4, 4, less(i, 4), False),  # one period alone
+        (6, 0, less(i, 6), False),  # no iteration is like another
+        (K, 4, less(i, 1), True),  # some size
+    ],
+)
+def test_whether_a_statement_comes_round(extent, period, condition, round):
+    assert comes_round(reads(T, active=condition), loop(extent, reads(T), period=period)) is round
