@@ -24,6 +24,18 @@ NEAREST = {
     "lower/outside.py": "ahead guard",
     "lower/rotate.py": "verbs_together",
     "lower/touches.py": "wait",
+    "cuda/": "text_digests cuda_text cuda_expressions",
+    "cuda/addresses.py": "rings rotate",
+    "cuda/chosen.py": "fused_skip",
+    "cuda/frame.py": "alignment export",
+    "cuda/makers.py": "explorer",
+    "cuda/micro_kernel.py": "epilog language sim",
+    "cuda/printer.py": "fused_terms vectorize",
+    "cuda/quotients.py": "reciprocals",
+    "cuda/rotations.py": "rotate",
+    "cuda/statements.py": "asynchronous synchronize",
+    "cuda/types.py": "special",
+    "cuda/versions.py": "guard",
     "decomp/across.py": "fused_products fused_readers fused_values",
     "decomp/coalesced.py": "fused_vectors split_k",
     "decomp/done.py": "fused_values verbs_together",
@@ -35,6 +47,11 @@ NEAREST = {
     "decomp/step": "fused_values fused_rows",
     "decomp/split.py": "verbs_together ragged",
     "decomp/tile.py": "tiles verbs_together",
+    "gpu/maps.py": "tma",
+    "gpu/arrays.py": "maps bad_inputs",
+    "gpu/arguments.py": "maps bad_inputs torch",
+    "gpu/prepared.py": "maps bad_inputs cache",
+    "gpu/launch.py": "maps bad_inputs toolchain",
     "values/expr/": "expr cuda_expressions",
     "values/layout/": "layout graphene",
     "values/notation/": "notation graphene",
@@ -136,7 +153,7 @@ def nearest(module: str) -> tuple[str, ...]:
     parent, _, name = dotted.rpartition(".")
     importing = re.compile(rf"fireiron\.{re.escape(dotted)}\b|from fireiron\.?{re.escape(parent)} import [^\n]*\b{name}\b")
     told = [f"tests/test_{name}.py" for part, names in NEAREST.items() if module.startswith(part) for name in names.split()]
-    if near := [*named, *alike, *told]:
+    if near := [*(told if module.startswith("cuda/") else ()), *named, *alike, *told]:
         return tuple(dict.fromkeys(near))
     imports = tuple(file for file, text in _importing() if importing.search(text))
     return imports if len(imports) <= MOST_IMPORTING else ()

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from mutation import battery, zygote
+from mutation import battery, printing, zygote
 from mutation.covering import FOLDER, Covering, nearest
 from mutation.operators import ROOT, Mutant, modules
 
@@ -34,6 +34,12 @@ FOR_ALL = {
     "tests/test_campaign.py",
 }
 """Files of tests that are near to nothing."""
+
+DIGESTS = "tests/test_text_digests.py"
+"""Notices nearly each text that is another, and says nothing of right and wrong."""
+
+MOST_PRINTED = 40
+"""Kernels that are printed of those which run the line; they are lowered already, so that each takes milliseconds."""
 
 MORE_THAN_TEXT = ("sim/", "check/", "ir/", "executable/", "specs/", "values/")
 """Modules that decide more than the text of a kernel: where they change, the same text proves nothing."""
@@ -68,13 +74,16 @@ def equivalents() -> dict[str, str]:
     return {name: reason for reason, names in json.loads(EQUIVALENT.read_text(encoding="utf-8")).items() for name in names}
 
 
-def judge(mutant: Mutant, budget: float = 40.0) -> Verdict:
-    """Who notices a mutant; each question has so many seconds of processor time."""
+def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -> Verdict:
+    """Who notices a mutant; each question has so many seconds of processor time, and some files of tests are not asked."""
     if not mutant.is_one():
         return Verdict(mutant, "not one")
     if reason := equivalents().get(mutant.name):
         return Verdict(mutant, "equivalent", reason)
-    kernels, tests = _kernels(mutant), _tests(mutant, budget)
+    tests = [one for one in _tests(mutant, budget) if one.partition("::")[0] not in without]
+    if mutant.module.startswith(printing.FOLDER):
+        return _judge_of_text(mutant, tests, budget)
+    kernels = _kernels(mutant)
     asked = {
         "module": mutant.module, "text": mutant.source(), "seconds": budget, "kernels": kernels, "always": mutant.module.startswith(MORE_THAN_TEXT)
     }  # fmt: skip
@@ -90,6 +99,26 @@ def judge(mutant: Mutant, budget: float = 40.0) -> Verdict:
     return _verdict(mutant, [of_kernels, of_tests])
 
 
+def _judge_of_text(mutant: Mutant, tests: list[str], budget: float) -> Verdict:
+    """Who notices a mutant of the printer: the digests of texts, what texts of the battery compute, then the other tests."""
+    asked: dict[str, Any] = {"module": mutant.module, "text": mutant.source(), "seconds": budget + 60, "enough": budget}
+    if not mutant.inside:
+        return _verdict(mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": tests})])
+    questions: list[dict[str, Any]] = [
+        {"tests": [one for one in tests if one.startswith(DIGESTS)]},
+        {"printed": _kernels(mutant, MOST_PRINTED)},
+        {"tests": [one for one in tests if not one.startswith(DIGESTS)]},
+    ]
+    answers: list[dict[str, Any]] = []
+    for question in questions:
+        answers.append(zygote_of(mutant.module).ask({**asked, **question}))
+        if answers[-1]["by"] == "no place":
+            return _verdict(mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": tests})])
+        if answers[-1]["by"]:
+            break
+    return _verdict(mutant, answers)
+
+
 def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
     last = answers[-1]
     changed = any(one.get("changed", False) for one in answers)
@@ -103,11 +132,11 @@ def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
     return Verdict(mutant, by, what, changed, sum(one.get("seconds", 0.0) for one in answers))
 
 
-def _kernels(mutant: Mutant) -> list[str]:
+def _kernels(mutant: Mutant, most: int = MOST_KERNELS) -> list[str]:
     """Kernels that run the line: the cheapest ones, then some of all others, since the cheap ones are alike."""
     every = sorted((one for one in kernels() if mutant.line in one.lines.get(mutant.module, ())), key=lambda one: one.seconds)
-    cheap, others = every[: MOST_KERNELS // 2], every[MOST_KERNELS // 2 :]
-    step = -(-len(others) // (MOST_KERNELS // 2)) or 1
+    cheap, others = every[: most // 2], every[most // 2 :]
+    step = -(-len(others) // (most // 2)) or 1
     return [one.name for one in (*cheap, *others[::step])]
 
 
@@ -159,6 +188,7 @@ class Zygote:
     """A process that waits for questions (`zygote`); begun anew if it dies."""
 
     files: tuple[str, ...]
+    prints: bool = False
     process: subprocess.Popen[bytes] | None = None
     lines: Any = None
 
@@ -205,9 +235,10 @@ class Zygote:
             "not gpu and not night",
             *self.files,
         ]
+        environment = {**_environment(), zygote.SOCKET: str(theirs.fileno())} | ({zygote.PRINTED: "1"} if self.prints else {})
         with (FOLDER / "zygote.log").open("w") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env={**_environment(), zygote.SOCKET: str(theirs.fileno())}, pass_fds=(theirs.fileno(),),
+                command, cwd=ROOT, env=environment, pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         theirs.close()
@@ -227,7 +258,7 @@ def zygote_of(module: str) -> Zygote:
     if files not in ZYGOTES:
         if len(ZYGOTES) == MOST_PROCESSES:
             ZYGOTES.pop(next(iter(ZYGOTES))).stop()
-        ZYGOTES[files] = Zygote(files)
+        ZYGOTES[files] = Zygote(files, module.startswith(printing.FOLDER))
     return ZYGOTES[files]
 
 

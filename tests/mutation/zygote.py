@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 
-SOCKET, FRESH, KERNELS = "MUTATION_SOCKET", "MUTATION_FRESH", "MUTATION_KERNELS"
+SOCKET, FRESH, KERNELS, PRINTED = "MUTATION_SOCKET", "MUTATION_FRESH", "MUTATION_KERNELS", "MUTATION_PRINTED"
 PACKAGE = Path(__file__).resolve().parents[2] / "fireiron"
 MOST_BYTES = 8 << 30
 
@@ -142,6 +142,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     items = {one.name: one for one in battery.load(Path(os.environ[KERNELS]))}
     for one in items.values():
         one.prepare()
+    if PRINTED in os.environ:
+        items |= _lowered(items)
     _forget()
     _all_functions()
     gc.collect()
@@ -158,11 +160,25 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
+def _lowered(items: dict[str, Any]) -> dict[str, Any]:
+    """The kernels lowered, and those of the digests too: what is printed changes none of that."""
+    import test_text_digests
+
+    from mutation.printing import Lowered
+
+    test_text_digests.kernels()
+    return {name: Lowered.of(one) for name, one in items.items()}
+
+
 def _answer(session: pytest.Session, kernels: dict[str, Any], tests: dict[str, pytest.Item], asked: dict[str, Any]) -> dict[str, Any]:
     try:
         swap(asked["module"], asked["text"])
     except NoPlace:
         return {"by": "no place"}
+    if "printed" in asked:
+        from mutation import printing
+
+        return printing.judged([kernels[name] for name in asked["printed"]])
     if "kernels" in asked:
         return of_kernels([kernels[name] for name in asked["kernels"]], asked["always"])
     return _of_tests(session, _chosen(tests, asked["tests"]), asked["enough"])
@@ -237,8 +253,9 @@ def in_a_child(function: Callable[[dict[str, Any]], dict[str, Any]], asked: dict
 
 
 def limit(seconds: float) -> None:
+    """Give this process so many seconds of processor time, and memory; it may ask for more memory (sanitizers map all there is)."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 5))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
