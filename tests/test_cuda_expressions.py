@@ -151,6 +151,7 @@ def test_random_expressions_in_c(tmp_path):
 
 i, j, k = Var("i", 0, 99), Var("j", 0, 31), Var("k", 0, INT_MAX)
 far, back = Var("far", 0, 2**40), Var("back", -50, 50)
+half, nothing = Var("half", 0, 2**30 - 1), Var("nothing", 0, 0)
 M, N, P = sym("M", high=INT_MAX), sym("N", multiple_of=8), sym("P", high=7)
 
 NAMED = {
@@ -228,11 +229,34 @@ def test_a_dividend_that_may_be_negative_is_not_printed():
         ((k + 1) // 2, True),
         (far // 2**20, True),
         (i + 2**31, True),
+        (half * 2 + 1, False),
+        (half * 2 + 2, True),
+        (-2 * half - 1, False),
+        (-2 * half - 2, True),
+        (half + j * 3 - half * j, True),
+        (M * N * nothing, True),
+        (Var("below", -INT_MAX, 0) * Var("two", 1, 2) * nothing, True),
     ],
     ids=str,
 )
 def test_width(value, wide):
+    """Up to the last number of 32 bits; a product is computed from left to right, whatever it ends in."""
     assert cuda.is_wide(value) == wide == ("long long" in cuda.expression(value) or value.variables() == {far})
+
+
+@pytest.mark.parametrize("low, high, wide", [(0, INT_MAX, False), (0, 2**31, True), (-INT_MAX, 0, False), (-(2**31), 0, True)])
+def test_a_variable_is_as_wide_as_its_ends(low, high, wide):
+    assert cuda.is_wide(Var("x", low, high)) == wide
+
+
+def test_what_64_bits_do_not_hold_is_refused():
+    """Up to the last number of 64 bits, on the way to a value too."""
+    bit = Var("bit", 0, 1)
+    for value in (bit * 2**62 + (2**62 - 1), -(2**62) * bit - (2**62 - 1)):
+        assert cuda.is_wide(value)
+    for value in (bit * 2**62 + 2**62, -(2**62) * bit - 2**62, far * far * nothing):
+        with pytest.raises(VerificationError, match="does not fit 64 bits"):
+            cuda.is_wide(value)
 
 
 # ---------------------------------------------------------------------------------------------- the oracle finds faults

@@ -12,10 +12,11 @@ from problems import NAMES, library, target_of
 
 from fireiron import *
 from fireiron import ir
-from fireiron.cuda import emit, literal
+from fireiron.cuda import carrier, emit, literal
 from fireiron.cuda.addresses import _plain
 from fireiron.cuda.expressions import expression
 from fireiron.cuda.lines import comment, lines_of
+from fireiron.cuda.types import zero
 from fireiron.executable.thread_move import MOVE
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir.text import Braces, Function, If, Noted, Remark
@@ -156,6 +157,25 @@ def test_no_number_is_made_of_its_bits():
     if toolchains():
         values = "".join(f"  out[{n}] = {literal(one, float32)};\n" for n, one in enumerate((float("inf"), float("nan"), -0.0, 1e30)))
         compile_cuda(f'extern "C" __global__ void k(float* out)\n{{\n{values}}}\n', "sm_80")
+
+
+def test_what_moves_several_elements_and_its_zero():
+    """The built-in vector types: of floats, doubles and integers their own, of all others integers as wide (CUDA C++ Programming Guide)."""
+    carriers = {
+        (float32, 2): "float2", (float32, 4): "float4", (float64, 2): "double2", (int32, 2): "int2", (int32, 4): "int4",
+        (float16, 2): "unsigned int", (float16, 4): "uint2", (float16, 8): "uint4", (int8, 2): "unsigned short", (bfloat16, 8): "uint4",
+    }  # fmt: skip
+    assert {key: carrier(*key) for key in carriers} == carriers
+    zeros = {
+        (float32, 2): "make_float2(0.0f, 0.0f)", (float64, 2): "make_double2(0.0, 0.0)", (int32, 4): "make_int4(0, 0, 0, 0)",
+        (float16, 4): "make_uint2(0u, 0u)", (float16, 2): "0", (int8, 2): "0",
+    }  # fmt: skip
+    assert {key: zero(*key) for key in zeros} == zeros
+
+
+def test_the_smallest_integer_is_no_long():
+    """C++ reads the sign apart from the number, which no int holds."""
+    assert [literal(number, int32) for number in (-(2**31), -(2**31) + 1)] == ["(-2147483647 - 1)", "-2147483647"]
 
 
 def test_a_micro_kernel_on_partial_sums_compiles():

@@ -93,14 +93,12 @@ class Binds(enum.IntEnum):
 def is_wide(value: Expr) -> bool:
     """Whether evaluating the expression, or a part of it (a partial sum or product too), needs 64 bits; an error where it needs more."""
     if isinstance(value, Sum):
-        above, below = max(0, value.constant), max(0, -value.constant)
-        widest = 0
-        for atoms, coefficient in value.terms:
-            part = Sum(((atoms, coefficient),), 0)
-            above, below = above + max(0, part.high), below + max(0, -part.low)
-            widest = max(widest, abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms))
+        parts = [Sum((term,), 0) for term in value.terms]
         # Whatever order the terms are added in, no partial sum leaves what all positive or all negative ones add up to.
-        extreme = max(widest, above, below)
+        above = max(0, value.constant) + sum(max(0, part.high) for part in parts)
+        below = max(0, -value.constant) + sum(max(0, -part.low) for part in parts)
+        products = (abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms) for atoms, coefficient in value.terms)
+        extreme = max(above, below, *products)
         if extreme >= 1 << 63:
             raise VerificationError(f"{value} does not fit 64 bits", hint='bound the sizes: sym("M", high=65536)')
         if extreme > INT_MAX:
