@@ -124,8 +124,6 @@ class Addresses:
         self.swizzles: dict[Expr, Var] = {}
         self.splits: dict[Expr, tuple[Expr, Expr]] = {}
         self.rotations = Rotations(kernel)
-        self.together = False
-        """Whether a loop had stages under names that say that they are the same for all lanes."""
         self.unrolled = frozenset(one.var for one in statements(kernel.body) if isinstance(one, For) and one.unroll)
         self.repeated = frozenset(self._repeated())
         self.updated = frozenset(self._updated())
@@ -399,7 +397,6 @@ class Addresses:
             return stage
         if stage not in turns.of_warp:
             turns.of_warp[stage] = Var(self.names.fresh(f"{stage.name}_of_warp"), stage.low, stage.high)
-            self.together = True
         return turns.of_warp[stage]
 
     def _swizzle(self, value: Expr, buffer: Buffer) -> Var:
