@@ -723,6 +723,82 @@ def test_prepared_launches_of_jax_give_new_arrays(gpu, jax, kernel):
     assert first.unsafe_buffer_pointer() != second.unsafe_buffer_pointer()
 
 
+# ---------------------------------------------------------------------------------------------- copies in front
+
+
+@pytest.fixture
+def copying(shared_kernels, gpu):
+    """A product of which both factors are copied in front: three launches, of which the first two arguments are compared."""
+    if "copying" not in shared_kernels:
+        body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+        shared_kernels["copying"] = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).repack(B).then(body)).program
+    kernel = CompiledKernel(shared_kernels["copying"])
+    for one in (kernel, *kernel.copies.values()):
+        one.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    gpu.parameters = 2
+    return kernel
+
+
+def odd(gpu):
+    """Operands whose rows are no multiples of 16 bytes."""
+    return [gpu.array(shape) for shape in ((20, 7), (7, 13), (20, 13))]
+
+
+def copied(launches):
+    """Which arrays were copied, and whether the product took the copies."""
+    (a, first), (b, second), factors = (one[-1] for one in launches)
+    assert factors == [first, second]
+    return [a, b]
+
+
+def test_copies_stand_in_front_of_each_launch(gpu, copying):
+    (a, b, c), (d, e, f) = odd(gpu), odd(gpu)
+    stream = gpu.cupy.cuda.Stream()
+    assert copying(a, b, out=c, stream=stream) is c
+    assert copied(gpu.launches) == addresses(a, b) and {one[4] for one in gpu.launches} == {stream.ptr}
+    prepared = copying.prepare(d, e, out=f, stream=stream)
+    del gpu.done[:]
+    assert prepared(stream=stream) is prepared.out is f and repr(prepared).startswith("<prepared launches: 2 copies, <prepared launch of")
+    assert copied(gpu.launches) == addresses(d, e) and {one[4] for one in gpu.launches} == {stream.ptr}
+
+
+def test_prepared_copies_run_on_others(gpu, copying):
+    (a, b, c), (d, e, f) = odd(gpu), odd(gpu)
+    prepared = copying.prepare(a, b, out=c)
+    del gpu.done[:]
+    stream = gpu.cupy.cuda.Stream()
+    assert prepared(d, e, out=f, stream=stream) is f and prepared(out=f) is f and prepared() is c
+    first, second, third = (gpu.launches[start : start + 3] for start in (0, 3, 6))
+    assert copied(first) == addresses(d, e) and copied(second) == copied(third) == addresses(a, b)
+    assert first[-1][-1] == second[-1][-1] == third[-1][-1], "the copies are made once"
+    assert {one[4] for one in first} == {stream.ptr} and {one[4] for one in second} == {0}
+    for given in ((d,), (d, e, f)):
+        with pytest.raises(ArgumentError, match=f"{len(given)} arrays given, the launch was prepared for 2"):
+            prepared(*given)
+
+
+def test_copies_of_jax_have_gaps_between_rows(gpu, jax, copying):
+    """As no JAX array has; the output is one, and what the product reads is kept until it has run."""
+    a, b = jax.Array((20, 7)), jax.Array((7, 13))
+    out = copying(a, b)
+    assert isinstance(out, jax.Array) and out.shape == (20, 13)
+    assert copied(gpu.launches) == [one.unsafe_buffer_pointer() for one in (a, b)]
+    assert len(arrays.library_of(jax.Array).held) == 4
+
+
+def test_prepared_copies_of_jax_are_made_anew(gpu, jax, copying):
+    """Nobody may write to them again."""
+    a, b = jax.Array((20, 7)), jax.Array((7, 13))
+    prepared = copying.prepare(a, b)
+    del gpu.done[:]
+    stream = gpu.cupy.cuda.Stream()
+    first, second = prepared(), prepared(stream=stream)
+    assert isinstance(first, jax.Array) and first is not second and {one[4] for one in gpu.launches[3:]} == {stream.ptr}
+    for launches in (gpu.launches[:3], gpu.launches[3:]):
+        assert copied(launches) == [one.unsafe_buffer_pointer() for one in (a, b)]
+    assert gpu.launches[2][-1] != gpu.launches[5][-1]
+
+
 # ---------------------------------------------------------------------------------------------- several outputs
 
 

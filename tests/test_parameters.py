@@ -23,11 +23,13 @@ from fireiron.cli import main
 from fireiron.errors import FireironError
 from fireiron.export.unit import Unit
 from fireiron.gpu import launch
+from fireiron.gpu.arguments import _check_stride
 from fireiron.language.statement import parse_spec, spec_text
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.measure.data import Data
 from fireiron.sim import simulate
 from fireiron.tune.task import make_task
+from fireiron.values.expr import Var
 from fireiron.values.scalars import value_of
 from fireiron.values.strides import lie_apart, strides_chosen
 from fireiron.values.tensor import Tensor, whole_view
@@ -286,6 +288,23 @@ def test_a_stride_beyond_32_bits_is_refused():
     with pytest.raises(LaunchError, match="src has a stride along m") as error:
         COPY(ANYWHERE).compile("sm_80")(array)
     assert error.value.got == 1 << 31 and "32 bits" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "stride, hint",
+    [(-4, "reversed view"), (0, "broadcast view"), (104, "bound the kernel's sizes"), (3, "fewer multiples"), (6, "fewer multiples")],
+)
+def test_each_stride_that_is_refused_says_why(stride, hint):
+    """Of a kernel that has assumed multiples of 4, from 4 to 100."""
+    symbol = Var("stride_src_m", 4, 100, 4)
+    with pytest.raises(LaunchError, match="src has a stride along m") as error:
+        _check_stride(symbol, stride, "src", "m")
+    assert hint in error.value.hint and error.value.legal == "4 ... 100, multiples of 4"
+    for fits in (4, 52, 100):
+        _check_stride(symbol, fits, "src", "m")
+    with pytest.raises(LaunchError) as error:
+        _check_stride(Var("stride_src_m", 3, 100), 2, "src", "m")
+    assert (error.value.hint, error.value.legal) == ("pass a copy", "3 ... 100")
 
 
 def test_addresses_of_large_strides_are_of_64_bits():

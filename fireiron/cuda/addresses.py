@@ -513,9 +513,10 @@ def _reduced(value: Expr, divisor: int) -> Expr:
 
 def _plain(base: Expr) -> bool:
     """Whether a name for an expression would say no more than itself: nothing, or a step of one variable."""
-    if isinstance(base, Sum):
-        return not base.constant and len(base.terms) == 1 and len(base.terms[0][0]) == 1 and isinstance(base.terms[0][0][0], Var)
-    return isinstance(base, (Const, Var))
+    match base:
+        case Const() | Var() | Sum(terms=(((Var(),), _),), constant=0):
+            return True
+    return False
 
 
 def _label(buffer: Buffer, write: bool) -> str:

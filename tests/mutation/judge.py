@@ -95,8 +95,29 @@ def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -
     if of_kernels["by"]:
         return _verdict(mutant, [of_kernels])
     del asked["kernels"]
-    of_tests = zygote_of(mutant.module).ask({**asked, "tests": tests, "enough": budget, "seconds": budget + 60})
+    of_tests = _asked_tests(mutant.module, {**asked, "tests": tests, "enough": budget, "seconds": budget + 60})
     return _verdict(mutant, [of_kernels, of_tests])
+
+
+FAILING: set[str] = set()
+"""Tests that fail in such a process without any change: they kill nobody."""
+
+PASSING: set[str] = set()
+"""Tests that do not."""
+
+
+def _asked_tests(module: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What tests say of a change; those that fail without it too are not asked again."""
+    while True:
+        answer = zygote_of(module).ask({**asked, "without": sorted(FAILING)})
+        if answer["by"] != "tests":
+            return answer
+        test = answer["what"]
+        if test not in PASSING:
+            alone = zygote_of(module).ask({**asked, "text": None, "tests": [test], "without": []})
+            (FAILING if alone["by"] else PASSING).add(test)
+        if test in PASSING:
+            return answer
 
 
 def _judge_of_text(mutant: Mutant, tests: list[str], budget: float) -> Verdict:
@@ -111,7 +132,8 @@ def _judge_of_text(mutant: Mutant, tests: list[str], budget: float) -> Verdict:
     ]
     answers: list[dict[str, Any]] = []
     for question in questions:
-        answers.append(zygote_of(mutant.module).ask({**asked, **question}))
+        ask = zygote_of(mutant.module).ask if "printed" in question else functools.partial(_asked_tests, mutant.module)
+        answers.append(ask({**asked, **question}))
         if answers[-1]["by"] == "no place":
             return _verdict(mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": tests})])
         if answers[-1]["by"]:

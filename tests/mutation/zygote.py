@@ -172,7 +172,8 @@ def _lowered(items: dict[str, Any]) -> dict[str, Any]:
 
 def _answer(session: pytest.Session, kernels: dict[str, Any], tests: dict[str, pytest.Item], asked: dict[str, Any]) -> dict[str, Any]:
     try:
-        swap(asked["module"], asked["text"])
+        if asked["text"] is not None:
+            swap(asked["module"], asked["text"])
     except NoPlace:
         return {"by": "no place"}
     if "printed" in asked:
@@ -181,7 +182,7 @@ def _answer(session: pytest.Session, kernels: dict[str, Any], tests: dict[str, p
         return printing.judged([kernels[name] for name in asked["printed"]])
     if "kernels" in asked:
         return of_kernels([kernels[name] for name in asked["kernels"]], asked["always"])
-    return _of_tests(session, _chosen(tests, asked["tests"]), asked["enough"])
+    return _of_tests(session, [one for one in _chosen(tests, asked["tests"]) if one.nodeid not in asked["without"]], asked["enough"])
 
 
 def _chosen(tests: dict[str, pytest.Item], names: list[str]) -> list[pytest.Item]:
