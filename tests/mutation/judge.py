@@ -19,7 +19,7 @@ import attrs
 
 from mutation import battery, printing, zygote
 from mutation.covering import FOLDER, Covering, nearest
-from mutation.operators import ROOT, Mutant, modules
+from mutation.operators import ROOT, Mutant, modules, source
 
 BATTERY = FOLDER / "battery.json"
 EQUIVALENT = Path(__file__).parent / "equivalent.json"
@@ -74,11 +74,19 @@ def equivalents() -> dict[str, str]:
     return {name: reason for reason, names in json.loads(EQUIVALENT.read_text(encoding="utf-8")).items() for name in names}
 
 
+def asserted(mutant: Mutant) -> str:
+    """Why nobody can notice that `strict=True` is gone: it asserts that two lists are as long as each other, and assertions are left alone."""
+    dropped = mutant.operator == "keyword dropped" and mutant.old.count("strict=True") == mutant.new.count("strict=True") + 1
+    before = source(mutant.module).encode()[: mutant.start].decode()
+    turned = mutant.operator == "constant" and mutant.old == "True" and before.endswith("strict=")
+    return "strict=True is an assertion" if dropped or turned else ""
+
+
 def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -> Verdict:
     """Who notices a mutant; each question has so many seconds of processor time, and some files of tests are not asked."""
     if not mutant.is_one():
         return Verdict(mutant, "not one")
-    if reason := equivalents().get(mutant.name):
+    if reason := equivalents().get(mutant.name) or asserted(mutant):
         return Verdict(mutant, "equivalent", reason)
     tests = [one for one in _tests(mutant, budget) if one.partition("::")[0] not in without]
     if mutant.module.startswith(printing.FOLDER):
