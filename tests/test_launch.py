@@ -196,6 +196,104 @@ def test_zero_is_on_the_current_stream_or_the_given_one(gpu):
     assert (array.host == 0).all()
 
 
+def test_a_fill_is_a_value(gpu):
+    """Whatever sets to zero."""
+    fill = launch.fill_of((3, 5), (64, 4), 4)
+    assert repr(fill) == "Fill(width=20, height=3, pitch=64, starts=(0,))"
+    assert fill == launch.Fill(20, 3, 64, (0,), None) != launch.Fill(20, 3, 64, (4,), None)
+
+
+# ---------------------------------------------------------------------------------------------- what is asked of the driver
+
+
+def loading(gpu, static=0):
+    """What the driver is told while kernels of so much static shared memory are loaded."""
+    told = []
+    gpu.cupy.cuda.driver.funcGetAttribute = lambda attribute, function: {1: static}[attribute]
+    gpu.cupy.cuda.driver.funcSetAttribute = lambda function, attribute, value: told.append((attribute, value))
+    return told
+
+
+@pytest.mark.parametrize(
+    "static, dynamic, asked",
+    [(0, 49_152, []), (0, 49_153, [(8, 49_153)]), (1024, 48_128, []), (1024, 48_129, [(8, 48_129)]), (49_152, 0, []), (0, 232_448, [(8, 232_448)])],
+)
+def test_more_than_48_kib_of_shared_memory_are_asked_for(gpu, static, dynamic, asked):
+    """Static and dynamic together; the driver is told the dynamic part (CUDA C++ Programming Guide, compute capabilities)."""
+    told = loading(gpu, static)
+    launcher = launch.load(b"", "k", dynamic)
+    assert told == asked and launcher.dynamic_shared == dynamic and launcher.name == "k"
+    gpu.parameters = 1
+    launcher.fixed(0, 7, 64, 1, ())((4096,), 0)
+    ((device, grid, block, shared, stream, _),) = gpu.launches
+    assert (device, grid, block, shared, stream) == (0, (7, 1, 1), (64, 1, 1), dynamic, 0)
+
+
+@pytest.mark.parametrize("static, dynamic", [(0, 232_449), (1, 232_448), (232_449, 0), (0, -1)])
+def test_more_shared_memory_than_there_is_is_refused(gpu, static, dynamic):
+    told = loading(gpu, static)
+    with pytest.raises(LaunchError, match="bytes of shared memory a block") as caught:
+        launch.load(b"", "k", dynamic)
+    assert caught.value.legal == "at most 232448 on this GPU" and not told
+
+
+@pytest.mark.parametrize("cluster, asked", [(1, []), (8, []), (9, [(14, 1)]), (16, [(14, 1)])])
+def test_more_than_eight_blocks_of_a_cluster_are_asked_for(gpu, cluster, asked):
+    """CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
+    told = loading(gpu)
+    launch.load(b"", "k", cluster=cluster)
+    assert told == asked
+
+
+def test_the_driver_tells_the_sizes_of_parameters(monkeypatch):
+    """One after the other, until there is none of a number (`cuFuncGetParamInfo`)."""
+    sizes = [8, 128, 4]
+
+    def query(function, position, offset, size):
+        assert function == 77
+        if position >= len(sizes):
+            return 1
+        size._obj.value = sizes[position]
+        return 0
+
+    query.argtypes = None
+    monkeypatch.setattr(launch, "_driver", lambda: types.SimpleNamespace(cuFuncGetParamInfo=query))
+    assert launch._parameter_sizes(77) == (8, 128, 4)
+    sizes.clear()
+    assert launch._parameter_sizes(77) == ()
+
+    def broken(*_):
+        return 700
+
+    monkeypatch.setattr(launch, "_driver", lambda: types.SimpleNamespace(cuFuncGetParamInfo=broken))
+    assert launch._parameter_sizes(77) is None
+    monkeypatch.setattr(launch, "_driver", lambda: None)
+    assert launch._parameter_sizes(77) is None, "a driver older than CUDA 12.4"
+
+
+@pytest.mark.parametrize("values, sizes, fits", [
+    ((2**31 - 1,), (8, 4), True), ((2**31,), (8, 8), True), ((2**31,), (8, 4), False), ((0, 2**62), (8, 4, 8), True), ((5,), (8, 8), False),
+    ((5,), (8, 4, 4), False),
+])  # fmt: skip
+def test_integers_have_four_bytes_where_they_fit(gpu, values, sizes, fits):
+    launcher = launch.Launcher("k", 0, sizes, gpu.cupy.cuda.Module().get_function("k"), gpu.cupy.ndarray)
+    if not fits:
+        with pytest.raises(LaunchError, match="argument 1 of 'k'|takes 3 arguments"):
+            launcher.fixed(0, 1, 32, 1, values)
+        return
+    gpu.parameters = len(sizes)
+    launcher.fixed(0, (3, 2), 32, 1, values)((4096,), 8192)
+    ((device, grid, block, shared, stream, passed),) = gpu.launches
+    assert (grid, block, stream, passed) == ((3, 2, 1), (32, 1, 1), 8192, [4096, *values])
+
+
+@pytest.mark.parametrize("number, version", [(13000, (13, 0)), (12080, (12, 8)), (11080, (11, 8)), (12999, (12, 99))])
+def test_the_version_of_the_driver(gpu, number, version):
+    """1000 for each major version and 10 for each minor one."""
+    gpu.cupy.cuda.runtime.driverGetVersion = lambda: number
+    assert launch.driver_version() == version
+
+
 # ---------------------------------------------------------------------------------------------- streams
 
 
@@ -618,6 +716,8 @@ def test_dlpack_arrays_are_kept(gpu, kernel):
     a, b, c = operands(gpu)
     kernel(Capsule(a), Capsule(b), out=Capsule(c))
     assert gpu.launches[0][-1] == addresses(a, b, c)
+    kernel(Capsule(a, 13), Capsule(b), out=Capsule(c))  # kDLCUDAManaged
+    assert gpu.launches[1][-1] == addresses(a, b, c)
     held = arrays.library_of(Capsule).held
     assert {one.array for _, (one, _) in held._queue} >= {a, b, c}
 

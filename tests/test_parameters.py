@@ -15,7 +15,7 @@ import pytest
 from gpu_stand_in import Clock, stand_in
 from numpy.lib.stride_tricks import as_strided
 from printed_text import COMPILER, HostProgram, Printed
-from test_launch import addresses, gpu, torch  # noqa: F401
+from test_launch import addresses, gpu, installed, torch  # noqa: F401
 
 from fireiron import *
 from fireiron.check import check
@@ -674,6 +674,14 @@ def test_prepared_launches_keep_their_numbers(gpu):  # noqa: F811
         prepared(x, x, out=y)
     adding = compiled(LINE(axpy(accumulate=False)))
     assert adding(2.0, x).shape == (1000,), "a new output lies where the array lies"
+
+
+def test_numbers_lie_on_no_gpu(monkeypatch):
+    """They go where the arrays are, whichever GPU that is."""
+    gpu = installed(monkeypatch, fake_gpu.FakeGpu(devices=2))
+    x, y = (gpu.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,), 1) for _ in range(2))
+    compiled(LINE(axpy()))(2.0, x, out=y)
+    assert gpu.launches[0][0] == 1
 
 
 def test_a_launch_says_how_many_bytes_a_number_has(gpu, monkeypatch):  # noqa: F811

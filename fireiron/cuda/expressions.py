@@ -74,20 +74,19 @@ HILBERT = Function(
 class Binds(enum.IntEnum):
     """How tightly an operator binds, the loosest first: an operand that binds less than its place wants stands in parentheses.
 
-    FACTOR is what a right operand of a product, quotient or remainder must be.
+    FACTOR is what a right operand of a product, quotient or remainder must be. Operations on bits are one: among themselves they have
+    parentheses whatever C++ asks for.
     """
 
     LOOSELY = 0
     ANY = 1
     ALL = 2
-    OR = 3
-    XOR = 4
-    AND = 5
-    COMPARISON = 6
-    SUM = 7
-    PRODUCT = 8
-    FACTOR = 9
-    NAME = 10
+    BITS = 3
+    COMPARISON = 4
+    SUM = 5
+    PRODUCT = 6
+    FACTOR = 7
+    NAME = 8
 
 
 def is_wide(value: Expr) -> bool:
@@ -169,11 +168,11 @@ def _node(value: Expr) -> tuple[str, Binds]:
         case Wrapped(number=number, whole=whole):
             return _wrapped(number, whole), Binds.LOOSELY
         case BitAnd(left=left, right=right):
-            return f"{_bits(left)} & {_bits(right)}", Binds.AND
+            return f"{_bits(left)} & {_bits(right)}", Binds.BITS
         case BitXor(left=left, right=right):
-            return f"{_bits(left)} ^ {_bits(right)}", Binds.XOR
+            return f"{_bits(left)} ^ {_bits(right)}", Binds.BITS
         case BitOr(left=left, right=right):
-            return f"{_bits(left)} | {_bits(right)}", Binds.OR
+            return f"{_bits(left)} | {_bits(right)}", Binds.BITS
         case Positive(value=inner):
             return _node(inner)
         case Min(left=left, right=right):
