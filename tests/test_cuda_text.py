@@ -13,8 +13,9 @@ from problems import NAMES, library, target_of
 from fireiron import *
 from fireiron import ir
 from fireiron.cuda import carrier, emit, literal
-from fireiron.cuda.addresses import _plain
+from fireiron.cuda.addresses import Names, _plain
 from fireiron.cuda.expressions import expression
+from fireiron.cuda.frame import _taken
 from fireiron.cuda.lines import comment, lines_of
 from fireiron.cuda.types import zero
 from fireiron.executable.thread_move import MOVE
@@ -23,6 +24,7 @@ from fireiron.ir.text import Braces, Function, If, Noted, Remark
 from fireiron.lower.guard import guard
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, laid_out
 from fireiron.values.expr import Var, all_of, as_expr, less
+from fireiron.values.tensor import Tensor
 
 SYMBOLIC = (sym("M", multiple_of=4), sym("N"), sym("K"))
 
@@ -267,6 +269,29 @@ def test_conditions_stand_around_a_loop_only_where_it_does_not_change_them():
     copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), *sides, active=both)
     text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(4), (copy,)),))))
     assert text.index("< 7") < text.index("for (") < text.index("step < 3")
+
+
+def test_names_of_the_text_are_none_of_the_kernel():
+    """Of its sizes, parameters, buffers, loops and named values, and those that the text has of its own."""
+    size, step, place = sym("a_source"), Var("k_stage", 0, 3), Var("place", 0, 9)
+    copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True))
+    copy = attrs.evolve(copy, scratch=Tensor("bytes", (as_expr(64),), uint8, SH, ColMajor))
+    body = (ir.Let(place, THREAD * 3), ir.For(step, as_expr(4), (copy,)))
+    kernel = kernel_of(Move(32, 4)(GL, GL), body, local("Held", (4, 1), RF), symbols=(size,))
+    kernel = attrs.evolve(kernel, reciprocals=(ir.Reciprocal("per_row", size),), counter=ir.Counter("tiles"))
+    reserved = {"block", "thread", "smem", "piece", "warp_of_block", "blockIdx.x", "threadIdx.x"}
+    own = {kernel.name, "a_source", "per_row", "tiles", "Held", "held", "src", "dst", "place", "k_stage", "bytes"}
+    assert _taken(kernel) == reserved | own
+    names = Names(_taken(kernel))
+    assert [names.fresh("a_source"), names.fresh("a_source"), names.free("held"), names.free("held")] == ["a_source2", "a_source3", "held2", "held2"]
+
+
+def test_conditions_on_names_of_a_loop_stand_in_it():
+    """Also where all of its statements have them: in front of it the name is not there yet."""
+    step, place = Var("step", 0, 3), Var("place", 0, 9)
+    copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True), active=less(place, 5))
+    text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(4), (ir.Let(place, step * 3), copy)),))))
+    assert text.index("for (") < text.index("const int place = step * 3;") < text.index("place < 5")
 
 
 def test_numbers_that_an_int_holds_have_no_suffix():
