@@ -489,6 +489,21 @@ def test_wrong_arrays_are_refused_before_a_launch(gpu, kernel, case):
     assert not gpu.launches
 
 
+def test_how_a_spec_says_another_type(gpu, kernel):
+    """Of a product by `dtype`, of an operand of another kind by its name, of an output by what it has."""
+    move = Move(20, 8, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
+    copy = compiled(move, Move.tile(20, 8).to(Block).tile(1, 1).to(Thread).done())
+    a, b, c = operands(gpu)
+    for call, hint in (
+        (lambda: kernel(gpu.array((20, 8), "float16"), b, out=c), "make the spec with dtype=float16, or convert the array"),
+        (lambda: copy(gpu.array((20, 8), "float16"), out=a), "make the spec with types={'src': float16}, or convert the array"),
+        (lambda: kernel(gpu.array((20, 8), "int64"), b, out=c), "convert it to one of float64 float32"),
+    ):
+        with pytest.raises(LaunchError, match="elements of another type") as caught:
+            call()
+        assert caught.value.hint.startswith(hint)
+
+
 @pytest.mark.parametrize("case", ["type", "layout", "padding", "broadcast", "reversed"])
 def test_wrong_outputs_are_refused(gpu, kernel, case):
     c = {
