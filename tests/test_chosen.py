@@ -60,6 +60,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_are_loops_as_they_are(name):
     assert chosen_turns(OTHERS[name]) is None

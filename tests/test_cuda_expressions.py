@@ -22,6 +22,8 @@ from test_expr import LARGEST, draw
 
 import fireiron.values.expr as expr
 from fireiron.cuda import expressions as cuda
+from fireiron.cuda.quotients import Quotient, Residue
+from fireiron.cuda.rotations import Wrapped
 from fireiron.errors import ArgumentError, VerificationError
 from fireiron.values.expr import INT_MAX, Var, all_of, any_of, as_expr, equal, less, minimum, sym
 
@@ -218,6 +220,7 @@ def test_a_dividend_that_may_be_negative_is_not_printed():
     assert cuda.expression(back % 3) == "(back + 51) % 3", "a remainder is lifted into the positive first"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "value, wide",
     [
@@ -244,9 +247,24 @@ def test_width(value, wide):
     assert cuda.is_wide(value) == wide == ("long long" in cuda.expression(value) or value.variables() == {far})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("low, high, wide", [(0, INT_MAX, False), (0, 2**31, True), (-INT_MAX, 0, False), (-(2**31), 0, True)])
 def test_a_variable_is_as_wide_as_its_ends(low, high, wide):
     assert cuda.is_wide(Var("x", low, high)) == wide
+
+
+@pytest.mark.parametrize("number, divisor", [(i, k // 2**29 + 1), (Var("n", 5, 700), Var("d", 3, 9)), (Var("n", 0, 2), Var("d", 3, 9))], ids=str)
+def test_nodes_of_the_printer_know_their_range(number, divisor):
+    """That of what they stand for: it says whether they may be divided, and in how many bits they are computed."""
+    quotient, rest = number // divisor, number % divisor
+    product = Quotient(number, divisor, "per_d", None)
+    assert (product.low, product.high) == (quotient.low, quotient.high)
+    residue = Residue(number, product, divisor)
+    assert residue.low == rest.low == 0 and residue.high == min(number.high, divisor.high - 1)
+    wrapped = Wrapped(number, divisor)
+    assert wrapped.low == 0 and wrapped.high == min(number.high, divisor.high - 1)
+    for one in (product, residue, wrapped):
+        assert one.rebuilt(one.children) == one
 
 
 def test_what_64_bits_do_not_hold_is_refused():

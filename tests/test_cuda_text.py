@@ -253,6 +253,17 @@ def test_helper_functions():
     assert function.text("other") == ("// doubled", "__device__ __forceinline__ int other(int x)", "{", "  return 2 * x;", "}")
 
 
+def test_comments_of_single_lines_have_one_space_in_front():
+    assert [line.text for line in lines_of(["//a word", "// a word", "//  a word", "#pragma once", ""], 1)] == ["  // a word"] * 3 + ["#pragma once", ""]
+
+
+def test_shared_memory_is_aligned_to_16_bytes_at_least():
+    """As arrays one by one, or as one: what reads it by vectors finds them."""
+    for align, said in ((4, 16), (16, 16), (128, 128)):
+        text = emit(attrs.evolve(copied(), buffers=(*copied().buffers, local("s", (8, 1), SH, align=align))))
+        assert f"__shared__ __align__({said}) float s[8];" in text
+
+
 def test_loops_that_number_registers_are_unrolled():
     """Registers have no run-time index; the loop over k numbers none, and is left as it is."""
     chain = MatMul.tile(8, 8).to(Block).epilog(RF).tile(4, 2).to(Thread).split(1).tile(1, 1).done()

@@ -172,6 +172,7 @@ def test_outputs_are_set_to_zero_first_and_nothing_between(gpu):
     assert (whole.host[:20] == 0).all() and (whole.host[20:] == 9).all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("shape", "strides"),
     [((6,), (4,)), ((3, 5), (20, 4)), ((3, 5), (4, 12)), ((3, 5), (64, 4)), ((3, 1), (64, 4)), ((1, 5), (64, 4)), ((2, 3, 4), (256, 64, 8)),
@@ -214,6 +215,7 @@ def loading(gpu, static=0):
     return told
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "static, dynamic, asked",
     [(0, 49_152, []), (0, 49_153, [(8, 49_153)]), (1024, 48_128, []), (1024, 48_129, [(8, 48_129)]), (49_152, 0, []), (0, 232_448, [(8, 232_448)])],
@@ -229,6 +231,7 @@ def test_more_than_48_kib_of_shared_memory_are_asked_for(gpu, static, dynamic, a
     assert (device, grid, block, shared, stream) == (0, (7, 1, 1), (64, 1, 1), dynamic, 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("static, dynamic", [(0, 232_449), (1, 232_448), (232_449, 0), (0, -1)])
 def test_more_shared_memory_than_there_is_is_refused(gpu, static, dynamic):
     told = loading(gpu, static)
@@ -237,6 +240,7 @@ def test_more_shared_memory_than_there_is_is_refused(gpu, static, dynamic):
     assert caught.value.legal == "at most 232448 on this GPU" and not told
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cluster, asked", [(1, []), (8, []), (9, [(14, 1)]), (16, [(14, 1)])])
 def test_more_than_eight_blocks_of_a_cluster_are_asked_for(gpu, cluster, asked):
     """CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
@@ -271,6 +275,7 @@ def test_the_driver_tells_the_sizes_of_parameters(monkeypatch):
     assert launch._parameter_sizes(77) is None, "a driver older than CUDA 12.4"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("values, sizes, fits", [
     ((2**31 - 1,), (8, 4), True), ((2**31,), (8, 8), True), ((2**31,), (8, 4), False), ((0, 2**62), (8, 4, 8), True), ((5,), (8, 8), False),
     ((5,), (8, 4, 4), False),
@@ -287,6 +292,7 @@ def test_integers_have_four_bytes_where_they_fit(gpu, values, sizes, fits):
     assert (grid, block, stream, passed) == ((3, 2, 1), (32, 1, 1), 8192, [4096, *values])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number, version", [(13000, (13, 0)), (12080, (12, 8)), (11080, (11, 8)), (12999, (12, 99))])
 def test_the_version_of_the_driver(gpu, number, version):
     """1000 for each major version and 10 for each minor one."""

@@ -19,6 +19,7 @@ def modes(*several):
     return attrs.evolve(access("r", (0, 0)), modes=(rows, (Mode(as_expr(1), as_expr(1)),)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "several, step",
     [(((4, 1),), 1), (((4, 2),), 2), (((1, 1),), 1), (((1, 4), (2, 3)), 3), (((2, 3), (1, 4)), 3), (((2, 1), (2, 4)), None), ((), 1)],

@@ -23,7 +23,7 @@ from fireiron.cli import main
 from fireiron.errors import FireironError
 from fireiron.export.unit import Unit
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import _check_stride
+from fireiron.gpu.arguments import _check_stride, as_stored
 from fireiron.language.statement import parse_spec, spec_text
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.measure.data import Data
@@ -254,6 +254,14 @@ def test_lie_apart_never_says_yes_to_an_overlap():
     assert found == {(True, True), (False, False), (True, False)}, "what interleaves counts as overlapping"
 
 
+def test_arrays_without_shared_places_are_stored_as_they_are():
+    """Also those of which one dimension has several strides; elements that share a place get one value, the last."""
+    array = np.arange(64.0, dtype=np.float32).reshape(8, 8)
+    plain, split, row = (Move(8, 8, src=layout)(GL, GL)(Kernel).views[0].tensor for layout in (ColMajor, Layout(((2, 4), 8), ((1, 16), 2)), Strides(m=0, n=1)))
+    assert as_stored(plain, array, {}) is array is as_stored(split, array, {})
+    assert (as_stored(row, array, {}) == array[-1]).all()
+
+
 def test_strides_that_nobody_tells_leave_no_gaps():
     storage = Move(M, 6, 4, src=Strides(m=ANY, n=ANY(8), p=1))(GL, GL)(Kernel).views[0].tensor.storage()
     assert strides_chosen(storage, (5, 6, 4), {"M": 5}) == {"stride_src_n": 8, "stride_src_m": 48}
@@ -290,6 +298,7 @@ def test_a_stride_beyond_32_bits_is_refused():
     assert error.value.got == 1 << 31 and "32 bits" in str(error.value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "stride, hint",
     [(-4, "reversed view"), (0, "broadcast view"), (104, "bound the kernel's sizes"), (3, "fewer multiples"), (6, "fewer multiples")],

@@ -67,6 +67,7 @@ def test_single_elements_go_through_the_caches_as_what_they_are(dtype):
 HEADERS = {float16: "cuda_fp16.h", bfloat16: "cuda_bf16.h", float8_e4m3: "cuda_fp8.h", float8_e5m2: "cuda_fp8.h"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [float32, float64, int32, *HEADERS], ids=str)
 def test_each_type_has_its_header(dtype):
     """And no other one: each takes the compiler a while."""
