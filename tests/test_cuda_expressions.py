@@ -253,7 +253,9 @@ def test_a_variable_is_as_wide_as_its_ends(low, high, wide):
     assert cuda.is_wide(Var("x", low, high)) == wide
 
 
-@pytest.mark.parametrize("number, divisor", [(i, k // 2**29 + 1), (Var("n", 5, 700), Var("d", 3, 9)), (Var("n", 0, 2), Var("d", 3, 9))], ids=str)
+@pytest.mark.parametrize(
+    "number, divisor", [(i, k // 2**29 + 1), (Var("n", 5, 700), Var("d", 3, 9)), (Var("n", 0, 2), Var("d", 3, 9))], ids=str
+)
 def test_nodes_of_the_printer_know_their_range(number, divisor):
     """That of what they stand for: it says whether they may be divided, and in how many bits they are computed."""
     quotient, rest = number // divisor, number % divisor

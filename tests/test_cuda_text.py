@@ -254,7 +254,10 @@ def test_helper_functions():
 
 
 def test_comments_of_single_lines_have_one_space_in_front():
-    assert [line.text for line in lines_of(["//a word", "// a word", "//  a word", "#pragma once", ""], 1)] == ["  // a word"] * 3 + ["#pragma once", ""]
+    assert [line.text for line in lines_of(["//a word", "// a word", "//  a word", "#pragma once", ""], 1)] == ["  // a word"] * 3 + [
+        "#pragma once",
+        "",
+    ]
 
 
 def test_shared_memory_is_aligned_to_16_bytes_at_least():
@@ -294,13 +297,20 @@ def test_names_of_the_text_are_none_of_the_kernel():
     own = {kernel.name, "a_source", "per_row", "tiles", "Held", "held", "src", "dst", "place", "k_stage", "bytes"}
     assert _taken(kernel) == reserved | own
     names = Names(_taken(kernel))
-    assert [names.fresh("a_source"), names.fresh("a_source"), names.free("held"), names.free("held")] == ["a_source2", "a_source3", "held2", "held2"]
+    assert [names.fresh("a_source"), names.fresh("a_source"), names.free("held"), names.free("held")] == [
+        "a_source2",
+        "a_source3",
+        "held2",
+        "held2",
+    ]
 
 
 def test_conditions_on_names_of_a_loop_stand_in_it():
     """Also where all of its statements have them: in front of it the name is not there yet."""
     step, place = Var("step", 0, 3), Var("place", 0, 9)
-    copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True), active=less(place, 5))
+    copy = execution(
+        MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True), active=less(place, 5)
+    )
     text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(4), (ir.Let(place, step * 3), copy)),))))
     assert text.index("for (") < text.index("const int place = step * 3;") < text.index("place < 5")
 

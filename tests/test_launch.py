@@ -218,7 +218,14 @@ def loading(gpu, static=0):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "static, dynamic, asked",
-    [(0, 49_152, []), (0, 49_153, [(8, 49_153)]), (1024, 48_128, []), (1024, 48_129, [(8, 48_129)]), (49_152, 0, []), (0, 232_448, [(8, 232_448)])],
+    [
+        (0, 49_152, []),
+        (0, 49_153, [(8, 49_153)]),
+        (1024, 48_128, []),
+        (1024, 48_129, [(8, 48_129)]),
+        (49_152, 0, []),
+        (0, 232_448, [(8, 232_448)]),
+    ],
 )
 def test_more_than_48_kib_of_shared_memory_are_asked_for(gpu, static, dynamic, asked):
     """Static and dynamic together; the driver is told the dynamic part (CUDA C++ Programming Guide, compute capabilities)."""
@@ -288,7 +295,7 @@ def test_integers_have_four_bytes_where_they_fit(gpu, values, sizes, fits):
         return
     gpu.parameters = len(sizes)
     launcher.fixed(0, (3, 2), 32, 1, values)((4096,), 8192)
-    ((device, grid, block, shared, stream, passed),) = gpu.launches
+    ((_, grid, block, _, stream, passed),) = gpu.launches
     assert (grid, block, stream, passed) == ((3, 2, 1), (32, 1, 1), 8192, [4096, *values])
 
 

@@ -257,7 +257,10 @@ def test_lie_apart_never_says_yes_to_an_overlap():
 def test_arrays_without_shared_places_are_stored_as_they_are():
     """Also those of which one dimension has several strides; elements that share a place get one value, the last."""
     array = np.arange(64.0, dtype=np.float32).reshape(8, 8)
-    plain, split, row = (Move(8, 8, src=layout)(GL, GL)(Kernel).views[0].tensor for layout in (ColMajor, Layout(((2, 4), 8), ((1, 16), 2)), Strides(m=0, n=1)))
+    plain, split, row = (
+        Move(8, 8, src=layout)(GL, GL)(Kernel).views[0].tensor
+        for layout in (ColMajor, Layout(((2, 4), 8), ((1, 16), 2)), Strides(m=0, n=1))
+    )
     assert as_stored(plain, array, {}) is array is as_stored(split, array, {})
     assert (as_stored(row, array, {}) == array[-1]).all()
 
@@ -687,10 +690,10 @@ def test_prepared_launches_keep_their_numbers(gpu):  # noqa: F811
 
 def test_numbers_lie_on_no_gpu(monkeypatch):
     """They go where the arrays are, whichever GPU that is."""
-    gpu = installed(monkeypatch, fake_gpu.FakeGpu(devices=2))
-    x, y = (gpu.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,), 1) for _ in range(2))
+    two = installed(monkeypatch, fake_gpu.FakeGpu(devices=2))
+    x, y = (two.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,), 1) for _ in range(2))
     compiled(LINE(axpy()))(2.0, x, out=y)
-    assert gpu.launches[0][0] == 1
+    assert two.launches[0][0] == 1
 
 
 def test_a_launch_says_how_many_bytes_a_number_has(gpu, monkeypatch):  # noqa: F811

@@ -26,7 +26,9 @@ def lines_of(*statements, buffers=(), spec=None):
 def converted(count, first, target=float16, registers=16, before=RF):
     """What converts `count` floats, from element `first` of an array in registers on."""
     r, h = local("r", (16, 1), before), local("h", (registers, 1), RF, target)
-    move = execution(MOVE, Move(count, 1)(before, RF)(Thread), access("r", (0, 0), (count, 1)), access("h", (first, 0), (count, 1), write=True))
+    move = execution(
+        MOVE, Move(count, 1)(before, RF)(Thread), access("r", (0, 0), (count, 1)), access("h", (first, 0), (count, 1), write=True)
+    )
     return [line for line in lines_of(move, buffers=(r, h)) if line.endswith(";") and "=" in line]
 
 
@@ -88,13 +90,17 @@ def printer_of(statement, *buffers, spec=None):
 
 def apart(name, step, write=False):
     """Three registers, `step` apart."""
-    return attrs.evolve(access(name, (1, 0), (3, 1), write=write), modes=((Mode(as_expr(3), as_expr(step)),), (Mode(as_expr(1), as_expr(1)),)))
+    return attrs.evolve(
+        access(name, (1, 0), (3, 1), write=write), modes=((Mode(as_expr(3), as_expr(step)),), (Mode(as_expr(1), as_expr(1)),))
+    )
 
 
 def gathered(write, step=2, accumulate=ZERO):
     """The name of registers as an array, and the lines in front of and behind whoever uses it."""
     kinds = (GL, RF) if write else (RF, GL)
-    sides = (access("src", (0, 0), (3, 1)), apart("r", step, True)) if write else (apart("r", step), access("dst", (0, 0), (3, 1), write=True))
+    sides = (
+        (access("src", (0, 0), (3, 1)), apart("r", step, True)) if write else (apart("r", step), access("dst", (0, 0), (3, 1), write=True))
+    )
     statement = execution(MOVE, Move(3, 1)(*kinds)(Thread), *sides, accumulate=accumulate)
     found = printer_of(statement, local("r", (8, 1), RF)).registers(statement, int(write))
     return str(found.place), *(tuple(str(item).rstrip(";") for item in one) for one in (found.before, found.after))
@@ -116,7 +122,9 @@ def test_registers_that_lie_apart_are_gathered():
 @pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
 def test_pieces_of_one_element_are_no_integers(dtype):
     """An integer of as many bytes would be converted to the element's type."""
-    move = execution(MOVE, Move(4, 1, dtype=dtype)(GL, GL)(Thread), access("src", (0, 0), (4, 1)), access("dst", (0, 0), (4, 1), write=True))
+    move = execution(
+        MOVE, Move(4, 1, dtype=dtype)(GL, GL)(Thread), access("src", (0, 0), (4, 1)), access("dst", (0, 0), (4, 1), write=True)
+    )
     printer = printer_of(move, spec=Move(16, 1, dtype=dtype)(GL, GL))
     one, two = Piece(1, 1, TRUE), Piece(2, 2, TRUE)
     wide = carrier(dtype, 2)

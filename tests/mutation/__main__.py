@@ -46,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     judged.add_argument("--seed", type=int, nargs="+", help="only these, by their numbers")
     judged.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
     judged.add_argument("--budget", type=float, default=40.0, help="seconds of processor time for each question (default: 40)")
-    judged.add_argument("--without", nargs="+", default=[], metavar="FILE", help="files of tests that are not asked: tests/test_text_digests.py")
+    judged.add_argument(
+        "--without", nargs="+", default=[], metavar="FILE", help="files of tests that are not asked: tests/test_text_digests.py"
+    )
     cover = commands.add_parser("cover", help="take in what coverage measured (contexts by test), and how long each test took")
     cover.add_argument("data", type=Path, help="the data file of coverage")
     cover.add_argument("durations", type=Path, help="lines of seconds and names of tests")
