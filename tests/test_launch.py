@@ -334,6 +334,7 @@ def test_torch_without_its_private_function(gpu, torch, kernel):
     assert gpu.launches[0][4] == 96
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["address", "protocol", "torch", "cupy"])
 def test_a_given_stream(gpu, kernel, kind):
     stream = {
@@ -517,6 +518,7 @@ def test_how_a_spec_says_another_type(gpu, kernel):
         assert caught.value.hint.startswith(hint)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", ["type", "layout", "padding", "broadcast", "reversed"])
 def test_wrong_outputs_are_refused(gpu, kernel, case):
     c = {
@@ -563,6 +565,7 @@ def test_overlap_is_checked_at_every_call(gpu):
     assert len(gpu.launches) == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("starts", [(0, 128), (128, 0)])
 def test_an_output_that_begins_or_ends_inside_an_input_is_refused(gpu, starts):
     kernel = compiled(library("naive").spec(8, 8, 8, **ROWS))
@@ -1022,6 +1025,7 @@ def wrong_outs(gpu):
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", wrong_outs(FakeGpu()))
 def test_wrong_outs_of_several_are_refused(gpu, crossing, case):
     out, message, more = wrong_outs(gpu)[case]
@@ -1245,6 +1249,7 @@ def test_another_architecture_is_refused_on_its_gpu(gpu):
         compiled(library("naive").spec(20, 12, 8, **ROWS))(a, b, out=c)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("target", "device", "runs"),
     [
@@ -1395,6 +1400,7 @@ class FakeDriver:
         return self.put(value, int(text[:-1] if attribute == 75 else text[-1]))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("driver", "found"),
     [
@@ -1453,6 +1459,7 @@ def test_cupy_cannot_be_imported(monkeypatch):
     assert "pip uninstall cupy-cuda12x cupy-cuda13x" in text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("answer", "driver", "hidden", "message"),
     [
