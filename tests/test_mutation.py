@@ -2,7 +2,10 @@
 
 import ast
 import functools
+import json
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -115,6 +118,18 @@ def test_what_runs_at_import_cannot_be_changed_in_place():
     outside = next(one for one in mutants("lower/pipeline.py") if not one.inside)
     with pytest.raises(zygote.NoPlace):
         zygote.swap(outside.module, outside.source())
+
+
+def test_a_process_of_its_own_has_the_change(tmp_path):
+    """Also of a module that nobody imports before pytest does, whose own importer comes first."""
+    (tmp_path / "test_it.py").write_text("from fireiron.cuda.types import INT_MIN\n\n\ndef test_it():\n    assert INT_MIN == -(2**31)\n")
+    (tmp_path / "kernels.json").write_text("[]")
+    mutant = next(one for one in mutants("cuda/types.py") if one.where == "" and one.old == "31" and one.new == "30")
+    asked = {"module": mutant.module, "text": mutant.source(), "kernels": [], "always": False, "tests": [str(tmp_path / "test_it.py")]}
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    environment = {**os.environ, zygote.FRESH: str(tmp_path / "asked.json"), zygote.KERNELS: str(tmp_path / "kernels.json")}
+    done = subprocess.run([sys.executable, "-m", "mutation.fresh"], env=environment, cwd=judge.ROOT, capture_output=True, text=True)
+    assert json.loads(done.stdout.splitlines()[-1])["by"] == "tests", done.stderr
 
 
 def test_what_stands_in_a_function_comes_with_it():

@@ -1,5 +1,6 @@
 """A process in which a changed module is what is imported: `python -m mutation.fresh`, asked by the environment; it answers with a line of JSON."""
 
+import importlib
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ def main() -> dict[str, object]:
 
     asked = json.loads(Path(os.environ[zygote.FRESH]).read_text(encoding="utf-8"))
     try:
-        import fireiron  # noqa: F401
+        importlib.import_module(zygote.dotted(asked["module"]))  # now: pytest would import it as it is in the file
         from mutation import battery
 
         kernels = [one for one in battery.load(Path(os.environ[zygote.KERNELS])) if one.name in asked["kernels"]]

@@ -32,14 +32,17 @@ PACKAGE = Path(__file__).resolve().parents[2] / "fireiron"
 MOST_BYTES = 8 << 30
 
 
+def dotted(module: str) -> str:
+    """The name by which a module of the package is imported."""
+    return ".".join(["fireiron", *(part for part in Path(module).with_suffix("").parts if part != "__init__")])
+
+
 class _Changed(importlib.machinery.PathFinder):
     """Finds one module of the package with another text."""
 
     @staticmethod
     def install(module: str, text: str) -> None:
-        file = PACKAGE / module
-        parts = [part for part in Path(module).with_suffix("").parts if part != "__init__"]
-        name = ".".join(["fireiron", *parts])
+        file, name = PACKAGE / module, dotted(module)
 
         class Loader(importlib.machinery.SourceFileLoader):
             def get_code(self, fullname: str) -> types.CodeType:
