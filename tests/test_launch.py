@@ -909,6 +909,24 @@ def test_prepared_copies_run_on_others(gpu, copying):
             prepared(*given)
 
 
+def test_one_factor_alone_is_copied(gpu, jax):
+    """The other one is passed on as it is, also to prepared launches that make their copies anew."""
+    body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    kernel = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).then(body))
+    kernel.copies[0].__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    gpu.parameters = 2
+    (a, b, c), (d, e, _) = odd(gpu), odd(gpu)
+    prepared = kernel.prepare(a, b, out=c)
+    given = jax.Array((20, 7)), jax.Array((7, 13))
+    anew = kernel.prepare(*given)
+    del gpu.done[:]
+    prepared(), prepared(d, e), anew()
+    passed = [one[-1] for one in gpu.launches]
+    assert [one[0] for one in passed[::2]] == [a.data.ptr, d.data.ptr, given[0].unsafe_buffer_pointer()]
+    assert [one[1] for one in passed[1::2]] == [b.data.ptr, e.data.ptr, given[1].unsafe_buffer_pointer()]
+    assert all(copy[1] == product[0] for copy, product in zip(passed[::2], passed[1::2], strict=True))
+
+
 def test_copies_of_jax_have_gaps_between_rows(gpu, jax, copying):
     """As no JAX array has; the output is one, and what the product reads is kept until it has run."""
     a, b = jax.Array((20, 7)), jax.Array((7, 13))

@@ -7,7 +7,9 @@ from handmade import THREAD, access, execution, kernel_of, local
 from fireiron import *
 from fireiron.cuda import carrier, emit
 from fireiron.cuda.addresses import Names
+from fireiron.cuda.frame import _toucher
 from fireiron.cuda.printer import KernelPrinter
+from fireiron.errors import VerificationError
 from fireiron.executable.thread_move import MOVE, STREAMED
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import For, Piece
@@ -153,3 +155,14 @@ def test_coordinates_are_converted_once_for_all_unrolled_turns():
     assert coordinate(Var("x", 0, 9), 2, 3, float64) == "static_cast<double>((x + turn * 2))", "of doubles nothing is saved"
     assert coordinate(as_expr(5), 2, 3) == "static_cast<float>((turn * 2 + 5))", "no sum of two variables"
     assert coordinate(Var("x", 0, 9), 0, 3) == "static_cast<float>(x)"
+
+
+def test_an_array_is_declared_by_who_touches_it():
+    """Whose fragments it may hold, whatever is done before."""
+    first = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (0, 0)), access("dst", (0, 0), write=True))
+    second = execution(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", (0, 0)), access("r", (0, 0), write=True))
+    held, other = local("r", (1, 1), RF), local("nobody", (1, 1), RF)
+    kernel = kernel_of(Move(16, 1)(GL, GL), (first, second), held, other)
+    assert _toucher(kernel, held) is second
+    with pytest.raises(VerificationError, match="no statement touches nobody"):
+        _toucher(kernel, other)
