@@ -416,7 +416,7 @@ class Addresses:
             turns.parities[stage] = Var(self.names.fresh(f"{turns.var.name}_parity"), 0, 1), value
         return turns.parities[stage][0]
 
-    def enter(self, loop: For, together: bool = False) -> Turns:
+    def enter(self, loop: For, together: bool) -> Turns:
         """A loop that runs at run time begins; `together` says that the stages of its products are to be named for whole warps."""
         first = self._counted(loop)
         around = self.turns[-1] if first is not None and self.turns and goes_on(loop, first.number, self.turns[-1].loop) else None

@@ -73,10 +73,9 @@ class ArrayView:
     readonly: bool
 
     @property
-    def extent(self) -> tuple[int, int]:
-        """First byte and the byte after the last one, counted from the address."""
-        steps = [(size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)]
-        return sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps) + self.itemsize
+    def end(self) -> int:
+        """The byte after the last one, counted from the address."""
+        return sum(max((size - 1) * stride, 0) for size, stride in zip(self.shape, self.strides, strict=True)) + self.itemsize
 
 
 class Library:

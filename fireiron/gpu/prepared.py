@@ -123,7 +123,7 @@ class _Plan:
         arrays = [place for place, buffer in enumerate(buffers) if not buffer.memory.by_value]
         self.device = views[arrays[0]].device
         self._aligns = tuple(1 if buffer.memory.by_value else buffer.tensor.align for buffer in buffers)
-        self._spans = tuple(NOWHERE if buffer.memory.by_value else view.extent[1] for buffer, view in zip(buffers, views, strict=True))
+        self._spans = tuple(NOWHERE if buffer.memory.by_value else view.end for buffer, view in zip(buffers, views, strict=True))
         self._apart = [(place, before) for place, buffer in enumerate(buffers) if buffer.written for before in arrays if before < place]
         self._stream = _current_stream([names[place] for place in arrays], [libraries[place] for place in arrays])
         self._place: Callable[[Any], Sequence[int]] | None = None
