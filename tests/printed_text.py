@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import re
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -286,6 +287,12 @@ def _checked(command):
         raise Refused(f"the C++ compiler refuses the text:\n{done.stderr[:3000]}")
 
 
+def _all_memory():
+    """Sanitizers map more memory than there is, whatever this process may use."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
 @functools.cache
 def _machine():
     """The folder of the compiled machine, made once for a text of it; other processes wait for the one that makes it."""
@@ -353,7 +360,9 @@ class HostProgram:
                 job.append(f"pointer {numbers[one.name]}")
             else:
                 job.append(f"bits {int.from_bytes(arrays[one.name].tobytes(), 'little')}")
-        done = subprocess.run([self.binary], input="\n".join(job), capture_output=True, text=True, env={**os.environ, **OPTIONS})
+        done = subprocess.run(
+            [self.binary], input="\n".join(job), capture_output=True, text=True, env={**os.environ, **OPTIONS}, preexec_fn=_all_memory
+        )
         if done.returncode:
             raise Refused(self._report(number, done.stderr) or f"it ended with {done.returncode}")
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}

@@ -22,6 +22,8 @@ from test_expr import LARGEST, draw
 
 import fireiron.values.expr as expr
 from fireiron.cuda import expressions as cuda
+from fireiron.cuda.quotients import Quotient, Residue
+from fireiron.cuda.rotations import Wrapped
 from fireiron.errors import ArgumentError, VerificationError
 from fireiron.values.expr import INT_MAX, Var, all_of, any_of, as_expr, equal, less, minimum, sym
 
@@ -151,6 +153,7 @@ def test_random_expressions_in_c(tmp_path):
 
 i, j, k = Var("i", 0, 99), Var("j", 0, 31), Var("k", 0, INT_MAX)
 far, back = Var("far", 0, 2**40), Var("back", -50, 50)
+half, nothing = Var("half", 0, 2**30 - 1), Var("nothing", 0, 0)
 M, N, P = sym("M", high=INT_MAX), sym("N", multiple_of=8), sym("P", high=7)
 
 NAMED = {
@@ -217,6 +220,7 @@ def test_a_dividend_that_may_be_negative_is_not_printed():
     assert cuda.expression(back % 3) == "(back + 51) % 3", "a remainder is lifted into the positive first"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "value, wide",
     [
@@ -228,11 +232,51 @@ def test_a_dividend_that_may_be_negative_is_not_printed():
         ((k + 1) // 2, True),
         (far // 2**20, True),
         (i + 2**31, True),
+        (half * 2 + 1, False),
+        (half * 2 + 2, True),
+        (-2 * half - 1, False),
+        (-2 * half - 2, True),
+        (half + j * 3 - half * j, True),
+        (M * N * nothing, True),
+        (Var("below", -INT_MAX, 0) * Var("two", 1, 2) * nothing, True),
     ],
     ids=str,
 )
 def test_width(value, wide):
+    """Up to the last number of 32 bits; a product is computed from left to right, whatever it ends in."""
     assert cuda.is_wide(value) == wide == ("long long" in cuda.expression(value) or value.variables() == {far})
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("low, high, wide", [(0, INT_MAX, False), (0, 2**31, True), (-INT_MAX, 0, False), (-(2**31), 0, True)])
+def test_a_variable_is_as_wide_as_its_ends(low, high, wide):
+    assert cuda.is_wide(Var("x", low, high)) == wide
+
+
+@pytest.mark.parametrize(
+    "number, divisor", [(i, k // 2**29 + 1), (Var("n", 5, 700), Var("d", 3, 9)), (Var("n", 0, 2), Var("d", 3, 9))], ids=str
+)
+def test_nodes_of_the_printer_know_their_range(number, divisor):
+    """That of what they stand for: it says whether they may be divided, and in how many bits they are computed."""
+    quotient, rest = number // divisor, number % divisor
+    product = Quotient(number, divisor, "per_d", None)
+    assert (product.low, product.high) == (quotient.low, quotient.high)
+    residue = Residue(number, product, divisor)
+    assert residue.low == rest.low == 0 and residue.high == min(number.high, divisor.high - 1)
+    wrapped = Wrapped(number, divisor)
+    assert wrapped.low == 0 and wrapped.high == min(number.high, divisor.high - 1)
+    for one in (product, residue, wrapped):
+        assert one.rebuilt(one.children) == one
+
+
+def test_what_64_bits_do_not_hold_is_refused():
+    """Up to the last number of 64 bits, on the way to a value too."""
+    bit = Var("bit", 0, 1)
+    for value in (bit * 2**62 + (2**62 - 1), -(2**62) * bit - (2**62 - 1)):
+        assert cuda.is_wide(value)
+    for value in (bit * 2**62 + 2**62, -(2**62) * bit - 2**62, far * far * nothing):
+        with pytest.raises(VerificationError, match="does not fit 64 bits"):
+            cuda.is_wide(value)
 
 
 # ---------------------------------------------------------------------------------------------- the oracle finds faults

@@ -12,16 +12,19 @@ from problems import NAMES, library, target_of
 
 from fireiron import *
 from fireiron import ir
-from fireiron.cuda import emit, literal
-from fireiron.cuda.addresses import _plain
+from fireiron.cuda import carrier, emit, literal
+from fireiron.cuda.addresses import Names, _plain
 from fireiron.cuda.expressions import expression
+from fireiron.cuda.frame import _taken
 from fireiron.cuda.lines import comment, lines_of
+from fireiron.cuda.types import zero
 from fireiron.executable.thread_move import MOVE
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir.text import Braces, Function, If, Noted, Remark
 from fireiron.lower.guard import guard
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, laid_out
 from fireiron.values.expr import Var, all_of, as_expr, less
+from fireiron.values.tensor import Tensor
 
 SYMBOLIC = (sym("M", multiple_of=4), sym("N"), sym("K"))
 
@@ -158,6 +161,25 @@ def test_no_number_is_made_of_its_bits():
         compile_cuda(f'extern "C" __global__ void k(float* out)\n{{\n{values}}}\n', "sm_80")
 
 
+def test_what_moves_several_elements_and_its_zero():
+    """The built-in vector types: of floats, doubles and integers their own, of all others integers as wide (CUDA C++ Programming Guide)."""
+    carriers = {
+        (float32, 2): "float2", (float32, 4): "float4", (float64, 2): "double2", (int32, 2): "int2", (int32, 4): "int4",
+        (float16, 2): "unsigned int", (float16, 4): "uint2", (float16, 8): "uint4", (int8, 2): "unsigned short", (bfloat16, 8): "uint4",
+    }  # fmt: skip
+    assert {key: carrier(*key) for key in carriers} == carriers
+    zeros = {
+        (float32, 2): "make_float2(0.0f, 0.0f)", (float64, 2): "make_double2(0.0, 0.0)", (int32, 4): "make_int4(0, 0, 0, 0)",
+        (float16, 4): "make_uint2(0u, 0u)", (float16, 2): "0", (int8, 2): "0",
+    }  # fmt: skip
+    assert {key: zero(*key) for key in zeros} == zeros
+
+
+def test_the_smallest_integer_is_no_long():
+    """C++ reads the sign apart from the number, which no int holds."""
+    assert [literal(number, int32) for number in (-(2**31), -(2**31) + 1)] == ["(-2147483647 - 1)", "-2147483647"]
+
+
 def test_a_micro_kernel_on_partial_sums_compiles():
     """A view of the part of a buffer has fewer dimensions than the buffer; its accessors named one more."""
     dot = "for (int p = 0; p < a_size_k; ++p) c_at(0, 0) = (accumulate || p ? c_at(0, 0) : c_type(0)) + a_at(0, p) * b_at(p, 0);"
@@ -231,6 +253,20 @@ def test_helper_functions():
     assert function.text("other") == ("// doubled", "__device__ __forceinline__ int other(int x)", "{", "  return 2 * x;", "}")
 
 
+def test_comments_of_single_lines_have_one_space_in_front():
+    assert [line.text for line in lines_of(["//a word", "// a word", "//  a word", "#pragma once", ""], 1)] == ["  // a word"] * 3 + [
+        "#pragma once",
+        "",
+    ]
+
+
+def test_shared_memory_is_aligned_to_16_bytes_at_least():
+    """As arrays one by one, or as one: what reads it by vectors finds them."""
+    for align, said in ((4, 16), (16, 16), (128, 128)):
+        text = emit(attrs.evolve(copied(), buffers=(*copied().buffers, local("s", (8, 1), SH, align=align))))
+        assert f"__shared__ __align__({said}) float s[8];" in text
+
+
 def test_loops_that_number_registers_are_unrolled():
     """Registers have no run-time index; the loop over k numbers none, and is left as it is."""
     chain = MatMul.tile(8, 8).to(Block).epilog(RF).tile(4, 2).to(Thread).split(1).tile(1, 1).done()
@@ -247,6 +283,36 @@ def test_conditions_stand_around_a_loop_only_where_it_does_not_change_them():
     copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), *sides, active=both)
     text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(4), (copy,)),))))
     assert text.index("< 7") < text.index("for (") < text.index("step < 3")
+
+
+def test_names_of_the_text_are_none_of_the_kernel():
+    """Of its sizes, parameters, buffers, loops and named values, and those that the text has of its own."""
+    size, step, place = sym("a_source"), Var("k_stage", 0, 3), Var("place", 0, 9)
+    copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True))
+    copy = attrs.evolve(copy, scratch=Tensor("bytes", (as_expr(64),), uint8, SH, ColMajor))
+    body = (ir.Let(place, THREAD * 3), ir.For(step, as_expr(4), (copy,)))
+    kernel = kernel_of(Move(32, 4)(GL, GL), body, local("Held", (4, 1), RF), symbols=(size,))
+    kernel = attrs.evolve(kernel, reciprocals=(ir.Reciprocal("per_row", size),), counter=ir.Counter("tiles"))
+    reserved = {"block", "thread", "smem", "piece", "warp_of_block", "blockIdx.x", "threadIdx.x"}
+    own = {kernel.name, "a_source", "per_row", "tiles", "Held", "held", "src", "dst", "place", "k_stage", "bytes"}
+    assert _taken(kernel) == reserved | own
+    names = Names(_taken(kernel))
+    assert [names.fresh("a_source"), names.fresh("a_source"), names.free("held"), names.free("held")] == [
+        "a_source2",
+        "a_source3",
+        "held2",
+        "held2",
+    ]
+
+
+def test_conditions_on_names_of_a_loop_stand_in_it():
+    """Also where all of its statements have them: in front of it the name is not there yet."""
+    step, place = Var("step", 0, 3), Var("place", 0, 9)
+    copy = execution(
+        MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True), active=less(place, 5)
+    )
+    text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(4), (ir.Let(place, step * 3), copy)),))))
+    assert text.index("for (") < text.index("const int place = step * 3;") < text.index("place < 5")
 
 
 def test_numbers_that_an_int_holds_have_no_suffix():

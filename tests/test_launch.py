@@ -172,6 +172,7 @@ def test_outputs_are_set_to_zero_first_and_nothing_between(gpu):
     assert (whole.host[:20] == 0).all() and (whole.host[20:] == 9).all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("shape", "strides"),
     [((6,), (4,)), ((3, 5), (20, 4)), ((3, 5), (4, 12)), ((3, 5), (64, 4)), ((3, 1), (64, 4)), ((1, 5), (64, 4)), ((2, 3, 4), (256, 64, 8)),
@@ -194,6 +195,117 @@ def test_zero_is_on_the_current_stream_or_the_given_one(gpu):
     launch.zero(array, 77)
     assert [step[-1] for step in gpu.of("memset")] == [stream.ptr, 77]
     assert (array.host == 0).all()
+
+
+def test_a_fill_is_a_value(gpu):
+    """Whatever sets to zero."""
+    fill = launch.fill_of((3, 5), (64, 4), 4)
+    assert repr(fill) == "Fill(width=20, height=3, pitch=64, starts=(0,))"
+    assert fill == launch.Fill(20, 3, 64, (0,), None) != launch.Fill(20, 3, 64, (4,), None)
+    assert launch.fill_of((1, 5), (0, 4), 4) == launch.Fill(20, 1, 20, (0,), None), "one, whatever the stride of a single element"
+
+
+# ---------------------------------------------------------------------------------------------- what is asked of the driver
+
+
+def loading(gpu, static=0):
+    """What the driver is told while kernels of so much static shared memory are loaded."""
+    told = []
+    gpu.cupy.cuda.driver.funcGetAttribute = lambda attribute, function: {1: static}[attribute]
+    gpu.cupy.cuda.driver.funcSetAttribute = lambda function, attribute, value: told.append((attribute, value))
+    return told
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "static, dynamic, asked",
+    [
+        (0, 49_152, []),
+        (0, 49_153, [(8, 49_153)]),
+        (1024, 48_128, []),
+        (1024, 48_129, [(8, 48_129)]),
+        (49_152, 0, []),
+        (0, 232_448, [(8, 232_448)]),
+    ],
+)
+def test_more_than_48_kib_of_shared_memory_are_asked_for(gpu, static, dynamic, asked):
+    """Static and dynamic together; the driver is told the dynamic part (CUDA C++ Programming Guide, compute capabilities)."""
+    told = loading(gpu, static)
+    launcher = launch.load(b"", "k", dynamic)
+    assert told == asked and launcher.dynamic_shared == dynamic and launcher.name == "k"
+    gpu.parameters = 1
+    launcher.fixed(0, 7, 64, 1, ())((4096,), 0)
+    ((device, grid, block, shared, stream, _),) = gpu.launches
+    assert (device, grid, block, shared, stream) == (0, (7, 1, 1), (64, 1, 1), dynamic, 0)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("static, dynamic", [(0, 232_449), (1, 232_448), (232_449, 0), (0, -1)])
+def test_more_shared_memory_than_there_is_is_refused(gpu, static, dynamic):
+    told = loading(gpu, static)
+    with pytest.raises(LaunchError, match="bytes of shared memory a block") as caught:
+        launch.load(b"", "k", dynamic)
+    assert caught.value.legal == "at most 232448 on this GPU" and not told
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("cluster, asked", [(1, []), (8, []), (9, [(14, 1)]), (16, [(14, 1)])])
+def test_more_than_eight_blocks_of_a_cluster_are_asked_for(gpu, cluster, asked):
+    """CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
+    told = loading(gpu)
+    launch.load(b"", "k", cluster=cluster)
+    assert told == asked
+
+
+def test_the_driver_tells_the_sizes_of_parameters(monkeypatch):
+    """One after the other, until there is none of a number (`cuFuncGetParamInfo`)."""
+    sizes = [8, 128, 4]
+
+    def query(function, position, offset, size):
+        assert function == 77
+        if position >= len(sizes):
+            return 1
+        size._obj.value = sizes[position]
+        return 0
+
+    query.argtypes = None
+    monkeypatch.setattr(launch, "_driver", lambda: types.SimpleNamespace(cuFuncGetParamInfo=query))
+    assert launch._parameter_sizes(77) == (8, 128, 4)
+    sizes.clear()
+    assert launch._parameter_sizes(77) == ()
+
+    def broken(*_):
+        return 700
+
+    monkeypatch.setattr(launch, "_driver", lambda: types.SimpleNamespace(cuFuncGetParamInfo=broken))
+    assert launch._parameter_sizes(77) is None
+    monkeypatch.setattr(launch, "_driver", lambda: None)
+    assert launch._parameter_sizes(77) is None, "a driver older than CUDA 12.4"
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("values, sizes, fits", [
+    ((2**31 - 1,), (8, 4), True), ((2**31,), (8, 8), True), ((2**31,), (8, 4), False), ((0, 2**62), (8, 4, 8), True), ((5,), (8, 8), False),
+    ((5,), (8, 4, 4), False),
+])  # fmt: skip
+def test_integers_have_four_bytes_where_they_fit(gpu, values, sizes, fits):
+    launcher = launch.Launcher("k", 0, sizes, gpu.cupy.cuda.Module().get_function("k"), gpu.cupy.ndarray)
+    if not fits:
+        with pytest.raises(LaunchError, match="argument 1 of 'k'|takes 3 arguments"):
+            launcher.fixed(0, 1, 32, 1, values)
+        return
+    gpu.parameters = len(sizes)
+    launcher.fixed(0, (3, 2), 32, 1, values)((4096,), 8192)
+    ((_, grid, block, _, stream, passed),) = gpu.launches
+    assert (grid, block, stream, passed) == ((3, 2, 1), (32, 1, 1), 8192, [4096, *values])
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("number, version", [(13000, (13, 0)), (12080, (12, 8)), (11080, (11, 8)), (12999, (12, 99))])
+def test_the_version_of_the_driver(gpu, number, version):
+    """1000 for each major version and 10 for each minor one."""
+    gpu.cupy.cuda.runtime.driverGetVersion = lambda: number
+    assert launch.driver_version() == version
 
 
 # ---------------------------------------------------------------------------------------------- streams
@@ -223,6 +335,7 @@ def test_torch_without_its_private_function(gpu, torch, kernel):
     assert gpu.launches[0][4] == 96
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["address", "protocol", "torch", "cupy"])
 def test_a_given_stream(gpu, kernel, kind):
     stream = {
@@ -391,6 +504,22 @@ def test_wrong_arrays_are_refused_before_a_launch(gpu, kernel, case):
     assert not gpu.launches
 
 
+def test_how_a_spec_says_another_type(gpu, kernel):
+    """Of a product by `dtype`, of an operand of another kind by its name, of an output by what it has."""
+    move = Move(20, 8, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
+    copy = compiled(move, Move.tile(20, 8).to(Block).tile(1, 1).to(Thread).done())
+    a, b, c = operands(gpu)
+    for call, hint in (
+        (lambda: kernel(gpu.array((20, 8), "float16"), b, out=c), "make the spec with dtype=float16, or convert the array"),
+        (lambda: copy(gpu.array((20, 8), "float16"), out=a), "make the spec with types={'src': float16}, or convert the array"),
+        (lambda: kernel(gpu.array((20, 8), "int64"), b, out=c), "convert it to one of float64 float32"),
+    ):
+        with pytest.raises(LaunchError, match="elements of another type") as caught:
+            call()
+        assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", ["type", "layout", "padding", "broadcast", "reversed"])
 def test_wrong_outputs_are_refused(gpu, kernel, case):
     c = {
@@ -437,6 +566,7 @@ def test_overlap_is_checked_at_every_call(gpu):
     assert len(gpu.launches) == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("starts", [(0, 128), (128, 0)])
 def test_an_output_that_begins_or_ends_inside_an_input_is_refused(gpu, starts):
     kernel = compiled(library("naive").spec(8, 8, 8, **ROWS))
@@ -618,6 +748,8 @@ def test_dlpack_arrays_are_kept(gpu, kernel):
     a, b, c = operands(gpu)
     kernel(Capsule(a), Capsule(b), out=Capsule(c))
     assert gpu.launches[0][-1] == addresses(a, b, c)
+    kernel(Capsule(a, 13), Capsule(b), out=Capsule(c))  # kDLCUDAManaged
+    assert gpu.launches[1][-1] == addresses(a, b, c)
     held = arrays.library_of(Capsule).held
     assert {one.array for _, (one, _) in held._queue} >= {a, b, c}
 
@@ -723,6 +855,100 @@ def test_prepared_launches_of_jax_give_new_arrays(gpu, jax, kernel):
     assert first.unsafe_buffer_pointer() != second.unsafe_buffer_pointer()
 
 
+# ---------------------------------------------------------------------------------------------- copies in front
+
+
+@pytest.fixture
+def copying(shared_kernels, gpu):
+    """A product of which both factors are copied in front: three launches, of which the first two arguments are compared."""
+    if "copying" not in shared_kernels:
+        body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+        shared_kernels["copying"] = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).repack(B).then(body)).program
+    kernel = CompiledKernel(shared_kernels["copying"])
+    for one in (kernel, *kernel.copies.values()):
+        one.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    gpu.parameters = 2
+    return kernel
+
+
+def odd(gpu):
+    """Operands whose rows are no multiples of 16 bytes."""
+    return [gpu.array(shape) for shape in ((20, 7), (7, 13), (20, 13))]
+
+
+def copied(launches):
+    """Which arrays were copied, and whether the product took the copies."""
+    (a, first), (b, second), factors = (one[-1] for one in launches)
+    assert factors == [first, second]
+    return [a, b]
+
+
+def test_copies_stand_in_front_of_each_launch(gpu, copying):
+    (a, b, c), (d, e, f) = odd(gpu), odd(gpu)
+    stream = gpu.cupy.cuda.Stream()
+    assert copying(a, b, out=c, stream=stream) is c
+    assert copied(gpu.launches) == addresses(a, b) and {one[4] for one in gpu.launches} == {stream.ptr}
+    prepared = copying.prepare(d, e, out=f, stream=stream)
+    del gpu.done[:]
+    assert prepared(stream=stream) is prepared.out is f and repr(prepared).startswith("<prepared launches: 2 copies, <prepared launch of")
+    assert copied(gpu.launches) == addresses(d, e) and {one[4] for one in gpu.launches} == {stream.ptr}
+
+
+def test_prepared_copies_run_on_others(gpu, copying):
+    (a, b, c), (d, e, f) = odd(gpu), odd(gpu)
+    prepared = copying.prepare(a, b, out=c)
+    del gpu.done[:]
+    stream = gpu.cupy.cuda.Stream()
+    assert prepared(d, e, out=f, stream=stream) is f and prepared(out=f) is f and prepared() is c
+    first, second, third = (gpu.launches[start : start + 3] for start in (0, 3, 6))
+    assert copied(first) == addresses(d, e) and copied(second) == copied(third) == addresses(a, b)
+    assert first[-1][-1] == second[-1][-1] == third[-1][-1], "the copies are made once"
+    assert {one[4] for one in first} == {stream.ptr} and {one[4] for one in second} == {0}
+    for given in ((d,), (d, e, f)):
+        with pytest.raises(ArgumentError, match=f"{len(given)} arrays given, the launch was prepared for 2"):
+            prepared(*given)
+
+
+def test_one_factor_alone_is_copied(gpu, jax):
+    """The other one is passed on as it is, also to prepared launches that make their copies anew."""
+    body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    kernel = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).then(body))
+    kernel.copies[0].__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    gpu.parameters = 2
+    (a, b, c), (d, e, _) = odd(gpu), odd(gpu)
+    prepared = kernel.prepare(a, b, out=c)
+    given = jax.Array((20, 7)), jax.Array((7, 13))
+    anew = kernel.prepare(*given)
+    del gpu.done[:]
+    prepared(), prepared(d, e), anew()
+    passed = [one[-1] for one in gpu.launches]
+    assert [one[0] for one in passed[::2]] == [a.data.ptr, d.data.ptr, given[0].unsafe_buffer_pointer()]
+    assert [one[1] for one in passed[1::2]] == [b.data.ptr, e.data.ptr, given[1].unsafe_buffer_pointer()]
+    assert all(copy[1] == product[0] for copy, product in zip(passed[::2], passed[1::2], strict=True))
+
+
+def test_copies_of_jax_have_gaps_between_rows(gpu, jax, copying):
+    """As no JAX array has; the output is one, and what the product reads is kept until it has run."""
+    a, b = jax.Array((20, 7)), jax.Array((7, 13))
+    out = copying(a, b)
+    assert isinstance(out, jax.Array) and out.shape == (20, 13)
+    assert copied(gpu.launches) == [one.unsafe_buffer_pointer() for one in (a, b)]
+    assert len(arrays.library_of(jax.Array).held) == 4
+
+
+def test_prepared_copies_of_jax_are_made_anew(gpu, jax, copying):
+    """Nobody may write to them again."""
+    a, b = jax.Array((20, 7)), jax.Array((7, 13))
+    prepared = copying.prepare(a, b)
+    del gpu.done[:]
+    stream = gpu.cupy.cuda.Stream()
+    first, second = prepared(), prepared(stream=stream)
+    assert isinstance(first, jax.Array) and first is not second and {one[4] for one in gpu.launches[3:]} == {stream.ptr}
+    for launches in (gpu.launches[:3], gpu.launches[3:]):
+        assert copied(launches) == [one.unsafe_buffer_pointer() for one in (a, b)]
+    assert gpu.launches[2][-1] != gpu.launches[5][-1]
+
+
 # ---------------------------------------------------------------------------------------------- several outputs
 
 
@@ -818,6 +1044,7 @@ def wrong_outs(gpu):
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", wrong_outs(FakeGpu()))
 def test_wrong_outs_of_several_are_refused(gpu, crossing, case):
     out, message, more = wrong_outs(gpu)[case]
@@ -1041,6 +1268,7 @@ def test_another_architecture_is_refused_on_its_gpu(gpu):
         compiled(library("naive").spec(20, 12, 8, **ROWS))(a, b, out=c)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("target", "device", "runs"),
     [
@@ -1191,6 +1419,7 @@ class FakeDriver:
         return self.put(value, int(text[:-1] if attribute == 75 else text[-1]))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("driver", "found"),
     [
@@ -1249,6 +1478,7 @@ def test_cupy_cannot_be_imported(monkeypatch):
     assert "pip uninstall cupy-cuda12x cupy-cuda13x" in text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("answer", "driver", "hidden", "message"),
     [

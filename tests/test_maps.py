@@ -135,6 +135,7 @@ def test_one_row_has_no_stride(gpu):
     assert gpu.maps[0][2:4] == ((4, 1), (16,))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("dtype", "kind", "box"),
     [
@@ -154,6 +155,7 @@ def test_element_types(gpu, dtype, kind, box):
     assert gpu.maps == [(kind, 4096, (96, 100), (1024,), box, (0, 3, 2, 0))]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("span", "swizzle"), [(16, 0), (32, 1), (64, 2), (128, 3)])
 def test_swizzles(gpu, span, swizzle):
     form(box=(8, 64), span=span).encode(4096)

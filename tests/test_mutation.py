@@ -8,11 +8,16 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
-from mutation import judge, zygote
+from campaign.subjects.mutants import PASSES, PRINTER
+from mutation import battery, judge, printing, zygote
 from mutation.covering import Covering, nearest
 from mutation.judge import Verdict, summary
 from mutation.operators import Mutant, Sites, modules, mutants, sample, source
+
+from fireiron.cuda import emit
+from fireiron.errors import VerificationError
 
 
 def changes(text, monkeypatch):
@@ -84,8 +89,8 @@ def test_the_order_is_the_same_everywhere_and_holds_all():
     assert len({one.module for one in every[:20]}) == 2
 
 
-def test_every_module_of_the_passes_has_files_near_to_it():
-    every = modules("lower", "decomp", "values")
+def test_every_module_that_is_judged_has_files_near_to_it():
+    every = modules(*PASSES, *PRINTER)
     assert not [one for one in every if not nearest(one) and mutants(one)]
     assert set(nearest("lower/guard.py")) >= {"tests/test_guard.py"}
 
@@ -115,6 +120,31 @@ def test_what_runs_at_import_cannot_be_changed_in_place():
         zygote.swap(outside.module, outside.source())
 
 
+def test_a_process_of_its_own_has_the_change(tmp_path):
+    """Also of a module that nobody imports before pytest does, whose own importer comes first."""
+    (tmp_path / "test_it.py").write_text("from fireiron.cuda.types import INT_MIN\n\n\ndef test_it():\n    assert INT_MIN == -(2**31)\n")
+    (tmp_path / "kernels.json").write_text("[]")
+    mutant = next(one for one in mutants("cuda/types.py") if one.where == "" and one.old == "31" and one.new == "30")
+    asked = {"module": mutant.module, "text": mutant.source(), "kernels": [], "always": False, "tests": [str(tmp_path / "test_it.py")]}
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    environment = {**os.environ, zygote.FRESH: str(tmp_path / "asked.json"), zygote.KERNELS: str(tmp_path / "kernels.json")}
+    done = subprocess.run([sys.executable, "-m", "mutation.fresh"], env=environment, cwd=judge.ROOT, capture_output=True, text=True)
+    assert json.loads(done.stdout.splitlines()[-1])["by"] == "tests", done.stderr
+
+
+def test_what_stands_in_a_function_comes_with_it():
+    """A change that leaves out a generator inside of a function is one in place."""
+    from fireiron.cuda import chosen
+
+    mutant = next(
+        one
+        for one in mutants("cuda/chosen.py")
+        if one.where == "chosen_turns" and one.operator == "operand dropped" and "for one in" in one.old and "for one in" not in one.new
+    )
+    assert zygote.in_a_child(lambda asked: {"by": str(zygote.swap(mutant.module, mutant.source()))}, {"seconds": 20})["by"] == "None"
+    assert callable(chosen.chosen_turns)
+
+
 def test_a_child_that_stays_or_dies_is_a_verdict():
     assert zygote.in_a_child(lambda asked: time.sleep(600), {"seconds": 0.01})["by"] == "time"
     assert zygote.in_a_child(lambda asked: os._exit(3), {"seconds": 1})["by"] == "crash: process"
@@ -138,6 +168,74 @@ def test_the_first_kernel_that_is_wrong_kills():
     assert zygote.of_kernels([same], False) == {"by": "", "changed": False, "what": ""}
     assert zygote.of_kernels([same, other], False) == {"by": "", "changed": True, "what": "kernel"}
     assert zygote.of_kernels([other, wrong, same], False)["by"] == "NumPy"
+
+
+class Text:
+    """A kernel that was lowered before; what is printed now, and whether that runs wrong."""
+
+    item = Kernel("", "")
+    kernels = ()
+
+    def __init__(self, now, wrong="", before="", before_wrong=""):
+        self.now, self.text, self.said = now, before or "text", {now: wrong, before or "text": before_wrong}
+
+    def printed(self):
+        if isinstance(self.now, Exception):
+            raise self.now
+        return self.now
+
+    def wrong(self, text):
+        return self.said[text]
+
+
+def test_texts_that_run_wrong_kill_and_others_do_not():
+    assert printing.judged([Text("text")]) == {"by": "", "changed": False, "what": ""}
+    assert printing.judged([Text("text"), Text("other")])["changed"], "another text alone kills nobody"
+    assert printing.judged([Text("text"), Text("other", "C is not what NumPy says")])["by"] == "printed text"
+    assert printing.judged([Text("other", "no emulation", before_wrong="no emulation")])["by"] == "", "what cannot be run kills nobody"
+    assert printing.judged([Text(KeyError("a"))])["by"] == "crash: KeyError"
+    assert printing.judged([Text(VerificationError("a"))])["by"] == "refusal: VerificationError"
+
+
+@pytest.mark.night
+def test_a_kernel_is_printed_and_run():
+    """Twice it is compiled with sanitizers."""
+    from printed_text import COMPILER
+    from test_text_digests import kernel
+
+    item = battery.Item("naive", "", None, {}, True)
+    lowered = kernel("naive")
+    item.arrays = {"A": np.ones((40, 40), np.float32), "B": np.ones((40, 48), np.float32)}
+    item.expected = {"C": item.arrays["A"] @ item.arrays["B"]}
+    one = printing.Lowered(item, (lowered,), emit(lowered))
+    assert one.printed() == one.text and one.wrong(one.text) == ""
+    if COMPILER is not None:
+        assert one.wrong(one.text.replace("k > 0 ?", "k > 1 ?")) == "C is not what NumPy says"
+
+
+def test_tests_that_fail_without_a_change_kill_nobody(monkeypatch):
+    failing = {"a": {None, "change"}, "b": {"change"}, "c": set()}
+
+    class Asked:
+        def ask(self, asked):
+            tests = [one for one in asked["tests"] if one not in asked["without"]]
+            failed = next((one for one in tests if asked["text"] in failing[one]), None)
+            return {"by": "tests", "what": failed} if failed else {"by": ""}
+
+    monkeypatch.setattr(judge, "zygote_of", lambda module: Asked())
+    monkeypatch.setattr(judge, "FAILING", set())
+    monkeypatch.setattr(judge, "PASSING", set())
+    ask = functools.partial(judge._asked_tests, "lower/guard.py")
+    assert ask({"text": "change", "tests": ["a", "b"]})["what"] == "b"
+    assert ask({"text": "change", "tests": ["a", "c"]})["by"] == "" and {*judge.FAILING} == {"a"}
+
+
+def test_assertions_are_left_alone():
+    every = mutants("gpu/prepared.py")
+    found = [one for one in every if judge.asserted(one)]
+    assert {one.operator for one in found} == {"keyword dropped", "constant"} and all("strict" in one.text for one in found)
+    others = {one.operator for one in every if "strict=True" in one.text and not judge.asserted(one)}
+    assert "loop never" in others, "what else may be changed of such a line"
 
 
 def test_the_score_leaves_out_equivalents():

@@ -15,7 +15,7 @@ import pytest
 from gpu_stand_in import Clock, stand_in
 from numpy.lib.stride_tricks import as_strided
 from printed_text import COMPILER, HostProgram, Printed
-from test_launch import addresses, gpu, torch  # noqa: F401
+from test_launch import addresses, gpu, installed, torch  # noqa: F401
 
 from fireiron import *
 from fireiron.check import check
@@ -23,11 +23,13 @@ from fireiron.cli import main
 from fireiron.errors import FireironError
 from fireiron.export.unit import Unit
 from fireiron.gpu import launch
+from fireiron.gpu.arguments import _check_stride, as_stored
 from fireiron.language.statement import parse_spec, spec_text
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.measure.data import Data
 from fireiron.sim import simulate
 from fireiron.tune.task import make_task
+from fireiron.values.expr import Var
 from fireiron.values.scalars import value_of
 from fireiron.values.strides import lie_apart, strides_chosen
 from fireiron.values.tensor import Tensor, whole_view
@@ -252,6 +254,17 @@ def test_lie_apart_never_says_yes_to_an_overlap():
     assert found == {(True, True), (False, False), (True, False)}, "what interleaves counts as overlapping"
 
 
+def test_arrays_without_shared_places_are_stored_as_they_are():
+    """Also those of which one dimension has several strides; elements that share a place get one value, the last."""
+    array = np.arange(64.0, dtype=np.float32).reshape(8, 8)
+    plain, split, row = (
+        Move(8, 8, src=layout)(GL, GL)(Kernel).views[0].tensor
+        for layout in (ColMajor, Layout(((2, 4), 8), ((1, 16), 2)), Strides(m=0, n=1))
+    )
+    assert as_stored(plain, array, {}) is array is as_stored(split, array, {})
+    assert (as_stored(row, array, {}) == array[-1]).all()
+
+
 def test_strides_that_nobody_tells_leave_no_gaps():
     storage = Move(M, 6, 4, src=Strides(m=ANY, n=ANY(8), p=1))(GL, GL)(Kernel).views[0].tensor.storage()
     assert strides_chosen(storage, (5, 6, 4), {"M": 5}) == {"stride_src_n": 8, "stride_src_m": 48}
@@ -286,6 +299,24 @@ def test_a_stride_beyond_32_bits_is_refused():
     with pytest.raises(LaunchError, match="src has a stride along m") as error:
         COPY(ANYWHERE).compile("sm_80")(array)
     assert error.value.got == 1 << 31 and "32 bits" in str(error.value)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "stride, hint",
+    [(-4, "reversed view"), (0, "broadcast view"), (104, "bound the kernel's sizes"), (3, "fewer multiples"), (6, "fewer multiples")],
+)
+def test_each_stride_that_is_refused_says_why(stride, hint):
+    """Of a kernel that has assumed multiples of 4, from 4 to 100."""
+    symbol = Var("stride_src_m", 4, 100, 4)
+    with pytest.raises(LaunchError, match="src has a stride along m") as error:
+        _check_stride(symbol, stride, "src", "m")
+    assert hint in error.value.hint and error.value.legal == "4 ... 100, multiples of 4"
+    for fits in (4, 52, 100):
+        _check_stride(symbol, fits, "src", "m")
+    with pytest.raises(LaunchError) as error:
+        _check_stride(Var("stride_src_m", 3, 100), 2, "src", "m")
+    assert (error.value.hint, error.value.legal) == ("pass a copy", "3 ... 100")
 
 
 def test_addresses_of_large_strides_are_of_64_bits():
@@ -655,6 +686,14 @@ def test_prepared_launches_keep_their_numbers(gpu):  # noqa: F811
         prepared(x, x, out=y)
     adding = compiled(LINE(axpy(accumulate=False)))
     assert adding(2.0, x).shape == (1000,), "a new output lies where the array lies"
+
+
+def test_numbers_lie_on_no_gpu(monkeypatch):
+    """They go where the arrays are, whichever GPU that is."""
+    two = installed(monkeypatch, fake_gpu.FakeGpu(devices=2))
+    x, y = (two.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,), 1) for _ in range(2))
+    compiled(LINE(axpy()))(2.0, x, out=y)
+    assert two.launches[0][0] == 1
 
 
 def test_a_launch_says_how_many_bytes_a_number_has(gpu, monkeypatch):  # noqa: F811

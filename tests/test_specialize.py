@@ -351,6 +351,8 @@ def test_two_loops_of_a_ring_count_for_themselves():
     assert not goes_on(k, around.var * 9 + k.var, around) and not goes_on(k, k.var, around)
     assert not goes_on(k, around.var * 5 + k.var, attrs.evolve(around, step=2)), "by groups in turns"
     assert not goes_on(k, around.var * 5 + k.var, attrs.evolve(around, body=())), "in another loop"
+    late = attrs.evolve(k, first=1)
+    assert not goes_on(late, around.var * 5 + k.var, attrs.evolve(around, body=(late,))), "that begins behind its first turn"
 
 
 def test_one_thread_produces():

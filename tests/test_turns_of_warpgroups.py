@@ -169,6 +169,7 @@ def test_texts():
     assert (
         printed.count("mbarrier_wait(n_order_empty + (warpgroup + 2) % 3 * 8, ") == 2 == printed.count("mbarrier_arrive(n_order_empty + ")
     )
+    assert printed.count("the turn of this warpgroup") == 2 and "3 barriers: turns of warpgroups are over" in printed
     inside = printed[printed.index("for (int n = 0; n < 3; ++n)") :]
     order = ("k_sh_ring_full", "mbarrier_wait(n_order", "wgmma_fence", "wgmma_commit", "v_sh_ring_full", "wgmma_commit", "arrive(n_order")
     places = [inside.index(order[0])]

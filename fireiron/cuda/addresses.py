@@ -124,8 +124,6 @@ class Addresses:
         self.swizzles: dict[Expr, Var] = {}
         self.splits: dict[Expr, tuple[Expr, Expr]] = {}
         self.rotations = Rotations(kernel)
-        self.together = False
-        """Whether a loop had stages under names that say that they are the same for all lanes."""
         self.unrolled = frozenset(one.var for one in statements(kernel.body) if isinstance(one, For) and one.unroll)
         self.repeated = frozenset(self._repeated())
         self.updated = frozenset(self._updated())
@@ -399,7 +397,6 @@ class Addresses:
             return stage
         if stage not in turns.of_warp:
             turns.of_warp[stage] = Var(self.names.fresh(f"{stage.name}_of_warp"), stage.low, stage.high)
-            self.together = True
         return turns.of_warp[stage]
 
     def _swizzle(self, value: Expr, buffer: Buffer) -> Var:
@@ -419,7 +416,7 @@ class Addresses:
             turns.parities[stage] = Var(self.names.fresh(f"{turns.var.name}_parity"), 0, 1), value
         return turns.parities[stage][0]
 
-    def enter(self, loop: For, together: bool = False) -> Turns:
+    def enter(self, loop: For, together: bool) -> Turns:
         """A loop that runs at run time begins; `together` says that the stages of its products are to be named for whole warps."""
         first = self._counted(loop)
         around = self.turns[-1] if first is not None and self.turns and goes_on(loop, first.number, self.turns[-1].loop) else None
@@ -516,9 +513,10 @@ def _reduced(value: Expr, divisor: int) -> Expr:
 
 def _plain(base: Expr) -> bool:
     """Whether a name for an expression would say no more than itself: nothing, or a step of one variable."""
-    if isinstance(base, Sum):
-        return not base.constant and len(base.terms) == 1 and len(base.terms[0][0]) == 1 and isinstance(base.terms[0][0][0], Var)
-    return isinstance(base, (Const, Var))
+    match base:
+        case Const() | Var() | Sum(terms=(((Var(),), _),), constant=0):
+            return True
+    return False
 
 
 def _label(buffer: Buffer, write: bool) -> str:

@@ -74,33 +74,30 @@ HILBERT = Function(
 class Binds(enum.IntEnum):
     """How tightly an operator binds, the loosest first: an operand that binds less than its place wants stands in parentheses.
 
-    FACTOR is what a right operand of a product, quotient or remainder must be.
+    FACTOR is what a right operand of a product, quotient or remainder must be. Operations on bits are one: among themselves they have
+    parentheses whatever C++ asks for.
     """
 
     LOOSELY = 0
     ANY = 1
     ALL = 2
-    OR = 3
-    XOR = 4
-    AND = 5
-    COMPARISON = 6
-    SUM = 7
-    PRODUCT = 8
-    FACTOR = 9
-    NAME = 10
+    BITS = 3
+    COMPARISON = 4
+    SUM = 5
+    PRODUCT = 6
+    FACTOR = 7
+    NAME = 8
 
 
 def is_wide(value: Expr) -> bool:
     """Whether evaluating the expression, or a part of it (a partial sum or product too), needs 64 bits; an error where it needs more."""
     if isinstance(value, Sum):
-        above, below = max(0, value.constant), max(0, -value.constant)
-        widest = 0
-        for atoms, coefficient in value.terms:
-            part = Sum(((atoms, coefficient),), 0)
-            above, below = above + max(0, part.high), below + max(0, -part.low)
-            widest = max(widest, abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms))
+        parts = [Sum((term,), 0) for term in value.terms]
         # Whatever order the terms are added in, no partial sum leaves what all positive or all negative ones add up to.
-        extreme = max(widest, above, below)
+        above = max(0, value.constant) + sum(max(0, part.high) for part in parts)
+        below = max(0, -value.constant) + sum(max(0, -part.low) for part in parts)
+        products = (abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms) for atoms, coefficient in value.terms)
+        extreme = max(above, below, *products)
         if extreme >= 1 << 63:
             sizes = sorted(one.name for one in value.variables() if one.parameter) or ["M"]
             bounds = ", ".join(f'sym("{name}", high=65536)' for name in sizes)
@@ -173,11 +170,11 @@ def _node(value: Expr) -> tuple[str, Binds]:
         case Wrapped(number=number, whole=whole):
             return _wrapped(number, whole), Binds.LOOSELY
         case BitAnd(left=left, right=right):
-            return f"{_bits(left)} & {_bits(right)}", Binds.AND
+            return f"{_bits(left)} & {_bits(right)}", Binds.BITS
         case BitXor(left=left, right=right):
-            return f"{_bits(left)} ^ {_bits(right)}", Binds.XOR
+            return f"{_bits(left)} ^ {_bits(right)}", Binds.BITS
         case BitOr(left=left, right=right):
-            return f"{_bits(left)} | {_bits(right)}", Binds.OR
+            return f"{_bits(left)} | {_bits(right)}", Binds.BITS
         case Positive(value=inner):
             return _node(inner)
         case Min(left=left, right=right):

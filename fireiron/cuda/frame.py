@@ -205,7 +205,7 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
     items: list[Item] = []
     makers = Makers(kernel)
     built_in = {var: Var(BUILT_IN[var.name], var.low, var.high) for var in (kernel.block, kernel.thread)}
-    together = printer.addresses.together or any(one.completion is Completion.PRODUCT for one, _ in execs(kernel.body))
+    together = any(one.completion is Completion.PRODUCT for one, _ in execs(kernel.body))
     direct = {var for var in used if var in built_in}
     lets = [one for one in kernel.body if isinstance(one, Let)]
     values = [printer.quotients.define(one.var, one.value) for one in lets]

@@ -152,7 +152,7 @@ class KernelPrinter:
             sums = [one + part * times for one, part in zip(sums, parts, strict=True)]
         if any(max(-one.low, one.high) >= EXACT for one in sums):
             return ()
-        shown = sums if ZERO not in sums else [one for one in sums if one != ZERO] or [ZERO]
+        shown = [one for one in sums if one != ZERO] or [ZERO]
         return tuple(converted(operand(one, Binds.FACTOR), int32, dtype) for one in shown)
 
     def accumulator(self, statement: Exec, text: Text, dtype: DType, nothing: float = 0) -> Text:

@@ -73,10 +73,9 @@ class ArrayView:
     readonly: bool
 
     @property
-    def extent(self) -> tuple[int, int]:
-        """First byte and the byte after the last one, counted from the address."""
-        steps = [(size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)]
-        return sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps) + self.itemsize
+    def end(self) -> int:
+        """The byte after the last one, counted from the address."""
+        return sum(max((size - 1) * stride, 0) for size, stride in zip(self.shape, self.strides, strict=True)) + self.itemsize
 
 
 class Library:
@@ -137,6 +136,10 @@ class Library:
 
         A `LaunchError` where the library has no array of that shape and these strides.
         """
+        return array
+
+    def between(self, array: Any) -> Any:
+        """What the launch behind gets of the output of a copy in front, which no caller sees."""
         return array
 
 
@@ -225,6 +228,24 @@ class Torch(Library):
         return functools.partial(self.module.empty_strided, shape, steps, **options)
 
 
+@attrs.frozen(eq=False)
+class Between:
+    """What a copy in front made of a JAX array: its rows may be further apart than they are long, which those of no JAX array are."""
+
+    array: Any
+    """CuPy's."""
+    library: Library
+
+
+class _Copies(Library):
+    """`Between`: read as arrays of the library that they are copies for."""
+
+    def read(self, name: str, array: Any) -> Reading:
+        made, library = array.array, array.library
+        signature = library, made.shape, made.strides, made.dtype, made.data.device_id, True
+        return made.data.ptr, signature, Order(None, made, library.held)
+
+
 class Jax(Library):
     """`jax.Array`, whole on one GPU."""
 
@@ -257,6 +278,9 @@ class Jax(Library):
         if array.T.strides == turned:
             return self._imported(array.T).T
         raise LaunchError("JAX arrays have no leading dimension", got=array.strides, hint="pass a CuPy or PyTorch array as out=")
+
+    def between(self, array: Any) -> Any:
+        return Between(array, self)
 
     def _imported(self, array: Any) -> Any:
         if array.dtype.isbuiltin == 1:
@@ -357,6 +381,8 @@ def _library_of(kind: type) -> Library | None:
         base = getattr(found, array, None)
         if base is not None and issubclass(kind, base):
             return _library(library, found)
+    if kind is Between:
+        return _library(_Copies, None)
     if found := _jax_of(kind):
         return _library(Jax, found)
     if hasattr(kind, "__cuda_array_interface__"):

@@ -242,7 +242,7 @@ class CompiledKernel(Displayed):
     def copies(self) -> Mapping[int, CompiledKernel]:
         """The kernels of the copies in front, by the place of the operand among the inputs."""
         inputs = self.program.spec.inputs
-        return {inputs.index(one.name): CompiledKernel(one.program, self.options) for one in self.program.launches}
+        return {inputs.index(one.name): _Copy(one.program, self.options) for one in self.program.launches}
 
     def _copied(self, arrays: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
         """The arrays that the kernel behind the copies takes; arrays of another number are left to be refused."""
@@ -359,6 +359,14 @@ class CompiledKernel(Displayed):
             raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
         cluster = 1 if self.ir.cluster is None else self.ir.cluster.blocks
         return launch.load(self.compiled.cubin, self.ir.name, dynamic_shared_bytes(self.ir), cluster)
+
+
+class _Copy(CompiledKernel):
+    """The kernel of a copy in front, of which only the launch behind it sees the output."""
+
+    @functools.cached_property
+    def _calls(self) -> Calls:
+        return calls_of(self.ir, self._load, between=True)
 
 
 def _newest() -> tuple[int, int] | None:

@@ -76,7 +76,7 @@ def visible_arch() -> str | None:
     driver = _driver()
     if driver is None or driver.cuInit(0):
         return None
-    device, context, parts = ctypes.c_int(0), ctypes.c_void_p(), (ctypes.c_int(), ctypes.c_int())
+    device, context, parts = ctypes.c_int(), ctypes.c_void_p(), (ctypes.c_int(), ctypes.c_int())
     if driver.cuCtxGetCurrent(ctypes.byref(context)):
         return None
     if driver.cuCtxGetDevice(ctypes.byref(device)) if context.value else driver.cuDeviceGet(ctypes.byref(device), 0):

@@ -73,9 +73,12 @@ Readings = tuple[list[int], tuple[Signature, ...], list[Order]]
 class _Output:
     """How the output is made for inputs of a signature."""
 
-    def __init__(self, library: Library, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int) -> None:
+    def __init__(
+        self, library: Library, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int, between: bool = False
+    ) -> None:
         self._library, self._device = library, device
         self._make = library.maker(shape, strides, dtype, device)
+        self._finish = library.between if between else library.finished
         self._final = type(library).finished is Library.finished
         self._current = launch.require_cupy().cuda.runtime.getDevice
 
@@ -87,7 +90,7 @@ class _Output:
 
     def finished(self, arrays: tuple[Any, ...], stream: object) -> Any:
         """What the caller gets of it."""
-        return arrays[0] if self._final else self._there(stream, self._library.finished, arrays[0])
+        return arrays[0] if self._final else self._there(stream, self._finish, arrays[0])
 
     def _there(self, stream: object, action: Callable[..., Any], *arguments: Any) -> Any:
         with launch.on_device(self._device):
@@ -120,7 +123,7 @@ class _Plan:
         arrays = [place for place, buffer in enumerate(buffers) if not buffer.memory.by_value]
         self.device = views[arrays[0]].device
         self._aligns = tuple(1 if buffer.memory.by_value else buffer.tensor.align for buffer in buffers)
-        self._spans = tuple(NOWHERE if buffer.memory.by_value else view.extent[1] for buffer, view in zip(buffers, views, strict=True))
+        self._spans = tuple(NOWHERE if buffer.memory.by_value else view.end for buffer, view in zip(buffers, views, strict=True))
         self._apart = [(place, before) for place, buffer in enumerate(buffers) if buffer.written for before in arrays if before < place]
         self._stream = _current_stream([names[place] for place in arrays], [libraries[place] for place in arrays])
         self._place: Callable[[Any], Sequence[int]] | None = None
@@ -213,10 +216,13 @@ def _current_stream(names: Sequence[str], libraries: Sequence[Library]) -> Calla
 
 
 class Calls:
-    """The calls of a kernel of one output with arrays on GPUs. `load` loads it on the current GPU."""
+    """The calls of a kernel of one output with arrays on GPUs. `load` loads it on the current GPU.
 
-    def __init__(self, kernel: Kernel, load: Callable[[], launch.Launcher]) -> None:
-        self._kernel, self._load = kernel, load
+    With `between` a new output is for the launch behind it alone.
+    """
+
+    def __init__(self, kernel: Kernel, load: Callable[[], launch.Launcher], between: bool = False) -> None:
+        self._kernel, self._load, self._between = kernel, load, between
         self.spec: Spec = kernel.spec
         self.inputs: tuple[str, ...] = tuple(kernel.spec.inputs)
         self.outputs = output_names(kernel.spec)
@@ -319,9 +325,9 @@ class Calls:
         refuse_reading(self.spec, symbols)
         check_facts(self._kernel, symbols)
         buffers = [self._kernel.buffer(name) for name in self.spec.outputs]
+        library, device = signatures[place][0], views[place].device
         parts = [
-            _Output(signatures[place][0], buffer_shape(buffer, symbols), byte_strides(buffer, symbols), buffer.dtype, views[place].device)
-            for buffer in buffers
+            _Output(library, buffer_shape(one, symbols), byte_strides(one, symbols), one.dtype, device, self._between) for one in buffers
         ]
         return parts[0] if len(parts) == 1 else _Outputs(parts)
 
@@ -388,9 +394,9 @@ class CallsOfSeveral(Calls):
         return outs
 
 
-def calls_of(kernel: Kernel, load: Callable[[], launch.Launcher]) -> Calls:
+def calls_of(kernel: Kernel, load: Callable[[], launch.Launcher], between: bool = False) -> Calls:
     """The calls of a kernel, by the number of its outputs: that of one asks nothing about it."""
-    return (Calls if len(kernel.spec.outputs) == 1 else CallsOfSeveral)(kernel, load)
+    return (Calls if len(kernel.spec.outputs) == 1 else CallsOfSeveral)(kernel, load, between)
 
 
 def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:

@@ -6,6 +6,6 @@
     python -m mutation cover tests/test_guard.py    learns which tests run which lines, so that those are asked first
 
 Run it where `tests` is importable (`PYTHONPATH=.:tests`). `operators.py` says what is changed, `battery.py` holds the kernels that are made
-and simulated with the change, `zygote.py` runs them in processes in which the changed module stands in place of the real one, `judge.py`
+and simulated with the change, `printing.py` runs texts that a change of the printer made, on a CPU, `zygote.py` runs them in processes in which the changed module stands in place of the real one, `judge.py`
 asks them in order, `equivalent.json` lists what no test can notice, with the reason.
 """

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number in numbers:
         if time.monotonic() > until:
             break
-        verdict = judge(chosen[number])
+        verdict = judge(chosen[number], asked.budget, tuple(asked.without))
         found.append(verdict)
         say(number, verdict, asked.seed is not None or not (verdict.killed or verdict.by))
     report(found)
@@ -45,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     judged.add_argument("--first", type=int, default=0, help="the number to begin with (default: 0)")
     judged.add_argument("--seed", type=int, nargs="+", help="only these, by their numbers")
     judged.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
+    judged.add_argument("--budget", type=float, default=40.0, help="seconds of processor time for each question (default: 40)")
+    judged.add_argument(
+        "--without", nargs="+", default=[], metavar="FILE", help="files of tests that are not asked: tests/test_text_digests.py"
+    )
     cover = commands.add_parser("cover", help="take in what coverage measured (contexts by test), and how long each test took")
     cover.add_argument("data", type=Path, help="the data file of coverage")
     cover.add_argument("durations", type=Path, help="lines of seconds and names of tests")

@@ -25,6 +25,21 @@ NEAREST = {
     "lower/outside.py": "ahead guard",
     "lower/rotate.py": "verbs_together",
     "lower/touches.py": "wait",
+    "cuda/": "text_digests",
+    "cuda/addresses.py": "specialize staggered rings",
+    "cuda/chosen.py": "fused_skip",
+    "cuda/frame.py": "alignment export",
+    "cuda/makers.py": "explorer",
+    "cuda/micro_kernel.py": "regressions own_files graphene_kernels walk language",
+    "cuda/expressions.py": "cuda_expressions",
+    "cuda/printer.py": "coordinates fused_terms vectorize fused_packed",
+    "cuda/quotients.py": "reciprocals",
+    "cuda/rings.py": "tickets cluster turns_of_warpgroups specialize",
+    "cuda/rotations.py": "staggered",
+    "cuda/statements.py": "asynchronous synchronize",
+    "cuda/types.py": "special",
+    "cuda/versions.py": "guard",
+    "cuda": "cuda_text cuda_expressions",
     "decomp/across.py": "fused_products fused_readers fused_values",
     "decomp/coalesced.py": "fused_vectors split_k",
     "decomp/done.py": "fused_values fused_partial verbs_together holding",
@@ -36,6 +51,11 @@ NEAREST = {
     "decomp/step": "fused_values fused_rows",
     "decomp/split.py": "verbs_together ragged turns_of_warpgroups",
     "decomp/tile.py": "tiles verbs_together",
+    "gpu/arguments.py": "launch parameters maps newcomer bad_inputs",
+    "gpu/arrays.py": "launch maps parameters bad_inputs",
+    "gpu/launch.py": "launch counters chained maps toolchain",
+    "gpu/maps.py": "maps tma",
+    "gpu/prepared.py": "launch parameters counters maps fused_readers",
     "values/expr/": "expr cuda_expressions",
     "values/layout/": "layout graphene",
     "values/notation/": "notation graphene",
@@ -137,7 +157,7 @@ def nearest(module: str) -> tuple[str, ...]:
     parent, _, name = dotted.rpartition(".")
     importing = re.compile(rf"fireiron\.{re.escape(dotted)}\b|from fireiron\.?{re.escape(parent)} import [^\n]*\b{name}\b")
     told = [f"tests/test_{name}.py" for part, names in NEAREST.items() if module.startswith(part) for name in names.split()]
-    if near := [*named, *alike, *told]:
+    if near := [*(told if module.startswith("cuda/") else ()), *named, *alike, *told]:
         return tuple(dict.fromkeys(near))
     imports = tuple(file for file, text in _importing() if importing.search(text))
     return imports if len(imports) <= MOST_IMPORTING else ()

@@ -17,9 +17,9 @@ from typing import Any
 
 import attrs
 
-from mutation import battery, zygote
+from mutation import battery, printing, zygote
 from mutation.covering import FOLDER, Covering, nearest
-from mutation.operators import ROOT, Mutant, modules
+from mutation.operators import ROOT, Mutant, modules, source
 
 BATTERY = FOLDER / "battery.json"
 EQUIVALENT = Path(__file__).parent / "equivalent.json"
@@ -45,8 +45,11 @@ WIDE = (
 )
 """Asked of what nobody nearer notices: files about the whole compiler, each of which takes some seconds."""
 
-OF_TEXTS = "tests/test_text_digests.py"
-"""Asked last, since what it notices may be right: a text of the library that is another one, as where a kernel is only slower."""
+DIGESTS = "tests/test_text_digests.py"
+"""Notices nearly each text that is another, and says nothing of right and wrong."""
+
+MOST_PRINTED = 40
+"""Kernels that are printed of those which run the line; they are lowered already, so that each takes milliseconds."""
 
 MORE_THAN_TEXT = ("sim/", "check/", "ir/", "executable/", "specs/", "values/")
 """Modules that decide more than the text of a kernel: where they change, the same text proves nothing."""
@@ -81,27 +84,80 @@ def equivalents() -> dict[str, str]:
     return {name: reason for reason, names in json.loads(EQUIVALENT.read_text(encoding="utf-8")).items() for name in names}
 
 
-def judge(mutant: Mutant, budget: float = 40.0) -> Verdict:
-    """Who notices a mutant; kernels have so many seconds of processor time, and tests twice as many."""
+def asserted(mutant: Mutant) -> str:
+    """Why nobody can notice that `strict=True` is gone: it asserts that two lists are as long as each other, and assertions are left alone."""
+    dropped = mutant.operator == "keyword dropped" and mutant.old.count("strict=True") == mutant.new.count("strict=True") + 1
+    before = source(mutant.module).encode()[: mutant.start].decode()
+    turned = mutant.operator == "constant" and mutant.old == "True" and before.endswith("strict=")
+    return "strict=True is an assertion" if dropped or turned else ""
+
+
+def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -> Verdict:
+    """Who notices a mutant; kernels have so many seconds of processor time, and tests twice as many; some files of tests are not asked."""
     if not mutant.is_one():
         return Verdict(mutant, "not one")
-    if reason := equivalents().get(mutant.name):
+    if reason := equivalents().get(mutant.name) or asserted(mutant):
         return Verdict(mutant, "equivalent", reason)
-    kernels, tests = _kernels(mutant), _tests(mutant, budget)
+    tests = [one for one in _tests(mutant, budget) if one.partition("::")[0] not in without]
+    if mutant.module.startswith(printing.FOLDER):
+        return _judge_of_text(mutant, tests, budget)
+    kernels = _kernels(mutant)
     asked = {
         "module": mutant.module, "text": mutant.source(), "seconds": budget, "kernels": kernels, "always": mutant.module.startswith(MORE_THAN_TEXT)
     }  # fmt: skip
     if not mutant.inside:
-        return _verdict(mutant, [_fresh({**asked, "tests": [*tests, *WIDE, OF_TEXTS]})])
+        return _verdict(mutant, [_fresh({**asked, "tests": [*tests, *WIDE, DIGESTS]})])
     of_kernels = zygote_of(mutant.module).ask(asked)
     if of_kernels["by"] == "no place":
-        return _verdict(mutant, [of_kernels, _fresh({**asked, "tests": [*tests, *WIDE, OF_TEXTS]})])
+        return _verdict(mutant, [of_kernels, _fresh({**asked, "tests": [*tests, *WIDE, DIGESTS]})])
     answers = [of_kernels]
     del asked["kernels"]
-    for some in (tests, [one for one in WIDE if one not in tests], [OF_TEXTS]):
+    for some in (tests, [one for one in WIDE if one not in (*tests, *without)], [] if DIGESTS in without else [DIGESTS]):
         if answers[-1]["by"]:
             break
-        answers.append(zygote_of(mutant.module).ask({**asked, "tests": some, "enough": 2 * budget, "seconds": 2 * budget + 60}))
+        answers.append(_asked_tests(mutant.module, {**asked, "tests": some, "enough": 2 * budget, "seconds": 2 * budget + 60}))
+    return _verdict(mutant, answers)
+
+
+FAILING: set[str] = set()
+"""Tests that fail in such a process without any change: they kill nobody."""
+
+PASSING: set[str] = set()
+"""Tests that do not."""
+
+
+def _asked_tests(module: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What tests say of a change; those that fail without it too are not asked again."""
+    while True:
+        answer = zygote_of(module).ask({**asked, "without": sorted(FAILING)})
+        if answer["by"] != "tests":
+            return answer
+        test = answer["what"]
+        if test not in PASSING:
+            alone = zygote_of(module).ask({**asked, "text": None, "tests": [test], "without": []})
+            (FAILING if alone["by"] else PASSING).add(test)
+        if test in PASSING:
+            return answer
+
+
+def _judge_of_text(mutant: Mutant, tests: list[str], budget: float) -> Verdict:
+    """Who notices a mutant of the printer: the digests of texts, what texts of the battery compute, then the other tests."""
+    asked: dict[str, Any] = {"module": mutant.module, "text": mutant.source(), "seconds": budget + 60, "enough": budget}
+    if not mutant.inside:
+        return _verdict(mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": tests})])
+    questions: list[dict[str, Any]] = [
+        {"tests": [one for one in tests if one.startswith(DIGESTS)]},
+        {"printed": _kernels(mutant, MOST_PRINTED)},
+        {"tests": [one for one in tests if not one.startswith(DIGESTS)]},
+    ]
+    answers: list[dict[str, Any]] = []
+    for question in questions:
+        ask = zygote_of(mutant.module).ask if "printed" in question else functools.partial(_asked_tests, mutant.module)
+        answers.append(ask({**asked, **question}))
+        if answers[-1]["by"] == "no place":
+            return _verdict(mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": tests})])
+        if answers[-1]["by"]:
+            break
     return _verdict(mutant, answers)
 
 
@@ -111,18 +167,18 @@ def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
     by = last["by"]
     if by == "tests":
         file, _, name = last["what"].partition("::")
-        who = "digests" if file == OF_TEXTS else "tests" if file in nearest(mutant.module) else "tests further off"
+        who = "digests" if file == DIGESTS else "tests" if file in nearest(mutant.module) else "tests further off"
         by, what = f"{who}: {file.removeprefix('tests/')}", name
     else:
         what = next((one["what"] for one in answers[::-1] if one.get("what")), "")
     return Verdict(mutant, by, what, changed, sum(one.get("seconds", 0.0) for one in answers))
 
 
-def _kernels(mutant: Mutant) -> list[str]:
+def _kernels(mutant: Mutant, most: int = MOST_KERNELS) -> list[str]:
     """Kernels that run the line: the cheapest ones, then some of all others, since the cheap ones are alike."""
     every = sorted((one for one in kernels() if mutant.line in one.lines.get(mutant.module, ())), key=lambda one: one.seconds)
-    cheap, others = every[: MOST_KERNELS // 2], every[MOST_KERNELS // 2 :]
-    step = -(-len(others) // (MOST_KERNELS // 2)) or 1
+    cheap, others = every[: most // 2], every[most // 2 :]
+    step = -(-len(others) // (most // 2)) or 1
     return [one.name for one in (*cheap, *others[::step])]
 
 
@@ -151,7 +207,7 @@ def collected(module: str) -> tuple[str, ...]:
     """The files of tests that are asked about a module."""
     folder = module.partition("/")[0]
     found = dict.fromkeys(file for one in modules(folder) for file in nearest(one))
-    return tuple(sorted(file for file in {*found, *WIDE, OF_TEXTS} - FOR_ALL if (ROOT / file).is_file()))
+    return tuple(sorted(file for file in {*found, *WIDE, DIGESTS} - FOR_ALL if (ROOT / file).is_file()))
 
 
 @functools.cache
@@ -174,6 +230,7 @@ class Zygote:
     """A process that waits for questions (`zygote`); begun anew if it dies."""
 
     files: tuple[str, ...]
+    prints: bool = False
     process: subprocess.Popen[bytes] | None = None
     lines: Any = None
 
@@ -219,9 +276,10 @@ class Zygote:
             *zygote.ASKED,
             *self.files,
         ]
+        environment = {**_environment(), zygote.SOCKET: str(theirs.fileno())} | ({zygote.PRINTED: "1"} if self.prints else {})
         with (FOLDER / "zygote.log").open("w") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env={**_environment(), zygote.SOCKET: str(theirs.fileno())}, pass_fds=(theirs.fileno(),),
+                command, cwd=ROOT, env=environment, pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         theirs.close()
@@ -241,7 +299,7 @@ def zygote_of(module: str) -> Zygote:
     if files not in ZYGOTES:
         if len(ZYGOTES) == MOST_PROCESSES:
             ZYGOTES.pop(next(iter(ZYGOTES))).stop()
-        ZYGOTES[files] = Zygote(files)
+        ZYGOTES[files] = Zygote(files, module.startswith(printing.FOLDER))
     return ZYGOTES[files]
 
 

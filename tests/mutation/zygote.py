@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 
-SOCKET, FRESH, KERNELS = "MUTATION_SOCKET", "MUTATION_FRESH", "MUTATION_KERNELS"
+SOCKET, FRESH, KERNELS, PRINTED = "MUTATION_SOCKET", "MUTATION_FRESH", "MUTATION_KERNELS", "MUTATION_PRINTED"
 PACKAGE = Path(__file__).resolve().parents[2] / "fireiron"
 MOST_BYTES = 8 << 30
 ASKED = ("-m", "not gpu and not night")
@@ -36,6 +36,11 @@ ASKED = ("-m", "not gpu and not night")
 
 def dotted(module: str) -> str:
     """The name by which a module of the package is imported, by its path in it."""
+    return ".".join(["fireiron", *(part for part in Path(module).with_suffix("").parts if part != "__init__")])
+
+
+def dotted(module: str) -> str:
+    """The name by which a module of the package is imported."""
     return ".".join(["fireiron", *(part for part in Path(module).with_suffix("").parts if part != "__init__")])
 
 
@@ -77,7 +82,7 @@ def swap(module: str, text: str) -> None:
     file = str(PACKAGE / module)
     new, old = (_codes(compile(one, file, "exec")) for one in (text, (PACKAGE / module).read_text(encoding="utf-8")))
     changed = {key: code for key, code in new.items() if old.get(key) != code}
-    if new.keys() != old.keys():
+    if any("<locals>" not in name for name, _ in new.keys() ^ old.keys()):  # what stands in a function comes with it
         raise NoPlace
     swapped = False
     for function in _functions(file):
@@ -147,6 +152,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     items = {one.name: one for one in battery.load(Path(os.environ[KERNELS]))}
     for one in items.values():
         one.prepare()
+    if PRINTED in os.environ:
+        items |= _lowered(items)
     _forget()
     _all_functions()
     gc.collect()
@@ -163,14 +170,29 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
+def _lowered(items: dict[str, Any]) -> dict[str, Any]:
+    """The kernels lowered, and those of the digests too: what is printed changes none of that."""
+    import test_text_digests
+
+    from mutation.printing import Lowered
+
+    test_text_digests.kernels()
+    return {name: Lowered.of(one) for name, one in items.items()}
+
+
 def _answer(session: pytest.Session, kernels: dict[str, Any], tests: dict[str, pytest.Item], asked: dict[str, Any]) -> dict[str, Any]:
     try:
-        swap(asked["module"], asked["text"])
+        if asked["text"] is not None:
+            swap(asked["module"], asked["text"])
     except NoPlace:
         return {"by": "no place"}
+    if "printed" in asked:
+        from mutation import printing
+
+        return printing.judged([kernels[name] for name in asked["printed"]])
     if "kernels" in asked:
         return of_kernels([kernels[name] for name in asked["kernels"]], asked["always"])
-    return _of_tests(session, _chosen(tests, asked["tests"]), asked["enough"])
+    return _of_tests(session, [one for one in _chosen(tests, asked["tests"]) if one.nodeid not in asked["without"]], asked["enough"])
 
 
 def _chosen(tests: dict[str, pytest.Item], names: list[str]) -> list[pytest.Item]:
@@ -242,8 +264,9 @@ def in_a_child(function: Callable[[dict[str, Any]], dict[str, Any]], asked: dict
 
 
 def limit(seconds: float) -> None:
+    """Give this process so many seconds of processor time, and memory; it may ask for more memory (sanitizers map all there is)."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 5))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

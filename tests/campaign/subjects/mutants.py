@@ -1,4 +1,5 @@
-"""Mutants of the passes that make a kernel: each seed is one change of a line, in an order that is the same everywhere; somebody must notice.
+"""Mutants of the passes that make a kernel, and of what prints and launches it: each seed is one change of a line, in an order that is the same
+everywhere; somebody must notice.
 
 A mutant that nobody notices is found, until a test kills it, its line is gone, or `mutation/equivalent.json` says why nobody can.
 """
@@ -10,17 +11,20 @@ from mutation.operators import Mutant, sample
 
 from campaign import Outcome, Subject, agreed, found, refused
 
-PARTS = ("lower", "decomp", "values")
+PASSES = ("lower", "decomp", "values")
+PRINTER = ("cuda", "gpu/maps.py", "gpu/arguments.py", "gpu/prepared.py", "gpu/launch.py", "gpu/arrays.py")
+"""The printer, and of launches what decides their parameters without a GPU."""
 
 
 @functools.cache
-def every() -> list[Mutant]:
-    return sample(PARTS)
+def every(parts: tuple[str, ...]) -> list[Mutant]:
+    """The mutants of some parts of the package, in their order."""
+    return sample(parts)
 
 
-def draw(number: int) -> Outcome:
+def draw(parts: tuple[str, ...], number: int) -> Outcome:
     """One mutant; refused if it is no other program, or proved equivalent."""
-    mutants = every()
+    mutants = every(parts)
     verdict = judge(mutants[number % len(mutants)])
     mutant = verdict.mutant
     features = {mutant.module, mutant.operator}
@@ -34,15 +38,23 @@ def draw(number: int) -> Outcome:
     return found(f"{said}:\n{mutant.difference()}\nname: {mutant.name}", features, mutants=1)
 
 
-SUBJECT = Subject(
-    "mutants",
-    "mutants of the passes, killed",
-    draw,
-    night=100,
-    campaign=1_000,
-    counted="mutants",
-    first=0,
-    chunk=5,
-    sample=0,
-    seconds=3_600.0,
+def subject(name: str, title: str, parts: tuple[str, ...]) -> Subject:
+    """The mutants of some parts as a subject."""
+    return Subject(
+        name,
+        title,
+        functools.partial(draw, parts),
+        night=100,
+        campaign=1_000,
+        counted="mutants",
+        first=0,
+        chunk=5,
+        sample=0,
+        seconds=3_600.0,
+    )
+
+
+SUBJECTS = (
+    subject("mutants", "mutants of the passes, killed", PASSES),
+    subject("mutants-printer", "mutants of the printer and of launches, killed", PRINTER),
 )

@@ -1,0 +1,103 @@
+"""Loops of which data say the turns: their text on bits, in C, and which loops are none."""
+
+import shutil
+import subprocess
+
+import attrs
+import pytest
+from handmade import THREAD, access, execution
+
+from fireiron import *
+from fireiron import ir
+from fireiron.cuda.chosen import chosen_turns
+from fireiron.cuda.lines import lines_of
+from fireiron.executable.thread_move import MOVE
+from fireiron.values.expr import ONE, Var, as_expr, less, sym
+from fireiron.values.expr.lookup import lookup
+
+COMPILER = next(filter(None, map(shutil.which, ("gcc", "cc", "clang"))), None)
+N = sym("N", high=1000)
+G, TURN = Var("g", 0, 999), Var("turn", 0, 0)
+COPY = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, G)), access("dst", (THREAD, G), write=True))
+BEGIN, SEEN = ir.Let(Var("begin", 0, 9), lookup("starts", G, 9)), ir.Let(Var("seen", 0, 1), less(0, Var("begin", 0, 9)))
+UNUSED = ir.Let(Var("other", 0, 9), lookup("others", G, 9))
+BARRIER = ir.Barrier(ir.BLOCK_SCOPE)
+
+
+def loop(extent, *names, inner=None, behind=(), **fields):
+    """A loop over `g` with names, whose loop inside has the turn that the last of them says."""
+    inside = inner or ir.For(TURN, names[-1].var, (COPY,))
+    return ir.For(G, as_expr(extent), (*names, inside, *behind), **fields)
+
+
+def test_names_that_the_turns_use_stay():
+    found = chosen_turns(loop(N, UNUSED, BEGIN, SEEN))
+    assert found.names == (UNUSED, BEGIN, SEEN) and found.loop.body == (COPY,), "what is only asked is asked once"
+    copy = attrs.evolve(COPY, accesses=(access("src", (THREAD, G + BEGIN.var)), COPY.accesses[1]))
+    kept = chosen_turns(loop(N, UNUSED, BEGIN, SEEN, inner=ir.For(TURN, SEEN.var, (copy,)), behind=(BARRIER,))).loop
+    assert kept.body == (BEGIN, copy, BARRIER)
+    through = ir.Let(Var("place", 0, 9), BEGIN.var + 0 * G)
+    last = ir.Let(Var("seen", 0, 1), less(0, through.var))
+    copy = attrs.evolve(COPY, accesses=(access("src", (THREAD, G + last.var)), COPY.accesses[1]))
+    kept = chosen_turns(loop(N, BEGIN, through, last, inner=ir.For(TURN, last.var, (copy,)))).loop
+    assert kept.body == (BEGIN, through, last, copy), "names of names"
+
+
+TAKEN = Var("taken", 0, 2**31 - 1)
+OTHERS = {
+    "no name": ir.For(G, N, (ir.For(TURN, N, (COPY,)),)),
+    "nothing but names": ir.For(G, N, (BEGIN, SEEN)),
+    "more than a barrier behind": loop(N, BEGIN, SEEN, behind=(COPY,)),
+    "one turn": loop(ONE, BEGIN, SEEN),
+    "unrolled": loop(N, BEGIN, SEEN, unroll=True),
+    "no loop inside": loop(N, BEGIN, SEEN, inner=COPY),
+    "a loop of another extent": loop(N, BEGIN, SEEN, inner=ir.For(TURN, as_expr(7), (COPY,))),
+    "several turns": loop(N, BEGIN),
+    "from another turn on": loop(N, BEGIN, SEEN, first=1),
+    "every second turn": loop(N, BEGIN, SEEN, step=2),
+    "turns that are counted": loop(N, BEGIN, SEEN, taken=TAKEN),
+    "what no data say": loop(N, ir.Let(Var("seen", 0, 1), less(3, G))),
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_loops_as_they_are(name):
+    assert chosen_turns(OTHERS[name]) is None
+
+
+def test_the_count_of_the_loop_inside_goes_on():
+    inner = ir.For(TURN, SEEN.var, (COPY,), taken=TAKEN)
+    assert chosen_turns(loop(N, BEGIN, SEEN, inner=inner)).loop.taken == TAKEN
+
+
+CHECKED = """#include <stdio.h>
+#define __ffs __builtin_ffs
+#define min(a, b) ((a) < (b) ? (a) : (b))
+static int starts[100], turns[200], count, wrong;
+static void check(int size) {
+  int next = 0;
+  for (int g = 0; g < size; ++g) if (starts[g] > 0) wrong += next >= count || turns[next] != g, ++next;
+  wrong += next != count;
+}
+int main(void) {
+for (int g = 0; g < 100; ++g) starts[g] = (g * 7 + g / 3) % 4 % 3;
+LOOPS
+return wrong != 0; }
+"""
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler (gcc, cc or clang) on the path")
+def test_each_turn_that_is_seen_is_taken_once_in_order(tmp_path):
+    """Fewer than 32, whole words, and a rest; the turns as C finds them, and nothing is asked beyond the last."""
+    loops = []
+    for size in (2, 5, 31, 32, 33, 64, 96, 100):
+        asked = (f"if (g < 0 || g >= {size}) return 1;", "const int seen = 0 < starts[g];")
+        for extent, count in ((size, str(size)), (N, "N")):
+            items = chosen_turns(loop(extent, BEGIN, SEEN)).items(count, lambda name: name, asked, ("turns[count++] = g;",))
+            body = "\n".join(line.text for line in lines_of(items)).replace("static_cast<unsigned>", "(unsigned)")
+            loops.append(f"{{ count = 0; const int N = {size};\n{body}\ncheck({size}); }}")
+    source = tmp_path / "turns.c"
+    source.write_text(CHECKED.replace("LOOPS", "\n".join(loops)))
+    subprocess.run([COMPILER, "-std=gnu11", "-w", "-O0", source, "-o", tmp_path / "turns"], check=True)
+    assert subprocess.run([tmp_path / "turns"]).returncode == 0
