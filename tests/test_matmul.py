@@ -14,8 +14,7 @@ from near import Near
 
 import fireiron
 from fireiron import *
-from fireiron.gpu import toolchain
-from fireiron.gpu import launch
+from fireiron.gpu import launch, toolchain
 from fireiron.language import library
 from fireiron.language.library import FEW_BLOCKS, defaults
 from fireiron.tune.record import describe, strategy_hash

@@ -454,7 +454,7 @@ MUTANTS = [
         ("where a buffer begins", "if _begins_at(buffer) % size:\n                return", "if False:\n                return"),
         ("lives that meet", "apart = end < other_begin or other_end < begin", "apart = end <= other_begin or other_end <= begin"),
         ("the end of shared memory", "not 0 <= buffer.offset <= end <= self.kernel.shared_bytes:", "not 0 <= buffer.offset <= end <= self.kernel.shared_bytes + 64:"),
-        ("swizzles that reach into a vector", "storage.swizzle.base < width:", "storage.swizzle.base + 1 < width:"),
+        ("swizzles that reach into a vector", "storage.swizzle.base < width and not", "storage.swizzle.base + 1 < width and not"),
         ("whole at an edge", "span = (max(steps) - min(steps)).bit_length()", "span = (max(steps) - min(steps)).bit_length() - 1"),
         ("where a row begins", "start = start + _value(coordinate, digit) * self.known.of(as_expr(digit.weight))", "start = start + _value(coordinate, digit)"),
         ("copies of odd length", "(self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width", "True"),
@@ -501,8 +501,8 @@ MUTANTS = [
         ("digits below", "width += abs(step) * (value.high - value.low)", "width = abs(step)"),
         ("atomic and plain", "not all(use.atomic for use in uses)", "not any(use.atomic for use in uses)"),
         ("a digit of the block that is lost", "return _recovered(next((var for part in offset for var in part.variables() if var.name == \"block\"), None), frozenset(known), 6)", "return True"),
-        ("tiles a step apart", "all(step == 0 or width <= step for", "all(step == 0 or width <= step + 1 for"),
-        ("boxes that meet", "all(step == 0 or width <= step for", "all(True for"),
+        ("tiles a step apart", "elif all(step == 0 or width <= step for", "elif all(step == 0 or width <= step + 1 for"),
+        ("boxes that meet", "elif all(step == 0 or width <= step for", "elif all(True for"),
     ),
     *mutants(
         "check/banks.py",
@@ -1037,7 +1037,7 @@ MUTANTS = [
     *mutants(
         "check/races/tiles.py",
         "test_hopper_attention",
-        ("tiles whose lengths the run time knows", "found[id(one.loop)] = Differing(tile, sequence, most, growth)", "pass"),
+        ("tiles whose lengths the run time knows", "found[id(one.loop)] = Differing(tile, sequence, most, growth, taken)", "pass"),
     ),
     *mutants(
         "check/counted.py",

@@ -19,7 +19,9 @@ COPY = """for (int e = threadIdx.x; e < dst_size_m * dst_size_n; e += blockDim.x
 
 
 def kernel_of(K, stages=2, M=16, N=80):
-    strategy = MatMul.tile(8, 40).to(Block).split(8).pipeline(stages).load(A, SH).load(B, SH).tile(2, 1).to(Thread).split(1).tile(1, 1).done()
+    strategy = (
+        MatMul.tile(8, 40).to(Block).split(8).pipeline(stages).load(A, SH).load(B, SH).tile(2, 1).to(Thread).split(1).tile(1, 1).done()
+    )
     return strategy(MatMul(M, N, K)(GL, GL, GL)(Kernel)).program("sm_80")
 
 
@@ -60,7 +62,9 @@ def copied_by_text():
     threads = lambda start: start.tile(2, 40).to(Warp).layout(ColMajor).tile(2, 1).to(Thread).layout(ColMajor)
     chain = MatMul.tile(8, 40).to(Block).epilog(RF, threads(Init).tile(1, 1).done(), threads(Move).tile(1, 1).done())
     chain = chain.split(8).pipeline(2, spread=True).load(A, SH, Move.tile(4, 1).to(Thread).layout(RowMajor).done())
-    chain = chain.load(B, SH, Move.done(MicroKernel("copy", COPY))).tile(2, 40).to(Warp).layout(ColMajor).tile(2, 1).to(Thread).layout(ColMajor)
+    chain = (
+        chain.load(B, SH, Move.done(MicroKernel("copy", COPY))).tile(2, 40).to(Warp).layout(ColMajor).tile(2, 1).to(Thread).layout(ColMajor)
+    )
     chain = chain.split(2).pipeline(2).load(A, RF, Move.tile(1, 1).done()).load(B, RF, Move.tile(1, 1).unroll().done()).split(1)
     return chain.tile(1, 1).done()(MatMul(16, 80, 11, A=RowMajor, B=RowMajor(ld=83))(GL, GL, GL)(Kernel))
 

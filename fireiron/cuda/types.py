@@ -155,8 +155,8 @@ def converted(text: Text, source: DType, target: DType) -> Text:
 def widened(source: DType) -> Function:
     """An integer of 8 bits as a factor of a product in `int`, of whose origin NVVM knows nothing.
 
-    Of sums of products of such integers it makes `dp4a`, where they are three with a byte of zeros; and of that ptxas of CUDA 12.6, 13.0 and
-    13.5 makes wrong code at times (docs/decisions/0067-compilers.md). Who is after speed has tensor cores.
+    Of sums of products of such integers it makes `dp4a`, where they are three with a byte of zeros; and of that ptxas of CUDA 12.6, 13.0
+    and 13.5 makes wrong code at times (docs/decisions/0067-compilers.md). Who is after speed has tensor cores.
     """
     note = "a factor of 8 bits; the empty asm keeps NVVM from dp4a of three products, of which ptxas makes wrong code at times"
     return Function("widened", (f"{source.cuda} x",), ("int value = x;", 'asm("" : "+r"(value));', "return value;"), note, result="int")

@@ -1,8 +1,9 @@
 """`pin`: where a statement's condition leaves one value to the variable of a loop around it, the value stands in its accesses.
 
-A loop of two turns that loads one turn ahead loads in its first turn only, into stage `(k + 1) % 2`: that is stage 1, and is printed so. It is
-not for looks alone. ptxas of CUDA 12.6 and 13.0 takes `k` as 0 behind the branch `k == 0` as well, and then makes 0 of `~k & 1`, which NVVM
-has made of `(k + 1) % 2`: the loads go to the stage that is being read, and the product is wrong (docs/reliability.md).
+A loop of two turns that loads one turn ahead loads in its first turn only, into stage `(k + 1) % 2`: that is stage 1, and is printed so.
+It is not for looks alone. ptxas of CUDA 12.6 and 13.0 takes `k` as 0 behind the branch `k == 0` as well, and then makes 0 of `~k & 1`,
+which NVVM has made of `(k + 1) % 2`: the loads go to the stage that is being read, and the product is wrong
+(docs/decisions/0067-compilers.md).
 """
 
 from __future__ import annotations

@@ -39,11 +39,6 @@ def dotted(module: str) -> str:
     return ".".join(["fireiron", *(part for part in Path(module).with_suffix("").parts if part != "__init__")])
 
 
-def dotted(module: str) -> str:
-    """The name by which a module of the package is imported."""
-    return ".".join(["fireiron", *(part for part in Path(module).with_suffix("").parts if part != "__init__")])
-
-
 class _Changed(importlib.machinery.PathFinder):
     """Finds one module of the package with another text."""
 
