@@ -142,6 +142,7 @@ def _turned(text: str) -> str:
         "to_col_major": "to_row_major",
     }
     text = re.sub(r"\b(?:A|B|RowMajor|ColMajor|to_row_major|to_col_major)\b", lambda found: words[found[0]], text)
+    text = re.sub(r"ld=\{([MN])\}", lambda found: f"ld={{{'N' if found[1] == 'M' else 'M'}}}", text)
     text = re.sub(r"tile\((\w+), (\w+)\)", r"tile(\2, \1)", text)
     return re.sub(r"dtype=\((\w+), (\w+)\)", r"dtype=(\2, \1)", text)
 

@@ -598,3 +598,30 @@ def test_a_producer_inside_a_producer_is_refused():
             .program("sm_90a")
             .ir
         )
+
+
+def test_parts_of_terms_that_have_fewer_dimensions():
+    """A minimum over `n` of what does not depend on `m`: `partial` ended in ValueError."""
+    rows = Fused(
+        name="rows", dims="m n", operands={"X": "m n", "w": "n", "Y": "m n"},
+        each={"least": "s_sh[m] = min(n, abs(w[n]))", "store": "Y[m,n] = where(X[m,n] >= s_sh[m], X[m,n], n + 0)"},
+    )  # fmt: skip
+    with pytest.raises(DecompositionError, match="no threads hold parts of one"):
+        _ = rows.partial("least", 32).tile(m=2).to(Block).done()(rows(m=sym("M", high=4096), n=1)).program("sm_90").lowered
+
+
+def test_the_cost_of_loops_that_data_and_tiles_decide():
+    """Whether a group has a turn depends on the tile that a block takes: `predict` ended in KeyError."""
+    groups = Fused(
+        name="of_groups", dims="m n k g", scan="g", operands={"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
+        first={"zero": "acc[m,n] = 0"},
+        each={
+            "product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])",
+            "keep": "acc[m,n] = where(m < end[g] and begin[g] <= m, p[m,n] + g, acc[m,n])",
+        },
+        last={"store": "D[m,n] = acc[m,n]"},
+    )  # fmt: skip
+    problem = groups(m=21, n=8, k=4, g=4, types={"begin": int32, "end": int32, "D": float32})
+    product = MatMul.split(4).load(A, SH).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
+    strategy = groups.tile(m=8, n=16).to(Block).persistent(2).split(g=1).skip().step("product", product).done()
+    assert predict(strategy(problem), "H200").us > 0

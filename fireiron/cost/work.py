@@ -102,9 +102,12 @@ class Work:
         return useful_operations(self.kernel.spec, self.sizes)
 
     def extent(self, loop: For) -> int:
-        """Iterations of a loop, of the typical block."""
+        """Iterations of a loop, of the typical block, in the first turn of loops around that decide about it."""
         number = constant(loop.extent)
-        return len(loop.values(int(self.scene.frame([], self.fixed).value(loop.extent)) if number is None else number))
+        if number is None:
+            first = {one.var.name: one.first for one in statements(self.kernel.body) if isinstance(one, For)}
+            number = int(self.scene.frame([], {**first, **self.fixed}).value(loop.extent))
+        return len(loop.values(number))
 
     def turns(self, loop: For) -> float:
         """Iterations of a loop, on average over blocks of which some leave turns out."""

@@ -104,7 +104,15 @@ def left_in_parts(following: Following, context: Context) -> tuple[Following, tu
     Raises: DecompositionError where the threads that have terms of one result are not so many, or do not keep their parts in registers.
     """
     spec = following.spec
-    (dim,) = (dim for dim in spec.uses["dst"] if dim not in spec.uses["src"])
+    fresh = [dim for dim in spec.uses["dst"] if dim not in spec.uses["src"]]
+    if len(fresh) != 1:
+        raise DecompositionError(
+            f"{spec}: of terms that have not all dimensions of the result no threads hold parts of one",
+            within=spec,
+            at=context.origin,
+            hint="leave partial out",
+        )
+    (dim,) = fresh
     count = constant(spec.size(dim)) or 0
     if not spec.dst.memory.private:
         raise DecompositionError(
