@@ -693,7 +693,7 @@ AT_IMPORT = {
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.grid", "language.methods",
     "language.numerals", "ir.awaited",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "draw", "export", "function",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "draw", "export", "files", "function",
     "matmul", "operators", "stacks", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""

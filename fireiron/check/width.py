@@ -22,9 +22,6 @@ def beyond_64_bits(scene: Scene) -> Iterator[Finding]:
     kernel, said = scene.kernel, set()
     if not kernel.symbols:
         return
-    term = _wide(kernel.grid)
-    if term is not None:
-        yield Finding("bounds", "error", None, f"the number of blocks, {kernel.grid}, may need more than 64 bits: {_bound([kernel.grid])}")
     for use in scene.uses:
         buffer = kernel.buffer(use.access.buffer)
         if buffer.memory.of_grid and not use.statement.instruction.by_engine and buffer.name not in said:
