@@ -6,7 +6,7 @@ import pytest
 
 collect_ignore_glob = ["typed/*"]  # programs for type checkers, some of them wrong
 
-SAMPLES = ((9, 12), (4, 4))
+SAMPLES = ((9, 18), (4, 6))
 """Of a family of so many cases at least, about one in so many."""
 
 WHOLE = (

@@ -590,7 +590,7 @@ def test_only_settings_reads_the_environment():
 def test_a_head_that_does_not_fit_is_damage():
     """Sizes that leave bytes over, and values of other types, under a digest that is right."""
     key, parts = "0" * 64, (b".version", b"", b"\x7fELF")
-    head = {"key": key, "arch": "sm_80", "toolchain": [13, 0], "seconds": 0.5, "sizes": [8, 0, 4]}
+    head = {"key": key, "arch": "sm_80", "toolchain": [13, 0], "seconds": 0.5, "sizes": [8, 0, 4], "kernels": [], "about": "", "created": 0}
 
     def entry(**changes):
         body = json.dumps({**head, **changes}).encode() + b"\n" + b"".join(parts)

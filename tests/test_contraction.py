@@ -212,7 +212,7 @@ def test_storage_decides_how_ldmatrix_loads(signature, trans):
 
 
 def test_sizes_known_at_run_time():
-    M, N, K, B = sym("M"), sym("N"), sym("K"), sym("batch")
+    M, N, K, B = (sym(name, high=1 << 15) for name in ("M", "N", "K", "batch"))
     for signature, by in (("bmk,bkn->bmn", "mma"), ("kmb,nkb->nmb", "volta"), ("mbk,bkn->mbn", "wmma")):
         make, dtype, target, _ = BY[by]
         symbols = {"m": M, "n": N, "k": K, "b": B}

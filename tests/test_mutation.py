@@ -128,6 +128,7 @@ def test_a_process_of_its_own_has_the_change(tmp_path):
     asked = {"module": mutant.module, "text": mutant.source(), "kernels": [], "always": False, "tests": [str(tmp_path / "test_it.py")]}
     (tmp_path / "asked.json").write_text(json.dumps(asked))
     environment = {**os.environ, zygote.FRESH: str(tmp_path / "asked.json"), zygote.KERNELS: str(tmp_path / "kernels.json")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(judge.ROOT), str(judge.ROOT / "tests")])
     done = subprocess.run([sys.executable, "-m", "mutation.fresh"], env=environment, cwd=judge.ROOT, capture_output=True, text=True)
     assert json.loads(done.stdout.splitlines()[-1])["by"] == "tests", done.stderr
 
