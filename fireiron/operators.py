@@ -25,7 +25,10 @@ def traced(*arrays: Any) -> bool:
     tensors = [one for one in arrays if hasattr(one, "is_cuda")]
     if not tensors:
         return False
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return False  # what says that it is on a GPU is no tensor of PyTorch's
 
     if torch.compiler.is_compiling() or _transformed(torch):
         return True

@@ -1,14 +1,16 @@
 """Defects that a review found, each by the shortest program that shows it."""
 
 import re
+import sys
 import time
+import types
 
 import attrs
 import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron import compiler, ir
+from fireiron import compiler, ir, operators
 from fireiron.check import safety
 from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -625,3 +627,9 @@ def test_the_cost_of_loops_that_data_and_tiles_decide():
     product = MatMul.split(4).load(A, SH).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
     strategy = groups.tile(m=8, n=16).to(Block).persistent(2).split(g=1).skip().step("product", product).done()
     assert predict(strategy(problem), "H200").us > 0
+
+
+def test_what_says_that_it_is_a_tensor_where_there_is_no_pytorch(monkeypatch):
+    """An object with any attribute that one asks for ended in ModuleNotFoundError."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert not operators.traced(types.SimpleNamespace(is_cuda=True))
