@@ -455,7 +455,8 @@ def _agree(one: Expr, other: Expr, thread: str, threads: Any) -> bool:
         return False
     for turn in itertools.product(*(range(var.low, var.low + count) for var, count in zip(free, counts, strict=True))):
         at = {thread: threads, **{var.name: value for var, value in zip(free, turn, strict=True)}}
-        if not numpy.array_equal(*numpy.broadcast_arrays(compiled(one)(at), compiled(other)(at), threads)[:2]):
+        first, second, _ = numpy.broadcast_arrays(compiled(one)(at), compiled(other)(at), threads)
+        if not numpy.array_equal(first, second):
             return False
     return True
 
