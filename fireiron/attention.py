@@ -282,7 +282,8 @@ def _options(causal: bool, window: int | None, lse: bool, score: str | None) -> 
 def _factor(scale: float | None, q: Any) -> float:
     """What scores are multiplied by."""
     shape = getattr(q, "shape", ())
-    return (shape[-1] if shape and shape[-1] else 1) ** -0.5 if scale is None else scale
+    last = shape[-1] if isinstance(shape, tuple) and shape else 1  # what has no shape is refused where it is read
+    return (last or 1) ** -0.5 if scale is None else scale
 
 
 def _each(out: Any) -> tuple[Any, ...]:

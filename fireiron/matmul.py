@@ -440,7 +440,8 @@ matmul: Final = _MatMul()
 
 def _are_many(a: Any, b: Any) -> bool:
     """Whether arrays are of other dimensions than matrices and stacks have."""
-    return not (2 <= len(getattr(a, "shape", (1, 1))) <= 3 and 2 <= len(getattr(b, "shape", (1, 1))) <= 3)
+    shapes = (getattr(one, "shape", None) for one in (a, b))
+    return not all(2 <= len(shape) <= 3 for shape in shapes if isinstance(shape, tuple))  # what has no shape is refused where it is read
 
 
 def _in_stacks(a: Any, b: Any, out: Any, dtypes: Dtypes) -> tuple[Any, ...]:

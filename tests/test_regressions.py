@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron import compiler, ir, operators
+from fireiron import attention, compiler, ir, operators
 from fireiron.check import safety
+from fireiron.errors import FireironError
 from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language import library
@@ -633,3 +634,21 @@ def test_what_says_that_it_is_a_tensor_where_there_is_no_pytorch(monkeypatch):
     """An object with any attribute that one asks for ended in ModuleNotFoundError."""
     monkeypatch.setitem(sys.modules, "torch", None)
     assert not operators.traced(types.SimpleNamespace(is_cuda=True))
+
+
+class _Anything:
+    """It has every attribute that one asks for, and none is what one wants."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.__init__
+
+
+@pytest.mark.parametrize(
+    "call", [lambda one, array: matmul(array, one), lambda one, array: attention(one, array, array)], ids=["matmul", "attention"]
+)
+def test_arrays_whose_shape_is_none(call):
+    """They ended in TypeError."""
+    with pytest.raises(FireironError):
+        call(_Anything(), np.ones((1, 1, 8, 8), np.float32))
