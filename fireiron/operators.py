@@ -20,16 +20,22 @@ SERVED: Final = ("cuda", "meta")
 # What stands between a call and its operator is traced by torch.compile itself: no classes of attrs, no caches, no locks.
 
 
+def _pytorch() -> Any:
+    """PyTorch; None where it is not installed, so that nothing is a tensor of its, whatever attributes it has."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    return torch
+
+
 def traced(*arrays: Any) -> bool:
     """Whether a call is to be an operator: one that `torch.compile` traces, or with a tensor that has no memory of its own."""
     tensors = [one for one in arrays if hasattr(one, "is_cuda")]
     if not tensors:
         return False
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return False  # what says that it is on a GPU is no tensor of PyTorch's
-
+    if (torch := _pytorch()) is None:
+        return False
     if torch.compiler.is_compiling() or _transformed(torch):
         return True
     plain = torch.Tensor, torch.nn.Parameter
@@ -61,16 +67,14 @@ def differentiated(*arrays: Any) -> bool:
     """Whether autograd records what is done with one of the arrays."""
     if not any(getattr(one, "requires_grad", False) for one in arrays):
         return False
-    import torch
-
-    return bool(torch.is_grad_enabled())
+    torch = _pytorch()
+    return torch is not None and bool(torch.is_grad_enabled())
 
 
 def autocast(*tensors: Any) -> tuple[Any, ...]:
     """Tensors as `torch.autocast` wants those of a product: of float32 and 16-bit floats in its type, others as they are."""
-    import torch
-
-    if not torch.is_autocast_enabled("cuda"):
+    torch = _pytorch()
+    if torch is None or not torch.is_autocast_enabled("cuda"):
         return tensors
     kind, cast = torch.get_autocast_dtype("cuda"), (torch.float32, torch.float16, torch.bfloat16)
     return tuple(one.to(kind) if getattr(one, "dtype", None) in cast else one for one in tensors)
