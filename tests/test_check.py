@@ -20,7 +20,6 @@ from fireiron.check import Scene, check, check_banks, check_bounds, check_coales
 from fireiron.check.banks import wavefronts
 from fireiron.check.coalescing import sectors
 from fireiron.check.finding import Finding
-from fireiron.check.races.findings import undecided
 from fireiron.errors import VerificationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less, minimum
@@ -819,9 +818,7 @@ def test_the_race_check_shares_no_code_with_lowering():
 
 
 def test_what_is_undecided_has_a_place():
-    """The step that made the buffer, in the user's file."""
-    assert undecided("a_sh", "why", "mine.py:7").at == "mine.py:7"
-    chain = MatMul.tile(16, 16).to(Block).split(4).load(A, SH).load(B, SH).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
-    kernel = chain(MatMul(sym("M"), 32, 32)(GL, GL, GL)(Kernel)).program("sm_80").lowered
-    buffer = kernel.buffer("a_sh")
-    assert buffer.tensor.origin is not None and "test_check.py" in buffer.tensor.origin
+    """The step that made the buffer: turns that data choose, of a length known at run time only."""
+    module = library("grouped_ragged")
+    found = safety(module.strategy(module.spec(70, 256, sym("K", multiple_of=8, high=4096))).program("sm_80").lowered)
+    assert found and all("undecided" in one.message and "grouped_ragged.py:" in one.at for one in found)
