@@ -490,3 +490,9 @@ def test_the_command_line_shows_events(tmp_path, capsys):
     assert "vectorize?" in capsys.readouterr().err
     assert main(["show", "maxwell", "--events"]) != 0
     assert "no program of tasks" not in (error := capsys.readouterr().err) and "events are those of a program of tasks" in error
+
+
+@pytest.mark.parametrize(("seed", "depth"), [(21003525, 2), (21001173, 2), (21001403, 2)])
+def test_launches_from_the_turns_of_a_loop_outside_have_shared_memory_of_their_own(seed, depth):
+    """Blocks of one number, of two launches that nothing orders: not the same bytes."""
+    check_drawn(seed, depth)

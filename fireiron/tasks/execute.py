@@ -141,7 +141,7 @@ class Here:
     values: dict[str, int]
     events: dict[str, Done] = attrs.field(factory=dict)
     tensors: dict[str, dict[Place, Store]] = attrs.field(factory=dict)
-    space: tuple[Any, ...] = ()
+    space: tuple[Any, ...] = ()  # which block of which launch
     part: int = 0
     turn: int = 0
 
@@ -246,7 +246,7 @@ class Here:
         for number, place in enumerate(itertools.product(*(range(self.number(size)) for size in one.extents))):
             inner = self.inside(**{var.name: value for var, value in zip(one.variables, place, strict=True)})
             if outside(one):
-                inner.space, inner.part, inner.turn = (*self.space, id(one), place), 0, 0
+                inner.space, inner.part, inner.turn = (*self.space, id(one), tuple(self.values.values()), place), 0, 0
             else:
                 inner.part = self.part * math.prod(size.high for size in one.extents) + number
             inner.block(one.body)
