@@ -182,12 +182,18 @@ def test_forms_of_wgmma(tmp_path):
         tiles, chunk = (16, 64) if form.swapped else (64, 16), 64 // form.factors[0].bytes
         sizes = (*tiles, 2 * chunk)
         programs.append((product_of_warpgroups(form, tiles, chunk, 2, 16, sizes=sizes).program("sm_90a"), sizes))
-    for start in range(0, len(programs), 12):  # descriptors have addresses of 18 bits, and arrays of all texts lie one behind the other
-        part, folder = programs[start : start + 12], tmp_path / str(start)
-        folder.mkdir()
-        host = HostProgram([Printed.of(program) for program, _ in part], folder)
-        for number, (program, sizes) in enumerate(part):
-            assert agrees(host, number, program.spec, sizes), program.strategy
+    host = HostProgram([Printed.of(program) for program, _ in programs], tmp_path)
+    for number, (program, sizes) in enumerate(programs):
+        assert agrees(host, number, program.spec, sizes), program.strategy
+
+
+def test_descriptors_beside_many_arrays_of_others(tmp_path):
+    """Of an address a descriptor keeps 18 bits; the static arrays of a program's texts lie one behind the other, beyond those."""
+    sizes = (64, 128, 128)
+    one = Printed.of(product_of_warpgroups(WGMMA[0], (64, 128), 64, 1, 128, (RowMajor, RowMajor), sizes).program("sm_90a"))
+    many = one.changed(r"(\n +__shared__)", r"\n  __shared__ volatile char far[5 << 16]; far[0] = 0;\1")
+    host = HostProgram([one, many, one, many, one], tmp_path)
+    assert all(agrees(host, number, one.kernel.spec, sizes) for number in (0, 2, 4))
 
 
 # ---------------------------------------------------------------------------------------------- producers and consumers

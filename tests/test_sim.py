@@ -247,6 +247,14 @@ def test_random_warp_orders_give_identical_bits(seed):
     assert results[0].tobytes() == results[1].tobytes()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_names_of_a_loop_end_with_it(seed):
+    """The copy of A is an axis in the last warp, none of whose second turn is in the tile, and a loop in the others; all meet at that of B."""
+    start = MatMul.tile(48, 20).to(Block).epilog(SH).split(2).load(A, SH).load(B, SH, Move.done("// text\n"))
+    strategy = start.tile(3, 4).to(Thread).layout(ColMajor).split(1).load(B, RF, alone).tile(1, 1).done()
+    check(kernel_of(48, 20, 4, strategy), integers((48, 4)), integers((4, 20), seed=1), order=random.Random(seed))
+
+
 # ---------------------------------------------------------------------------------------------- arguments
 
 

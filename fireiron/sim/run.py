@@ -95,6 +95,7 @@ class Run:
 
     def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, bool]:
         """Execute statements for a group; barriers and collective statements are handed out. Returns whether the loop around is over."""
+        over = False
         for node in nodes:
             if isinstance(node, Site):
                 if node.collective or node.wide:
@@ -121,7 +122,8 @@ class Run:
                 env[node.var.name] = self.rings.tile(node, env, group, self.chunk.where(env))
             elif isinstance(node, Leave):
                 if np.asarray(compiled(node.tile)(env)).flat[0] >= np.asarray(compiled(node.tiles)(env)).flat[0]:
-                    return True
+                    over = True
+                    break
             elif isinstance(node, SkipPlan):
                 yield from self._needed(node, env, group)
             elif isinstance(node, Name):
@@ -136,7 +138,10 @@ class Run:
                 self.rings.release(node, env, group, self.chunk.where(env))
             else:
                 yield node, env
-        return False
+        for node in nodes:  # what is named here means nothing outside, where groups that came another way have no such name
+            if isinstance(node, Name):
+                env.pop(node.name, None)
+        return over
 
     def _needed(self, skip: SkipPlan, env: Environment, group: Group) -> Generator[Event, None, None]:
         """Execute the body for all threads, and give those of warps that leave it out what they had: it writes nothing but registers."""

@@ -416,11 +416,15 @@ void* shared(uint64_t address) { return __start_shared_memory + address; }
 
 bool dynamic;  // whether the launch has sized `smem`, and arrays lie there
 
-// The place of an address of which a descriptor keeps 18 bits; the array that is used is no larger than that.
-char* shared_of_18_bits(uint64_t address)
+const unsigned char* known = __start_shared_memory;  // where a static array of the launch lies: those of its kernel lie close together
+
+// The place of an address of which a descriptor keeps 18 bits: in the launch's own arrays, which are no larger than that. On both sides of
+// its static ones lie those of the program's other kernels.
+unsigned char* shared_of_18_bits(uint64_t address)
 {
-  unsigned char* const base = dynamic ? smem : __start_shared_memory;
-  return reinterpret_cast<char*>(base) + ((address - static_cast<uint64_t>(base - __start_shared_memory)) & 0x3ffff);
+  constexpr uint64_t window = uint64_t{1} << 18;
+  const uint64_t base = dynamic ? smem - __start_shared_memory : known - __start_shared_memory - window / 2;
+  return __start_shared_memory + static_cast<int64_t>(base + ((address - base) & (window - 1)));
 }
 
 void require(const char* what, int line, const void* place, size_t bytes, size_t aligned)
@@ -666,6 +670,8 @@ size_t __cvta_generic_to_shared(const void* pointer)
   const auto* place = static_cast<const unsigned char*>(pointer);
   if (place < __start_shared_memory || place >= __stop_shared_memory)
     fail("__cvta_generic_to_shared: %p lies outside shared memory", pointer);
+  if (place < smem || place >= smem + most_shared)
+    known = place;
   return place - __start_shared_memory;
 }
 
@@ -1041,9 +1047,11 @@ const char* place_of(uint64_t descriptor, Type type, int row, int along, int lin
   const uint64_t byte = static_cast<uint64_t>(along) * bytes;
   uint64_t address = start + row / 8 * stride + row % 8 * span + byte / span * leading + byte % span;
   address ^= (address >> 7 & (span / 16 - 1)) << 4;
-  const char* const place = shared_of_18_bits(address);
+  const unsigned char* const place = shared_of_18_bits(address);
+  if (!is_shared(place))
+    fail("wgmma in line %d: %p lies outside shared memory", line, place);
   require("wgmma", line, place, bytes, bytes);
-  return place;
+  return reinterpret_cast<const char*>(place);
 }
 
 double element_of(uint64_t descriptor, Type type, int row, int along, int line)
