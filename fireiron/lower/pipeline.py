@@ -115,11 +115,16 @@ class _Pipeline:
             self.single.add(ring.name)
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
-        if statement.var in self.counts:
-            found = attrs.evolve(found, taken=self.counts[statement.var], growth=self.grown.get(statement.var, ONE))
+        found = self._counting(found)
         if statement.groups == 1:
             return found
         return self._in_turns(found, self.rings[rings:])
+
+    def _counting(self, loop: For) -> For:
+        """A loop that counts, where the turns inside are numbered by those of it that were taken."""
+        if loop.var not in self.counts:
+            return loop
+        return attrs.evolve(loop, taken=self.counts[loop.var], growth=self.grown.get(loop.var, ONE))
 
     def _in_turns(self, loop: For, rings: Sequence[Ring]) -> For:
         """A loop whose iterations groups take in turns: what they share has copies, and a ring orders them. Without a ring, one group."""
@@ -190,14 +195,17 @@ class _Pipeline:
                 body = _staged(body, together, stages, mod(turn, as_expr(stages)))
 
         def edit(one: Exec) -> Exec:
-            if one.completion is Completion.RING:
+            if one.completion is Completion.RING and one.accesses[1].buffer in of_buffer:  # in a loop inside they have rings of their own
                 ring, turn = of_buffer[one.accesses[1].buffer]
                 one = attrs.evolve(one, ring=ring, turn=turn)
             return self.slots.moved(one)
 
         loop = self._in_order(loop)
         inner = attrs.evolve(loop, body=tuple(edited(body, edit)), stages=0, period=math.lcm(*depth.values()))
-        return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
+        self.around.append(loop)
+        body = tuple(self._around(one) for one in inner.body)
+        self.around.pop()
+        return self._counting(attrs.evolve(inner, body=body))
 
     def _that_hold(self, body: Sequence[Stmt]) -> list[Stmt]:
         """The statements that say who uses what: but for those that have nothing to do with products of the list, and run beside them. They
@@ -372,6 +380,7 @@ class _Pipeline:
         """Marked loops directly inside: prefetched across the iterations of this loop, or within each."""
         body: list[Stmt] = []
         early: list[Stmt] = []
+        self.around.append(loop)  # its iterations count among the turns of rings inside
         for statement in loop.body:
             if not isinstance(statement, For):
                 body.append(self._around(statement))
@@ -385,7 +394,8 @@ class _Pipeline:
                 body += self.body((statement,))
             else:
                 body.append(self._around(statement))
-        return attrs.evolve(loop, body=tuple(body)), early
+        self.around.pop()
+        return self._counting(attrs.evolve(loop, body=tuple(body))), early
 
     def _fills_registers(self, loop: For) -> bool:
         """Whether all loads of a loop go to registers; those to shared memory have groups and barriers of their own."""
