@@ -152,15 +152,15 @@ class _Pipeline:
         Where a loop is longer in some iterations of those around it than in others, their innermost counts its turns.
         """
         around = (*self.around, *loops)
-        if loops and self._differs(loops[0]):
-            return _turn(loops[1:], self._counted_around(loops[0]) + loops[0].var)
         chosen = max((number for number, one in enumerate(self.around) if one.extent in self.read and one.extent.high <= 1), default=-1)
+        differs = max((number for number in range(chosen + 1, len(around)) if self._differs(around[number], around[:number])), default=-1)
+        if differs >= 0:
+            return _turn(around[differs + 1 :], self._counted_around(around[differs], around[:differs]) + around[differs].var)
         if chosen < 0:
             return _turn(around)
-        one = around[chosen].var
-        if one not in self.counts:
-            self.counts[one] = Var(self._fresh(f"{one.name}s_taken"), 0, max(_turn(around[: chosen + 1]).high, 0))
-        return _turn(around[chosen + 1 :], self.counts[one])
+        one = around[chosen]
+        taken = self._count(one, ONE, f"{one.var}s_taken", max(_turn(around[: chosen + 1]).high, 0), one)
+        return _turn(around[chosen + 1 :], taken)
 
     def _ring(self, loop: For, outside: Outside) -> For:
         """A loop whose loads a producer issues: nothing runs ahead in the program, and each turn has the next stage."""
@@ -187,7 +187,7 @@ class _Pipeline:
             first, stages = turns[0][0], depth[turns[0][0]]
             name = self._fresh(f"{first if len(shared) > 1 else loop.var.name}_ring")
             self.rings.append(Ring(name, stages, tuple(sorted(turns[0]))))
-            alone = len(turns) == 1 and not self._differs(loop)
+            alone = len(turns) == 1 and not self._differs(loop, self.around)
             counted = outside.number(loop, [name for names in turns for name in names], number, self._turn(), alone)
             for position, together in enumerate(sorted(turns, key=lambda names: shared.index(list(names)))):  # as they are loaded
                 turn = counted * len(turns) + position
@@ -235,21 +235,24 @@ class _Pipeline:
         legal = "one loop of a tile that whole warpgroups have"
         raise DecompositionError(f"turns of warpgroups in the loop {loop.var}: {reason}", at=loop.origin, legal=legal)
 
-    def _differs(self, loop: For) -> bool:
+    def _differs(self, loop: For, around: Sequence[For]) -> bool:
         """Whether a loop is longer in some iterations of the loops around it than in others."""
-        used, variables = set(loop.extent.variables()), {one.var for one in self.around}
+        used, variables = set(loop.extent.variables()), {one.var for one in around}
         while names := used & set(self.definitions):
             used = (used - names).union(*(self.definitions[name].variables() for name in names))
         return not used.isdisjoint(variables)
 
-    def _counted_around(self, loop: For) -> Var:
+    def _counted_around(self, loop: For, around: Sequence[For]) -> Var:
         """The number of turns that a loop has had in all iterations of the one around it: a block that stays adds those of each tile."""
-        around = self.around[-1]
+        most = max(_turn(around).high + 1, 1) * max(loop.extent.high, 1)
+        return self._count(around[-1], loop.extent, f"{loop.var}_before", most, loop)
+
+    def _count(self, around: For, growth: Expr, name: str, most: int, loop: For) -> Var:
+        """What a loop counts, of which it adds `growth` in each iteration: turns of a loop inside, or its own where that is the same loop."""
         if around.var not in self.counts:
-            most = max(_turn(self.around).high + 1, 1) * max(loop.extent.high, 1)
-            self.counts[around.var] = Var(self._fresh(f"{loop.var.name}_before"), 0, most)
-            self.grown[around.var] = loop.extent
-        if self.grown.get(around.var) != loop.extent or around.groups > 1:
+            self.counts[around.var] = Var(self._fresh(name), 0, most)
+            self.grown[around.var] = growth
+        if self.grown[around.var] != growth or (growth != ONE and around.groups > 1):
             raise DecompositionError(
                 f"specialize: the loop {loop.var} takes another number of turns in each iteration of the loop {around.var}, and "
                 + ("groups take those in turns" if around.groups > 1 else "so does another loop in it, whose turns are others"),
@@ -384,7 +387,7 @@ class _Pipeline:
         for statement in loop.body:
             if not isinstance(statement, For):
                 body.append(self._around(statement))
-            elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement) and not self._computed(loop, statement):
+            elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement) and self._may_begin(loop, statement):
                 first, steps, last = self._across(loop, statement)
                 early += first
                 # The best place moves with the use of the stage: from the head of the body to the steps that load what comes next.
@@ -401,10 +404,12 @@ class _Pipeline:
         """Whether all loads of a loop go to registers; those to shared memory have groups and barriers of their own."""
         return all(self.memories[name].private for one in self._parts(loop)[0] for name in _written(one))
 
-    def _computed(self, outer: For, loop: For) -> bool:
-        """Whether a loop loads what the loop around computes: the next iteration's is not known before this one is over."""
+    def _may_begin(self, outer: For, loop: For) -> bool:
+        """Whether a loop may begin in the iteration before of the one around. It may not where it loads what the loop around computes: the
+        next iteration's is not known before this one is over. Nor where an engine loads inside: its turns are those of one list.
+        """
         read = {name for one in self._parts(loop)[0] for name in _read(one)}
-        return not read.isdisjoint(_written_inside(outer) - set(self.stages))
+        return read.isdisjoint(_written_inside(outer) - set(self.stages)) and not _has_engine(loop)
 
     def _across(self, outer: For, loop: For) -> tuple[list[Stmt], list[Stmt], list[Stmt]]:
         """Loads to registers, ahead over the iterations of both loops together.
