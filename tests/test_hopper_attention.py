@@ -313,6 +313,17 @@ def test_groups_that_take_turns_have_tiles_of_one_length():
     assert "leave out .turns()" in caught.value.hint
 
 
+@pytest.mark.parametrize("stages", (1, 2))
+def test_a_ring_in_a_loop_that_differs_from_tile_to_tile(stages):
+    """The turns of products inside were numbered as if all tiles were as long as the one at hand: refused as a race."""
+    made = attention.definition(causal=True)
+    blocks = made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(stages).skip()
+    scores = MatMul.split(16).pipeline(2).specialize().load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
+    sums = MatMul.tile(64, 64).to(Warpgroup).split(16).unroll().done()
+    strategy = blocks.load("V", SH).step("s", scores).step("pv", sums).done()
+    require_right(strategy(attention.spec(256, 256, 64, made=made)).program(TARGET), orders=(4,), causal=True)
+
+
 def test_probabilities_are_held_as_the_next_product_wants_them():
     """Scores in shared memory or of another type would not be; the instruction says what it takes."""
     made = attention.definition()

@@ -1,5 +1,6 @@
 """Defects that a review found, each by the shortest program that shows it."""
 
+import random
 import re
 import sys
 import time
@@ -601,6 +602,57 @@ def test_a_producer_inside_a_producer_is_refused():
             .program("sm_90a")
             .ir
         )
+
+
+def wide(K, M=64, N=64):
+    """Halves by rows, of which a block takes 64 x 64 elements."""
+    spec = MatMul(M, N, K, dtype=float16, c_dtype=float32, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    return spec.tile(64, 64).to(Block)
+
+
+def right_by_roles(chain, K, M=64, N=64):
+    """The kernel with a producer has no findings, and is right in any order of its warps."""
+    kernel, shapes = chain.program("sm_90a").ir, ((M, K), (K, N))
+    generator = np.random.default_rng(7)
+    a, b = (generator.integers(-3, 4, shape).astype(np.float16) for shape in shapes)
+    for order in (None, random.Random(1)):
+        got = simulate(kernel, {"A": a, "B": b}, order=order).outputs["C"]
+        np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32))
+    return kernel
+
+
+@pytest.mark.parametrize(("stages", "K"), [(1, 144), (2, 256), (3, 200)], ids=str)
+def test_turns_of_a_ring_inside_a_pipeline_count_its_iterations(stages, K):
+    """Each iteration of the pipeline began the ring's turns at 0 again, so that waits passed by parity, or never: refused as a race."""
+    chain = wide(K).epilog(RF).split(96).pipeline(stages).load(B, SH).split(32).pipeline(2).specialize().load(A, SH, Move.done())
+    kernel = right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), K)
+    (ring,) = kernel.rings
+    turns = {one.number for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire)}
+    assert {str(one) for one in turns} == {"k * 3 + k2"} and ring.name == "k2_ring"
+
+
+@pytest.mark.parametrize("stages", (2, 5))
+def test_roles_follow_the_same_iterations_of_a_long_loop(stages):
+    """The consumers' copies repeat after other iterations than the ring: the race check followed more of theirs than of the producer's."""
+    chain = wide(64 * 40).epilog(RF).split(64).pipeline(stages).load(B, SH).split(32).pipeline(3).specialize().load(A, SH, Move.done())
+    lowered = chain.tile(64, 64).to(Warpgroup).done().program("sm_90a").lowered
+    assert safety(lowered) == ()
+    released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.side is ir.Side.EMPTY else (one,))
+    assert safety(attrs.evolve(lowered, body=released))
+
+
+def test_loads_of_an_engine_inside_the_loop_of_a_producer_have_a_ring_of_their_own():
+    """A KeyError in the pass of pipelines."""
+    chain = wide(200).epilog(RF).split(96).pipeline(2).specialize().load(A, SH, Move.done()).split(32).load(B, SH, Move.done())
+    kernel = right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), 200)
+    assert [(one.name, one.stages) for one in kernel.rings] == [("k_ring", 2), ("b_sh_ring", 2)]
+
+
+def test_steps_with_loads_of_an_engine_do_not_begin_in_the_iteration_before():
+    """A loop that loads registers ahead, with a producer's loop inside, was taken apart, and its loads lost their ring."""
+    chain = wide(256).epilog(RF).split(128).pipeline(2).load(A, SH).split(64).pipeline(2).load(A, RF, Move.done())
+    chain = chain.split(32).pipeline(2).specialize().load(B, SH, Move.done())
+    right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), 256)
 
 
 def test_parts_of_terms_that_have_fewer_dimensions():

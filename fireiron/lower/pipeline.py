@@ -115,11 +115,16 @@ class _Pipeline:
             self.single.add(ring.name)
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
-        if statement.var in self.counts:
-            found = attrs.evolve(found, taken=self.counts[statement.var], growth=self.grown.get(statement.var, ONE))
+        found = self._counting(found)
         if statement.groups == 1:
             return found
         return self._in_turns(found, self.rings[rings:])
+
+    def _counting(self, loop: For) -> For:
+        """A loop that counts, where the turns inside are numbered by those of it that were taken."""
+        if loop.var not in self.counts:
+            return loop
+        return attrs.evolve(loop, taken=self.counts[loop.var], growth=self.grown.get(loop.var, ONE))
 
     def _in_turns(self, loop: For, rings: Sequence[Ring]) -> For:
         """A loop whose iterations groups take in turns: what they share has copies, and a ring orders them. Without a ring, one group."""
@@ -147,15 +152,15 @@ class _Pipeline:
         Where a loop is longer in some iterations of those around it than in others, their innermost counts its turns.
         """
         around = (*self.around, *loops)
-        if loops and self._differs(loops[0]):
-            return _turn(loops[1:], self._counted_around(loops[0]) + loops[0].var)
         chosen = max((number for number, one in enumerate(self.around) if one.extent in self.read and one.extent.high <= 1), default=-1)
+        differs = max((number for number in range(chosen + 1, len(around)) if self._differs(around[number], around[:number])), default=-1)
+        if differs >= 0:
+            return _turn(around[differs + 1 :], self._counted_around(around[differs], around[:differs]) + around[differs].var)
         if chosen < 0:
             return _turn(around)
-        one = around[chosen].var
-        if one not in self.counts:
-            self.counts[one] = Var(self._fresh(f"{one.name}s_taken"), 0, max(_turn(around[: chosen + 1]).high, 0))
-        return _turn(around[chosen + 1 :], self.counts[one])
+        one = around[chosen]
+        taken = self._count(one, ONE, f"{one.var}s_taken", max(_turn(around[: chosen + 1]).high, 0), one)
+        return _turn(around[chosen + 1 :], taken)
 
     def _ring(self, loop: For, outside: Outside) -> For:
         """A loop whose loads a producer issues: nothing runs ahead in the program, and each turn has the next stage."""
@@ -182,7 +187,7 @@ class _Pipeline:
             first, stages = turns[0][0], depth[turns[0][0]]
             name = self._fresh(f"{first if len(shared) > 1 else loop.var.name}_ring")
             self.rings.append(Ring(name, stages, tuple(sorted(turns[0]))))
-            alone = len(turns) == 1 and not self._differs(loop)
+            alone = len(turns) == 1 and not self._differs(loop, self.around)
             counted = outside.number(loop, [name for names in turns for name in names], number, self._turn(), alone)
             for position, together in enumerate(sorted(turns, key=lambda names: shared.index(list(names)))):  # as they are loaded
                 turn = counted * len(turns) + position
@@ -190,14 +195,17 @@ class _Pipeline:
                 body = _staged(body, together, stages, mod(turn, as_expr(stages)))
 
         def edit(one: Exec) -> Exec:
-            if one.completion is Completion.RING:
+            if one.completion is Completion.RING and one.accesses[1].buffer in of_buffer:  # in a loop inside they have rings of their own
                 ring, turn = of_buffer[one.accesses[1].buffer]
                 one = attrs.evolve(one, ring=ring, turn=turn)
             return self.slots.moved(one)
 
         loop = self._in_order(loop)
         inner = attrs.evolve(loop, body=tuple(edited(body, edit)), stages=0, period=math.lcm(*depth.values()))
-        return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
+        self.around.append(loop)
+        body = tuple(self._around(one) for one in inner.body)
+        self.around.pop()
+        return self._counting(attrs.evolve(inner, body=body))
 
     def _that_hold(self, body: Sequence[Stmt]) -> list[Stmt]:
         """The statements that say who uses what: but for those that have nothing to do with products of the list, and run beside them. They
@@ -227,21 +235,24 @@ class _Pipeline:
         legal = "one loop of a tile that whole warpgroups have"
         raise DecompositionError(f"turns of warpgroups in the loop {loop.var}: {reason}", at=loop.origin, legal=legal)
 
-    def _differs(self, loop: For) -> bool:
+    def _differs(self, loop: For, around: Sequence[For]) -> bool:
         """Whether a loop is longer in some iterations of the loops around it than in others."""
-        used, variables = set(loop.extent.variables()), {one.var for one in self.around}
+        used, variables = set(loop.extent.variables()), {one.var for one in around}
         while names := used & set(self.definitions):
             used = (used - names).union(*(self.definitions[name].variables() for name in names))
         return not used.isdisjoint(variables)
 
-    def _counted_around(self, loop: For) -> Var:
+    def _counted_around(self, loop: For, around: Sequence[For]) -> Var:
         """The number of turns that a loop has had in all iterations of the one around it: a block that stays adds those of each tile."""
-        around = self.around[-1]
+        most = max(_turn(around).high + 1, 1) * max(loop.extent.high, 1)
+        return self._count(around[-1], loop.extent, f"{loop.var}_before", most, loop)
+
+    def _count(self, around: For, growth: Expr, name: str, most: int, loop: For) -> Var:
+        """What a loop counts, of which it adds `growth` in each iteration: turns of a loop inside, or its own where that is the same loop."""
         if around.var not in self.counts:
-            most = max(_turn(self.around).high + 1, 1) * max(loop.extent.high, 1)
-            self.counts[around.var] = Var(self._fresh(f"{loop.var.name}_before"), 0, most)
-            self.grown[around.var] = loop.extent
-        if self.grown.get(around.var) != loop.extent or around.groups > 1:
+            self.counts[around.var] = Var(self._fresh(name), 0, most)
+            self.grown[around.var] = growth
+        if self.grown[around.var] != growth or (growth != ONE and around.groups > 1):
             raise DecompositionError(
                 f"specialize: the loop {loop.var} takes another number of turns in each iteration of the loop {around.var}, and "
                 + ("groups take those in turns" if around.groups > 1 else "so does another loop in it, whose turns are others"),
@@ -372,10 +383,11 @@ class _Pipeline:
         """Marked loops directly inside: prefetched across the iterations of this loop, or within each."""
         body: list[Stmt] = []
         early: list[Stmt] = []
+        self.around.append(loop)  # its iterations count among the turns of rings inside
         for statement in loop.body:
             if not isinstance(statement, For):
                 body.append(self._around(statement))
-            elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement) and not self._computed(loop, statement):
+            elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement) and self._may_begin(loop, statement):
                 first, steps, last = self._across(loop, statement)
                 early += first
                 # The best place moves with the use of the stage: from the head of the body to the steps that load what comes next.
@@ -385,16 +397,19 @@ class _Pipeline:
                 body += self.body((statement,))
             else:
                 body.append(self._around(statement))
-        return attrs.evolve(loop, body=tuple(body)), early
+        self.around.pop()
+        return self._counting(attrs.evolve(loop, body=tuple(body))), early
 
     def _fills_registers(self, loop: For) -> bool:
         """Whether all loads of a loop go to registers; those to shared memory have groups and barriers of their own."""
         return all(self.memories[name].private for one in self._parts(loop)[0] for name in _written(one))
 
-    def _computed(self, outer: For, loop: For) -> bool:
-        """Whether a loop loads what the loop around computes: the next iteration's is not known before this one is over."""
+    def _may_begin(self, outer: For, loop: For) -> bool:
+        """Whether a loop may begin in the iteration before of the one around. It may not where it loads what the loop around computes: the
+        next iteration's is not known before this one is over. Nor where an engine loads inside: its turns are those of one list.
+        """
         read = {name for one in self._parts(loop)[0] for name in _read(one)}
-        return not read.isdisjoint(_written_inside(outer) - set(self.stages))
+        return read.isdisjoint(_written_inside(outer) - set(self.stages)) and not _has_engine(loop)
 
     def _across(self, outer: For, loop: For) -> tuple[list[Stmt], list[Stmt], list[Stmt]]:
         """Loads to registers, ahead over the iterations of both loops together.

@@ -343,7 +343,7 @@ class _Consumers:
             if isinstance(statement, For):
                 inside = attrs.evolve(self, tile=statement.var) if statement.groups > 1 else self
                 loop = attrs.evolve(statement, body=inside.list(statement.body, statement), producers=0)
-                kept += self._ordered(loop) if statement.producers else (_fetching(loop, self._is_told),)
+                kept += self._ordered(loop) if _is_of_tile(statement, around) else (_fetching(loop, self._is_told),)
             elif isinstance(statement, (Let, *FOR_CONSUMERS)):
                 kept.append(statement)
             else:
@@ -385,13 +385,19 @@ class _Consumers:
         return own is not None and stage is not None and same(own, stage)
 
     def _ordered(self, loop: For) -> tuple[Stmt, ...]:
-        """The loop over a ring's turns, in the order of tiles where groups take these in turns: one behind the other's last products."""
+        """A tile's loop with all turns of a ring, in the order of tiles that groups take in turns: one behind the other's last products."""
         order = next((ring for ring in self.rings.values() if ring.is_order and not ring.each), None)
         if order is None or self.tile is None:
             return (loop,)
         release = Release(order.name, Side.EMPTY, self.tile, self.first)
         # A barrier for each group, at which none but that group waits: the turn that it waits for is given on one tile before.
         return (Acquire(order.name, Side.EMPTY, self.tile + (order.stages - 1)), loop, release)
+
+
+def _is_of_tile(loop: For, around: For | None) -> bool:
+    """Whether it has all of a tile's turns of a producer's ring, where groups take tiles in turns: it has them itself, or loops inside do."""
+    tiles = around is not None and around.groups > 1
+    return tiles and any(isinstance(one, For) and one.producers for one in statements((loop,)))
 
 
 def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:

@@ -132,16 +132,22 @@ class Loops:
     # -------------------------------------------------------------------------------------- how a loop runs
 
     def _common_course(self, loop: For) -> Course:
-        """The course of a loop; where roles take iterations in turns, one for all roles that have the loop."""
-        if not self.in_turns:
+        """The course of a loop, one for all roles that have it: each follows the turns that another waits for."""
+        alike = self._alike(loop)
+        if len(alike) == 1:
             return self._course(loop)
-        alike = [one for one, *_ in self.all.values() if (one.var, one.extent) == (loop.var, loop.extent)]
         courses = [self._course(one) for one in alike]
         steps = [one.step for one in alike]
         period = None if any(one.period is None for one in courses) else math.lcm(*steps, *(one.period or 1 for one in courses))
         kept = (period or 1) + max(period or 1, *(one.kept - (one.period or 1) - 2 for one in courses)) + 2
         addresses = math.lcm(*steps, *(one.addresses for one in courses))
         return Course(period, any(one.moves for one in courses), kept, any(one.varies for one in courses), addresses)
+
+    def _alike(self, loop: For) -> list[For]:
+        """A loop as all roles have it."""
+        if not self.scene.kernel.rings:
+            return [loop]
+        return [one for one, *_ in self.all.values() if (one.var, one.extent) == (loop.var, loop.extent)]
 
     def _course(self, loop: For) -> Course:
         moving = [use for use in self.inside[id(loop)] if loop.var.name in self.scene.needs(self.places.parts(use.access))]
@@ -311,7 +317,8 @@ class Loops:
         if count <= course.kept + (course.period or 1):
             return range(count)
         if course.period is not None:
-            changes = self._changes(loop, fixed, count)
+            every = [self._changes(one, fixed, count) for one in self._alike(loop)]
+            changes = np.unique(np.concatenate(every)) if len(every) > 1 else every[0]
             # Roles name the last turn of a loop, which some follow and others count to.
             found = _shortened(np.union1d(changes, [count - 1]) if self.in_turns else changes, count, course)
             if len(found) <= MOST_ITERATIONS:
