@@ -248,7 +248,7 @@ class _Pipeline:
         return self._count(around[-1], loop.extent, f"{loop.var}_before", most, loop)
 
     def _count(self, around: For, growth: Expr, name: str, most: int, loop: For) -> Var:
-        """What a loop counts, of which it adds `growth` in each iteration: turns of a loop inside, or its own where that is the same loop."""
+        """What a loop counts: `growth` more in each iteration, the turns of a loop inside, or its own where that is the same loop."""
         if around.var not in self.counts:
             self.counts[around.var] = Var(self._fresh(name), 0, most)
             self.grown[around.var] = growth
