@@ -647,8 +647,9 @@ def _require_rings(kernel: Kernel) -> None:
     """Refuse `stages` of a load that fills no ring of a producer."""
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
     filled = {name for loop in loops for one in loop.body for name in _written(one)}
+    by_engine = {name for loop in loops if _has_engine(loop) for one in loop.body for name in _written(one)}
     for buffer in kernel.buffers:
-        if buffer.tensor.shares and buffer.name not in filled:
+        if buffer.tensor.shares and buffer.name not in by_engine:
             raise DecompositionError(
                 f"share: no producer fills {buffer.name} in turns, so there is no ring whose slots it could have",
                 legal="a load directly under a split with pipeline() and specialize(), as that of the operand which it shares with",
