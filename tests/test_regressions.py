@@ -604,6 +604,21 @@ def test_a_producer_inside_a_producer_is_refused():
         )
 
 
+def test_share_of_a_load_that_no_engine_does_is_refused():
+    """A producer with nothing to load has no ring: the buffer went, and was written all the same, which ended in VerificationError."""
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF).load(A, SH).split(16).pipeline(1).specialize().load(B, SH, Move.done()).share("A")
+    with pytest.raises(DecompositionError, match="share: no producer fills b_sh in turns"):
+        _ = (
+            chain.tile(16, 8)
+            .to(Warp)
+            .load(B, RF)
+            .load(A, RF)
+            .done()(MatMul(1, 1, 1, dtype=float8_e5m2)(GL, GL, GL)(Kernel))
+            .program("sm_90a")
+            .ir
+        )
+
+
 def wide(K, M=64, N=64):
     """Halves by rows, of which a block takes 64 x 64 elements."""
     spec = MatMul(M, N, K, dtype=float16, c_dtype=float32, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)

@@ -62,7 +62,7 @@ def test_kernels_are_right(name):
     assert [role.name for role in roles_of(program.ir)] == ["consumers, group 0", "consumers, group 1", "producer"]
 
 
-@pytest.mark.parametrize("copied", (False, True), ids=("by TMA", "by all threads"))
+@pytest.mark.parametrize("copied", [False, True], ids=("by TMA", "by all threads"))
 def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
     """Groups passed the order on in each iteration of the loop around, and one overtook the other: refused as a race."""
     chain = MatMul.tile(64, 64).to(Block).persistent(2).turns(2).epilog(RF).split(64)
@@ -73,7 +73,8 @@ def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
     tiles = [next(one for one in role.body if isinstance(one, ir.For)) for role in roles_of(kernel)[:2]]
     order = next(ring.name for ring in kernel.rings if ring.is_order)
     for tile in tiles:
-        assert [type(one) for one in tile.body if isinstance(one, (ir.Acquire, ir.Release)) and one.ring == order] == [ir.Acquire, ir.Release]
+        of_order = [type(one) for one in tile.body if isinstance(one, (ir.Acquire, ir.Release)) and one.ring == order]
+        assert of_order == [ir.Acquire, ir.Release]
 
 
 @pytest.mark.night

@@ -248,7 +248,7 @@ class _Pipeline:
         return self._count(around[-1], loop.extent, f"{loop.var}_before", most, loop)
 
     def _count(self, around: For, growth: Expr, name: str, most: int, loop: For) -> Var:
-        """What a loop counts, of which it adds `growth` in each iteration: turns of a loop inside, or its own where that is the same loop."""
+        """What a loop counts: `growth` more in each iteration, the turns of a loop inside, or its own where that is the same loop."""
         if around.var not in self.counts:
             self.counts[around.var] = Var(self._fresh(name), 0, most)
             self.grown[around.var] = growth
@@ -647,8 +647,9 @@ def _require_rings(kernel: Kernel) -> None:
     """Refuse `stages` of a load that fills no ring of a producer."""
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
     filled = {name for loop in loops for one in loop.body for name in _written(one)}
+    by_engine = {name for loop in loops if _has_engine(loop) for one in loop.body for name in _written(one)}
     for buffer in kernel.buffers:
-        if buffer.tensor.shares and buffer.name not in filled:
+        if buffer.tensor.shares and buffer.name not in by_engine:
             raise DecompositionError(
                 f"share: no producer fills {buffer.name} in turns, so there is no ring whose slots it could have",
                 legal="a load directly under a split with pipeline() and specialize(), as that of the operand which it shares with",

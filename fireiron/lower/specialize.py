@@ -395,7 +395,7 @@ class _Consumers:
 
 
 def _is_of_tile(loop: For, around: For | None) -> bool:
-    """Whether it has all of a tile's turns of a producer's ring, where groups take tiles in turns: it has them itself, or loops inside do."""
+    """Whether it has all turns of a tile of a producer's ring, itself or in loops inside, where groups take tiles in turns."""
     tiles = around is not None and around.groups > 1
     return tiles and any(isinstance(one, For) and one.producers for one in statements((loop,)))
 
