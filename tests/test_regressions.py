@@ -719,3 +719,22 @@ def test_arrays_whose_shape_is_none(call):
     """They ended in TypeError."""
     with pytest.raises(FireironError):
         call(_Anything(), np.ones((1, 1, 8, 8), np.float32))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 48])
+def test_sums_of_a_tile_behind_which_others_stand_are_added(rows):
+    """One row, and tiles of one row: the first tile has the whole sum, and those behind the end must not write over it."""
+    made = MatMul.epilogue("C = acc; y[n] += sum(m, acc)")
+    problem = made(m=rows, n=3, k=1, types={"C": float32, "y": float32})
+    strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
+    arrays = {"A": np.ones((rows, 1), np.float16), "B": np.array([[1, 2, 3]], np.float16)}
+    got = simulate(strategy(problem).program("sm_80").ir, arrays, {}).outputs
+    assert np.array_equal(got["y"], rows * np.array([1, 2, 3]))
+
+
+def test_maxima_of_a_tile_behind_which_others_stand_are_refused():
+    made = MatMul.epilogue("C = acc; y[n] = max(m, acc)")
+    problem = made(m=1, n=3, k=1, types={"C": float32, "y": float32})
+    strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
+    with pytest.raises(DecompositionError, match="each tile has a part of y"):
+        _ = strategy(problem).program("sm_80").ir

@@ -369,7 +369,7 @@ class _Steps:
         """Where a part of a sum lies whose other parts others have: all are added to memory, in no fixed order; None for a whole sum."""
         one = step.formula
         counted = [self.views[f"{INDICES}{dim}"] for dim in one.over]
-        if not target.memory.of_grid or all(view.shape == view.tensor.shape for view in counted):
+        if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in counted):
             return None
         if one.joins_by != "sum":
             self._require_all(step, counted)
@@ -566,7 +566,12 @@ def _nearest(value: int | float, dtype: DType) -> int | float:
 def _is_whole(counted: View) -> bool:
     """Whether a tile has all of a dimension, of which these are the coordinates."""
     size, extent = counted.shape[0], counted.tensor.shape[0]
-    return size == extent or (constant(size) or 0) >= (constant(extent) or LARGEST)
+    return _is_first(counted) and (size == extent or (constant(size) or 0) >= (constant(extent) or LARGEST))
+
+
+def _is_first(counted: View) -> bool:
+    """Whether a tile begins where its dimension does, and no other stands behind it: one that lies outside would write over the whole sum."""
+    return bool(counted.dims[0].base.high == 0)
 
 
 def extent_of(counted: View) -> View:
