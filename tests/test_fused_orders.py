@@ -83,7 +83,9 @@ def test_whole_tiles_of_sizes_at_run_time_are_proved_inside(together):
     ir = chain(together)(copied(m=sym("m", multiple_of=4), n=8, g=4)).program("sm_80").ir
     assert not errors(ir)
     for off in (-1, 1):
-        body = tuple(attrs.evolve(one, value=one.value + off) if isinstance(one, Let) and one.var.name == "block_m" else one for one in ir.body)
+        body = tuple(
+            attrs.evolve(one, value=one.value + off) if isinstance(one, Let) and one.var.name == "block_m" else one for one in ir.body
+        )
         assert errors(attrs.evolve(ir, body=body))
 
 
