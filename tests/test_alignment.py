@@ -95,6 +95,13 @@ def test_a_name_has_the_bits_of_its_value():
     assert KnownBits({}).of(Var("row") + 4).trailing_zeros == 0
 
 
+def test_products_keep_their_upper_bits():
+    """A swizzle asks whether a bit far above those that count a vector's elements is 0."""
+    few = KnownBits({}).of(Var("few", 0, 2))
+    assert (few * Bits.of(2)).zeros == WORD - 6 and (few * Bits.of(3)).zeros == WORD - 15 and (few * few).zeros == WORD - 15
+    assert Bits.of(-1 & WORD) * few == few * Bits.of(-1 & WORD) and (Bits.of(-1 & WORD) * Bits.of(4)).zeros == 3
+
+
 def test_bits_of_numbers_are_all_known():
     for one, other in itertools.product(range(9), repeat=2):
         left, right = Bits.of(one), Bits.of(other)
@@ -427,3 +434,12 @@ def test_a_swizzle_that_moves_nothing_leaves_vectors_whole(monkeypatch):
     assert "which is not proved a multiple of 4" in messages(kernel)[0]
     moving = attrs.evolve(kernel.buffer("a_sh").storage.swizzle, shift=-2)
     assert not stays(Bits.of(0), 4, moving) and stays(Bits.of(0), 4, Swizzle(2, 0, 3)) and not stays(Bits.of(8), 4, Swizzle(2, 0, 3))
+
+
+def test_a_swizzle_that_rows_do_not_reach_leaves_vectors_whole():
+    """The bit that it takes is that of a third row, and there are two; each row is one thread's, by its number."""
+    chain = MatMul.tile(1, 2).to(Block).split(2).pipeline(2).load(B, SH, Move.tile(1, 2).to(Thread).done()).storage_layout(RowMajor)
+    leaf = chain.swizzle(Swizzle(1, 0, 2)).split(1).tile(1).to(Warp).tile(1).to(Lane).tile(1, 1).done()
+    kernel = leaf(MatMul(1, 2, sym("K"))(GL, GL, GL)(Kernel)).program("sm_80").lowered
+    assert any(one.width == 2 for use in Scene(kernel).uses for one in use.pieces if use.access.buffer == "b_sh")
+    assert not messages(kernel)

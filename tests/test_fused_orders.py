@@ -2,6 +2,7 @@
 
 import re
 
+import attrs
 import numpy as np
 import printed_text
 import pytest
@@ -72,10 +73,20 @@ def test_a_tile_that_two_blocks_would_have_is_found():
     """Counting down from one tile too few, the first block's tile is that of the second, and the last block's lies in front of all."""
     program = chain()(copied(m=sym("m"), n=8, g=4)).program("sm_80")
     (let,) = [one for one in program.ir.body if isinstance(one, Let) and one.var.name == "block_m"]
-    import attrs
-
     body = tuple(attrs.evolve(one, value=one.value - 1) if one is let else one for one in program.ir.body)
     assert errors(attrs.evolve(program.ir, body=body))
+
+
+@pytest.mark.parametrize("together", (0, 2))
+def test_whole_tiles_of_sizes_at_run_time_are_proved_inside(together):
+    """Nothing tests a bound where tiles divide a size; the first block's tile is then the last one, and no other goes beyond it."""
+    ir = chain(together)(copied(m=sym("m", multiple_of=4), n=8, g=4)).program("sm_80").ir
+    assert not errors(ir)
+    for off in (-1, 1):
+        body = tuple(
+            attrs.evolve(one, value=one.value + off) if isinstance(one, Let) and one.var.name == "block_m" else one for one in ir.body
+        )
+        assert errors(attrs.evolve(ir, body=body))
 
 
 def test_it_is_stored_and_shown():

@@ -488,6 +488,15 @@ def test_tiles_of_some_threads_are_refused(load):
     assert np.array_equal(simulate(spec.ir, {"A": a, "B": b}).outputs["C"], a @ b)
 
 
+@pytest.mark.parametrize("k", (1, 7))
+@pytest.mark.parametrize("between", ("", ".load(B, SH, Move.coalesced(2).done())"))
+def test_values_at_once_beyond_an_end_are_asked_one_by_one(k, between):
+    """The product takes four elements along k at once, and so decides how many of B a thread holds; B ends among them."""
+    chain = MatMul.tile(16, 48).to(Block).epilog(RF).tile(16, 48).to(Warp).load(B, RF).split(k=4).tile(16, 16)
+    chain = eval(f"chain{between}").load(A, RF).load(B, RF).done()
+    assert "if (0)" not in right(chain, MatMul(16, 48, k, dtype=float16)(GL, GL, GL)(Kernel)).cuda
+
+
 # ---------------------------------------------------------------------------------------------- lanes from digits
 
 

@@ -173,9 +173,35 @@ class _Bounds:
                 divisor = divisor * left.right
                 left = left.left
             total = self.counts.get(left.name) if isinstance(left, Var) else None
-            count = ZERO if total is None else floordiv(total, divisor)
-            return count - 1 if total is not None and count * divisor == total else None
-        return None
+            count = None if total is None else self._quotient(total, divisor)
+            return None if count is None else count - 1
+        return self._largest_down(value)
+
+    def _quotient(self, total: Expr, divisor: Expr) -> Expr | None:
+        """A quotient without a remainder, None of others: also where a size is a multiple of a number, and a count of tiles takes part."""
+        count = floordiv(total, divisor)
+        if count * divisor == total:
+            return count
+        several = [one for one in self.kernel.symbols if one.multiple_of > 1]
+        units = {one: Var(f"{one.name} units", one.low // one.multiple_of, one.high // one.multiple_of) for one in several}
+        in_units = {one: unit * one.multiple_of for one, unit in units.items()}
+        count = floordiv(total.substitute(in_units), divisor.substitute(in_units))
+        if count * divisor.substitute(in_units) != total.substitute(in_units):
+            return None
+        return count.substitute({unit: floordiv(one, as_expr(one.multiple_of)) for one, unit in units.items()})
+
+    def _largest_down(self, value: Expr) -> Expr | None:
+        """The largest of what counts down from a size, taken to be at least 1: where nothing is taken away yet."""
+        terms, number = linear(value)
+        if len(terms) != 1 or terms[0][1] != 1 or len(terms[0][0]) != 1 or not isinstance(terms[0][0][0], Positive):
+            return None
+        parts, rest = linear(terms[0][0][0].value)
+        most = ZERO + rest
+        for atoms, times in parts:
+            part = product(atoms, times)
+            most = most if times < 0 and part.high <= 0 else most + part
+        most = self._largest(most)
+        return most + number if most.low >= 1 else None
 
     # -------------------------------------------------------------------------------------- proofs
 
@@ -349,7 +375,7 @@ class _Bounds:
     def _enumerated(self, use: Use, dim: int, base: Expr, steps: Sequence[int], extent: Expr) -> Finding | None:
         """A coordinate at all threads, blocks and loop values: None if it stays inside, else the first that does not."""
         complete = False
-        if self._stays_inside(use, base, steps, extent):
+        if self.trusted and self._stays_inside(use, base, steps, extent):
             return None
         tested = (base, extent, use.statement.performed, *(one.condition for one in use.pieces), *_told(use))
         for sizes in self._sizes():

@@ -58,6 +58,11 @@ class Bits:
         """How many of the lowest bits are 0: the value is a multiple of that power of two."""
         return _run(self.zeros)
 
+    @property
+    def places(self) -> int | None:
+        """The exponent of a power of two of which all bits are known."""
+        return power_of_two(self.ones) if self.zeros | self.ones == WORD else None
+
     def __add__(self, other: Bits) -> Bits:
         # A bit of a sum is known where both bits are and the carry between them: 0 if not even the largest values carry, 1 if the smallest
         # do. Carries are what a sum differs by from the exclusive or.
@@ -72,7 +77,12 @@ class Bits:
         known = min(self.trailing + other.trailing_zeros, other.trailing + self.trailing_zeros, 64)
         mask = (1 << known) - 1
         product = self.ones * other.ones & mask
-        return Bits(~product & mask, product)
+        low = Bits(~product & mask, product)
+        # What is moved by a known number of places is known as before; and no product is larger than that of the largest values.
+        for one, places in ((self, other.places), (other, self.places)):
+            low = low if places is None else low.also(one.raised(places))
+        most = (~self.zeros & WORD) * (~other.zeros & WORD)
+        return low.also(_of_range(0, most)) if most <= WORD else low
 
     def __and__(self, other: Bits) -> Bits:
         return Bits(self.zeros | other.zeros, self.ones & other.ones)
@@ -88,6 +98,10 @@ class Bits:
     def shifted(self, bits: int) -> Bits:
         """The value divided by a power of two, rounded down."""
         return Bits(self.zeros >> bits, self.ones >> bits)
+
+    def raised(self, bits: int) -> Bits:
+        """The value times a power of two."""
+        return Bits((self.zeros << bits | (1 << bits) - 1) & WORD, self.ones << bits & WORD)
 
     def lowest(self, bits: int) -> Bits:
         """The remainder by a power of two."""

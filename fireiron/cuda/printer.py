@@ -271,6 +271,8 @@ class KernelPrinter:
         for start in range(0, len(statement.accesses[0].elements()), statement.vector):
             stop = start + statement.vector
             parts = [[one for one in pieces if start <= one.first < stop] for pieces in statement.pieces]
+            if all(one.condition == FALSE for one in parts[1]):  # nothing is ever stored
+                continue
             single = all(len(pieces) == 1 for pieces in parts)
             items.append(self._at_once(statement, parts[0][0], parts[1][0], by) if single else self._staged(statement, start, parts, by))
         return items

@@ -152,6 +152,7 @@ class Following:
         pairs = executable.on_pairs(self.element, draft.architecture) is not None
         values, loops = _values_and_loops(executable, self.spec, self.element, taken, pairs)
         views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None], visited)
+        views = ended(self.spec, views, [one for one in visited if self._straddles(one, values, visited)], visited)
         active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
         active = all_of((active, self._once(draft)))
         unroll = all(one.unroll for one in loops)
@@ -168,6 +169,11 @@ class Following:
         ends = overhanging(self.spec, visited)
         order = sorted(visited, key=lambda one: (*self._apart(one), one.stride))
         return [one if one in ends else attrs.evolve(one, by=By.VALUES) for one in order]
+
+    def _straddles(self, digit: Digit, values: Sequence[Digit], visited: Sequence[Digit]) -> bool:
+        """Whether values of one statement lie on both sides of the end that a digit goes over: their first does not say it of all."""
+        taken = math.prod(one.size for one in values if one.dim == digit.dim)
+        return taken > neighbours(self.spec, digit.dim, visited)
 
     def _within(self, turn: Step, visited: Sequence[Digit]) -> bool:
         """Whether a loop stays in neighbours that all lie inside a dimension where the first does."""

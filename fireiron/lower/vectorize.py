@@ -104,9 +104,13 @@ def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
 
 def _pairs_whole(buffer: Buffer, access: Access) -> bool:
     """Whether each two neighbours of an access to private storage are kept side by side, and lie inside the tensor together."""
+    return _beside(buffer, access, 2) and _whole(buffer, access, 2)
+
+
+def _whole(buffer: Buffer, access: Access, width: int) -> bool:
+    """Whether each `width` elements of an access lie inside the tensor together, or outside."""
     elements = access.elements()
-    pairs = (elements[start : start + 2] for start in range(0, len(elements), 2))
-    return _beside(buffer, access, 2) and all(_edge(buffer, access, pair, 2) is None for pair in pairs)
+    return all(_edge(buffer, access, elements[start : start + width], width) is None for start in range(0, len(elements), width))
 
 
 def _beside(buffer: Buffer, access: Access, width: int) -> bool:
@@ -171,7 +175,7 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
     together = max((widths[position] for position in addressable), default=1)
     for position, (buffer, access) in enumerate(zip(buffers, statement.accesses, strict=True)):
         if buffer.memory.private:
-            widths[position] = together if not converts and _beside(buffer, access, together) else 1
+            widths[position] = together if not converts and _beside(buffer, access, together) and _whole(buffer, access, together) else 1
     _check_asked(statement, buffers, widths, reasons, count)
     return attrs.evolve(statement, vector=together, vectors=tuple(widths)) if together > 1 else statement
 
