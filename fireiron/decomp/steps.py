@@ -570,7 +570,7 @@ def _is_whole(counted: View) -> bool:
 
 
 def _is_first(counted: View) -> bool:
-    """Whether a tile begins where its dimension does, and no other stands behind it: one that lies outside would write over the whole sum."""
+    """Whether a tile begins where its dimension does: others behind it would write over the whole sum."""
     return bool(counted.dims[0].base.high == 0)
 
 
