@@ -97,7 +97,7 @@ def _mend(subject: Subject, asked: argparse.Namespace) -> None:
         for finding in state.open():
             seed = int(str(finding["seed"]))
             state.mend(seed, outcome_of(subject, seed))
-        states.save(state, asked.folder)
+            states.save(state, asked.folder)
 
 
 def _report(chosen: list[Subject], asked: argparse.Namespace) -> int:

@@ -67,8 +67,8 @@ def _sums(every: list[dict[str, Any]]) -> str:
     clean, launched = (sum(one["counts"].get(name, 0) for one in those) for name in ("clean", "on the GPU"))
     ptxas = sorted({name.rpartition(" ")[2] for one in those for name in one["counts"] if name.startswith("defect of ptxas")})
     return (
-        f"\n\nTogether {agreed:,} strategies, definitions, scripts and programs of tasks were simulated and agreed; {found} are open. Of {clean:,} all static checks were "
-        f"asked: no false alarm that is not mended. {launched:,} were launched on a GPU too"
+        f"\n\nTogether {agreed:,} strategies, definitions, scripts and programs of tasks were simulated and agreed; {found} findings are open. Of {clean:,} all static checks "
+        f"were asked and said nothing; those of which they raised an alarm are among the findings. {launched:,} were launched on a GPU too"
         + (f"; of these {len(ptxas)} are right without the optimisation of ptxas alone (seed {', '.join(ptxas)})." if ptxas else ".")
     )
 
