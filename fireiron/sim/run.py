@@ -95,7 +95,6 @@ class Run:
 
     def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, bool]:
         """Execute statements for a group; barriers and collective statements are handed out. Returns whether the loop around is over."""
-        over = False
         for node in nodes:
             if isinstance(node, Site):
                 if node.collective or node.wide:
@@ -105,6 +104,7 @@ class Run:
             elif isinstance(node, Nest):
                 if not self._nest(node, env, group):
                     yield from self.body(node.plain, env, group)
+                    _forget(node.plain, env)
             elif isinstance(node, Loop):
                 for value in range(node.first, self._extent(node, env), node.step):
                     env[node.name] = value
@@ -114,16 +114,17 @@ class Run:
                         break
                     if node.taken is not None and node.growth is not None:
                         env[node.taken] = env[node.taken] + np.asarray(node.growth(env)).flat[0]
+                    _forget(node.body, env)
                 else:
                     if any(isinstance(one, Leave) for one in node.body):
                         raise SimulationError(f"loop {node.name} goes on behind the last tile", within=self.chunk.where(env))
+                _forget(node.body, env)
                 env.pop(node.name, None)
             elif isinstance(node, NextTile):
                 env[node.var.name] = self.rings.tile(node, env, group, self.chunk.where(env))
             elif isinstance(node, Leave):
                 if np.asarray(compiled(node.tile)(env)).flat[0] >= np.asarray(compiled(node.tiles)(env)).flat[0]:
-                    over = True
-                    break
+                    return True
             elif isinstance(node, SkipPlan):
                 yield from self._needed(node, env, group)
             elif isinstance(node, Name):
@@ -138,10 +139,7 @@ class Run:
                 self.rings.release(node, env, group, self.chunk.where(env))
             else:
                 yield node, env
-        for node in nodes:  # what is named here means nothing outside, where groups that came another way have no such name
-            if isinstance(node, Name):
-                env.pop(node.name, None)
-        return over
+        return False
 
     def _needed(self, skip: SkipPlan, env: Environment, group: Group) -> Generator[Event, None, None]:
         """Execute the body for all threads, and give those of warps that leave it out what they had: it writes nothing but registers."""
@@ -149,6 +147,7 @@ class Run:
         if not left.all():
             kept = self.chunk.registers_of(skip.written, group)
             yield from self.body(skip.body, env, group)
+            _forget(skip.body, env)
             self.chunk.give_back(kept, left, group)
 
     def _fence(self, fence: Fence, group: Group) -> None:
@@ -181,3 +180,10 @@ class Run:
         for name, _ in nest.outer:
             env.pop(name, None)
         return True
+
+
+def _forget(nodes: list[Any], env: Environment) -> None:
+    """End the names of a list of statements: they mean nothing outside, where groups that came another way have no such name."""
+    for node in nodes:
+        if isinstance(node, Name):
+            env.pop(node.name, None)
