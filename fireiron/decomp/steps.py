@@ -571,7 +571,7 @@ def _is_whole(counted: View) -> bool:
 
 def _is_first(counted: View) -> bool:
     """Whether a tile begins where its dimension does: others behind it would write over the whole sum."""
-    return bool(counted.dims[0].base.high == 0)
+    return counted.dims[0].base.high == 0
 
 
 def extent_of(counted: View) -> View:

@@ -114,7 +114,6 @@ class Run:
                         break
                     if node.taken is not None and node.growth is not None:
                         env[node.taken] = env[node.taken] + np.asarray(node.growth(env)).flat[0]
-                    _forget(node.body, env)
                 else:
                     if any(isinstance(one, Leave) for one in node.body):
                         raise SimulationError(f"loop {node.name} goes on behind the last tile", within=self.chunk.where(env))
