@@ -2,18 +2,22 @@
 read before anything was put there; and the catalogue of faults itself.
 """
 
+import contextlib
+
 import attrs
 import pytest
-from campaign.faults import KINDS
+from campaign.faults import KINDS, detectors
 from campaign.faults.detectors import Slow
+from campaign.faults.kernels import Case
 from campaign.faults.kind import spots
-from ringed import all_of_kind, halves, inputs_of, is_load, product, with_changed
+from ringed import all_of_kind, by_threads, by_warps, halves, inputs_of, is_load, product, with_changed
 from test_check import LISTING_2
 from touching import K, T, buffer, i, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_alignment, check_boxes, check_filled, check_resources
+from fireiron.errors import VerificationError
 from fireiron.sim import simulate
 from fireiron.values.expr import less
 
@@ -39,6 +43,32 @@ def test_a_place_is_changed_and_nothing_else():
         kept, before = all_of_kind(faulty, ir.Acquire), all_of_kind(RINGED, ir.Acquire)
         assert kept == [one for one in before if one is not spot.one]
         assert len(all_of_kind(faulty, ir.Stmt)) == len(all_of_kind(RINGED, ir.Stmt)) - 1
+
+
+FEW_TURNS = {
+    "warpgroups": product((64, 64, 64), (64, 64), 4),
+    "a warpgroup that produces": product((64, 64, 64), (64, 64), 4, producer=128),
+    "warps": by_warps(4),
+    "threads": by_threads(4),
+}
+"""Kernels in which no stage is filled twice: what is wrong with who holds it happens to make no race."""
+
+
+@pytest.mark.parametrize("name", FEW_TURNS)
+def test_stages_that_nobody_fills_again_are_held_all_the_same(name):
+    """Each fault of synchronisation, at each of its places: shadow memory finds it exactly if the static check does."""
+    spec = halves(64, 64, 128)
+    plain, (arrays, _) = FEW_TURNS[name](spec).program("sm_90a").ir, inputs_of(spec)
+    one = Case(name, plain, arrays, {}, frozenset(), "")
+    clean = detectors.outputs(one, plain, None)
+    found = set()
+    for kind in KINDS:
+        for where, make in kind.plant(plain) if kind.about == "synchronisation" else ():
+            with contextlib.suppress(VerificationError):
+                said = detectors.found(one, make(), clean, list(detectors.schedules(1, 4)))
+                assert said.verifier or bool(said.static) == bool(said.shadow or said.values), (kind.name, where, said)
+                found |= {kind.name} if said.static else set()
+    assert len(found) >= 20
 
 
 # ---------------------------------------------------------------------------------------------- boxes of TMA

@@ -34,6 +34,15 @@ def warps(numbers: Iterable[int]) -> str:
     return f"warp{'s' if len(found) > 1 else ''} {', '.join(spans)}"
 
 
+def require_given_back(group: Group) -> None:
+    """A group that ends has released each turn that it waited for to be full."""
+    for ring, turn, side in sorted(group.held, key=lambda one: one[:2]):
+        if side is Side.FULL:
+            raise SimulationError(
+                f"{ring}: a group ends that holds turn {turn} full", hint="release it behind the last use, also if nobody fills it again"
+            )
+
+
 @attrs.define(eq=False)
 class Phases:
     """One barrier: arrivals and bytes that its phase still lacks, and how many phases are over."""

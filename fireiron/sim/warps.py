@@ -16,7 +16,7 @@ from fireiron.errors import SimulationError
 from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier, Completion
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Array, Environment, RolesPlan
-from fireiron.sim.rings import Rings, warps
+from fireiron.sim.rings import Rings, require_given_back, warps
 from fireiron.sim.run import Event, Run
 
 WARP = 32
@@ -100,6 +100,7 @@ class Warps:
             run.rings.require_settled()
             run.rings.require_met(min(group.meetings for group, owner in zip(self.groups, self.owners, strict=True) if owner is run))
         for group in self.groups:
+            require_given_back(group)
             if any(group.flights[Completion.BULK].groups) or group.flights[Completion.BULK].issued:
                 raise SimulationError(
                     "a store by TMA reads shared memory beyond the end of the kernel", hint="a wait for its group at the end"

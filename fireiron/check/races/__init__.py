@@ -4,6 +4,7 @@
     traces     what each warp does, in order                          atoms    pieces of memory that the same warps touch alike
     order      what each warp may rely on when it touches memory      segments   many touches as one operation
     crews      warps that act alike as one agent                  clusters   blocks that reach into each other, followed together
+    holding    who may touch, and release, the stages of rings
     meetings, findings   which threads met where, and its text
 
 Control flow does not depend on data, so traces are known. Conditions on the block and on run-time sizes are taken as true; they
@@ -23,6 +24,7 @@ from fireiron.check.races.atoms import split
 from fireiron.check.races.clusters import at_places, blocks_of, uneven
 from fireiron.check.races.crews import Crews
 from fireiron.check.races.findings import Report, trusted, undecided
+from fireiron.check.races.holding import not_held
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.meetings import Meetings
 from fireiron.check.races.order import Order, Race, mark
@@ -49,7 +51,7 @@ def _inside_a_block(scene: Scene) -> list[Finding]:
     loops = Loops(scene, places, uses)
     tracer = Tracer(scene, places, loops)
     traces = [tracer.traces(lengths) for lengths in loops.lengths()]
-    findings = _races(scene, places, traces)
+    findings = [*_races(scene, places, traces), *not_held(traces, places.in_rings)]
     findings += [Finding("race", "error", None, text) for text in uneven(scene)]
     origin = {buffer.name: buffer.tensor.origin for buffer in scene.kernel.buffers}
     return [*findings, *(undecided(name, why, origin[name]) for name, why in {**doubts, **loops.undecided}.items())]

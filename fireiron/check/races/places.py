@@ -305,7 +305,7 @@ class Places:
 
     def __init__(self, scene: Scene, local: Mapping[str, Local]) -> None:
         self.scene, self.kernel, self.local = scene, scene.kernel, local
-        self.in_rings = {name for ring in scene.kernel.rings for name in ring.buffers}
+        self.in_rings = {name: ring.name for ring in scene.kernel.rings for name in ring.buffers}
         self.spaces: dict[str, Space] = {}
         self.crews: dict[Any, Crew] = {}
 

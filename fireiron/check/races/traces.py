@@ -62,6 +62,7 @@ class Touch:
     """An access in some iteration. Touches of one `step` are one execution of one statement, whose own threads order them.
 
     `under_way` says that its effect comes later than the statement: at the wait for its group, or when the `turn` of a ring is full.
+    `stage` is that of the ring which its buffer belongs to.
     """
 
     step: int
@@ -70,6 +71,7 @@ class Touch:
     kind: Kind
     under_way: bool
     turn: Turn | None = None
+    stage: int = 0
 
     @property
     def bytes(self) -> int:
@@ -147,7 +149,7 @@ class Site:
 
     `loops` are those around it that are taken as a whole, `guards` the conditions that its pattern applies, `tests` those of single
     elements, `scalar` those that loops in order and lengths decide; `needed` names the loops in order that the pattern depends on,
-    `stage` and `copy` are the two parts of its copy's number, `stride` the bytes of a copy.
+    `stage` and `copy` are the two parts of its copy's number, `stride` the bytes of a copy; `stages` are those of its buffer's ring.
     """
 
     use: Use
@@ -160,6 +162,7 @@ class Site:
     stage: Expr
     copy: Expr
     stride: int
+    stages: int = 1
 
     @functools.cached_property
     def kind(self) -> Kind:
@@ -204,13 +207,13 @@ class Tracer:
             if type(statement) not in _RULES:
                 raise unknown(statement, "the race check")
         self.in_turns = {id(one.loop) for one in persistence(scene.kernel) if one.loop.step > 1}
+        self.rings = {one.name: one for one in scene.kernel.rings}
         self.sites: dict[tuple[int, ...], list[Site]] = {}
         for use in loops.uses:
             sites = self.sites.setdefault(_key(use.statement, use.loops), [])
             if all(one.use.access is not use.access for one in sites):
                 sites.append(self._site(use))
         self.patterns: dict[Any, Pattern] = {}
-        self.rings = {one.name: one for one in scene.kernel.rings}
         self.turns: dict[Any, Turn] = {}
         self.speaking: dict[Any, tuple[int, ...]] = {}
         self.decisive: dict[Expr, tuple[str, ...]] = {}
@@ -382,7 +385,7 @@ class Tracer:
                 if statement.ring and site.kind is Kind.WRITE:
                     self._load(statement, site, walk)
                 else:
-                    walk.events.append(Touch(self.steps, self._footprint(site, walk, walk.rank), walk.fixed, site.kind, site.under_way))
+                    walk.events.append(self._touch(site, walk, walk.rank))
                 # What a group performs together is one step; of single threads one may write what another has yet to read.
                 self.steps += not statement.collective
         self.steps += statement.collective
@@ -393,7 +396,13 @@ class Tracer:
         peers = () if statement.multicast is None else (statement.multicast,)
         for rank in self.blocks.ranks(peers, walk.rank) or (walk.rank,):
             turn = self._same(statement.ring, Side.FULL, number, None, (rank,))
-            walk.events.append(Touch(self.steps, self._footprint(site, walk, rank), walk.fixed, site.kind, site.under_way, turn))
+            walk.events.append(self._touch(site, walk, rank, turn))
+
+    def _touch(self, site: Site, walk: Walk, rank: int, turn: Turn | None = None) -> Touch:
+        """An access to the memory of the block of a rank."""
+        copy = self._number(site.stage, walk) if site.stride else 0
+        footprint = self._footprint(site, walk, copy, rank)
+        return Touch(self.steps, footprint, walk.fixed, site.kind, site.under_way, turn, copy % site.stages)
 
     # -------------------------------------------------------------------------------------- accesses
 
@@ -431,16 +440,17 @@ class Tracer:
             stage,
             copy,
             stride,
+            self.rings[self.places.in_rings[buffer.name]].stages if ring else 1,
         )
 
-    def _footprint(self, site: Site, walk: Walk, rank: int) -> Footprint:
-        """What is touched in the memory of the block of a rank."""
+    def _footprint(self, site: Site, walk: Walk, copy: int, rank: int) -> Footprint:
+        """What is touched of a copy in the memory of the block of a rank."""
         values = {name: walk.fixed[name] for name in site.needed}
         key = (id(site), *values.values())
         pattern = self.patterns.get(key)
         if pattern is None:
             pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards, site.tests)
-        shift = self._number(site.stage, walk) * site.stride if site.stride else 0
+        shift = copy * site.stride
         shift += rank * self.blocks.apart if site.space.shared else 0
         return site.space.footprint(pattern, shift)
 

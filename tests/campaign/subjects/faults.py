@@ -28,11 +28,6 @@ KERNELS = 60
 FEW, MANY = 4, 6
 """Schedules under which a fault is looked for, and those under which one that nobody found makes no difference."""
 
-EARLY = "is released while a product that reads it is under way"
-"""What the simulator says of a stage given back too early, without a look at other rings: a wait for a stage of another one, which every
-producer makes before it fills this one again, may order the two. The static check follows what is ordered through all of them.
-"""
-
 
 def draw(seed: int) -> Outcome:
     """One fault of the seed's kind."""
@@ -70,8 +65,6 @@ def judged(kind: Kind, one: Case, where: str, faulty: ir.Kernel, seed: int) -> O
         return agreed(features, **{kind.about: 1}, **names)
     if said.who == ("static",) and one.symbols:
         return agreed(features, other_sizes=1, **{f"{kind.name}: static, for other sizes": 1})
-    if said.who == ("shadow",) and len(one.kernel.rings) > 1 and EARLY in said.shadow:
-        return agreed(features, equivalent=1, **{f"{kind.name}: ordered through another ring": 1})
     if not said.who and kind.needless and makes_no_difference(one, faulty, seed):
         return agreed(features, equivalent=1, **{f"{kind.name}: makes no difference": 1})
     text = f"{kind.name} at {where}: found by {', '.join(said.who) or 'nobody'}\n{said}\n{one.paste}"

@@ -1,0 +1,109 @@
+"""Who holds which stage of a ring: an agent may touch those that it holds, fill what it holds empty, and release what it holds.
+
+An agent holds a stage from the wait for one of its turns until it says that it has emptied it; of one that it has waited for to be empty
+it says once that it will be full. What it says is that nothing of it reads the stage any more: no product under way, and no lane where one
+of them speaks for its warp. What breaks this need not be a race at the lengths of loops that are followed, where nobody fills the stage
+again: it is right by chance.
+
+Stages are told apart, not turns: of long loops some iterations are left out (see `loops`), and behind them the stage is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+import attrs
+
+from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.races.places import WARP
+from fireiron.check.races.traces import Kind, Touch, Trace, Traces, Turn
+from fireiron.ir import Barrier, ClusterBarrier, Commit, Completion, Side, Wait
+
+Place: TypeAlias = "tuple[str, int]"
+"""A ring and the number of a stage."""
+
+
+def not_held(traces: Iterable[Traces], ring_of: Mapping[str, str]) -> Iterator[Finding]:
+    """What agents do with stages of rings that they do not hold, or give back too early, each once; `ring_of` are the buffers of rings."""
+    found: dict[str, Finding] = {}
+    for trace in {id(trace): trace for agents in traces for trace in agents}.values():
+        for one in Holder(trace, ring_of).findings():
+            found.setdefault(one.message, one)
+    yield from found.values()
+
+
+@attrs.define(eq=False)
+class Holder:
+    """An agent on its way through its trace: the stages that it holds, full or empty, and those that it has said to be full.
+
+    `issued` are the stages that its products under way read which no commit has put into a group yet, `groups` those of groups not waited
+    for, oldest first; `apart` those that its lanes have read, each for itself, since the last barrier.
+    """
+
+    trace: Trace
+    ring_of: Mapping[str, str]
+    held: set[tuple[Place, Side]] = attrs.field(factory=set)
+    announced: set[Place] = attrs.field(factory=set)
+    issued: set[Place] = attrs.field(factory=set)
+    groups: list[set[Place]] = attrs.field(factory=list)
+    apart: set[Place] = attrs.field(factory=set)
+
+    def findings(self) -> Iterator[Finding]:
+        """All that it does wrong."""
+        for event in self.trace:
+            if isinstance(event, Turn):
+                yield from self._acquire(event) if event.arrivals is None else self._release(event)
+            elif isinstance(event, Touch):
+                if event.use.access.buffer in self.ring_of:
+                    yield from self._touch(event)
+            elif isinstance(event, (Barrier, ClusterBarrier)):
+                self.apart.clear()
+            elif isinstance(event, Commit) and event.completion is Completion.PRODUCT:
+                self.groups.append(self.issued)
+                self.issued = set()
+            elif isinstance(event, Wait) and event.completion is Completion.PRODUCT:
+                del self.groups[: max(len(self.groups) - event.groups, 0)]
+        for (ring, stage), side in self.held:
+            if side is Side.FULL:
+                yield Finding("race", "error", None, f"{ring}: an agent ends that holds stage {stage} full")
+
+    def _acquire(self, event: Turn) -> Iterator[Finding]:
+        self.held.add(((event.ring.name, event.stage), event.side))
+        if event.side is Side.EMPTY:
+            self.announced.discard((event.ring.name, event.stage))
+        yield from ()
+
+    def _release(self, event: Turn) -> Iterator[Finding]:
+        ring = event.ring
+        # Of an order, which is never full, a group says at its turn what the next one waits for, as many turns later as it has stages.
+        number = event.number + ring.stages - 1 if ring.is_order else event.number
+        side = Side.EMPTY if event.side is Side.FULL or ring.is_order else Side.FULL
+        place = ring.name, number % ring.stages
+        if (place, side) not in self.held or (event.side is Side.FULL and place in self.announced):
+            yield Finding("race", "error", None, f"{event} is by an agent that does not hold it {side.value}")
+        if event.side is Side.FULL:
+            self.announced.add(place)
+            return
+        self.held.discard((place, side))
+        if any(place in stages for stages in (self.issued, *self.groups)):
+            yield Finding("race", "error", None, f"{event} is by an agent of which a product that reads it is under way")
+        if place in self.apart and any(0 < count < WARP for count in event.arrivals or ()):
+            yield Finding("race", "error", None, f"{event} is by one lane of a warp whose others may still read it")
+
+    def _touch(self, event: Touch) -> Iterator[Finding]:
+        use, side = event.use, Side.FULL if event.kind is Kind.READ else Side.EMPTY
+        place = self.ring_of[use.access.buffer], event.stage
+        if side is Side.FULL and not event.by_engine:
+            self.apart.add(place)
+        if side is Side.FULL and event.under_way and event.completion is Completion.PRODUCT:
+            self.issued.add(place)
+        if (place, side) not in self.held:
+            line, statement = line_of(use.statement, use.access), use.statement
+            what = f"{statement.instruction.name} {statement.spec} at {line or 'an unknown line'}"
+            verb = "read" if side is Side.FULL else "written"
+            text = f"{use.access.buffer}: stage {event.stage} is {verb} by an agent that does not hold it {side.value} ({what})"
+            yield Finding("race", "error", use.access.buffer, text, line, described(statement, use.access))
+
+
+__all__ = ["not_held"]
