@@ -125,17 +125,17 @@ def test_a_stage_counted_as_in_another_ring():
 
 
 def test_faults_are_found():
-    """By both, but for those of the ring that the shallower ones order: a breach of the protocol, and wrong, but no race (decision 39)."""
+    """By both, also in the ring that the shallower ones order: a breach of the protocol, and wrong, where no race need be (decision 39)."""
     kernel = UNEQUAL.program(TARGET).ir
     arrays = given(kernel.spec)
     expected = wanted(kernel.spec, arrays)
     found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and "Fence 1" not in name]
     assert len(found) > 80
     ordered = [(name, faulty) for name, faulty in found if re.match("early.*b2_|dropped: Acquire 5|a load to another stage of b2_", name)]
-    assert len(ordered) == 4 and not any(errors(faulty) for _, faulty in ordered)
+    assert len(ordered) == 4
     drawn = random.Random(SEED).sample([one for one in found if one[0] not in dict(ordered)], 8 if SCALE == 1 else len(found) - 4)
-    assert all(errors(faulty) for _, faulty in drawn)
     for name, faulty in (*ordered, *drawn):
+        assert errors(faulty), f"the checks miss {name}"
         assert any(outcome(faulty, arrays, expected, one) != "right" for one in (None, 3)), f"the simulator misses {name}"
 
 

@@ -145,7 +145,7 @@ def a_turn_less(kernel: ir.Kernel) -> Iterator[Planted]:
     for spot in spots(kernel, ir.For, lambda one: any(isinstance(part, ir.Acquire) for part in one.body)):
         if any(isinstance(part, NextTile) for part in spot.one.body):
             continue
-        yield str(spot), lambda spot=spot: spot.with_one(attrs.evolve(spot.one, extent=spot.one.extent - 1))
+        yield str(spot), lambda spot=spot: spot.with_one(attrs.evolve(spot.one, extent=spot.one.extent - spot.one.step))
 
 
 def counted_wrongly(kernel: ir.Kernel) -> Iterator[Planted]:
