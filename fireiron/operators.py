@@ -39,7 +39,7 @@ def traced(*arrays: Any) -> bool:
     if torch.compiler.is_compiling() or _transformed(torch):
         return True
     plain = torch.Tensor, torch.nn.Parameter
-    return any(type(one) not in plain for one in tensors)
+    return any(isinstance(one, torch.Tensor) and type(one) not in plain for one in tensors)
 
 
 def watched(*tensors: Any) -> bool:

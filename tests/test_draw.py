@@ -515,7 +515,7 @@ def test_wrong_arguments():
     with pytest.raises(ArgumentError, match="M"):
         draw(symbolic, "tiles", sizes={"M": 3})
     assert any("M = 36" in text for text in texts(draw(symbolic, "tiles", sizes={"M": 36})))
-    assert draw(symbolic.compile(), "tree").svg == draw(symbolic).svg
+    assert draw(symbolic.compile("sm_80"), "tree").svg == draw(symbolic, architecture="sm_80").svg
 
 
 def test_command(tmp_path, capsys, monkeypatch):

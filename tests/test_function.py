@@ -19,6 +19,8 @@ def fresh(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_PINNED", raising=False)
     function_module.register_operator.cache_clear()
+    yield
+    function_module.register_operator.cache_clear()
 
 
 def random(*shape):

@@ -83,7 +83,8 @@ def gpu(driver, monkeypatch):
     monkeypatch.setattr(CompiledKernel, "compiled", types.SimpleNamespace(cubin=IMAGE))
     for name, value in (("target_of", "sm_80"), ("_current_device", 0), ("gpu_name", "NVIDIA H200"), ("refused_by_compiler", None)):
         monkeypatch.setattr(module, name, lambda *_, value=value: value)
-    return driver
+    with jax.default_device(jax.devices("cpu")[0]):  # where a GPU is, JAX would compute there
+        yield driver
 
 
 def floats(*shape):

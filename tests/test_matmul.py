@@ -5,7 +5,6 @@ import itertools
 import sys
 import threading
 import types
-from unittest import mock
 
 import attrs
 import numpy as np
@@ -429,7 +428,7 @@ def pretended(library_name, shape, dtype, address=0x1000, strides=None, device=0
 def gpu(monkeypatch):
     """A machine with GPUs of which only names and architectures are asked; of PyTorch, whether it traces."""
     torch = types.ModuleType("torch")
-    torch.Tensor, torch.nn = mock.ANY, types.SimpleNamespace(Parameter=None)
+    torch.Tensor, torch.nn = type("Tensor", (), {}), types.SimpleNamespace(Parameter=None)
     torch.compiler = types.SimpleNamespace(is_compiling=lambda: False)
     torch.is_autocast_enabled = lambda kind: False
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -451,6 +450,7 @@ def gpu(monkeypatch):
     )
     monkeypatch.setattr(launch, "require_cupy", lambda: type("cupy", (), {"cuda": cuda}))
     monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
+    monkeypatch.setattr(launch, "gpu_available", lambda: False)  # of its driver no version is asked
 
 
 @pytest.mark.parametrize("kind", ["cupy", "torch", "jaxlib"])
