@@ -312,7 +312,11 @@ class Loops:
             return range(lengths[extent])
         extent = at_lengths(extent, self.of_tiles) if self.of_tiles else extent
         number = constant(extent)
-        count = max(int(compiled(extent)(fixed)) if number is None else number, 0)
+        try:
+            count = max(int(compiled(extent)(fixed)) if number is None else number, 0)
+        except KeyError as unknown_name:
+            self.doubt_all(f"how often loop {loop.var} runs depends on {unknown_name.args[0]}, which is known at run time only")
+            return range(1)
         course = self.course(loop)
         if count <= course.kept + (course.period or 1):
             return range(count)
