@@ -16,6 +16,9 @@ from campaign.subject import Subject
 FOLDER = states.PUBLISHED
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- figures: written by `python -m campaign --publish` -->", "<!-- end of the figures -->"
+MOST_RANGES = 6
+"""Ranges of seeds that a row of the page names."""
+
 HEADS = ("subject", "what", "counted", "wanted", "refused", "found", "of them mended", "seeds", "dates", "processor time")
 
 
@@ -77,11 +80,17 @@ def _row(one: dict[str, object]) -> list[object]:
     verdicts, spans, dates = one["verdicts"], one["ahead"], one["dates"]
     assert isinstance(verdicts, dict) and isinstance(spans, list) and isinstance(dates, list)
     counted = f"{one['amount']:,}" + ("" if one["counted"] in ("agreed", "drawn") else f" {one['counted']}")
-    seeds = ", ".join(f"{first} to {stop - 1}" for first, stop in ([one["first"], one["next"]], *spans) if stop > first)
     return [
         f"`{one['subject']}`", one["title"], counted, f"{one['wanted']:,}", verdicts.get("refused", 0), verdicts.get("found", 0) + verdicts.get("mended", 0),
-        verdicts.get("mended", 0), seeds, " to ".join(dict.fromkeys((dates[0], dates[-1]))), duration(float(str(one["seconds"]))),
+        verdicts.get("mended", 0), _seeds([[one["first"], one["next"]], *spans]), " to ".join(dict.fromkeys((dates[0], dates[-1]))), duration(float(str(one["seconds"]))),
     ]  # fmt: skip
+
+
+def _seeds(spans: list[list[int]]) -> str:
+    """Ranges of seeds; of many the first ones and the end, as the state has them all."""
+    said = [f"{first} to {stop - 1}" for first, stop in spans if stop > first]
+    more = len(said) - MOST_RANGES
+    return ", ".join(said) if more <= 0 else f"{', '.join(said[: MOST_RANGES - 1])} and {more + 1} more ranges up to {spans[-1][1] - 1}"
 
 
 def duration(seconds: float) -> str:

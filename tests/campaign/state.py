@@ -125,7 +125,13 @@ class State:
         return [both for one in itertools.combinations(sorted(self.features), 2) if (both := " + ".join(one)) not in self.pairs]
 
     def _done(self, seeds: range) -> None:
-        self.ahead = sorted([*self.ahead, [seeds.start, seeds.stop]])
+        joined: list[list[int]] = []
+        for first, stop in sorted([*self.ahead, [seeds.start, seeds.stop]]):
+            if joined and joined[-1][1] == first:
+                joined[-1][1] = stop
+            else:
+                joined.append([first, stop])
+        self.ahead = joined
         while self.ahead and self.ahead[0][0] <= self.next:
             self.next = max(self.next, self.ahead.pop(0)[1])
 
