@@ -222,6 +222,17 @@ def test_storage_orders(orders):
     require_right(product(cluster=(2, 2), **SMALL), halves(128, 192, 136, orders=orders), orders=(1,))
 
 
+def test_a_result_lies_where_loads_that_are_shared_came_to():
+    """Each block brings a part of a tile and all parts come to each: a store through the same memory waits for all."""
+    store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).converted().reuse_buffer().done()
+    chain = MatMul.tile(128, 64).to(Block).cluster(1, 2).epilog(RF, float32, Init.done(), store).split(64).pipeline(2).specialize()
+    strategy = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    kernel = strategy(halves(128, 128, 192)).program(TARGET).ir
+    stored, shared = kernel.buffer("store_c_sh"), kernel.buffer("a_sh")
+    assert stored.offset < shared.offset + shared.bytes and shared.offset < stored.offset + stored.bytes
+    require_right(strategy, halves(128, 128, 192))
+
+
 def test_warps_consume_for_others_too():
     strategy = by_warps(tma=True)
     steps = (strategy.steps[0].refined(Cluster(2, 1)), *strategy.steps[1:])

@@ -55,7 +55,7 @@ def test_pairs_that_are_not_asked_for_are_refused():
     """With the reason that stands beside each."""
     for reason in (*OF_DEFINITIONS.values(), *IMPOSSIBLE.values()):
         with pytest.raises(DecompositionError, match=reason.says):
-            _ = reason.tried().program().tree
+            _ = reason.tried().program("sm_90a").lowered
 
 
 SHORT = (

@@ -29,6 +29,9 @@ REFUSALS = (ArgumentError, DecompositionError, MatchError, ResourceError, Synchr
 MOST_TRIES = 8
 """Walks with the wanted features before one without is enough."""
 
+MOST_TRIES_FOR_RINGS = 48
+"""The same where one of them needs a ring, which most walks do not come to."""
+
 USUAL = {
     "To": 0.0, "NoSync": 0.04, "Unchecked": 0.03, "Chained": 0.06, "Persistent": 0.08, "Cluster": 0.04, "ReuseBuffer": 0.01, "Within": 0.05,
     "OwnStages": 0.05, "Share": 0.05, "Specialize": 0.06, "InFlight": 0.1, "Turns": 0.05, "Staggered": 0.06, "Permute": 0.06, "Sync": 0.08,
@@ -50,6 +53,9 @@ RINGS = {f"refine {name}" for name in ("Specialize", "Cluster", "OwnStages", "Sh
 NEEDS = {"Specialize": ("Pipeline",), "OwnStages": ("Specialize", "Pipeline"), "Share": ("Specialize", "Pipeline"), "InFlight": ("Specialize", "Pipeline"),
          "Cluster": ("Specialize", "Pipeline"), "Turns": ("Persistent", "Specialize", "Pipeline")}  # fmt: skip
 """What is wanted with a refinement that is nothing alone."""
+
+STAGED = {"Converted", "ReuseBuffer"}
+"""What a store through shared memory has, where it is wanted."""
 
 EPILOGUES = ("relu(acc + bias[n])", "max(acc, 0)", "acc * 2", "acc + R[m,n]", "relu(acc) + bias[m]")
 """What is done with elements behind the product, exact on small integers."""
@@ -100,8 +106,8 @@ class Walk:
         self.draw_types()
         self.context = None
         self.others = 0
-        steps = self.main_chain()
-        self.strategy = Strategy(tuple(steps), None, MatMul)(self.draw_problem())
+        steps, problem = self.main_chain(), self.draw_problem()
+        self.strategy = Strategy((*self.in_front(problem), *steps), None, MatMul)(problem)
         if self.batch is None and self.chance(0.12, "epilogue") and not self.accumulates:
             self.strategy = self.strategy.epilogue(self.pick(EPILOGUES))
 
@@ -172,6 +178,8 @@ class Walk:
             own = goal.operands[name].tensor.layout
             free = not goal.operands[name].memory.of_block and not getattr(self.instruction, "orders", None)
             orders[name] = self.pick((RowMajor, ColMajor)) if free or self.chance(0.2) else own
+        if self.rings and self.chance(0.8):  # as every product of an engine's tiles reads them
+            orders |= {"A": RowMajor, "B": ColMajor}
         self.orders = orders
         self.walked = self.spec_of({"m": tile["m"] * 2, "n": tile["n"] * 2, "k": tile["k"] * 2})
 
@@ -190,19 +198,19 @@ class Walk:
             tile = self.blocks.get(dim, self.tile[dim])
             near = (tile, 2 * tile, 3 * tile) if whole else (tile - 1, tile, tile + 1, 2 * tile - 1, 2 * tile + 3, 3 * tile)
             size = max(1, self.pick(near))
-            sizes[dim] = -(-size // 8) * 8 if not whole and self.chance(0.5) else size
+            sizes[dim] = -(-size // 16) * 16 if self.rings or (not whole and self.chance(0.5)) else size  # an engine takes 16 bytes
         self.sizes = dict(sizes)
         orders = dict(self.orders)
         extents = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
         for name, dims in extents.items():
             if self.batch is None and self.chance(0.1, "leading dimension"):
                 least = self.sizes[dims[0 if orders[name] == ColMajor else 1]]
-                orders[name] = orders[name](ld=least + self.pick((1, 3, 8, 16)))
+                orders[name] = orders[name](ld=least + self.pick((16, 32) if self.rings else (1, 3, 8, 16)))
         self.symbols = {}
         if self.chance(0.2, "symbolic"):
             for dim in "mnk":
                 if self.chance(0.7):
-                    divides = self.pick([one for one in (1, 2, 4, 8, 16) if sizes[dim] % one == 0])
+                    divides = self.pick([one for one in ((16,) if self.rings else (1, 2, 4, 8, 16)) if sizes[dim] % one == 0])
                     bound = {} if self.batch is None else {"high": 1 << 15}
                     sizes[dim] = sym(dim.upper(), multiple_of=divides, **bound)
                     self.symbols[dim.upper()] = self.sizes[dim]
@@ -216,6 +224,24 @@ class Walk:
         context = grow_tree(self.walked, (), architecture, executable.INSTRUCTIONS).context
         workers = max(self.goal.level.threads or 1, self.pick((64, 128, 256)))
         return attrs.evolve(context, workers=workers, thread=Var("thread", 0, workers - 1))
+
+    def in_front(self, spec):
+        """Steps that decompose nothing: launches of their own, which are offered for a whole kernel and refused as a part of one."""
+        context, steps = self.start(), []
+        for kind in found(decomp, Decomposition):
+            offered = list(kind.choices(spec, context)) if self.chance(0.04, f"verb {kind.verb}") else []
+            if offered and not any(self.decomposes(one, spec, context) for one in offered[:1]):
+                steps.append(self.pick(offered))
+        return steps
+
+    @staticmethod
+    def decomposes(step, spec, context):
+        """Whether a step has a place in a tree."""
+        try:
+            expanded(step, spec, context)
+        except FireironError:
+            return False
+        return True
 
     def main_chain(self):
         """Steps from the whole product to a leaf that the goal performs."""
@@ -275,6 +301,8 @@ class Walk:
             if spec.level == Kernel:
                 return (64 if self.goal.level.threads == 1 else 1) <= area <= 128 * 256 and sizes.get("b", 1) == 1
             return len(sizes) < 2 or any(constant(spec.size(dim)) != size for dim, size in sizes.items()) or self.chance(0.1)
+        if isinstance(step, Load) and self.rings and not step.memory.private and spec.operands[step.operand].memory != GL:
+            return self.chance(0.02)
         if isinstance(step, Load) and step.memory.private and spec.level != self.goal.level:
             return self.goal.level.threads == 1 and self.chance(0.1)
         return True
@@ -307,7 +335,13 @@ class Walk:
         asked = [name for name in kinds if f"verb {name}" in self.wanted and name not in taken]
         self.random.shuffle(asked)
         rare = [name for name in kinds if name not in (*needs, "done", "tile", "split", "load", "epilog", *asked)]
-        if steps and any(isinstance(one, fireiron.Pipeline) for one in steps[-1].refinements):
+        loads = list(itertools.takewhile(lambda one: isinstance(one, Load), reversed(steps)))
+        above = steps[-1 - len(loads)] if len(loads) < len(steps) else None
+        if (
+            above is not None
+            and len(loads) < (2 if self.rings else 1)
+            and any(isinstance(one, fireiron.Pipeline) for one in above.refinements)
+        ):
             order += ["load"]
         if asked and self.chance(0.6):
             order += asked
@@ -384,13 +418,21 @@ class Walk:
                 return None
         kinds = [one for one in found(refine, Refinement) if step.verb in one.applies_to and one is not To]
         self.random.shuffle(kinds)
-        usual = {**USUAL, **AT.get(self.goal.level.name, {})}
+        usual = {**USUAL, **AT.get("Warpgroup" if self.rings else self.goal.level.name, {})}
         given = self.given | {type(one).__name__ for one in step.refinements}
-        chosen = [one for one in kinds if self.chance(usual.get(one.__name__, 0.15), f"refine {one.__name__}")]
+        if self.rings:  # one ring is enough
+            usual |= dict.fromkeys({"Pipeline", "Specialize"} & given, 0.05)
+        again = STAGED | (given if self.rings else set())
+        chosen = [
+            one for one in kinds if self.chance(usual.get(one.__name__, 0.15), one.__name__ not in again and f"refine {one.__name__}")
+        ]
+        given |= {one.__name__ for one in chosen} if self.rings else set()
         chosen = [one for one in chosen if BEHIND.get(one.__name__, "To") in given or self.chance(0.05)]
         chosen.sort(key=lambda one: one.__name__ in BEHIND)
         for kind in chosen:
             offered = list(kind.choices(step, spec, context))
+            if self.rings:  # what a producer fetches is not spread over the steps of others
+                offered = [one for one in offered if not getattr(one, "spread", False)]
             for choice in self.random.sample(offered, min(len(offered), 3)):
                 try:
                     self.tried = with_it = step.refined(choice)
@@ -541,8 +583,9 @@ class Walk:
 
     def with_outer(self, steps):
         """What initialises and stores accumulators: by default, or in the tiles of the main chain, or through shared memory."""
+        asked = not {f"refine {name}" for name in STAGED}.isdisjoint(self.wanted)
         for position, step in enumerate(steps):
-            if not isinstance(step, Epilog) or not step.memory.private or not self.chance(0.5):
+            if not isinstance(step, Epilog) or not step.memory.private or not (asked or self.chance(0.5)):
                 continue
             dealing = [
                 one for one in steps[position + 1 :] if isinstance(one, Tile) and any(isinstance(each, To) for each in one.refinements)
@@ -552,7 +595,7 @@ class Walk:
             if self.batch is not None or self.accumulates:
                 continue
             held = self.pick((own, (Done(),)))
-            staged = self.staged(held) if self.chance(0.5) else held
+            staged = self.staged(held) if asked or self.chance(0.5) else held
             steps = [*steps[:position], attrs.evolve(step, init=self.pick((own, step.init)), store=staged), *steps[position + 1 :]]
         return steps
 
@@ -615,10 +658,10 @@ class Crashed(Exception):
 
 def draw(seed, wanted=()):
     """A draw that can be lowered and has the wanted features, if one of the first tries has them, and how many were refused before it."""
-    refused = 0
+    refused, most = 0, MOST_TRIES if RINGS.isdisjoint(wanted) else MOST_TRIES_FOR_RINGS
     for number in itertools.count():
         try:
-            one = Walk(f"{seed}/{number}", wanted if number < MOST_TRIES else ())
+            one = Walk(f"{seed}/{number}", wanted if number < most else ())
             one.program = one.strategy.program(one.target, executable.INSTRUCTIONS)
             _ = one.program.lowered
         except REFUSALS:
@@ -631,5 +674,5 @@ def draw(seed, wanted=()):
         except Exception as error:
             raise Crashed(one.strategy, one.target, one.symbols) from error
         one.features = features_of(one)
-        if number >= MOST_TRIES or set(wanted) <= one.features:
+        if number >= most or set(wanted) <= one.features:
             return one, refused

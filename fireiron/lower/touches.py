@@ -132,8 +132,17 @@ class Touches:
     def places(self, touch: Touch, granule: int, fixed: Mapping[str, int] = {}) -> tuple[Grid, Array, Array]:
         """The grid, the places along the grid's axes and a last one for the pieces of the access, and which of them are touched.
 
-        What lies beyond the end of a shared buffer is not: a check proves that a condition keeps every thread from it.
+        What lies beyond the end of a shared buffer is not: a check proves that a condition keeps every thread from it. Of a load that
+        blocks of a cluster share each brings a part, and all parts come to this block.
         """
+        cluster = self.kernel.cluster
+        if cluster is None or touch.statement.multicast is None or not self.kernel.buffer(touch.access.buffer).memory.of_block:
+            return self._places_of(touch, granule, fixed)
+        found = [self._places_of(touch, granule, {**fixed, **cluster.values(rank)}) for rank in range(cluster.blocks)]
+        return found[0][0], np.concatenate([one[1] for one in found], axis=-1), np.concatenate([one[2] for one in found], axis=-1)
+
+    def _places_of(self, touch: Touch, granule: int, fixed: Mapping[str, int]) -> tuple[Grid, Array, Array]:
+        """The same of what this block brings, or one of another place in its cluster, which is `fixed`."""
         kernel, access = self.kernel, touch.access
         grid = grid_of(kernel, touch.loops, self.needed(touch), fixed)
         if touch.statement.collective:
@@ -141,7 +150,7 @@ class Touches:
         buffer = kernel.buffer(access.buffer)
         if buffer.memory.of_block:
             # In global memory the tiles of two values of an open loop, or of two blocks, are disjoint (see `Grid`), and one stands for all.
-            _require_decided(kernel, access, grid)
+            _require_decided(kernel, access, grid, fixed)
         width = 1 if not buffer.memory.of_block else touch.width
         if buffer.memory.of_block:
             steps = np.array(access.elements()[::width]).T
@@ -265,9 +274,9 @@ class Touches:
         return attrs.evolve(found, low=found.low // unit * unit, high=found.high // unit * unit + unit - 1)
 
 
-def _require_decided(kernel: Kernel, access: Access, grid: Grid) -> None:
+def _require_decided(kernel: Kernel, access: Access, grid: Grid, fixed: Mapping[str, int]) -> None:
     """Refuse an address in shared memory of which one value of many is known: who touches what could not be told."""
-    parts = {var for value in (*access.base, access.copy) for var in value.variables()}
+    parts = {var for value in (*access.base, access.copy) for var in value.variables() if var.name not in fixed}
     open_ = {var.name for var in closure(kernel, frozenset(parts))}
     open_ = (open_ & grid.undecided) | (open_ - grid.environment.keys())
     if open_:

@@ -22,14 +22,32 @@ class Reason:
 
 blocks = MatMul(32, 32, 32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
 
+in_a_ring = MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64)
+
 OF_DEFINITIONS: dict[str, Reason] = {
     "refine Delay": Reason("names steps of a definition", lambda: blocks.split(8).delay("a", behind="b"), "is one step"),
     "refine InTurns": Reason("names steps of a definition", lambda: blocks.split(8).turns("a", "b"), "is one step"),
+    "refine Share": Reason(
+        "the factors of one product are used together, so none takes turns with the other",
+        lambda: (
+            in_a_ring.pipeline(2).specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).share(A).tile(64, 64).to(Warpgroup).done()
+        ),
+        "are used together",
+    ),
     "refine Skip": Reason("a mask of a definition says what to skip", lambda: blocks.split(8).skip(), "no mask says what to skip"),
 }
 """Refinements of loops of definitions: with no other feature of a plain product."""
 
-IMPOSSIBLE: dict[frozenset[str], Reason] = {}
+LAST_FIRST = "both say which tile is a block's"
+
+IMPOSSIBLE: dict[frozenset[str], Reason] = {
+    frozenset({"refine LastFirst", "refine Bands"}): Reason(
+        LAST_FIRST, lambda: blocks.bands(2).last_first("m").done(), "which tile is a block's too"
+    ),
+    frozenset({"refine LastFirst", "refine Cluster"}): Reason(
+        LAST_FIRST, lambda: blocks.cluster(1, 2).last_first("m").done(), "which tile is a block's too"
+    ),
+}
 """Pairs of features of products each of which is drawn."""
 
 
