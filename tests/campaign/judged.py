@@ -19,7 +19,7 @@ def wrong(program: Program, symbols: Mapping[str, int], seed: int) -> str:
     arrays = inputs(program.spec, symbols, seed)
     expected = meaning(program.spec, arrays)
     kernel, given = program.lowered, {**arrays, **copied(program, arrays, symbols)}
-    found = safety(kernel)
+    found = [*safety(kernel), *(finding for launch in program.launches for finding in safety(launch.program.lowered))]
     alarms = [str(finding) for finding in found if finding.severity == "error"]
     if alarms:
         return f"an alarm: {'; '.join(alarms)}"
@@ -66,5 +66,5 @@ def copied(program: Program, arrays: Mapping[str, np.ndarray], symbols: Mapping[
     made = {}
     for launch in program.launches:
         (source,), (target,) = launch.program.spec.inputs, launch.program.spec.outputs
-        made[launch.operand] = simulate(launch.program.lowered, {source: arrays[launch.operand]}, symbols).outputs[target]
+        made[launch.name] = simulate(launch.program.lowered, {source: arrays[launch.name]}, symbols).outputs[target]
     return made
