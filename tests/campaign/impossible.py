@@ -22,7 +22,9 @@ class Reason:
 
 blocks = MatMul(32, 32, 32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
 
-in_a_ring = MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64)
+in_a_ring = (
+    MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64)
+)
 
 OF_DEFINITIONS: dict[str, Reason] = {
     "refine Delay": Reason("names steps of a definition", lambda: blocks.split(8).delay("a", behind="b"), "is one step"),
