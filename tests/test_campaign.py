@@ -1,6 +1,7 @@
 """Campaigns: each subject draws a few seeds in every run; what stops goes on; what is found is kept, with how to see it again."""
 
 import os
+import re
 
 import attrs
 import pytest
@@ -70,6 +71,17 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
     assert whole.counts["units"] == sum(seed % 10 for seed in range(28) if seed % 4 and seed != 13)
     assert [one["seed"] for one in whole.findings] == [13] and "ArithmeticError: thirteen" in whole.findings[0]["story"]
     assert states.load("numbers", 0, tmp_path) == whole
+
+
+def test_a_process_that_dies_says_at_which_seed(tmp_path):
+    """The seeds under way in all processes, one of which it was; complete chunks leave none behind."""
+    run = Run(subjects()["layouts"], 1, folder=tmp_path)
+    under_way = {chunk: runs._noted(chunk, run._note(chunk)) for chunk in (range(10, 20), range(20, 30), range(30, 32))}
+    for chunk, count in ((range(10, 20), 3), (range(20, 30), 1)):
+        assert [next(under_way[chunk]) for _ in range(count)] == [*chunk][:count]
+    assert [*under_way[range(30, 32)]] == [30, 31] and not run._note(range(30, 32)).is_file()
+    said = run._died([*under_way])
+    assert re.findall(r"--seed (\d+)", said) == ["12", "20"] and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.usefixtures("numbers")

@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import attrs
 from tqdm import tqdm
@@ -43,14 +44,24 @@ def outcome_of(subject: Subject, seed: int) -> Outcome:
         signal.signal(signal.SIGALRM, previous)
 
 
-def outcomes_of(subject: Subject, seeds: range) -> list[Outcome]:
-    """The outcomes of several seeds, together where the subject can; one by one if that fails."""
+def outcomes_of(subject: Subject, seeds: range, note: Path | None = None) -> list[Outcome]:
+    """The outcomes of several seeds, together where the subject can; one by one if that fails. `note` says which one is under way."""
     if subject.draw_together is not None:
         try:
             return subject.draw_together(seeds)
         except Exception:
             pass  # what fails is found, and named, by itself
-    return [outcome_of(subject, seed) for seed in seeds]
+    return [outcome_of(subject, seed) for seed in _noted(seeds, note)]
+
+
+def _noted(seeds: range, note: Path | None) -> Iterator[int]:
+    """The seeds, each of which stands in a file while it is under way: a process that dies leaves it there."""
+    for seed in seeds:
+        if note is not None:
+            note.write_text(str(seed), encoding="utf-8")
+        yield seed
+    if note is not None:
+        note.unlink()
 
 
 @attrs.define
@@ -93,11 +104,11 @@ class Run:
                     while len(waiting) < self.jobs and self._amount(state) < self.wanted and time.monotonic() < until:
                         if (chunk := next(seeds, None)) is None:
                             break
-                        waiting[pool.submit(_worked, self.subject.name, chunk)] = chunk
+                        waiting[pool.submit(_worked, self.subject.name, chunk, self._note(chunk))] = chunk
                     if not waiting:
                         return
                     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                        self._take(state, waiting.pop(future), future, bar)
+                        self._take(state, waiting, future, bar)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -111,14 +122,18 @@ class Run:
             yield chunk
             start = chunk.stop
 
-    def _take(self, state: State, chunk: range, future: Future[tuple[list[Outcome], float]], bar: "tqdm[None]") -> None:
+    def _note(self, chunk: range) -> Path:
+        """Where a process says which seed of a chunk is under way."""
+        return self.folder / f"{self.subject.name}.{chunk.start}.seed"
+
+    def _take(
+        self, state: State, waiting: dict[Future[Any], range], future: Future[tuple[list[Outcome], float]], bar: "tqdm[None]"
+    ) -> None:
+        chunk = waiting.pop(future)
         try:
             outcomes, seconds = future.result()
         except BrokenProcessPool:
-            raise SystemExit(
-                f"{self.subject.name}: a process died between seeds {chunk.start} and {chunk.stop - 1} (killed, out of memory, or a crash); find which: "
-                f"{reproduce(self.subject.name, chunk.start)}, and on; the rest is kept"
-            ) from None
+            raise SystemExit(self._died([chunk, *waiting.values()])) from None
         before = len(state.findings)
         state.add(chunk, outcomes, seconds)
         states.save(state, self.folder)
@@ -129,17 +144,27 @@ class Run:
                 f"{self.subject.name}: found, seed {one['seed']}\n{one['story']}\n  again: {reproduce(self.subject.name, int(str(one['seed'])))}"
             )
 
+    def _died(self, chunks: list[range]) -> str:
+        """Which seeds were under way when a process died, in any of the processes."""
+        under_way = []
+        for note in map(self._note, chunks):
+            if note.is_file():
+                under_way += [int(note.read_text(encoding="utf-8") or 0)]
+                note.unlink()
+        again = "".join(f"\n  {reproduce(self.subject.name, seed)}" for seed in sorted(under_way) or [min(chunk.start for chunk in chunks)])
+        return f"{self.subject.name}: a process died (killed, out of memory, or a crash), by one of these; all complete chunks are kept:{again}"
+
 
 def _chunked(seeds: range, size: int) -> Iterator[range]:
     for start in range(seeds.start, seeds.stop, size):
         yield range(start, min(start + size, seeds.stop))
 
 
-def _worked(name: str, chunk: range) -> tuple[list[Outcome], float]:
+def _worked(name: str, chunk: range, note: Path) -> tuple[list[Outcome], float]:
     """In a process of the pool: the outcomes of a chunk, and the processor time of this process and of those that it ran."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     before = _processor_seconds()
-    outcomes = outcomes_of(subjects()[name], chunk)
+    outcomes = outcomes_of(subjects()[name], chunk, note)
     return outcomes, _processor_seconds() - before
 
 
