@@ -340,10 +340,13 @@ SCALARS = (
 )  # fmt: skip
 
 TEXT = """for (int m = 0; m < c_size_m; ++m)
-  for (int n = 0; n < c_size_n; ++n)
-    for (int k = 0; k < a_size_k; ++k)
-      c_at(m, n) = (accumulate || k > 0 ? c_at(m, n) : c_type(0)) + a_at(m, k) * b_at(k, n);
+  for (int n = 0; n < c_size_n; ++n) {
+    c_at(m, n) = accumulate ? c_at(m, n) : c_type(0);
+    for (int k = 0; k < a_size_k && m < a_size_m && n < b_size_n; ++k)
+      c_at(m, n) = c_at(m, n) + a_at(m, k) * b_at(k, n);
+  }
 """
+"""A product as the pages want it: of an input nothing beyond its own sizes is read, also where the output is a whole tile."""
 
 
 def product(seed: int) -> Product:
