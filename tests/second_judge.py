@@ -404,8 +404,11 @@ def _needed(script: Script, error: errors.FireironError) -> bool:
     if isinstance(error, errors.MatchError):
         return any(word in script.text for word in NEEDED)
     said = str(error)
-    # Vectors of `coalesced` are as wide as the storage allows, so that it decides which elements are a thread's.
-    deals = "coalesced(" in script.text and "this path deals elements to threads otherwise" in said
+    # Vectors of `coalesced` are as wide as the storage allows, so that it decides which elements are a thread's; and by storage an
+    # instruction is chosen that takes a tile as a whole, where threads would copy element by element.
+    deals = ("coalesced(" in script.text and "this path deals elements to threads otherwise" in said) or (
+        error.headline.startswith("LDMATRIX") and "takes all elements of" in said
+    )
     told = [word for word in NEEDED if re.search(rf"\b{word.rstrip('(')}\b", str(error.hint))]
     return any(word in script.text for word in (NEEDED if deals else told))
 

@@ -28,7 +28,6 @@ from fireiron.executable.movmatrix import MOVMATRIX
 from fireiron.executable.stmatrix import STMATRIX
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import execs
-from fireiron.sim import simulate
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.meaning import multiplied
 
@@ -648,17 +647,3 @@ def test_an_instruction_of_your_own():
     spec = spec_of(HMMA_16816_F32)
     program = strategy_of(mine)(spec).program("sm_80", instructions=(mine, *INSTRUCTIONS))
     assert mine in {statement.instruction for statement, _ in execs(program.ir.body)}
-
-
-@pytest.mark.parametrize("k", [1, 20])
-def test_tiles_that_overhang_are_copied_by_threads_where_an_instruction_takes_them_whole(k):
-    """LDMATRIX was chosen for its storage, and refused as its last tile overhangs; each thread can test what it copies."""
-    chain = MatMul.tile(48, 32).to(Block).epilog(RF).load(B, SH).tile(48, 16).to(Warp).split(16).tile(16, 16).mma_tile(HMMA_1688_F32)
-    program = chain.load(A, RF).load(B, RF).done()(MatMul(33, 21, k, dtype=float16, c_dtype=float32, B=RowMajor)(GL, GL, GL)(Kernel))
-    ir = program.program("sm_75").ir
-    generator = np.random.default_rng(k)
-    a, b = (generator.integers(-3, 4, shape).astype(np.float16) for shape in ((33, k), (k, 21)))
-    assert np.array_equal(simulate(ir, {"A": a, "B": b}, {}).outputs["C"], a.astype(float) @ b.astype(float))
-    (one,) = [one for one in LDMATRIX if one.name == "LDMATRIX_8x8_ROW_T"]
-    with pytest.raises(DecompositionError, match="takes all elements of src"):
-        _ = chain.load(A, RF).load(B, RF, Move.done(one)).done()(program.spec).program("sm_75").ir

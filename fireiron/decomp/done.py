@@ -18,7 +18,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, cut_operand, legal_among
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.machine import Kernel, Thread
@@ -170,11 +170,7 @@ class Done(Decomposition):
                 f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
                 hint=".epilog(RF) behind tile(...).to(Block)",
             )
-        fitting = [one for one in self._worth(spec, context) if not one.fits(spec, context)]
-        whole = next((one for one in fitting if cut_operand(one, spec) is None), None)
-        if whole is None and fitting and self.executable is None and self._of_threads(Following.of(spec, context), context) is not None:
-            return None  # threads that each do their part test each element, where an instruction would be refused
-        return whole or next(iter(fitting), None)
+        return next((one for one in self._worth(spec, context) if not one.fits(spec, context)), None)
 
     def match(self, spec: Spec, context: Context) -> Executable:
         """The executable that performs a spec, or by which its threads do their parts; a `MatchError` with the nearest if there is none."""
@@ -235,9 +231,7 @@ def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None =
     if all(mismatches for _, mismatches in compared) and (simple := plain(spec)) is not spec:
         return nearest(simple, context, asked)
     performing = [one for one, mismatches in compared if not mismatches]
-    whole = [one for one in performing if not one.fits(spec, context)]
-    by_threads = (one for one in performing if one not in whole)
-    found = next((one for one in whole if cut_operand(one, spec) is None), None) or next(by_threads, None) or next(iter(whole), None)
+    found = next((one for one in performing if not one.fits(spec, context)), performing[0] if performing else None)
     if found is not None:
         return found, compared
     return None, sorted(compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "memory")), len(pair[1])))

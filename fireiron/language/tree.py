@@ -459,14 +459,6 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
     )
 
 
-def cut_operand(executable: Executable, spec: Spec) -> str | None:
-    """The first operand of which an instruction takes all elements or none, where its last tile may overhang; None without."""
-    if executable.handles_edges:
-        return None
-    views = spec.operands.items()
-    return next((name for name, one in views if one.bounded and not one.memory.counts and any(size != ONE for size in one.shape)), None)
-
-
 def edge_refused(instruction: str, spec: Spec, name: str) -> DecompositionError:
     """The error of an instruction that takes all elements of an operand or none, where its last tile may overhang."""
     view = spec.operands[name]
@@ -495,9 +487,9 @@ def _multiples(size: int, tile: int) -> list[int]:
 
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
     """The statement that performs a spec on its views; refused where some of its elements may lie outside a tensor."""
-    cut = cut_operand(executable, spec)
-    if cut is not None:
-        raise edge_refused(executable.name, spec, cut)
+    for name, view in spec.operands.items():
+        if view.bounded and not view.memory.counts and not executable.handles_edges and any(size != ONE for size in view.shape):
+            raise edge_refused(executable.name, spec, name)
     accesses = tuple(access_of(view, name in spec.outputs, context.origin) for name, view in spec.operands.items())
     return Exec(executable, spec, accesses, spec.accumulate, context.active, origin=context.origin)
 
