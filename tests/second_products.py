@@ -339,11 +339,18 @@ SCALARS = (
     ("float32", "float16", 2, ("sm_80",)),
 )  # fmt: skip
 
-TEXT = """for (int m = 0; m < c_size_m; ++m)
-  for (int n = 0; n < c_size_n; ++n)
-    for (int k = 0; k < a_size_k; ++k)
-      c_at(m, n) = (accumulate || k > 0 ? c_at(m, n) : c_type(0)) + a_at(m, k) * b_at(k, n);
-"""
+
+def text_of(letters: str) -> str:
+    """A product by its letters, as the pages want a text: an element by as many indices as its operand has, and of an input nothing beyond
+    its own sizes, also where the output is a whole tile."""
+    operands = dict(zip("abc", letters.replace("->", ",").split(","), strict=True))
+    at = {name: f"{name}_at({', '.join(f'at_{one}' for one in indices)})" for name, indices in operands.items()}
+    inside = " && ".join(f"at_{one} < {name}_size_{one}" for name in "ab" for one in operands[name])
+    lines = [f"for (int at_{one} = 0; at_{one} < c_size_{one}; ++at_{one})" for one in operands["c"]]
+    lines += ["{", f"  {at['c']} = accumulate ? {at['c']} : c_type(0);"]
+    lines += [f"  for (int at_{one} = 0; at_{one} < a_size_{one}; ++at_{one})" for one in operands["a"] if one not in operands["c"]]
+    lines += [f"    if ({inside}) {at['c']} = {at['c']} + {at['a']} * {at['b']};", "}"]
+    return "\n".join(lines) + "\n"
 
 
 def product(seed: int) -> Product:
@@ -461,8 +468,9 @@ def _scalar(r: random.Random) -> Product:
         w.epilog(s, "Kernel")
     w.tile(s, bm, bn, "Block", *w.of_block())
     _descend(w, s, bk)
-    micro = _close(w, s)
-    before = (f"micro = MicroKernel('mine', {TEXT!r})",) if micro else ()
+    text = text_of(letters)
+    micro = _close(w, s, text, matrices=all(len(one) == 2 for one in letters.replace("->", ",").split(",")))
+    before = (f"micro = MicroKernel('mine', {text!r})",) if micro else ()
     return _finished(r, w, letters, sizes, _types(dtype, c_dtype), r.choice(targets), largest, before)
 
 
@@ -513,16 +521,19 @@ def _descend(w: _Writer, s: _State, bk: int) -> None:
             w.load(s, operand, w.pick("SH", "RF", "GL", "FR(16, 16, 16)", "VAL") if memory == "any" else memory)
 
 
-def _close(w: _Writer, s: _State) -> bool:
-    """The end of a chain for a multiply-add, or a text; true for a text."""
+def _close(w: _Writer, s: _State, text: str, matrices: bool) -> bool:
+    """The end of a chain for a multiply-add, or a text; true for a text.
+
+    A copy of more dimensions than two may leave out those of one element, so that a text has other indices than the letters.
+    """
     while s.level not in ("Thread", "Lane"):
         level = w.pick(*INNER[s.level]) if s.level in INNER else "Block"
         threads = {"Block": 256, "Warpgroup": 128, "Warp": 32, "QuadPair": 8}.get(s.level, 256)
         a = w.divisor(s.m, -(-s.m // threads))
         b = w.divisor(s.n, max(1, -(-s.m * s.n // (a * threads))))
         w.tile(s, a, b, level)
-    if w.chance(0.05):
-        w.add("done(micro)" if w.chance(0.8) else f"done({TEXT!r})")
+    if w.chance(0.05) and (matrices or {*s.memory.values()} == {"GL"}):
+        w.add("done(micro)" if w.chance(0.8) else f"done({text!r})")
         return True
     if w.chance(0.3):
         w.load(s, "A", "RF") if s.memory["A"] != "RF" and s.m * s.k <= 64 else None

@@ -2,9 +2,12 @@
 
 import os
 import re
+from types import SimpleNamespace
 
 import attrs
 import pytest
+import second_judge
+import second_products
 from campaign import Subject, agreed, found, ledger, refused
 from campaign import runner as runs
 from campaign import state as states
@@ -12,6 +15,8 @@ from campaign.__main__ import main
 from campaign.runner import Run, outcome_of
 from campaign.state import State
 from campaign.subject import subjects
+
+from fireiron.errors import DecompositionError
 
 SAMPLES = [(name, seed) for name, subject in subjects().items() for seed in range(subject.first, subject.first + subject.sample)]
 
@@ -181,3 +186,32 @@ def test_figures_are_published(tmp_path):
 
 def test_the_page_says_what_was_published():
     assert ledger.up_to_date(), "python -m campaign --publish"
+
+
+# ---------------------------------------------------------------------------------------------- rules that the second generator knows
+
+
+def test_refusals_that_a_refinement_mends_are_none_without_it():
+    """Storage decides how wide vectors of `coalesced` are; and what a refusal says to do is what the script did."""
+    deals = DecompositionError("src_rf: this path deals elements to threads otherwise than the compute path", hint="Move.done()")
+    rows = DecompositionError("load_matrix_sync wants rows 16 bytes apart", hint="pad in multiples of 8, or .to_col_major()")
+    whole = DecompositionError("LDMATRIX_8x8_ROW_T takes all elements of src (b_sh) or none, and the last tile may overhang", hint="load")
+    for text, error, needed in (
+        (".load(B, SH).pad(3)", whole, True),
+        (".load(B, SH).unroll()", whole, False),
+        (".load(SRC, RF, Move.coalesced(4).done()).pad(1)", deals, True),
+        (".load(SRC, RF, Move.tile(1, 1).to(Thread).done()).pad(1)", deals, False),
+        (".load(B, SH).to_col_major()", rows, True),
+        (".load(B, SH).swizzle()", rows, False),
+    ):
+        assert second_judge._needed(SimpleNamespace(text=text), error) == needed
+
+
+def test_a_memory_is_said_by_its_words():
+    """A limit of shared memory stands at the step that makes a buffer there, which calls it SH."""
+    assert "SH" in second_judge._spoken("98304 bytes of shared memory in a block, sm_60 has 49152: c_sh 98304")
+
+
+def test_texts_of_the_second_generator_have_the_indices_of_its_letters():
+    text = second_products.text_of("bmk,bkn->bmn")
+    assert "c_at(at_b, at_m, at_n)" in text and "a_at(at_b, at_m, at_k) * b_at(at_b, at_k, at_n)" in text and "at_b < b_size_b" in text

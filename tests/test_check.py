@@ -404,6 +404,31 @@ def test_blocks_on_a_curve_under_tiles_of_unknown_number(curve, dealt, sizes):
     assert errors(check_races(Scene(edited(kernel, doubled)))) != []
 
 
+BANDS = {
+    "as many rows as there are": (lambda: MatMul.tile(1, 2).to(Block).bands(2).tile(1).to(Thread).tile(1, 1).split(1).done(), 2, 8),
+    "threads beyond the tile": (
+        lambda: MatMul.tile(6, 9).to(Block).column_bands(1).epilog(RF).tile(2).to(QuadPair).tile(2, 1).to(Thread).tile(1, 1).done(),
+        7,
+        1,
+    ),
+    "tiles of a divisor": (lambda: MatMul.tile(3, 4).to(Block).bands(4).tile(1).to(Thread).split(1).tile(1, 1).done(), 12, 12),
+}
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_blocks_in_bands_over_sizes_at_run_time(name):
+    """A walk in bands is told where columns are a quotient of a size, and where conditions keep a block's last threads in its tile."""
+    strategy, rows, multiple = BANDS[name]
+    kernel = lowered(strategy(), rows, sym("N", multiple_of=multiple), 1)
+    assert errors(check_races(Scene(kernel))) == []
+
+    def doubled(statement, path):
+        twice = {var: var // 2 for var in statement.value.variables() if var.name == "block"} if isinstance(statement, ir.Let) else {}
+        return [attrs.evolve(statement, value=statement.value.substitute(twice)) if twice else statement]
+
+    assert errors(check_races(Scene(edited(kernel, doubled)))) != []
+
+
 def test_blocks_that_add_need_no_order_among_each_other_alone():
     """Atomic additions of two blocks to one element meet no one; a plain write among them does."""
     kernel = copied(THREAD, 0, grid=2)

@@ -190,6 +190,14 @@ def test_an_epilog_is_around_one_product():
     refused(DecompositionError, lambda: built(strategy, **CUBE), "epilog: dual is not one product", ".step(...)")
 
 
+def test_an_epilog_makes_nothing_in_global_memory():
+    """The accumulators of all blocks would be one: it ended as a race between them."""
+    around = Init.tile(1, 1).to(Thread).done(), Move.tile(1, 1).to(Thread).done()
+    strategy = MatMul.tile(24, 4).to(Block).epilog(GL, *around).tile(1, 1).to(Thread).split(1).done()
+    problem = MatMul.epilogue("acc + r[m]")(m=24, n=9, k=2, types={"r": float32, "C": float32})
+    refused(DecompositionError, lambda: strategy(problem).program("sm_80").ir, "epilog(GL): buffers in global memory", "legal   SH RF")
+
+
 def test_operands_are_named():
     strategy = dual.tile(m=64, n=64).to(Block).load("Z", SH, copy).done()
     refused(DecompositionError, lambda: built(strategy, **CUBE), "load(Z): dual has no such operand", "legal   A B1 B2")

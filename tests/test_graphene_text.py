@@ -546,3 +546,16 @@ def test_literals():
         literal_text(1j)
     with pytest.raises(FireironError, match="is no value"):
         read_literal("3 +", {})
+
+
+def test_names_that_statements_make_in_front_of_others_are_said():
+    """The lane of a shuffle, or of a fragment's store, is named by the statement itself; names behind it were read in front of it."""
+    fragments = FR(16, 16, 16)
+    store = Move.load(SRC, SH, Move.tile(16, 16).to(Warp).done()).coalesced(4).done()
+    chain = MatMul.tile(48, 16).to(Block).epilog(fragments, float16, Init.tile(16, 16).to(Warp).done(), store).split(k=32)
+    chain = chain.load(A, SH, Move.coalesced(8).done()).load(B, SH).tile(16, 16).to(Warp).split(16)
+    chain = chain.load(A, fragments, Move.done()).load(B, fragments, Move.done()).done()
+    program = chain(MatMul(1, 1, 1, dtype=float16, C=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90")
+    text = graphene_text(program)
+    assert text.index("Let lane = ") < text.index("Let a_sh_thread_m = ")
+    assert parse_kernel(text).cuda == program.cuda

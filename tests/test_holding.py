@@ -389,6 +389,18 @@ def test_tiles_dealt_in_turns_are_refused():
         _ = chain(MatMul(48, 32, 8)(GL, GL, GL)(Kernel)).program("sm_80").ir
 
 
+def test_a_sum_of_parts_that_is_dealt_in_turns_says_whose_it_is():
+    """20 x 32 sums for 64 threads, column by column: the error named neither them nor what deals them."""
+    problem = MatMul.epilogue("acc + r[m]")(m=20, n=32, k=8, types={"r": float32, "C": float32})
+    chain = MatMul.tile(20, 32).to(Block).split_k(2, Warp, 2)
+    rest = MatMul.tile(4, 4).to(Lane).split(1).tile(1, 1).done()
+    said = r"Reduction\(1,1,2\)\(SH,RF\)\(Thread\), whose tile is another in each turn(.|\n)*split_k deals them by its last argument"
+    with pytest.raises(DecompositionError, match=said):
+        _ = chain.then(rest)(problem).program("sm_80").ir
+    dealt = MatMul.tile(20, 32).to(Block).split_k(2, Warp, 2, Reduction.tile(1, 1).to(Thread).layout(RowMajor).done())
+    assert dealt.then(rest)(problem).program("sm_80").ir.threads == 64
+
+
 def test_a_thread_follows_itself():
     """At the level of a thread all digits are visited."""
     chain = (

@@ -183,6 +183,14 @@ def test_tiles_taken_twice_are_found():
 # ---------------------------------------------------------------------------------------------- refusals, and a simulated sample
 
 
+def test_whole_tiles_of_a_size_at_run_time_are_inside():
+    """Nothing tests a bound where tiles divide a size of one dimension of tiles; a tile's number is below their count, and no further."""
+    kernel = plain()(singles(sym("M", multiple_of=16), 16, 8)).program("sm_80").ir
+    assert errors(kernel) == []
+    for change in (at_tile(lambda found: found.tile.value + 1), at_loop(lambda found: found.loop.extent + 1)):
+        assert any(one.startswith("A: ") and "coordinate" in one for one in errors(changed_loop(kernel, change)))
+
+
 def test_refusals():
     swizzled = MatMul.tile(16, 16).to(Block).swizzle(lambda uid: uid ^ 1).persistent(2).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
     with pytest.raises(DecompositionError, match=r"persistent\(2\): swizzle says which block does what"):

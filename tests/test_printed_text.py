@@ -587,3 +587,32 @@ def test_each_instruction_of_the_package_is_emulated():
     printed = instructions_of_the_package() - WORDS
     whole = {one for one in printed if any(re.fullmatch(pattern, one) for pattern in EMULATED)}
     assert printed - whole == {*FILLED, *FIELDS}, printed - whole ^ {*FILLED, *FIELDS}
+
+
+OWN_BOUNDS = """for (int m = 0; m < c_size_m; ++m)
+  for (int n = 0; n < c_size_n; ++n)
+    for (int k = 0; k < a_size_k; ++k)
+      c_at(m, n) = (accumulate || k > 0 ? c_at(m, n) : c_type(0)) + (m < a_size_m && n < b_size_n ? a_at(m, k) * b_at(k, n) : c_type(0));
+"""
+ONE_LINE = (
+    "for (int k = 0; k < b_size_k; ++k) if (accumulate || k > 0) c[0] += a_at(0, k) * b_at(k, 0); else c[0] = a_at(0, k) * b_at(k, 0);"
+)
+TEXTS = {
+    "parts of k by steps of one": (MatMul.tile(16, 8).to(Block).split_k(3, QuadPair, 1), OWN_BOUNDS),
+    "parts of k by steps of two": (MatMul.tile(16, 8).to(Block).split_k(3, Warp, 2), OWN_BOUNDS),
+    "registers": (MatMul.tile(16, 8).to(Block).epilog(RF), OWN_BOUNDS),
+    "a line": (MatMul.tile(16, 8).to(Block).split_k(2, Warp, 1), ONE_LINE),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 3, 4), (17, 9, 7), (16, 8, 5)])
+def test_micro_kernels_beyond_the_ends_of_their_inputs(name, sizes, tmp_path):
+    """A text of which no term lies inside is not executed, and what it overwrites becomes zero; sizes count elements a step apart."""
+    before, text = TEXTS[name]
+    level = Thread if name == "registers" else Lane
+    chain = before.tile(*(1, 1) if text is ONE_LINE else (4, 2)).to(level).done(text)
+    problem = MatMul(*sizes)(GL, GL, GL)(Kernel)
+    host = HostProgram([Printed.of(chain(problem).program("sm_80"))], tmp_path)
+    arrays = {one: integers(shape, float32, np.random.default_rng(1)) for one, shape in {"A": sizes[::2], "B": sizes[:0:-1]}.items()}
+    assert np.array_equal(host.run(0, dict(arrays), {}, seed=1)["C"], arrays["A"] @ arrays["B"])

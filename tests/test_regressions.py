@@ -738,3 +738,16 @@ def test_maxima_of_a_tile_behind_which_others_stand_are_refused():
     strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
     with pytest.raises(DecompositionError, match="each tile has a part of y"):
         _ = strategy(problem).program("sm_80").ir
+
+
+@pytest.mark.parametrize("threads", [8, 17, 20, 24, 48])
+def test_quad_pairs_of_a_block_are_whole(threads):
+    """A quad-pair is threads 0-3 and 16-19 of a warp: eight threads are none, and the threads of two such halves wrote the same elements."""
+    copy = Move.tile(1).to(QuadPair).tile(1, 1).to(Thread).done()
+    strategy = MatMul.tile(1).to(Block).load(B, SH, copy).tile(1, 1).to(Thread).split(1).done()
+    if threads >= 20:
+        program = kernel(strategy, 1, threads, 3).program()
+        assert not safety(program.lowered)
+        return right(program, 1, threads, 3)
+    with pytest.raises(DecompositionError, match=rf"of {threads} threads has no whole QuadPair(.|\n)*legal +at least 20 threads"):
+        _ = kernel(strategy, 1, threads, 3).program().ir

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -166,7 +166,8 @@ def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Fi
         return None
     if _told_apart(scene, _tight(scene, local, uses, offset), (*offset, *fixed), fixed):
         return None
-    if _in_bands(scene, local, offset if scene.kernel.cluster is None else local.offset, write, fixed):
+    walked = offset if scene.kernel.cluster is None else local.offset
+    if any(_in_bands(scene, widths, walked, write, fixed) for widths in _widths(scene, local, uses)):
         return None
     grid = constant(scene.kernel.grid)
     if all(not part.variables() for part in (*offset, *fixed)):
@@ -230,8 +231,21 @@ def _tight(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Exp
     elements = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _elements(scene, local, uses)
     if elements is None or not len(elements):
         return None
-    widths = (elements.max(axis=0) - elements.min(axis=0) + 1).tolist()
+    widths = _reach(elements)
     return [_Digits(tuple((atoms[0], factor) for atoms, factor in part), width) for part, width in zip(parts, widths, strict=True)]
+
+
+def _widths(scene: Scene, local: Local, uses: Sequence[Use]) -> Iterator[Sequence[int]]:
+    """How far what a block touches reaches along each dimension: by ranges; then for all threads and loops, less what conditions take."""
+    yield [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
+    elements = _elements(scene, local, uses)
+    if elements is not None and len(elements):
+        yield _reach(elements)
+
+
+def _reach(elements: Array) -> list[int]:
+    """How far elements reach along each dimension, from the first to the last."""
+    return [int(one) + 1 for one in np.ptp(elements, axis=0)]
 
 
 def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list[tuple[Expr, int]], list[Expr]]:
@@ -280,8 +294,9 @@ def _counted(scene: Scene, value: Expr) -> Expr:
     return _counted(scene, value.value) if isinstance(value, Positive) else value
 
 
-def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:
+def _in_bands(scene: Scene, widths: Sequence[int], offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:
     """Whether blocks walk along Hilbert's curve; or down some tile rows, then one tile column on, and so on in each band of so many rows.
+    Each touches no more than `widths` along the dimensions.
 
     With `lines` x `columns` tiles in bands of `rows`, block `b` is number `q = b % (columns * rows)` of band
     `b // (columns * rows)`, whose height `h` is `rows`, or what is left; its tile is `(band * rows + q % h, q // h)`. For
@@ -294,8 +309,7 @@ def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use, fi
     places = {} if cluster is None else {scene.opened(var): size for var, size in zip(cluster.places, cluster.sizes, strict=True)}
     told: set[Expr] = set()
     tiles = []
-    for part, low, high, extent in zip(offset, local.low, local.high, scene.kernel.buffer(write.access.buffer).tensor.shape, strict=True):
-        width = high - low + 1
+    for part, width, extent in zip(offset, widths, scene.kernel.buffer(write.access.buffer).tensor.shape, strict=True):
         terms = sorted(((scene.opened(atoms[0]), factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)), key=_factor)
         if any(len(atoms) > 1 for atoms, _ in linear(part)[0] if _blocks(scene, atoms)):
             return False
@@ -332,6 +346,7 @@ def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others:
     bands = {one.right for atom, _ in pair for one in _nodes(atom) if isinstance(one, FloorDiv) and one.left == block}
     factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
     heights = {rows for factor in factors for _, columns in pair for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
+    heights |= {rows for band in bands for _, columns in pair if (rows := _times(band, columns))}
     orders = ((pair[0], pair[1]), (pair[1], pair[0]))
     for (line, lines), (column, columns) in orders:
         place = hilbert(block, lines, columns)
@@ -340,6 +355,13 @@ def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others:
         if any((line, column) in _walks(block, lines, columns, rows) for rows in heights):
             return True
     return False
+
+
+def _times(whole: Expr, part: Expr) -> int:
+    """How often one size goes into another at all sizes: so do `N // 2` columns in a band of `N` tiles, where that is even; else 0."""
+    largest = {var.name: var.high for var in whole.variables() | part.variables()}
+    times = int(whole.evaluate(largest)) // max(int(part.evaluate(largest)), 1)
+    return times if part * times == whole else 0
 
 
 def _factor(term: tuple[Expr, int]) -> int:

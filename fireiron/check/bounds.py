@@ -219,7 +219,8 @@ class _Bounds:
             return self._largest_digit(atom)
         if atom.name in self.extents:
             return self.extents[atom.name] - 1
-        return self._largest_digit(self.named[atom.name].value) if atom.name in self.named else self._largest_digit(atom)
+        named = atom.name in self.named and atom.name not in self.counts  # a tile's number has a count, which its value does not tell
+        return self._largest_digit(self.named[atom.name].value if named else atom)
 
     def _below(self, value: Expr, extent: Expr) -> bool:
         """Whether `value < extent` always."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
 from fireiron.cuda.expressions import document, expression, is_wide
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Buffer, Exec, Kernel
-from fireiron.ir.text import Braces, Item, Remark
+from fireiron.ir import Access, Buffer, Exec, For, Kernel, statements
+from fireiron.ir.text import Braces, If, Item, Remark
 from fireiron.values.document import Assignment, Joined, Text
-from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Sum, Var, as_expr, conjuncts, constant, floordiv, less, minimum, mod
+from fireiron.values.tensor import Mode
 
 Declaration = tuple[str, tuple[Item, ...]]
 """A name of the contract with the lines that declare it; none where there is no such thing."""
@@ -34,17 +36,83 @@ class _MicroKernel:
 
     def items(self, text: str) -> list[Item]:
         wanted = set(re.findall(r"[A-Za-z_]\w*", _SAID.sub(" ", text)))
+        there = self._there()
+        wanted |= self._wanted_by_zeros() if there else set()
         lines: list[Item] = [f"// micro-kernel {self.statement.instruction.name}: {self.statement.spec}", *self._aliases(wanted)]
         for name, declaration in self._declarations(wanted):
             if not declaration:
-                raise DecompositionError(
-                    f"micro-kernel {self.statement.instruction.name} uses {name}, and neighbours there are no fixed step apart",
-                    within=self.statement.spec,
-                    at=self.statement.origin,
-                    hint=f"{name.split('_')[0]}_at(...) gives an element in any storage",
-                )
+                raise self._not_there(name)
             lines += declaration
-        return [Braces("", (*lines, *_remarked(text.strip("\n").split("\n"))))]
+        body = tuple(_remarked(text.strip("\n").split("\n")))
+        if there:
+            body = body if len(body) > 1 else (Braces("", body),)  # of one line nobody knows that it is one statement
+            body = (If(tuple(map(self._text, there)), body, tuple(self._zeros())),)
+        return [Braces("", (*lines, *body))]
+
+    def _not_there(self, name: str) -> DecompositionError:
+        """The error of a name of the contract that has no value here."""
+        why, instead = "neighbours there are no fixed step apart", f"{name.split('_')[0]}_at(...) gives an element in any storage"
+        if "_size_" in name:
+            why, instead = "the elements inside are not the first ones of the view", "load the operand first: then its view is whole"
+        return DecompositionError(
+            f"micro-kernel {self.statement.instruction.name} uses {name}, and {why}",
+            within=self.statement.spec,
+            at=self.statement.origin,
+            hint=instead,
+        )
+
+    # A product of which no term lies inside is no business of a text: it does not run, and what it would overwrite becomes zero.
+
+    def _there(self) -> tuple[Expr, ...]:
+        """The conditions under which each input of a product has elements inside, as far as nothing else says so."""
+        found = []
+        for operand in self.statement.spec.inputs if self.statement.spec.contracts else ():
+            access = self.statement.operands[operand]
+            for base, bound in zip(access.base, access.bounds, strict=True):
+                if bound is not None and not self._begins_inside(base, bound):
+                    found.append(less(base, bound))
+        return tuple(dict.fromkeys(found))
+
+    def _begins_inside(self, base: Expr, bound: Expr) -> bool:
+        """Whether a view's first element lies below a bound: in the last turns of the loops around, or where the statement is executed."""
+        inside = less(base, bound)
+        if inside == TRUE or inside in conjuncts(self.statement.performed):
+            return True
+        terms = base.terms if isinstance(base, Sum) else (((base,), 1),)
+        extents = {loop.var: loop.extent for loop in statements(self.kernel.body) if isinstance(loop, For)}
+        steps = {atoms[0]: step for atoms, step in terms if len(atoms) == 1 and isinstance(atoms[0], Var)}
+        last = {var: extents[var] - 1 for var, step in steps.items() if step > 0 and var in extents}
+        return less(base + sum(((end - var) * steps[var] for var, end in last.items()), ZERO), bound) == TRUE
+
+    def _wanted_by_zeros(self) -> set[str]:
+        """The names that zeros in the place of the output are made of."""
+        if self.statement.accumulate == TRUE:
+            return set()
+        (output,) = self.statement.spec.outputs
+        name, dims = output.lower(), self.statement.spec.uses[output]
+        flag = {"accumulate"} if self.statement.accumulate != FALSE else set()
+        if self._is_held(output):
+            return {*flag, name, f"{name}_registers", f"{name}_type"}
+        return {*flag, f"{name}_at", f"{name}_type", *(f"{name}_size_{mode}" for mode in dims)}
+
+    def _zeros(self) -> Iterator[Item]:
+        """Zeros in the place of the output, unless it is added to."""
+        if self.statement.accumulate == TRUE:
+            return
+        (output,) = self.statement.spec.outputs
+        name, dims = output.lower(), self.statement.spec.uses[output]
+        places = [(f"index_{number}", f"{name}_size_{mode}") for number, mode in enumerate(dims)]
+        element = f"{name}_at({', '.join(place for place, _ in places)})"
+        if self._is_held(output):
+            places, element = [("index_0", f"{name}_registers")], f"{name}[index_0]"
+        item: Item = f"{element} = {name}_type(0);"
+        for place, size in reversed(places):
+            item = Braces(f"for (int {place} = 0; {place} < {size}; ++{place})", (item,))
+        yield item if self.statement.accumulate == FALSE else If(("!accumulate",), (item,))
+
+    def _is_held(self, operand: str) -> bool:
+        """Whether an operand is registers of a group, of which each thread has its own."""
+        return self.kernel.buffer(self.statement.operands[operand].buffer).memory.private and self.statement.collective
 
     def _aliases(self, wanted: set[str]) -> Iterator[Item]:
         """Second names of the arrays that the contract's names hide in this scope: those that are called as an operand is."""
@@ -134,14 +202,24 @@ class _MicroKernel:
         return (one_line,) if len(one_line) <= 100 else (head, Joined(("  ", result)), "};")
 
     def _size(self, label: str, access: Access, dim: int, bound: Expr | None) -> tuple[Item, ...]:
-        """How many elements of a view lie inside the tensor."""
+        """How many elements of a view lie inside the tensor; nothing where these are not the first ones."""
         size = access.shape[dim]
         if bound is None:
             return (f"constexpr int {label} = {size};",)
-        left = bound - access.base[dim]
-        if is_wide(left):
-            return (f"const int {label} = static_cast<int>(max(0LL, min({size}LL, {self._text(left)})));",)
-        return (f"const int {label} = max(0, min({size}, {self._text(left)}));",)
+        steps = _rising(access.modes[dim])
+        if steps is None:
+            return ()
+        left, reach = bound - access.base[dim], steps[-1][0] * steps[-1][1] if steps else 1
+        if steps in ((), ((size, 1),)):
+            return (f"const int {label} = {self._clamped(left, size)};",)
+        room = Var(f"{label}_room", 0, reach)
+        return (f"const int {room.name} = {self._clamped(left, reach)};", f"const int {label} = {expression(_count_below(steps, room))};")
+
+    def _clamped(self, value: Expr, most: int) -> str:
+        """The text of a value from 0 to `most`."""
+        if is_wide(value):
+            return f"static_cast<int>(max(0LL, min({most}LL, {self._text(value)})))"
+        return f"max(0, min({most}, {self._text(value)}))"
 
     def _stride_text(self, label: str, stride: Expr | None) -> tuple[Item, ...]:
         if stride is None:
@@ -172,6 +250,26 @@ def step_of(buffer: Buffer, access: Access, dim: int) -> Expr | None:
     if storage.swizzle is not None or step is None or len(modes) > 1:
         return None
     return step * (modes[0].stride if modes else 1)
+
+
+def _rising(modes: Sequence[Mode]) -> tuple[tuple[int, int], ...] | None:
+    """Sizes and strides of modes whose offsets grow from each index to the next; None of others."""
+    steps = tuple((constant(mode.size) or 0, constant(mode.stride) or 0) for mode in modes if constant(mode.size) != 1)
+    last = 0
+    for size, stride in steps:
+        if stride <= last or not size:
+            return None
+        last += (size - 1) * stride
+    return steps
+
+
+def _count_below(steps: Sequence[tuple[int, int]], room: Expr) -> Expr:
+    """How many offsets of rising modes, whose sizes and strides these are, lie below `room`."""
+    *inner, (size, stride) = steps
+    if not inner:
+        return minimum(floordiv(room + (stride - 1), as_expr(stride)), as_expr(size))
+    full = floordiv(room, as_expr(stride))
+    return full * math.prod(size for size, _ in inner) + _count_below(inner, mod(room, as_expr(stride)))
 
 
 def _truth(condition: Expr) -> str:

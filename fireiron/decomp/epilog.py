@@ -130,6 +130,7 @@ class Epilog(Decomposition):
         return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        self._check_memory()
         vector = _first_vector(spec) if self.planned(EpilogPlan()).ahead else None
         if vector is not None:
             outer = _fetched(vector, spec, context)
@@ -160,6 +161,10 @@ class Epilog(Decomposition):
         follows = self.memory.private and steps == default_copy()
         return Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), prefix=f"{name}_")
 
+    def _check_memory(self) -> None:
+        if self.memory.of_grid:
+            raise DecompositionError("epilog(GL): buffers in global memory cannot be made inside a kernel", legal="SH RF")
+
     def _checked(self, spec: Spec) -> Spec:
         if not spec.contracts:
             raise DecompositionError(f"epilog: {spec.title} has no accumulator", legal="MatMul")
@@ -167,8 +172,6 @@ class Epilog(Decomposition):
             raise DecompositionError(
                 "epilog at the level of the whole kernel: no group of threads owns it", hint=".tile(...).to(Block) first"
             )
-        if self.memory.of_grid:
-            raise DecompositionError("epilog(GL): buffers in global memory cannot be made inside a kernel", legal="SH RF")
         if spec.C.memory == self.memory:
             raise DecompositionError(f"epilog({self.memory}): the accumulator lies in {spec.C.memory} already", legal="SH RF")
         if spec.accumulate not in (TRUE, FALSE):
@@ -182,6 +185,7 @@ class Epilog(Decomposition):
         for memory in MEMORIES:
             step = Epilog(memory)
             try:
+                step._check_memory()
                 target = step._checked(spec).C
             except DecompositionError:
                 continue

@@ -21,9 +21,9 @@ from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
-from fireiron.values.machine import Block, Kernel, Level
+from fireiron.values.machine import Block, Kernel, Level, Thread
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
-from fireiron.values.units import check_below, threads_for, unit_in
+from fireiron.values.units import check_below, count_in, threads_for, unit_in
 
 
 @attrs.frozen(init=False, repr=False)
@@ -297,12 +297,23 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     # Where nothing says yet how many threads a block has, these tiles do: one unit for each.
     units = draft.units(level, parent) if draft.workers is not None or parent.threads is not None else total
     if units == 0:
-        raise DecompositionError(f"to({level}): a {parent} of {draft.workers} threads has no whole {level}")
+        raise _no_whole_unit(level, parent, draft)
     unit = draft.unit(level, parent)
     spare = _spare_threads(level, parent, units, draft)
     if plan.permutation is not None:
         unit = _permuted(plan.permutation, unit, units, draft, level)
     return _Deal(total, units, unit, spare)
+
+
+def _no_whole_unit(level: Level, parent: Level, draft: Draft) -> DecompositionError:
+    """The error of tiles for units of which a block has none: too few threads, or units that interleave with others."""
+    least = next(threads for threads in range(1, threads_for(1, level) + 1) if count_in(level, Block, threads))
+    return DecompositionError(
+        f"to({level}): a {parent} of {draft.workers} threads has no whole {level}: one is {level.threads} of threads 0 to {least - 1}",
+        got=f"{draft.workers} threads, among which the step that computes deals its tiles",
+        legal=f"at least {least} threads",
+        hint=f"smaller tiles in that step, so that it has more threads; or to({Thread}) here",
+    )
 
 
 def _dealt_evenly(

@@ -122,11 +122,14 @@ class Following:
     def require_dealt_once(self, context: Context) -> None:
         """Refuse tiles that are dealt in turns."""
         if self.in_turns(context):
+            summed = self.holding.spec is not None and self.holding.spec.reduces
+            own = "; the sum of split_k deals them by its last argument, Reduction.tile(...).to(Thread)...done()" if summed else ""
             raise DecompositionError(
                 f"{self.spec.operands[self.name].tensor.name} cannot be divided over registers: its tiles are dealt in turns",
+                got=self.holding.spec and f"{self.holding.spec}, whose tile is another in each turn",
                 within=self.spec,
                 at=context.origin,
-                hint="make the number of tiles a multiple of, or divide, the number of units",
+                hint=f"make the number of tiles a multiple of, or divide, the number of units{own}",
             )
 
     @property

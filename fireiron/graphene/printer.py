@@ -172,12 +172,16 @@ class _Writer:
                 yield text if settled is None else f"{text} as {literal_text(settled)}"
 
     def _lets(self, body: list[str]) -> list[str]:
-        """The named values of the whole kernel that the text, or a used name, refers to."""
+        """The named values of the whole kernel that the text, or a used name, refers to, and those that statements make in front of them.
+
+        A reader makes again what a statement names by itself, such as a lane, but behind all that the text names.
+        """
         used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(body)))
         used |= {place.name for place in (self.kernel.cluster.places if self.kernel.cluster is not None else ())}
+        kept = {one.var for one in self.kernel.body if isinstance(one, Let)}
         found: list[str] = []
         for var, value in reversed(self.whole.definitions.items()):
-            if var.name in used:
+            if var.name in used or (found and var in kept):
                 found.append(_let(Let(var, value)))
                 used |= {one.name for one in value.variables()}
         return found[::-1]

@@ -17,6 +17,7 @@ import attrs
 from fireiron.ir.access import Access
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.statement import Completion, Exec, For
+from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, all_of, as_expr, conjuncts, constant
 from fireiron.values.expr.normal import terms_of
 from fireiron.values.machine import Level
@@ -84,7 +85,8 @@ class Holding:
 
     `digits` are the values of the deciding statement as it numbers them, then what was dealt or visited on the way to it. `level`
     is the statement's; `lane_map` says how its instruction spreads a tile over lanes, whose dimensions stand as in the tensor; `active`
-    says which threads hold anything. With `free` it is that of a follower, which visits one by one what another may take at once.
+    says which threads hold anything. With `free` it is that of a follower, which visits one by one what another may take at once. `spec`
+    is what the statement performs, for messages.
     """
 
     level: Level
@@ -93,6 +95,7 @@ class Holding:
     lane_map: LaneMap | None = None
     active: Expr = TRUE
     free: bool = False
+    spec: Spec | None = attrs.field(default=None, eq=False, repr=False)
 
     @staticmethod
     def of(statement: Exec, access: Access, loops: Sequence[For]) -> Holding:
@@ -110,7 +113,7 @@ class Holding:
             groups = len(dims[dim].dealt) if lane_map is not None and dim < len(dims) else len(access.dealt[dim])
             digits += _dealt(access, dim, groups, base, loops, lane_map is not None)
         active = all_of(part for part in conjuncts(statement.active) if variables.isdisjoint(part.variables()))
-        return Holding(statement.spec.level, first, tuple(digits), lane_map, active, statement.follows)
+        return Holding(statement.spec.level, first, tuple(digits), lane_map, active, statement.follows, statement.spec)
 
     @property
     def visited(self) -> tuple[Digit, ...]:

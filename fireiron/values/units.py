@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 
 from fireiron.errors import DecompositionError
@@ -97,11 +99,25 @@ def unit_in(level: Level, parent: Level, thread: Expr = THREAD) -> Expr:
 
 
 def count_in(level: Level, parent: Level, threads: int | None = None) -> int:
-    """How many whole units of `level` one unit of `parent` holds, a block `threads` threads; an error while that is not known."""
+    """How many whole units of `level`, by their numbers from 0 on, one unit of `parent` holds, a block `threads` threads; an error while
+    that is not known.
+
+    >>> from fireiron.values.machine import QuadPair
+    >>> [count_in(QuadPair, Block, threads) for threads in (8, 20, 32, 48)]
+    [0, 1, 4, 4]
+    """
     total = parent.threads if parent.threads is not None else threads
     if total is None or level.threads is None:
         raise DecompositionError(f"the number of {level} units in a {parent} is not known yet")
-    return total // level.threads
+    left = 0 if parent.threads is not None else total % _period(level)
+    return (total - left) // level.threads + (_first_part(level, left) if left >= level.threads else 0)
+
+
+@functools.lru_cache(maxsize=256)
+def _first_part(level: Level, threads: int) -> int:
+    """How many units, by their numbers from 0 on, lie wholly among the first threads of a period: units may interleave."""
+    found = Counter(unit_in(level, Block).evaluate({THREAD.name: thread}) for thread in range(threads))
+    return next(unit for unit in itertools.count() if found[unit] != level.threads)
 
 
 def threads_for(units: int, level: Level) -> int:
