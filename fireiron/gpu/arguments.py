@@ -196,7 +196,7 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
     if view.dtype not in types_of(buffer):
         raise LaunchError(
             f"{name} has elements of another type than the kernel was made for",
-            got=view.dtype, legal=" ".join(types_of(buffer)), hint=_hint_on_type(name, view.dtype, buffer, spec),
+            got=view.dtype, legal=" ".join(types_of(buffer)), hint=_hint_on_type(view.dtype, buffer, spec),
         )  # fmt: skip
     shape = buffer_shape(buffer, symbols)
     if view.shape != shape:
@@ -217,14 +217,19 @@ def types_of(buffer: Buffer) -> tuple[str, ...]:
     return (buffer.dtype.numpy, *(() if buffer.written else buffer.dtype.alike))
 
 
-def _hint_on_type(name: str, given: str, buffer: Buffer, spec: Spec) -> str:
+def _hint_on_type(given: str, buffer: Buffer, spec: Spec) -> str:
     """How a spec says the type of an operand, where a kernel for it can be had."""
     found = next((one for one in DTYPES if given in (one.numpy, *one.alike)), None)
     if found == buffer.dtype:  # an output of a type that only inputs may have
         return f"an array of {buffer.dtype.numpy}"
     if found is None:
         return f"convert it to one of {' '.join(dict.fromkeys(one.numpy for one in DTYPES))}"
-    word = f"types={{{name!r}: {found}}}" if name not in "ABC" or fused(spec) else f"dtype={found}"
+    if fused(spec):
+        word = f"types={{{buffer.name!r}: {found}}}"
+    elif buffer.name in spec.outputs and spec.inputs:
+        word = f"{buffer.name.lower()}_dtype={found}"
+    else:
+        word = f"dtype={found}"
     return f"make the spec with {word}, or convert the array"
 
 
