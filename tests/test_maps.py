@@ -133,6 +133,8 @@ def test_one_row_has_no_stride(gpu):
     takes(gpu, 128, 8, 4)
     kernel_of(program)(halves(gpu, 1, 4), out=halves(gpu, 1, 4))
     assert gpu.maps[0][2:4] == ((4, 1), (16,))
+    kernel_of(program)(halves(gpu, 1, 12), out=halves(gpu, 1, 12))
+    assert gpu.maps[1][2:4] == ((12, 1), (32,)), "no shorter than the row"
 
 
 @pytest.mark.sampled(1)

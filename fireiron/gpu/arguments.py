@@ -248,7 +248,7 @@ def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Seq
     if not isinstance(buffer.tensor.layout, MatrixLayout):
         return f"make the spec with {_by_dim(buffer, spec)}, or pass an array of these strides"
     other, how = _REORDERED[buffer.tensor.layout.order]
-    if view.itemsize in view.strides and view.itemsize in wanted and view.strides.index(view.itemsize) != wanted.index(view.itemsize):
+    if view.itemsize in view.strides and view.strides.index(view.itemsize) != wanted.index(view.itemsize):
         return f"make the spec with {buffer.name}={other}, or pass an array of its layout: {how}"
     orders = f"{buffer.name}=RowMajor(ld=...), ColMajor(ld=...) or {_by_dim(buffer, spec).partition('=')[2]}"
     return f"make the spec with {orders}, or pass an array of its layout: {how}"
