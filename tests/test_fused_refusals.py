@@ -4,8 +4,8 @@ import pytest
 from fused_examples import attention, copy, dual, gemm_bias_relu, main_loop, mlp, product
 
 from fireiron import *
-from fireiron import strategies
 from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError
+from fireiron.strategies import attention as library
 
 
 def definition(**words):
@@ -199,7 +199,6 @@ def test_chains_are_for_their_definition():
     strategy = dual.tile(m=64, n=64).to(Block).done()
     text = refused(DecompositionError, lambda: strategy(gemm_bias_relu(**CUBE)), "starts from dual, what it is for is a gemm_bias_relu")
     assert "Fused(" not in text  # by name: the formulas would hide what is wrong
-    library = strategies.attention
     lazy = library.spec(64, 64, 64, made=library.definition(slack=8))
     text = refused(DecompositionError, lambda: library.strategy(lazy), "another definition of the name attention")
     assert "got     'new      new[m] = max(mx[m], " in text and "legal   new      new[m] = where(" in text

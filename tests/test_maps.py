@@ -303,6 +303,7 @@ def test_threads_launch_at_once(gpu, program):
         ({"strides": (0,)}, "got     '0 bytes'"),
         ({"extents": (2**32 + 8, 2)}, "A is too long for TMA"),
         ({"extents": (8,) * 6, "strides": (16,) * 5, "box": (8,) * 6}, "6 dimensions"),
+        ({"extents": (), "strides": (), "box": ()}, "0 dimensions"),
         ({"box": (64, 257)}, "64 x 257 elements of A by TMA\n  got     257\n  legal   1 to 256"),
         ({"box": (64, 0)}, "1 to 256"),
         ({"box": (64,)}, "got     '1 dimensions'\n  legal   2"),

@@ -15,7 +15,7 @@ from fireiron.executable.thread_move import MOVE, vector
 from fireiron.lower.guard import guard
 from fireiron.lower.vectorize import vectorize
 from fireiron.values.expr import as_expr, less
-from fireiron.values.layout import Swizzle
+from fireiron.values.layout import Layout, Swizzle
 
 
 def moved(width, base, *, dtype=float32, ld=None, rows=32, columns=1024, bounds=None, align=16, instruction=MOVE, target=None):
@@ -110,6 +110,23 @@ def test_a_swizzle_leaves_the_groups_that_it_moves_whole(swizzle, wanted):
     assert taken((THREAD // 8, columns), (1, 4)) == wanted
     assert taken((THREAD // 8, columns + 2), (1, 4)) == min(wanted, 2), "half of two groups"
     assert taken((THREAD // 8 * 4, columns), (4, 1)) == 1, "a column"
+
+
+def test_neighbours_along_a_dimension_of_several_strides():
+    """Where a piece of it is one step from the next, they are found by their addresses; across its pieces there are none."""
+    shared = local("s", (32, 64), SH, layout=Layout((32, (4, 16)), (4, (1, 128))))
+
+    def taken(base):
+        into = access("s", base, (1, 4), write=True)
+        return widths(
+            kernel_of(
+                Move(32, 64, src=RowMajor)(GL, GL),
+                (execution(MOVE, Move(1, 4)(GL, SH)(Thread), access("src", base, (1, 4)), into),),
+                shared,
+            )
+        )
+
+    assert taken((THREAD, 0)) == taken((THREAD, 8)) == (4, 4) and taken((THREAD, 2)) == (2, 2)
 
 
 def test_strides_are_not_contiguous():

@@ -47,7 +47,7 @@ NEAREST = {
     "decomp/load.py": "pipeline verbs_together",
     "decomp/masks.py": "fused_masks",
     "decomp/mma_tile.py": "mma wmma",
-    "decomp/place.py": "fused_shared",
+    "decomp/place.py": "fused_shared fused_refusals",
     "decomp/step": "fused_values fused_rows",
     "decomp/split.py": "verbs_together ragged turns_of_warpgroups",
     "decomp/tile.py": "tiles verbs_together",
