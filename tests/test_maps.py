@@ -323,7 +323,8 @@ def test_the_least_and_the_most_that_tma_takes(gpu):
     form(extents=(2**32, 1), strides=(2**40 - 16,), box=(256, 256), span=16).encode(16)
     form(extents=(8,) * 5, strides=(16,) * 4, box=(8,) * 5).encode(16)
     form(extents=(1,), strides=(), box=(8,), span=32).encode(16)
-    assert len(gpu.maps) == 3
+    form(extents=(8, 8), strides=(16,), box=(8, 1)).encode(16)
+    assert len(gpu.maps) == 4
 
 
 def test_arrays_that_tma_does_not_take(gpu):

@@ -179,6 +179,15 @@ def test_each_output_shares_no_byte_with_another(gpu):
 
 
 @pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
+def test_arrays_apart_are_not_looked_at_any_closer(gpu, kind, monkeypatch):
+    """At each launch two comparisons decide; byte by byte it would take longer than the launch."""
+    plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("b"), a_buffer("out", written=True)], [a_view(4), a_view(4), a_view(3)])
+    monkeypatch.setattr(prepared._Plan, "_refuse", None)
+    for out in (4084, 4112, 8180, 8208, 0, 1 << 40):
+        plan.check((4096, 8192, out))
+
+
+@pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
 def test_arrays_that_interleave_do_not_overlap(gpu, kind):
     plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("out", written=True)], [a_view(4, 8), a_view(4, 8)])
     assert refused(plan, 4096, 4100) is None and refused(plan, 4096, 4104) == "out overlaps a in memory"

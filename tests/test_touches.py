@@ -112,11 +112,11 @@ def test_places_are_named_by_the_coordinates_of_their_first_element():
     touches = Touches(program)
     (far,), (near,) = touches.of(one, ()), touches.of(other, ())
     assert touches.boxes["g"] == (4, 2)
-    for touch, name in ((far, "g[8, 6]"), (near, "s[6]")):
-        granule = touches.granule(touch)
-        span = touches.span(granule, touch)
-        keys = touches.footprint(touch, granule, span, ()).keys
-        assert touches.named(touch, int(keys[0]), granule, span) == name
+    for found, name in ((far, "g[8, 6]"), (near, "s[6]")):
+        granule = touches.granule(found)
+        span = touches.span(granule, found)
+        keys = touches.footprint(found, granule, span, ()).keys
+        assert touches.named(found, int(keys[0]), granule, span) == name
 
 
 @pytest.mark.sampled(1)
