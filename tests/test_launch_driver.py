@@ -192,7 +192,6 @@ def test_what_is_no_grid_or_block(gpu, calls, what, shape):
 INTEGERS = [(size, value) for size in (1, 2, 4, 8) for value in (-(2 ** (8 * size - 1)), -1, 0, 2 ** (8 * size - 1) - 1)]
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size, value", INTEGERS)
 def test_integers_become_signed_ones_of_the_size_of_the_parameter(gpu, calls, size, value):
     launcher(gpu, calls, (size,))(1, 1, (value,))

@@ -137,6 +137,7 @@ def test_places_are_as_long_as_the_shortest_piece_that_is_taken_at_once(engine, 
 # ---------------------------------------------------------------------------------------------- who, and for how long
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("completion", [None, *Completion])
 @pytest.mark.parametrize("write", [False, True])
 def test_copies_write_and_engines_read_until_a_wait(completion, write):
@@ -146,6 +147,7 @@ def test_copies_write_and_engines_read_until_a_wait(completion, write):
     assert found.lasts == (completion is Completion.GROUP if write else completion in (Completion.PRODUCT, Completion.BULK))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("level", "active", "wanted"),
     [
