@@ -490,7 +490,8 @@ def test_memory_that_stays_is_zero_on_its_gpu(monkeypatch):
 
 
 def test_rows_are_set_by_one_call_and_what_is_refused_is_said(gpu, monkeypatch):
-    launch.fill_of((3, 5), (64, 4), 4)(gpu.array((3, 16)).data.ptr, 4096)
+    array = gpu.array((3, 16))
+    launch.fill_of((3, 5), (64, 4), 4)(array.data.ptr, 4096)
     assert gpu.done == [("memset2d", 0, 20, 3, 4096)]
     launch.fill_of((0, 5), (64, 4), 4)(1, 4096)
     assert len(gpu.done) == 1, "nothing of an empty array"
