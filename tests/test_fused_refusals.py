@@ -4,6 +4,7 @@ import pytest
 from fused_examples import attention, copy, dual, gemm_bias_relu, main_loop, mlp, product
 
 from fireiron import *
+from fireiron.decomp.split import Split
 from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError
 from fireiron.strategies import attention as library
 
@@ -202,3 +203,11 @@ def test_chains_are_for_their_definition():
     lazy = library.spec(64, 64, 64, made=library.definition(slack=8))
     text = refused(DecompositionError, lambda: library.strategy(lazy), "another definition of the name attention")
     assert "got     'new      new[m] = max(mx[m], " in text and "legal   new      new[m] = where(" in text
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("value", [{"k": 8}, ("k", 8), (("k",),), ((1, 8),), (("k", "8"),)])
+def test_sizes_by_dimension_are_pairs_of_a_name_and_a_size(value):
+    with pytest.raises(DecompositionError):
+        Split((), value)
+    assert Split((), (("k", 8),)).by_dim == (("k", 8),)

@@ -167,6 +167,20 @@ def test_a_width_that_is_asked_for_is_proved_or_refused(size):
             vectorize(moved(size // 4, 0, ld=1025, instruction=asked))
 
 
+def test_what_is_converted_from_memory_to_memory_is_taken_one_by_one():
+    """Which is as wide as one element, and no wider, where a width is asked for."""
+    for size in (4, 16):
+        kernel = moved(4, 0, instruction=vector(size))
+        source, target = kernel.buffers
+        changed = attrs.evolve(target, tensor=attrs.evolve(target.tensor, dtype=int32))
+        kernel = attrs.evolve(kernel, buffers=(source, changed))
+        if size == 4:
+            assert widths(kernel) == (1, 1)
+        else:
+            with pytest.raises(DecompositionError, match="asked for"):
+                vectorize(kernel)
+
+
 @pytest.mark.parametrize(("first", "wanted"), [(0, 2), (2, 2), (1, 1)])
 def test_pairs_are_packed_where_they_are_kept_so(first, wanted):
     a, b, c = (local(name, (4, 4), RF, float16) for name in ("a", "b", "c"))
