@@ -415,10 +415,10 @@ def test_a_barrier_in_a_loop_of_copies_is_too_early_before_their_commit():
 
 def test_what_a_loop_has_committed_needs_no_commit_behind_it():
     """Beside a copy that it leaves under way, for which only barriers behind the next commit count."""
-    steps = loop(2, copies(T), Commit(), copies(T + 512))
+    steps = loop(2, copies(T + i * 128), Commit(), copies(T + 512 + i * 128))
     between = loop(2, writes(T + 1024), SyncPoint(True, "i"))
-    assert placed(steps, between, Commit(), reads(T))[1:] == [[".", "block"], "commit", "."]
-    assert placed(steps, between, Commit(), reads(T + 512))[1:] == [[".", "block"], "commit", "warp", "."]
+    assert placed(steps, between, Commit(), reads(T)) == [[".", "commit", "."], [".", "block"], "commit", "."]
+    assert placed(steps, between, Commit(), reads(T + 512)) == [[".", "commit", "."], [".", "block"], "commit", "warp", "."]
 
 
 def test_a_statement_whose_iterations_lie_apart_does_not_meet_itself():
