@@ -277,7 +277,7 @@ def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
     """A NumPy array as a parameter holds it: elements that share a place, as a stride of 0 says, have one value, the last of them."""
     import numpy
 
-    steps = [0 if step is None else evaluated(step, sizes) for step in tensor.storage().steps]
+    steps = [evaluated(step, sizes) for step in tensor.storage().steps if step is not None]
     if None in tensor.storage().steps or lie_apart(array.shape, steps):
         return array
     flat = numpy.empty(evaluated(tensor.storage().extent, sizes), array.dtype)
