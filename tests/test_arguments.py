@@ -204,6 +204,8 @@ def test_strides_along_a_dimension_of_one_element_are_nobodys_business():
         (RowMajor, (0, 4), r"this is a broadcast view: make the spec with A=Strides\(m=ANY, k=ANY\), or pass a copy"),
         (RowMajor, (-32, 4), "this is a reversed view: pass a copy"),
         (RowMajor, (32, -4), "this is a reversed view: pass a copy"),
+        (RowMajor, (-48, 8), "this is a reversed view: pass a copy"),
+        (RowMajor, (48, -4), "this is a reversed view: pass a copy"),
         (Strides(m=9, k=1), (32, 4), r"make the spec with A=Strides\(m=ANY, k=ANY\), or pass an array of these strides"),
     ],
 )

@@ -105,7 +105,7 @@ def _solve_strides(spec: Spec, symbols: Mapping[str, Var], known: dict[str, int]
     """Add the strides that are symbols to the known sizes, those of the arrays first."""
     for name, (shape, given) in steps.items():
         for symbol, stride, dim in strides_told(spec.operands[name].tensor.storage(), shape, given):
-            if symbol in symbols and symbol not in known:
+            if symbol not in known:
                 _check_stride(symbols[symbol], stride, name, spec.uses[name][dim])
                 known[symbol] = stride
     known.update(with_strides(spec, known))
