@@ -354,9 +354,9 @@ class KernelPrinter:
         """What a load brings, in the type `dtype` where it is one element; zero where it is not performed."""
         old = self.buffer(access).dtype
         offset = access.elements()[piece.first]
-        if condition == FALSE:
-            return literal(0, dtype) if piece.width == 1 else zero(old, piece.width)
         nothing = literal(0, dtype) if piece.width == 1 else zero(old, piece.width)
+        if condition == FALSE:
+            return nothing
         if by and self.buffer(access).memory.of_grid:
             value: Text = Call(by, (self._address(access, piece, "const "),))
         elif piece.width == 1:
