@@ -31,7 +31,7 @@ NEAREST = {
     "cuda/chosen.py": "fused_skip",
     "cuda/frame.py": "alignment export",
     "cuda/makers.py": "explorer",
-    "cuda/micro_kernel.py": "regressions own_files graphene_kernels walk language",
+    "cuda/micro_kernel.py": "regressions own_files graphene_kernels walk language parameters",
     "cuda/expressions.py": "cuda_expressions",
     "cuda/printer.py": "coordinates fused_terms vectorize fused_packed",
     "cuda/quotients.py": "reciprocals",
