@@ -352,6 +352,14 @@ def test_dynamic_shared_memory_is_aligned_to_16_bytes_at_least():
 # ---------------------------------------------------------------------------------------------- pieces of text
 
 
+@pytest.mark.parametrize(("extent", "heads"), [(1, 0), (2, 1)])
+def test_a_loop_of_one_turn_is_a_block_where_it_has_names(extent, heads):
+    step, place = Var("step", 0, extent - 1), Var("place", 0, 9)
+    copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, place)), access("dst", (THREAD, place), write=True))
+    text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(extent), (ir.Let(place, step * 3 + THREAD // 16), copy)),))))
+    assert text.count("for (") == heads and text.count("const int place = ") == 1 and text.count("{") == text.count("}") == 2
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads, groups", [(128, 1), (128, 2), (64, 3)])
 def test_each_group_of_a_role_waits_at_a_barrier_of_its_own(threads, groups):
@@ -365,6 +373,12 @@ def test_each_group_of_a_role_waits_at_a_barrier_of_its_own(threads, groups):
         assert conditions == [None]
     else:
         assert [one.groups() for one in conditions] == [(str(threads), str(group)) for group in range(groups)]
+
+
+def test_blocks_that_are_to_be_resident_stand_in_the_bounds():
+    move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
+    kernel = guard(kernel_of(Move(32, 4)(GL, GL), (move,)))
+    assert "__launch_bounds__(32)" in emit(kernel) and "__launch_bounds__(32, 3)" in emit(attrs.evolve(kernel, resident=3))
 
 
 def test_who_filled_a_ring():
@@ -413,7 +427,7 @@ def test_what_does_not_fit_64_bits_says_which_sizes_to_bound():
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("limits", [(20, 20, 20, 20), (20, 9, 20, 13), (9, 20, 20, 20), (32, 32, 32, 7)])
+@pytest.mark.parametrize("limits", [(20, 20, 20, 20), (20, 9, 20, 13), (9, 20, 20, 20), (32, 32, 32, 7), (0, 20, 20, 20), (32, 0, 32, 0)])
 def test_what_all_stores_test_stands_in_front_and_the_rest_at_each(limits, tmp_path):
     """Four elements loaded at once where a thread is below 24, and stored one by one, each where it is also below a limit of its own."""
     kept = less(THREAD, 24)
