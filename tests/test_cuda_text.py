@@ -456,3 +456,24 @@ def test_blocks_of_a_cluster_are_a_mask(sets):
     assert printer.addresses.used == {rank} and [eval(text, {"rank": number}) for number in range(3)] == [
         wanted << number for number in range(3)
     ]
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("low", "high", "times", "number", "exact"),
+    [
+        (0, 2**24 - 1, 1, 0, True), (0, 2**24, 1, 0, False), (0, 2**23, 2, 0, False), (0, 2**23 - 1, 2, 1, True), (0, 2**23 - 1, 2, 2, False),
+        (1 - 2**24, 0, 1, 0, True), (-(2**24), 0, 1, 0, False), (0, 2**23, -2, 0, False), (0, 2**24, 1, -(2**23), True), (0, 5, 1, 2**24, False),
+    ],
+)  # fmt: skip
+def test_coordinates_are_added_in_float_as_far_as_they_are_exact(low, high, times, number, exact):
+    """All integers up to 2^24 are floats; beyond, and where the type is another, or an element may not be read, nothing is said."""
+    var = Var("x", low, high)
+    printer = types.SimpleNamespace(addresses=types.SimpleNamespace(coordinates=lambda access, element: (var, as_expr(0))))
+    sides = types.SimpleNamespace(elements=lambda: [()])
+    statement = types.SimpleNamespace(accesses=[sides], conditions=lambda position: [all_of(())])
+    found = KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float32)
+    assert bool(found) is exact
+    assert KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float16) == ()
+    guarded_one = types.SimpleNamespace(accesses=[sides], conditions=lambda position: [less(var, 1)])
+    assert KernelPrinter.counted(printer, guarded_one, {0: (0, times)}, number, float32) == ()

@@ -147,8 +147,6 @@ class KernelPrinter:
             if dtype != float32 or statement.conditions(position)[place] != TRUE:
                 return ()
             parts = self.addresses.coordinates(access, access.elements()[place])
-            if any(max(-part.low, part.high) * abs(times) >= EXACT for part in parts):
-                return ()
             sums = [one + part * times for one, part in zip(sums, parts, strict=True)]
         if any(max(-one.low, one.high) >= EXACT for one in sums):
             return ()
