@@ -475,5 +475,5 @@ def test_coordinates_are_added_in_float_as_far_as_they_are_exact(low, high, time
     found = KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float32)
     assert bool(found) is exact
     assert KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float16) == ()
-    guarded_one = types.SimpleNamespace(accesses=[sides], conditions=lambda position: [less(var, 1)])
+    guarded_one = types.SimpleNamespace(accesses=[sides], conditions=lambda position: [less(Var("y", 0, 9), 5)])
     assert KernelPrinter.counted(printer, guarded_one, {0: (0, times)}, number, float32) == ()
