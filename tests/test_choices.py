@@ -37,6 +37,12 @@ def test_tiles_are_all_divisors():
     assert len(offered(Tile(), huge)) == 2 * 31
 
 
+def test_tiles_are_those_that_divide_what_the_operands_have_side_by_side():
+    """Three rows, and three others six further on, are no three pairs."""
+    dealt = Move(24, 16)(GL, GL)(Kernel).tile(Layout((3, 2), (1, 6)), 8).to(Block).result
+    assert {one.sizes for one in offered(Tile(), dealt)} == set(itertools.product((1, 3, 6), (1, 2, 4, 8)))
+
+
 def test_chunks_of_a_split_are_all_divisors_of_what_is_summed():
     assert [one.by_dim for one in offered(Split(), WARP)] == [(("k", size),) for size in divisors(6)]
     assert [one.by_dim for one in offered(Split(), ATTENTION)] == [

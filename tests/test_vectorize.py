@@ -129,6 +129,16 @@ def test_neighbours_along_a_dimension_of_several_strides():
     assert taken((THREAD, 0)) == taken((THREAD, 8)) == (4, 4) and taken((THREAD, 2)) == (2, 2)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("size", "copies", "wanted"), [(8, 2, 4), (6, 2, 2), (7, 2, 1), (6, 1, 4), (4, 3, 4)])
+def test_copies_of_a_buffer_lie_one_behind_the_other(size, copies, wanted):
+    """What is aligned in the first is so in the others where they are a multiple of the width apart."""
+    shared = local("s", (1, size), SH, layout=RowMajor, copies=copies)
+    into = access("s", (0, 0), (1, 4), write=True)
+    copy = execution(MOVE, Move(1, 4)(GL, SH)(Thread), access("src", (THREAD, 0), (1, 4)), into)
+    assert widths(kernel_of(Move(32, 8, src=RowMajor)(GL, GL), (copy,), shared))[1] == wanted
+
+
 def test_strides_are_not_contiguous():
     """Neighbours of a column in row-major storage are a row apart."""
     column = access("src", (0, THREAD), (4, 1))

@@ -41,7 +41,7 @@ NEAREST = {
     "cuda/types.py": "special",
     "cuda/versions.py": "guard",
     "cuda": "cuda_text cuda_expressions",
-    "decomp/across.py": "fused_products fused_readers fused_values",
+    "decomp/across.py": "fused_products fused_readers fused_values fused_partial",
     "decomp/coalesced.py": "fused_vectors split_k",
     "decomp/done.py": "fused_values fused_partial verbs_together holding",
     "decomp/epilog.py": "epilog ahead",
