@@ -381,6 +381,20 @@ def test_blocks_that_are_to_be_resident_stand_in_the_bounds():
     assert "__launch_bounds__(32)" in emit(kernel) and "__launch_bounds__(32, 3)" in emit(attrs.evolve(kernel, resident=3))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_loop_that_is_left_has_no_last_turn(dynamic):
+    """Of tiles from a counter nobody knows how many a block takes: in the role that copies, and in the one that multiplies."""
+    text = product((64, 64, 64), (64, 64), blocks=3, dynamic=dynamic)(halves(256, 128, 64)).program("sm_90a").cuda
+    bounds = re.findall(r"for \(int turn = 0;(.*); \+\+turn\)", text)
+    assert len(bounds) == 2 and [bound == "" for bound in bounds] == [dynamic] * 2
+
+
+def test_steps_are_products_of_strides_that_say_something():
+    k = Var("k", 0, 9)
+    assert summands(k * 12, (6,)) == ("k * 2 * 6",) and summands(k * 12 + 5, (5, 6)) == ("k * 2 * 6", "+ 5")
+    assert summands(k * 6, (1,)) == summands(k * 6, (6,)) == summands(k * 6, (12,)) == summands(k * 6, (4,)) == ("k * 6",)
+
+
 def test_who_filled_a_ring():
     """The copies into it; where these are nobody's in particular, those who made its buffers."""
     kernel = product((64, 64, 64), (64, 64))(halves(128, 128, 128)).program("sm_90a").ir

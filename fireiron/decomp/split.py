@@ -70,7 +70,7 @@ class Split(Decomposition):
             raise DecompositionError("split(): no size given", hint="split(8)", at=call_site())
         for size in (*sizes, *by_dim.values()):
             checked_tile_size(size, "split")
-        return Split(tuple(sizes), tuple(by_dim.items()), origin=call_site())
+        return Split(tuple(sizes), tuple(by_dim.items()))
 
     def label(self) -> str:
         arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
