@@ -395,6 +395,12 @@ def test_steps_are_products_of_strides_that_say_something():
     assert summands(k * 6, (1,)) == summands(k * 6, (6,)) == summands(k * 6, (12,)) == summands(k * 6, (4,)) == ("k * 6",)
 
 
+def test_quotients_stand_in_front_of_variables_and_need_no_parentheses():
+    x, y = Var("x", 0, 99), Var("y", 0, 99)
+    assert expression(x // 4 * y) == "x / 4 * y" and expression(y // 4 * x) == "y / 4 * x"
+    assert expression((x % 8) * y) == "x % 8 * y" and expression((y % 8) * x) == "y % 8 * x"
+
+
 def test_who_filled_a_ring():
     """The copies into it; where these are nobody's in particular, those who made its buffers."""
     kernel = product((64, 64, 64), (64, 64))(halves(128, 128, 128)).program("sm_90a").ir
