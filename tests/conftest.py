@@ -19,8 +19,13 @@ WHOLE = (
     "test_site",
     "test_same_rules",
     "test_own_files",
+    "test_arguments",
+    "test_arrays",
+    "test_launch_driver",
+    "test_maps",
+    "test_prepared",
 )
-"""Files whose cases all run: each is another extension, another page, another thing that somebody met."""
+"""Files whose cases all run: each is another extension, another page, another thing that somebody met, another argument of a launch."""
 
 
 @pytest.hookimpl(tryfirst=True)

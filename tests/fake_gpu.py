@@ -128,7 +128,9 @@ class FakeGpu:
 
             @classmethod
             def from_external(cls, other):
-                return cls(other.__cuda_stream__()[1], -1)
+                version, address = other.__cuda_stream__()
+                assert version == 0, "of the protocol"
+                return cls(address, -1)
 
         null = Stream(0, -1)
 

@@ -1,6 +1,7 @@
 """What each step offers for a spec: the legal arguments that the tuner, the fuzzer and messages read."""
 
 import itertools
+from pathlib import Path
 
 import attrs
 import pytest
@@ -35,6 +36,12 @@ def test_tiles_are_all_divisors():
     assert {one.sizes for one in offered(Tile(), WARP)} == set(itertools.product((1, 2, 3, 4, 6, 12), (1, 2, 4, 8)))
     huge = MatMul(2**31 - 1, 2**30, 1)(GL, GL, GL)(Block)
     assert len(offered(Tile(), huge)) == 2 * 31
+
+
+def test_tiles_are_those_that_divide_what_the_operands_have_side_by_side():
+    """Three rows, and three others six further on, are no three pairs."""
+    dealt = Move(24, 16)(GL, GL)(Kernel).tile(Layout((3, 2), (1, 6)), 8).to(Block).result
+    assert {one.sizes for one in offered(Tile(), dealt)} == set(itertools.product((1, 3, 6), (1, 2, 4, 8)))
 
 
 def test_chunks_of_a_split_are_all_divisors_of_what_is_summed():
@@ -125,3 +132,21 @@ def test_steps_are_skipped_where_values_of_one_shape_agree_or_are_zero_or_one():
     assert {"alpha == 1", "alpha == 0", "mx == new"} <= found
     assert "mx == s" not in found, "of one shape"
     assert offered(SkipSteps(("keep",), "alpha == 1"), KERNEL) == []
+
+
+def test_each_step_knows_the_line_that_asked_for_it():
+    """Whatever the verb: messages tell where it stands."""
+    block = MatMul.tile(64, 64).to(Block)
+    verbs = {
+        "tile": lambda: MatMul.tile(64, 64), "split": lambda: block.split(8), "load": lambda: block.load(A, SH), "epilog": lambda: block.epilog(RF),
+        "split_k": lambda: block.split_k(2, Warp, 8), "repack": lambda: MatMul.repack(A), "mma_tile": lambda: block.tile(16, 16).to(Warp).mma_tile(),
+        "coalesced": lambda: Move.coalesced(4), "done": lambda: block.done(), "text": lambda: block.done("c[0] = 0;"),
+        "step": lambda: Fused.of(ATTENTION.kind).tile(m=16).to(Block).step("s", MatMul.split(16).done()),
+    }  # fmt: skip
+    for name, verb in verbs.items():
+        origin = str(verb().steps[-1].origin)
+        assert origin.rpartition(":")[0].endswith("test_choices.py"), name
+        assert name in ("text", "step") or f'"{name}"' in LINES[int(origin.rpartition(":")[2]) - 1], name
+
+
+LINES = Path(__file__).read_text(encoding="utf-8").splitlines()

@@ -1,23 +1,32 @@
 """The structure of printed kernels: helper functions once, short lines, names for addresses, and none of a generator's residue."""
 
+import functools
 import itertools
+import operator
 import re
+import types
 
 import attrs
 import numpy as np
 import pytest
 from counted import python_calls
 from handmade import THREAD, access, execution, kernel_of, local
+from printed_text import COMPILER, HostProgram, Printed
 from problems import NAMES, library, target_of
+from ringed import halves, product
 
 from fireiron import *
 from fireiron import ir
 from fireiron.cuda import carrier, emit, literal
 from fireiron.cuda.addresses import Names, _plain
-from fireiron.cuda.expressions import expression
+from fireiron.cuda.expressions import document, expression, is_wide, summands
 from fireiron.cuda.frame import _taken
 from fireiron.cuda.lines import comment, lines_of
+from fireiron.cuda.makers import Makers
+from fireiron.cuda.printer import KernelPrinter
+from fireiron.cuda.statements import _role_barrier
 from fireiron.cuda.types import zero
+from fireiron.errors import VerificationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir.text import Braces, Function, If, Noted, Remark
@@ -338,3 +347,153 @@ def test_dynamic_shared_memory_is_aligned_to_16_bytes_at_least():
     )
     text = chain.tile(8, 8).to(Thread).split(1).tile(1, 1).done()(MatMul(128, 128, 65)(GL, GL, GL)(Kernel)).program("sm_80").cuda
     assert "extern __shared__ __align__(16) unsigned char smem[];" in text
+
+
+# ---------------------------------------------------------------------------------------------- pieces of text
+
+
+@pytest.mark.parametrize(("extent", "heads"), [(1, 0), (2, 1)])
+def test_a_loop_of_one_turn_is_a_block_where_it_has_names(extent, heads):
+    step, place = Var("step", 0, extent - 1), Var("place", 0, 9)
+    copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, place)), access("dst", (THREAD, place), write=True))
+    text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(extent), (ir.Let(place, step * 3 + THREAD // 16), copy)),))))
+    assert text.count("for (") == heads and text.count("const int place = ") == 1 and text.count("{") == text.count("}") == 2
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("threads, groups", [(128, 1), (128, 2), (64, 3)])
+def test_each_group_of_a_role_waits_at_a_barrier_of_its_own(threads, groups):
+    """From the last of the 16 down; one alone asks for no number."""
+    lines = _role_barrier(threads, groups).body
+    assert [re.search(r"bar\.sync (\d+), (\d+);", line).groups() for line in lines] == [
+        (str(15 - one), str(threads)) for one in range(groups)
+    ]
+    conditions = [re.match(r"if \(threadIdx\.x / (\d+) == (\d+)\) asm", line) for line in lines]
+    if groups == 1:
+        assert conditions == [None]
+    else:
+        assert [one.groups() for one in conditions] == [(str(threads), str(group)) for group in range(groups)]
+
+
+def test_blocks_that_are_to_be_resident_stand_in_the_bounds():
+    move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
+    kernel = guard(kernel_of(Move(32, 4)(GL, GL), (move,)))
+    assert "__launch_bounds__(32)" in emit(kernel) and "__launch_bounds__(32, 3)" in emit(attrs.evolve(kernel, resident=3))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_loop_that_is_left_has_no_last_turn(dynamic):
+    """Of tiles from a counter nobody knows how many a block takes: in the role that copies, and in the one that multiplies."""
+    text = product((64, 64, 64), (64, 64), blocks=3, dynamic=dynamic)(halves(256, 128, 64)).program("sm_90a").cuda
+    bounds = re.findall(r"for \(int turn = 0;(.*); \+\+turn\)", text)
+    assert len(bounds) == 2 and [bound == "" for bound in bounds] == [dynamic] * 2
+
+
+def test_steps_are_products_of_strides_that_say_something():
+    k = Var("k", 0, 9)
+    assert summands(k * 12, (6,)) == ("k * 2 * 6",) and summands(k * 12 + 5, (5, 6)) == ("k * 2 * 6", "+ 5")
+    assert summands(k * 6, (1,)) == summands(k * 6, (6,)) == summands(k * 6, (12,)) == summands(k * 6, (4,)) == ("k * 6",)
+
+
+def test_quotients_stand_in_front_of_variables_and_need_no_parentheses():
+    x, y = Var("x", 0, 99), Var("y", 0, 99)
+    assert expression(x // 4 * y) == "x / 4 * y" and expression(y // 4 * x) == "y / 4 * x"
+    assert expression((x % 8) * y) == "x % 8 * y" and expression((y % 8) * x) == "y % 8 * x"
+
+
+def test_who_filled_a_ring():
+    """The copies into it; where these are nobody's in particular, those who made its buffers."""
+    kernel = product((64, 64, 64), (64, 64))(halves(128, 128, 128)).program("sm_90a").ir
+    makers = Makers(kernel)
+    (ring,) = kernel.rings
+    filled = makers.of_ring(ring.name)
+    assert filled and set(filled) == {one.path for one, _ in ir.execs(kernel.body) if one.ring == ring.name}
+    nameless = ir.edited(kernel.body, lambda one: attrs.evolve(one, path=None))
+    found = Makers(attrs.evolve(kernel, body=nameless)).of_ring(ring.name)
+    assert found == tuple(dict.fromkeys(kernel.makers[buffer] for buffer in ring.buffers)) != ()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("step", [1, 2, 8])
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_a_constant_stands_with_the_variable_whose_it_is(step, ahead):
+    """Where it is a whole number of its steps; else behind all terms."""
+    k, m = Var("k", 0, 99), Var("m", 0, 9)
+    factor = "" if step == 1 else f" * {step}"
+    wanted = {f"(k + {ahead}){factor}", "+ m" if step > 1 else "m"}
+    found = summands(k * step + m + ahead * step, shifted={k})
+    assert {one.removeprefix("+ ") for one in found} == {one.removeprefix("+ ") for one in wanted}
+    assert summands(k * step + ahead * step) == (f"k{factor}", f"+ {ahead * step}"), "of no variable in particular"
+    if step > 1:
+        assert summands(k * step + 1, shifted={k}) == (f"k{factor}", "+ 1")
+
+
+def test_conditions_may_be_broken_between_them():
+    x, y = Var("x", 0, 99), Var("y", 0, 99)
+    found = document(all_of((less(x, 5), less(y, 7))))
+    assert isinstance(found, Chain) and [str(one) for one in found.parts] == ["x < 5", "&& y < 7"]
+    assert isinstance(document(x + y), Chain) and document(x * 2) == "x * 2" and document(less(x, 5)) == "x < 5"
+
+
+def test_what_does_not_fit_64_bits_says_which_sizes_to_bound():
+    large = sym("N", high=(1 << 31) - 1)
+    with pytest.raises(VerificationError, match="does not fit 64 bits") as caught:
+        is_wide(large * large * 8 + 1)
+    assert caught.value.hint == 'bound the sizes: sym("N", high=65536)'
+    with pytest.raises(VerificationError) as caught:
+        is_wide(Var("i", 0, 1 << 40) * Var("j", 0, 1 << 40) + 1)
+    assert caught.value.hint == 'bound the sizes: sym("M", high=65536)'
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("limits", [(20, 20, 20, 20), (20, 9, 20, 13), (9, 20, 20, 20), (32, 32, 32, 7), (0, 20, 20, 20), (32, 0, 32, 0)])
+def test_what_all_stores_test_stands_in_front_and_the_rest_at_each(limits, tmp_path):
+    """Four elements loaded at once where a thread is below 24, and stored one by one, each where it is also below a limit of its own."""
+    kept = less(THREAD, 24)
+    statement = execution(
+        MOVE, Move(1, 4)(GL, GL)(Thread), access("src", (THREAD, 0), (1, 4)), access("dst", (THREAD, 0), (1, 4), write=True)
+    )
+    writes = tuple(ir.Piece(number, 1, all_of((kept, less(THREAD, limit)))) for number, limit in enumerate(limits))
+    statement = attrs.evolve(statement, vector=4, vectors=(4, 1), pieces=((ir.Piece(0, 4, kept),), writes))
+    kernel = kernel_of(Move(32, 4, src=RowMajor, dst=RowMajor)(GL, GL), (statement,))
+    source = np.arange(1, 129, dtype=np.float32).reshape(32, 4)
+    got = HostProgram([Printed(emit(kernel), kernel)], tmp_path).run(0, {"src": source}, {})["dst"]
+    stored = np.arange(32)[:, None] < np.minimum(limits, 24)
+    assert (got[stored] == source[stored]).all() and not (got[~stored] == source[~stored]).any()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("sets", [[(0b1, 0)], [(0b1, 2)], [(0b101, 1)], [(0b1, 0), (0b11, 2)], [(0b1, 3), (0b10, 0), (0b1, 2)]])
+def test_blocks_of_a_cluster_are_a_mask(sets):
+    rank = Var("rank", 0, 3)
+    printer = types.SimpleNamespace(addresses=types.SimpleNamespace(used=set()))
+    several = [types.SimpleNamespace(pattern=pattern, first=as_expr(first)) for pattern, first in sets]
+    wanted = functools.reduce(operator.or_, (pattern << first for pattern, first in sets))
+    assert eval(KernelPrinter.blocks(printer, *several)) == wanted
+    moved = [types.SimpleNamespace(pattern=pattern, first=rank + first) for pattern, first in sets]
+    text = KernelPrinter.blocks(printer, *moved)
+    assert printer.addresses.used == {rank} and [eval(text, {"rank": number}) for number in range(3)] == [
+        wanted << number for number in range(3)
+    ]
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("low", "high", "times", "number", "exact"),
+    [
+        (0, 2**24 - 1, 1, 0, True), (0, 2**24, 1, 0, False), (0, 2**23, 2, 0, False), (0, 2**23 - 1, 2, 1, True), (0, 2**23 - 1, 2, 2, False),
+        (1 - 2**24, 0, 1, 0, True), (-(2**24), 0, 1, 0, False), (0, 2**23, -2, 0, False), (0, 2**24, 1, -(2**23), True), (0, 5, 1, 2**24, False),
+    ],
+)  # fmt: skip
+def test_coordinates_are_added_in_float_as_far_as_they_are_exact(low, high, times, number, exact):
+    """All integers up to 2^24 are floats; beyond, and where the type is another, or an element may not be read, nothing is said."""
+    var = Var("x", low, high)
+    printer = types.SimpleNamespace(addresses=types.SimpleNamespace(coordinates=lambda access, element: (var, as_expr(0))))
+    sides = types.SimpleNamespace(elements=lambda: [()])
+    statement = types.SimpleNamespace(accesses=[sides], conditions=lambda position: [all_of(())])
+    found = KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float32)
+    assert bool(found) is exact
+    assert KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float16) == ()
+    guarded_one = types.SimpleNamespace(accesses=[sides], conditions=lambda position: [less(Var("y", 0, 9), 5)])
+    assert KernelPrinter.counted(printer, guarded_one, {0: (0, times)}, number, float32) == ()

@@ -143,6 +143,10 @@ def test_strategies_for_products_are_for_definitions_around_them():
     gemm = MatMul.epilogue("relu(acc + bias[n])")
     bound = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).tile(8, 8).to(Thread).split(1).tile(1, 1).done()(gemm(m=64, n=64, k=64))
     assert loads(dumps(bound)) == bound and again(repr(bound)) == bound
+    for dtype in (None, float16):
+        chain = MatMul.tile(16, 16).to(Block).epilog(RF, dtype=dtype).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+        held = [one for one in chain(gemm(m=32, n=32, k=32)).program("sm_80").ir.buffers if one.name == "acc"]
+        assert [(one.memory, one.dtype) for one in held] == [(RF, dtype or float32)]
     whole = gemm.tile(m=64, n=64).to(Block).then(MatMul.epilog(RF).split(8).tile(8, 8).to(Thread).split(1).tile(1, 1).done())
     assert whole.start == gemm and loads(dumps(whole)) == whole
     with pytest.raises(fireiron.errors.DecompositionError, match="starts from MatMul, this chain from dual"):

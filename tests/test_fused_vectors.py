@@ -14,10 +14,10 @@ from fireiron.check import check
 from fireiron.cuda.versions import Branch, branched
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.ir import edited, execs, nest_of, rewritten, statements, whole_of
-from fireiron.lower.covered import strongest
+from fireiron.lower.covered import covered, strongest
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hmma_ampere, layernorm
-from fireiron.values.expr import FALSE, Var, conjuncts, less
+from fireiron.values.expr import FALSE, TRUE, Var, conjuncts, less
 
 copy, fragments = Move.coalesced(8).done(), Move.done()
 mma = MatMul.tile(16, 16).unroll().mma_tile().done()
@@ -187,6 +187,23 @@ def test_a_version_for_too_many_is_found():
 
     kernel = attrs.evolve(program.ir, body=rewritten(program.ir.body, everywhere))
     assert any("C" in one.message or "R" in one.message for one in check(kernel) if one.severity == "error")
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("kind", ["atomic", "taken as it is", "of a warp"])
+def test_versions_are_for_pieces_of_one_thread(kind):
+    """What is added atomically, taken as it is, or done by several threads together has one version."""
+    program = CASES["edge"][0](CASES["edge"][1]).program("sm_80")
+    (whole,) = (one for one, _ in execs(program.ir.body) if one.whole != FALSE)
+    plain = attrs.evolve(whole, whole=FALSE, implied=())
+    if kind == "atomic":
+        other = attrs.evolve(plain, spec=AtomicAdd(1, 8)(RF, GL)(Thread))
+    else:
+        other = attrs.evolve(plain, pieces=()) if kind == "taken as it is" else attrs.evolve(plain, spec=plain.spec.at_level(Warp))
+    for one, count in ((plain, 1), (other, 0)):
+        body = edited(program.ir.body, lambda each, one=one: one if each == whole else attrs.evolve(each, active=TRUE, pieces=()))
+        found = covered(attrs.evolve(program.ir, body=body))
+        assert sum(each.whole != FALSE for each, _ in execs(found.body)) == count
 
 
 def test_a_nest_is_a_statement_alone_in_its_loops():

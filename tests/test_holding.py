@@ -4,6 +4,7 @@ A product, a copy whose tiles are dealt to lanes, an ldmatrix: each says by its 
 left out follows, whether it stands before or behind. NumPy is the reference.
 """
 
+import inspect
 import itertools
 import random
 
@@ -13,6 +14,7 @@ import pytest
 from problems import integers
 
 from fireiron import *
+from fireiron.errors import FireironError
 from fireiron.executable.follow import elementwise, lanes_of
 from fireiron.executable.ldmatrix import LdMatrix, first_difference, received
 from fireiron.ir import Access, Exec, Hole, execs
@@ -541,3 +543,12 @@ def test_texts_with_instructions_that_are_no_more(former, start, now):
     text = start.tile(16, 16).to(Warp).done(today).to_json()
     stored = text.replace(f'"type": "{type(today).__name__}"', f'"type": "{former}"').replace(f'"name": "{now}"', f'"name": "{former}"')
     assert stored != text and Strategy.from_json(stored) == Strategy.from_json(text)
+
+
+def test_what_no_instruction_does_is_told_where_done_stands():
+    chain = MatMul.tile(16, 16).to(Block)
+    line = inspect.currentframe().f_lineno + 1
+    strategy = chain.done()
+    with pytest.raises(FireironError) as caught:
+        _ = strategy(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program("sm_80").lowered
+    assert str(caught.value.at).endswith(f"test_holding.py:{line}") and str(strategy.steps[-1].origin).endswith(f"test_holding.py:{line}")

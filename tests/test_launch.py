@@ -505,13 +505,14 @@ def test_wrong_arrays_are_refused_before_a_launch(gpu, kernel, case):
 
 
 def test_how_a_spec_says_another_type(gpu, kernel):
-    """Of a product by `dtype`, of an operand of another kind by its name, of an output by what it has."""
+    """Of all inputs by `dtype`; what is said is taken."""
     move = Move(20, 8, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
     copy = compiled(move, Move.tile(20, 8).to(Block).tile(1, 1).to(Thread).done())
     a, b, c = operands(gpu)
     for call, hint in (
         (lambda: kernel(gpu.array((20, 8), "float16"), b, out=c), "make the spec with dtype=float16, or convert the array"),
-        (lambda: copy(gpu.array((20, 8), "float16"), out=a), "make the spec with types={'src': float16}, or convert the array"),
+        (lambda: copy(gpu.array((20, 8), "float16"), out=a), "make the spec with dtype=float16, or convert the array"),
+        (lambda: copy(gpu.array((20, 8)), out=gpu.array((20, 8), "float16")), "make the spec with dst_dtype=float16, or convert the array"),
         (lambda: kernel(gpu.array((20, 8), "int64"), b, out=c), "convert it to one of float64 float32"),
     ):
         with pytest.raises(LaunchError, match="elements of another type") as caught:

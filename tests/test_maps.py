@@ -133,6 +133,8 @@ def test_one_row_has_no_stride(gpu):
     takes(gpu, 128, 8, 4)
     kernel_of(program)(halves(gpu, 1, 4), out=halves(gpu, 1, 4))
     assert gpu.maps[0][2:4] == ((4, 1), (16,))
+    kernel_of(program)(halves(gpu, 1, 12), out=halves(gpu, 1, 12))
+    assert gpu.maps[1][2:4] == ((12, 1), (32,)), "no shorter than the row"
 
 
 @pytest.mark.sampled(1)
@@ -301,6 +303,7 @@ def test_threads_launch_at_once(gpu, program):
         ({"strides": (0,)}, "got     '0 bytes'"),
         ({"extents": (2**32 + 8, 2)}, "A is too long for TMA"),
         ({"extents": (8,) * 6, "strides": (16,) * 5, "box": (8,) * 6}, "6 dimensions"),
+        ({"extents": (), "strides": (), "box": ()}, "0 dimensions"),
         ({"box": (64, 257)}, "64 x 257 elements of A by TMA\n  got     257\n  legal   1 to 256"),
         ({"box": (64, 0)}, "1 to 256"),
         ({"box": (64,)}, "got     '1 dimensions'\n  legal   2"),
@@ -320,7 +323,8 @@ def test_the_least_and_the_most_that_tma_takes(gpu):
     form(extents=(2**32, 1), strides=(2**40 - 16,), box=(256, 256), span=16).encode(16)
     form(extents=(8,) * 5, strides=(16,) * 4, box=(8,) * 5).encode(16)
     form(extents=(1,), strides=(), box=(8,), span=32).encode(16)
-    assert len(gpu.maps) == 3
+    form(extents=(8, 8), strides=(16,), box=(8, 1)).encode(16)
+    assert len(gpu.maps) == 4
 
 
 def test_arrays_that_tma_does_not_take(gpu):

@@ -60,8 +60,6 @@ MUTANTS = [
         ("where an array begins", "if buffer.memory.of_grid and width * buffer.dtype.bytes > buffer.tensor.align:", "if False:"),
         ("neighbours in storage", "return steps == tuple(range(len(elements)))", "return True"),
         ("neighbours by their addresses", "element) - first == Const(step) for", "element) - first != Const(-1) for"),
-        ("groups of a swizzle", "    elif (1 << storage.swizzle.base) % len(elements) == 0:", "    elif True:"),
-        ("where a group begins", "        if side_by_side and plain.address(", "        if side_by_side or plain.address("),
         ("where a pair of registers begins", "if first.factor % width or any(addresses", "if any(addresses"),
         ("the width that was asked for", "if widths[position] * size != asked:", "if widths[position] * size < 0:"),
     ),

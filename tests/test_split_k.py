@@ -108,6 +108,17 @@ def test_accumulator_and_result_differ():
     assert kernel.buffer("C").dtype == float16
 
 
+def test_a_sum_that_one_factor_knows_nothing_of():
+    """Its parts are dealt all the same: all of them read the other factor."""
+    spec = MatMul(32, 16, 8, 4, signature="bmk,kn->mn")(GL, GL, GL)(Kernel)
+    inside = MatMul.tile(16, 8).to(Block).split_k(2, Warp, 2).tile(4, 4).to(Lane).split(b=1, k=1).tile(1, 1).done()
+    among = (
+        MatMul.split_k(2, Block, 2).tile(16, 8).to(Block).epilog(RF).split(b=2, k=2).tile(4, 4).to(Thread).split(b=1, k=1).tile(1, 1).done()
+    )
+    for strategy in (inside, among):
+        verify(strategy, spec)
+
+
 def test_adds_to_c():
     spec = MatMul(20, 37, 50, accumulate=True)(GL, GL, GL)(Kernel)
     verify(tiled(2, 8), spec)

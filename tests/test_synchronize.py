@@ -249,6 +249,10 @@ def test_a_position_that_is_needed_cannot_be_forbidden():
     message = str(found.value)
     assert "thread 0 writes s[0] (Move(1,1)(RF,SH)(Thread) at hand.py:1), thread 127 reads it" in message
     assert "no_sync on s of mine (hand.py:7)" in message and found.value.at == "hand.py:7"
+    with pytest.raises(SynchronizationError, match=r"thread 0 writes s\[0\] .*, thread 0 reads it"):
+        placed(copies(T), free("s of mine"), reads(T))
+    with pytest.raises(SynchronizationError, match=r"thread 0 writes s\[0\] .*, thread 1 reads it"):
+        placed(writes(T), free("s of mine"), reads(T // 2 * 2 + (T + 1) % 2))
     assert placed(writes(T), free(), reads(FAR), unchecked=("I know",)) == [".", "."]
 
 
@@ -407,6 +411,14 @@ def test_a_barrier_in_a_loop_of_copies_is_too_early_before_their_commit():
     assert placed(steps, loop(2, writes(T + 512), SyncPoint(True, "i")), Commit(), reads(T))[2:] == ["commit", "warp", "."]
     behind = placed(steps, Commit(), loop(2, writes(T + 512), SyncPoint(True, "i")), reads(T))
     assert behind == [[".", "block"], "commit", [".", "block"], "."], "the barriers of a loop behind the commit are late enough"
+
+
+def test_what_a_loop_has_committed_needs_no_commit_behind_it():
+    """Beside a copy that it leaves under way, for which only barriers behind the next commit count."""
+    steps = loop(2, copies(T + i * 128), Commit(), copies(T + 512 + i * 128))
+    between = loop(2, writes(T + 1024), SyncPoint(True, "i"))
+    assert placed(steps, between, Commit(), reads(T)) == [[".", "commit", "."], [".", "block"], "commit", "."]
+    assert placed(steps, between, Commit(), reads(T + 512)) == [[".", "commit", "."], [".", "block"], "commit", "warp", "."]
 
 
 def test_a_statement_whose_iterations_lie_apart_does_not_meet_itself():

@@ -4,11 +4,12 @@ import attrs
 import numpy as np
 import pytest
 from handmade import access, execution, local
-from touching import Engine, Step, T, buffer, i, kernel, loop, products, reads, writes
+from touching import Engine, Step, T, buffer, i, kernel, loop, products, reads, touch, writes
 
 from fireiron import *
+from fireiron.ir import Completion
 from fireiron.lower.touches import Footprint, Touches
-from fireiron.values.expr import Var
+from fireiron.values.expr import TRUE, Var, less
 
 K = sym("K")
 
@@ -111,11 +112,11 @@ def test_places_are_named_by_the_coordinates_of_their_first_element():
     touches = Touches(program)
     (far,), (near,) = touches.of(one, ()), touches.of(other, ())
     assert touches.boxes["g"] == (4, 2)
-    for touch, name in ((far, "g[8, 6]"), (near, "s[6]")):
-        granule = touches.granule(touch)
-        span = touches.span(granule, touch)
-        keys = touches.footprint(touch, granule, span, ()).keys
-        assert touches.named(touch, int(keys[0]), granule, span) == name
+    for found, name in ((far, "g[8, 6]"), (near, "s[6]")):
+        granule = touches.granule(found)
+        span = touches.span(granule, found)
+        keys = touches.footprint(found, granule, span, ()).keys
+        assert touches.named(found, int(keys[0]), granule, span) == name
 
 
 @pytest.mark.sampled(1)
@@ -131,3 +132,45 @@ def test_places_are_as_long_as_the_shortest_piece_that_is_taken_at_once(engine, 
     assert Touches(program).granules == {"s": granule, "r": 0}
     assert Touches(kernel(one, reads(T), buffers=(buffer("s", 512), buffer("r", 4, memory=RF)))).granules["s"] == 4
     assert Touches(kernel(one, buffers=(buffer("s", 512, offset=8), buffer("r", 4, memory=RF)))).granules["s"] == min(granule, 8)
+
+
+# ---------------------------------------------------------------------------------------------- who, and for how long
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("completion", [None, *Completion])
+@pytest.mark.parametrize("write", [False, True])
+def test_copies_write_and_engines_read_until_a_wait(completion, write):
+    one = touch(T, write=write, completion=completion)
+    (found,) = Touches(kernel(one)).of(one, ())
+    assert found.under_way == (write and completion is Completion.GROUP)
+    assert found.lasts == (completion is Completion.GROUP if write else completion in (Completion.PRODUCT, Completion.BULK))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("level", "active", "wanted"),
+    [
+        (Warp, TRUE, range(0, 128, 32)),
+        (Warp, less(T, 64), range(0, 128, 32)),
+        (Warp, less(T // 32 % 2, 1), range(0, 128, 32)),
+        (Warp, less(T, 48), range(128)),
+        (Warp, less(0, T), range(128)),
+        (Warp, less(i, 3), range(128)),
+        (Warp, less(T + i, 64), range(128)),
+        (Warpgroup, less(T, 128), [0]),
+        (Warpgroup, less(T, 64), range(128)),
+        (Block, TRUE, [0]),
+        (Block, less(T, 64), range(128)),
+        (Thread, TRUE, range(128)),
+    ],
+    ids=str,
+)
+def test_the_first_of_a_unit_stands_for_all_where_all_or_none_take_part(level, active, wanted):
+    """So that what a unit performs together is listed once, and not by each of its threads."""
+    one = reads(0, level=level, active=active)
+    around = loop(4, one)
+    program = kernel(around)
+    touches = Touches(program)
+    (found,) = touches.of(one, (around,))
+    assert touches.actors(found).tolist() == list(wanted)

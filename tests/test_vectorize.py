@@ -15,7 +15,7 @@ from fireiron.executable.thread_move import MOVE, vector
 from fireiron.lower.guard import guard
 from fireiron.lower.vectorize import vectorize
 from fireiron.values.expr import as_expr, less
-from fireiron.values.layout import Swizzle
+from fireiron.values.layout import Layout, Swizzle
 
 
 def moved(width, base, *, dtype=float32, ld=None, rows=32, columns=1024, bounds=None, align=16, instruction=MOVE, target=None):
@@ -112,6 +112,33 @@ def test_a_swizzle_leaves_the_groups_that_it_moves_whole(swizzle, wanted):
     assert taken((THREAD // 8 * 4, columns), (4, 1)) == 1, "a column"
 
 
+def test_neighbours_along_a_dimension_of_several_strides():
+    """Where a piece of it is one step from the next, they are found by their addresses; across its pieces there are none."""
+    shared = local("s", (32, 64), SH, layout=Layout((32, (4, 16)), (4, (1, 128))))
+
+    def taken(base):
+        into = access("s", base, (1, 4), write=True)
+        return widths(
+            kernel_of(
+                Move(32, 64, src=RowMajor)(GL, GL),
+                (execution(MOVE, Move(1, 4)(GL, SH)(Thread), access("src", base, (1, 4)), into),),
+                shared,
+            )
+        )
+
+    assert taken((THREAD, 0)) == taken((THREAD, 8)) == (4, 4) and taken((THREAD, 2)) == (2, 2)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("size", "copies", "wanted"), [(8, 2, 4), (6, 2, 2), (7, 2, 1), (6, 1, 4), (4, 3, 4)])
+def test_copies_of_a_buffer_lie_one_behind_the_other(size, copies, wanted):
+    """What is aligned in the first is so in the others where they are a multiple of the width apart."""
+    shared = local("s", (1, size), SH, layout=RowMajor, copies=copies)
+    into = access("s", (0, 0), (1, 4), write=True)
+    copy = execution(MOVE, Move(1, 4)(GL, SH)(Thread), access("src", (THREAD, 0), (1, 4)), into)
+    assert widths(kernel_of(Move(32, 8, src=RowMajor)(GL, GL), (copy,), shared))[1] == wanted
+
+
 def test_strides_are_not_contiguous():
     """Neighbours of a column in row-major storage are a row apart."""
     column = access("src", (0, THREAD), (4, 1))
@@ -148,6 +175,20 @@ def test_a_width_that_is_asked_for_is_proved_or_refused(size):
             vectorize(moved(size // 4, 1, instruction=asked))
         with pytest.raises(DecompositionError, match="asked for"):
             vectorize(moved(size // 4, 0, ld=1025, instruction=asked))
+
+
+def test_what_is_converted_from_memory_to_memory_is_taken_one_by_one():
+    """Which is as wide as one element, and no wider, where a width is asked for."""
+    for size in (4, 16):
+        kernel = moved(4, 0, instruction=vector(size))
+        source, target = kernel.buffers
+        changed = attrs.evolve(target, tensor=attrs.evolve(target.tensor, dtype=int32))
+        kernel = attrs.evolve(kernel, buffers=(source, changed))
+        if size == 4:
+            assert widths(kernel) == (1, 1)
+        else:
+            with pytest.raises(DecompositionError, match="asked for"):
+                vectorize(kernel)
 
 
 @pytest.mark.parametrize(("first", "wanted"), [(0, 2), (2, 2), (1, 1)])

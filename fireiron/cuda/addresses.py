@@ -401,7 +401,7 @@ class Addresses:
 
     def _swizzle(self, value: Expr, buffer: Buffer) -> Var:
         if value not in self.swizzles:
-            name = self.swizzles[value] = Var(self.names.fresh(f"{buffer.name.lower()}_swizzle"), value.low, value.high, value.factor or 1)
+            name = self.swizzles[value] = Var(self.names.fresh(f"{buffer.name.lower()}_swizzle"), value.low, value.high, value.factor)
             self._declare(Assignment(f"const int {name}", self.expression(value)))
         return self.swizzles[value]
 

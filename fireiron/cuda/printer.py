@@ -147,8 +147,6 @@ class KernelPrinter:
             if dtype != float32 or statement.conditions(position)[place] != TRUE:
                 return ()
             parts = self.addresses.coordinates(access, access.elements()[place])
-            if any(max(-part.low, part.high) * abs(times) >= EXACT for part in parts):
-                return ()
             sums = [one + part * times for one, part in zip(sums, parts, strict=True)]
         if any(max(-one.low, one.high) >= EXACT for one in sums):
             return ()
@@ -354,9 +352,9 @@ class KernelPrinter:
         """What a load brings, in the type `dtype` where it is one element; zero where it is not performed."""
         old = self.buffer(access).dtype
         offset = access.elements()[piece.first]
-        if condition == FALSE:
-            return literal(0, dtype) if piece.width == 1 else zero(old, piece.width)
         nothing = literal(0, dtype) if piece.width == 1 else zero(old, piece.width)
+        if condition == FALSE:
+            return nothing
         if by and self.buffer(access).memory.of_grid:
             value: Text = Call(by, (self._address(access, piece, "const "),))
         elif piece.width == 1:

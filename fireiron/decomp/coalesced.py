@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.decomp.tile import Tile
-from fireiron.errors import DecompositionError, call_site
+from fireiron.errors import DecompositionError
 from fireiron.language.tree import Context, Decomposition, Expansion
 from fireiron.language.tunable import chosen, count, integral
 from fireiron.refine.layout import DealOrder
@@ -41,7 +41,7 @@ class Coalesced(Decomposition):
     @staticmethod
     def of(elements: Any) -> Coalesced:
         """The step from the argument of the verb."""
-        return Coalesced(count(elements, "coalesced"), origin=call_site())
+        return Coalesced(count(elements, "coalesced"))
 
     def label(self) -> str:
         return f"coalesced({self.elements})"

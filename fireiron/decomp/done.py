@@ -45,7 +45,7 @@ class Done(Decomposition):
         """The end of a chain from the argument of the verb."""
         if isinstance(executable, str):
             executable = MicroKernel.of(executable)
-        return Done(executable, origin=call_site())
+        return Done(executable)
 
     def label(self) -> str:
         return f"done({'' if self.executable is None else repr(self.executable)})"

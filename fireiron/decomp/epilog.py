@@ -113,9 +113,7 @@ class Epilog(Decomposition):
         if len(given) > 2 and given[2] is not None:
             raise ArgumentError("epilog: too many strategies", legal="epilog(memory, [dtype,] init, store)", at=call_site())
         init, store = _once("init", given[0], init), _once("store", given[1], store)
-        return Epilog(
-            memory, steps_for(init, "epilog init", ("Init", "Move")), steps_for(store, "epilog store", ("Move",)), dtype, origin=call_site()
-        )
+        return Epilog(memory, steps_for(init, "epilog init", ("Init", "Move")), steps_for(store, "epilog store", ("Move",)), dtype)
 
     def label(self) -> str:
         return self._text(chain(self.init), chain(self.store))

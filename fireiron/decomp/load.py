@@ -58,7 +58,7 @@ class Load(Decomposition):
     @staticmethod
     def of(operand: object, memory: Any, move: Any) -> Load:
         """A load from the arguments of the verb."""
-        return Load(operand_name(operand), memory, steps_for(move, "load", ("Move",)), origin=call_site())
+        return Load(operand_name(operand), memory, steps_for(move, "load", ("Move",)))
 
     def label(self) -> str:
         return self._text(chain(self.move))

@@ -42,7 +42,7 @@ class MmaTile(Decomposition):
     @staticmethod
     def of(instruction: Any) -> MmaTile:
         """The step from the argument of the verb."""
-        return MmaTile(instruction, origin=call_site())
+        return MmaTile(instruction)
 
     def label(self) -> str:
         return f"mma_tile({'' if self.instruction is None else self.instruction.name})"

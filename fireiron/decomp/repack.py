@@ -65,7 +65,7 @@ class Repack(Decomposition):
     @staticmethod
     def of(operand: object, move: Any, order: Any = None) -> Repack:
         """The step from the arguments of the verb."""
-        return Repack(operand_name(operand), () if move is None else steps_for(move, "repack", ("Move",)), order, origin=call_site())
+        return Repack(operand_name(operand), () if move is None else steps_for(move, "repack", ("Move",)), order)
 
     def label(self) -> str:
         return self._text(chain(self.move))

@@ -70,7 +70,7 @@ class Split(Decomposition):
             raise DecompositionError("split(): no size given", hint="split(8)", at=call_site())
         for size in (*sizes, *by_dim.values()):
             checked_tile_size(size, "split")
-        return Split(tuple(sizes), tuple(by_dim.items()), origin=call_site())
+        return Split(tuple(sizes), tuple(by_dim.items()))
 
     def label(self) -> str:
         arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
@@ -104,8 +104,7 @@ class Split(Decomposition):
         if made.product is not None and not made.loops:
             return implied(self, spec, context)
         named = [dim for dim, _ in self.by_dim]
-        unknown = [dim for dim in named if dim not in made.order]
-        if self.sizes or unknown or not set(named) <= set(made.loops):
+        if self.sizes or not set(named) <= set(made.loops):
             reducing = [one.name for one in made.steps if {*named} & {*one.formula.over}]
             hint = f"the strategy of the step {reducing[0]}, or over={' '.join(named)!r} in the definition" if reducing else None
             what = f"{self.label()}: no dimension over which {spec.title} goes, by its name"

@@ -71,7 +71,7 @@ class SplitK(Decomposition):
     def of(parts: Any, level: Any, step: Any, combine: Any) -> SplitK:
         """The step from the arguments of the verb."""
         steps = None if combine is None else steps_for(combine, "split_k combine", ("Reduction",))
-        return SplitK(count(parts, "split_k"), level, count(step, "split_k step"), steps, origin=call_site())
+        return SplitK(count(parts, "split_k"), level, count(step, "split_k step"), steps)
 
     def label(self) -> str:
         return self._text("" if self.combine is None else chain(self.combine))

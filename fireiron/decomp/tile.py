@@ -119,12 +119,12 @@ class Tile(Decomposition):
     def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Tile:
         """A tile from the arguments of the verb; a `DecompositionError` where they name no size."""
         if len(sizes) == 1 and isinstance(sizes[0], Strided):
-            return Tile(sizes, origin=call_site())
+            return Tile(sizes)
         if not sizes and not by_dim:
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)", at=call_site())
         for size in (*sizes, *by_dim.values()):
             checked_tile_size(size, "tile")
-        return Tile(tuple(sizes), tuple(by_dim.items()), origin=call_site())
+        return Tile(tuple(sizes), tuple(by_dim.items()))
 
     def label(self) -> str:
         arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]

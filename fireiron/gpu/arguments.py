@@ -105,7 +105,7 @@ def _solve_strides(spec: Spec, symbols: Mapping[str, Var], known: dict[str, int]
     """Add the strides that are symbols to the known sizes, those of the arrays first."""
     for name, (shape, given) in steps.items():
         for symbol, stride, dim in strides_told(spec.operands[name].tensor.storage(), shape, given):
-            if symbol in symbols and symbol not in known:
+            if symbol not in known:
                 _check_stride(symbols[symbol], stride, name, spec.uses[name][dim])
                 known[symbol] = stride
     known.update(with_strides(spec, known))
@@ -196,7 +196,7 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
     if view.dtype not in types_of(buffer):
         raise LaunchError(
             f"{name} has elements of another type than the kernel was made for",
-            got=view.dtype, legal=" ".join(types_of(buffer)), hint=_hint_on_type(name, view.dtype, buffer, spec),
+            got=view.dtype, legal=" ".join(types_of(buffer)), hint=_hint_on_type(view.dtype, buffer, spec),
         )  # fmt: skip
     shape = buffer_shape(buffer, symbols)
     if view.shape != shape:
@@ -217,14 +217,19 @@ def types_of(buffer: Buffer) -> tuple[str, ...]:
     return (buffer.dtype.numpy, *(() if buffer.written else buffer.dtype.alike))
 
 
-def _hint_on_type(name: str, given: str, buffer: Buffer, spec: Spec) -> str:
+def _hint_on_type(given: str, buffer: Buffer, spec: Spec) -> str:
     """How a spec says the type of an operand, where a kernel for it can be had."""
     found = next((one for one in DTYPES if given in (one.numpy, *one.alike)), None)
     if found == buffer.dtype:  # an output of a type that only inputs may have
         return f"an array of {buffer.dtype.numpy}"
     if found is None:
         return f"convert it to one of {' '.join(dict.fromkeys(one.numpy for one in DTYPES))}"
-    word = f"types={{{name!r}: {found}}}" if name not in "ABC" or fused(spec) else f"dtype={found}"
+    if fused(spec):
+        word = f"types={{{buffer.name!r}: {found}}}"
+    elif buffer.name in spec.outputs and spec.inputs:
+        word = f"{buffer.name.lower()}_dtype={found}"
+    else:
+        word = f"dtype={found}"
     return f"make the spec with {word}, or convert the array"
 
 
@@ -243,7 +248,7 @@ def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Seq
     if not isinstance(buffer.tensor.layout, MatrixLayout):
         return f"make the spec with {_by_dim(buffer, spec)}, or pass an array of these strides"
     other, how = _REORDERED[buffer.tensor.layout.order]
-    if view.itemsize in view.strides and view.itemsize in wanted and view.strides.index(view.itemsize) != wanted.index(view.itemsize):
+    if view.itemsize in view.strides and view.strides.index(view.itemsize) != wanted.index(view.itemsize):
         return f"make the spec with {buffer.name}={other}, or pass an array of its layout: {how}"
     orders = f"{buffer.name}=RowMajor(ld=...), ColMajor(ld=...) or {_by_dim(buffer, spec).partition('=')[2]}"
     return f"make the spec with {orders}, or pass an array of its layout: {how}"
@@ -272,7 +277,7 @@ def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
     """A NumPy array as a parameter holds it: elements that share a place, as a stride of 0 says, have one value, the last of them."""
     import numpy
 
-    steps = [0 if step is None else evaluated(step, sizes) for step in tensor.storage().steps]
+    steps = [evaluated(step, sizes) for step in tensor.storage().steps if step is not None]
     if None in tensor.storage().steps or lie_apart(array.shape, steps):
         return array
     flat = numpy.empty(evaluated(tensor.storage().extent, sizes), array.dtype)

@@ -586,7 +586,7 @@ def fill_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Fill
     width = itemsize
     outer: list[tuple[int, int]] = []
     for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
-        if not outer and stride == width:
+        if stride == width:  # none behind a longer one is, and behind a shorter one rows interleave
             width *= size
         else:
             outer.append((size, stride))

@@ -221,7 +221,7 @@ class Calls:
     With `between` a new output is for the launch behind it alone.
     """
 
-    def __init__(self, kernel: Kernel, load: Callable[[], launch.Launcher], between: bool = False) -> None:
+    def __init__(self, kernel: Kernel, load: Callable[[], launch.Launcher], between: bool) -> None:
         self._kernel, self._load, self._between = kernel, load, between
         self.spec: Spec = kernel.spec
         self.inputs: tuple[str, ...] = tuple(kernel.spec.inputs)

@@ -42,10 +42,9 @@ def _one(statement: Stmt, around: tuple[For, ...]) -> Stmt:
 
 def _with(statement: Exec, values: dict[Var, Expr]) -> Exec:
     """A statement with the values in it, and the conditions that say so as they were."""
-    said = tuple(one for one in conjuncts(statement.active) if one.variables() & set(values))
     made = statement.substitute(values)
     assert isinstance(made, Exec)
-    return attrs.evolve(made, active=all_of((*said, made.active)))
+    return attrs.evolve(made, active=all_of((statement.active, made.active)))
 
 
 def _values(statement: Exec, loops: tuple[For, ...]) -> dict[Var, Expr]:

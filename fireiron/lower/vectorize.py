@@ -242,12 +242,6 @@ def _contiguous(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...],
         steps = _steps(storage, elements)
         if steps is not None:
             return steps == tuple(range(len(elements)))
-    elif (1 << storage.swizzle.base) % len(elements) == 0:
-        # A swizzle moves groups of 2**base addresses as they are: within one of them neighbours stay neighbours.
-        plain = attrs.evolve(storage, swizzle=None)
-        side_by_side = _steps(plain, elements) == tuple(range(len(elements)))
-        if side_by_side and plain.address(access.coordinates(elements[0])).factor % len(elements) == 0:
-            return True
     first = buffer.address(access, elements[0])
     return all(buffer.address(access, element) - first == Const(step) for step, element in enumerate(elements))
 

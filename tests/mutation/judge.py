@@ -42,6 +42,8 @@ WIDE = (
     "tests/test_bad_inputs.py",
     "tests/test_regressions.py",
     "tests/test_inspect.py",
+    "tests/test_fused_refusals.py",
+    "tests/test_fused_mended.py",
 )
 """Asked of what nobody nearer notices: files about the whole compiler, each of which takes some seconds."""
 

@@ -1,0 +1,511 @@
+"""What launches ask of the driver and of CuPy, call by call: structures and prototypes of the CUDA driver API, arguments of a launcher, streams, captures."""
+
+import ctypes
+import re
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+from fake_gpu import DriverError, FakeGpu, Interfaced
+
+from fireiron import LaunchError
+from fireiron.gpu import launch
+
+SHAPE = (7, 1, 1, 64, 1, 1)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    gpu = FakeGpu()
+    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
+    monkeypatch.setattr(launch, "_driver", lambda: gpu)
+    return gpu
+
+
+# ---------------------------------------------------------------------------------------------- structures and prototypes
+
+
+def places(structure):
+    """Where each field of a structure lies, and how many bytes it has."""
+    return {name: (getattr(structure, name).offset, getattr(structure, name).size) for name, *_ in structure._fields_}
+
+
+def test_structures_lie_as_in_the_header():
+    """cuda.h: `CUlaunchAttribute` is an id, 4 bytes of padding and a union of 64; `CUlaunchConfig` has 7 words, a stream, a pointer, a count."""
+    attribute, config = places(launch._Attribute), places(launch._Config)
+    assert attribute["id"] == (0, 4) and attribute["value"] == (8, 4) and ctypes.sizeof(launch._Attribute) == 72
+    assert config == {"shape": (0, 24), "shared": (24, 4), "stream": (32, 8), "attributes": (40, 8), "count": (48, 4)}
+    assert ctypes.sizeof(launch._Config) == 56
+
+
+PROTOTYPES = {
+    "cuInit": "4",
+    "cuCtxGetCurrent": "8",
+    "cuCtxGetDevice": "8",
+    "cuDeviceGet": "8 4",
+    "cuDeviceGetAttribute": "8 4 4",
+    "cuMemsetD2D8Async": "8 8 1 8 8 8",
+    "cuThreadExchangeStreamCaptureMode": "8",
+    "cuGetErrorName": "4 8",
+    "cuLaunchKernelEx": "8 8 8 8",
+    "cuTensorMapEncodeTiled": "8 4 4 8 8 8 8 8 4 4 4 4",
+}
+"""Bytes of the parameters of what is called, as cuda.h declares it."""
+
+
+class Library:
+    """A library of which each function can be had, but for some."""
+
+    def __init__(self, without=()):
+        self.without, self.functions = without, {}
+
+    def __getattr__(self, name):
+        if name in self.without:
+            raise AttributeError(name)
+        return self.functions.setdefault(name, types.SimpleNamespace(argtypes=None))
+
+
+@pytest.mark.parametrize(
+    "missing", [(), ("cuLaunchKernelEx",), ("cuTensorMapEncodeTiled",), ("cuLaunchKernelEx", "cuTensorMapEncodeTiled")]
+)
+def test_parameters_of_the_driver_are_as_wide_as_in_the_header(monkeypatch, missing):
+    """Also of an old driver, which has no launches with attributes and no tensor maps."""
+    opened = []
+    monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: (opened.append(name), Library(missing))[1])
+    found = launch._driver.__wrapped__()
+    widths = {name: " ".join(str(ctypes.sizeof(one)) for one in function.argtypes) for name, function in found.functions.items()}
+    assert widths == {name: given for name, given in PROTOTYPES.items() if name not in missing} and opened == ["libcuda.so.1"]
+
+
+def test_a_driver_that_lacks_what_all_have_is_none(monkeypatch):
+    monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: Library(("cuMemsetD2D8Async",)))
+    assert launch._driver.__wrapped__() is None
+    monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
+    assert launch._driver.__wrapped__() is None
+
+
+# ---------------------------------------------------------------------------------------------- loading
+
+
+class Modes:
+    """The capture mode of a thread, as `cuThreadExchangeStreamCaptureMode` exchanges it."""
+
+    def __init__(self, mode=0, status=0):
+        self.mode, self.status, self.seen = mode, status, []
+
+    def cuThreadExchangeStreamCaptureMode(self, reference):
+        if not self.status:
+            given = reference._obj
+            self.mode, given.value = given.value, self.mode
+        return self.status
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_code_is_loaded_in_the_relaxed_mode_which_ends_with_it(monkeypatch, before):
+    """CU_STREAM_CAPTURE_MODE_RELAXED is 2; the mode before comes back also after an error."""
+    modes = Modes(before)
+    monkeypatch.setattr(launch, "_driver", lambda: modes)
+    with launch._loading_in_a_capture():
+        assert modes.mode == 2
+    assert modes.mode == before
+    with pytest.raises(KeyError), launch._loading_in_a_capture():
+        raise KeyError
+    assert modes.mode == before
+
+
+def test_a_driver_that_exchanges_no_modes_loads_all_the_same(monkeypatch):
+    done = []
+    for driver in (None, Modes(status=1)):
+        monkeypatch.setattr(launch, "_driver", lambda driver=driver: driver)
+        with launch._loading_in_a_capture():
+            done.append(driver)
+    assert len(done) == 2
+
+
+def test_a_gpu_is_current_for_a_while(monkeypatch):
+    gpu = FakeGpu(devices=3)
+    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
+    gpu.current = 2
+    with launch.on_device(1):
+        assert gpu.current == 1
+    with pytest.raises(KeyError), launch.on_device(0):
+        raise KeyError
+    assert gpu.current == 2
+
+
+def test_what_the_gpu_does_not_load(gpu):
+    """The message says for which GPU and CUDA to compile."""
+    gpu.cupy.cuda.Module.load = lambda module, cubin: (_ for _ in ()).throw(DriverError("no binary for GPU"))
+    with pytest.raises(LaunchError, match="the GPU does not load kernel 'k'") as caught:
+        launch.load(b"", "k")
+    assert caught.value.got == "no binary for GPU"
+    assert caught.value.hint == "compile it for sm_90 with a CUDA not newer than the driver's 13.0"
+
+
+def test_a_launcher_has_what_it_was_loaded_with(gpu, monkeypatch):
+    asked = []
+    monkeypatch.setattr(launch, "_parameter_sizes", lambda function: asked.append(function) or (8, 4))
+    assert launch.load(b"", "k").parameters == (8, 4) and asked == [1]
+
+
+def test_whether_there_is_a_gpu(gpu, monkeypatch):
+    assert launch.gpu_available() is True and launch.device_arch() == "sm_90"
+    gpu.devices = 0
+    assert launch.gpu_available() is False
+    gpu.cupy.cuda.is_available = lambda: (_ for _ in ()).throw(DriverError("broken"))
+    assert launch.gpu_available() is False
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert launch.gpu_available() is False
+
+
+# ---------------------------------------------------------------------------------------------- a launcher
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+def launcher(gpu, calls, sizes, shared=0):
+    return launch.Launcher("k", shared, sizes, lambda *given: calls.append(given), gpu.cupy.ndarray)
+
+
+def test_a_launcher_passes_shape_arguments_shared_memory_and_stream(gpu, calls):
+    array = gpu.array((2, 2))
+    launcher(gpu, calls, (8, 4), 512)((3, 2), np.int64(64), (array, 5), 4096)
+    ((grid, block, values, shared, stream),) = calls
+    assert (grid, block, shared, stream.ptr) == ((3, 2), (64,), 512, 4096) and values == (array, 5)
+    launcher(gpu, calls, (8,))(1, (8, 4, 2), (Interfaced(array),))
+    grid, block, values, shared, stream = calls[-1]
+    assert (grid, block, shared, stream) == ((1,), (8, 4, 2), 0, None) and values == (np.uintp(array.data.ptr),)
+
+
+@pytest.mark.parametrize("what, shape", [("grid", 0), ("grid", ()), ("grid", (1, 1, 1, 1)), ("block", (1, 0)), ("block", -1)])
+def test_what_is_no_grid_or_block(gpu, calls, what, shape):
+    with pytest.raises(LaunchError, match=f"a {what} has one to three sizes of at least 1") as caught:
+        launcher(gpu, calls, ())(**{"grid": 1, "block": 1, "args": (), what: shape})
+    assert caught.value.got == shape and not calls
+
+
+INTEGERS = [(size, value) for size in (1, 2, 4, 8) for value in (-(2 ** (8 * size - 1)), -1, 0, 2 ** (8 * size - 1) - 1)]
+
+
+@pytest.mark.parametrize("size, value", INTEGERS)
+def test_integers_become_signed_ones_of_the_size_of_the_parameter(gpu, calls, size, value):
+    launcher(gpu, calls, (size,))(1, 1, (value,))
+    (found,) = calls[0][2]
+    assert found == value and found.nbytes == size and found.dtype.kind == "i"
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_numbers_become_floats_of_the_size_of_the_parameter(gpu, calls, size):
+    launcher(gpu, calls, (size,))(1, 1, (1.5,))
+    (found,) = calls[0][2]
+    assert found == 1.5 and found.nbytes == size and found.dtype.kind == "f"
+
+
+@pytest.mark.parametrize(
+    ("size", "value", "message"),
+    [
+        *((size, 2 ** (8 * size - 1), f"does not fit a parameter of {size} bytes") for size in (1, 2, 4, 8)),
+        *((size, -(2 ** (8 * size - 1)) - 1, f"does not fit a parameter of {size} bytes") for size in (1, 2, 4, 8)),
+        (1, 1.5, "does not fit a parameter of 1 bytes"),
+        (16, 1, "does not fit a parameter of 16 bytes"),
+        (16, 1.5, "does not fit a parameter of 16 bytes"),
+        (None, 1, r"does not tell the parameter's size: pass np.int32\(...\)"),
+        (4, True, "not in GPU memory"),
+        (8, "text", "not in GPU memory"),
+        (8, np.zeros(2), "not in GPU memory"),
+        (8, np.float32(1), "its parameter has 8 bytes, the argument 4"),
+    ],
+)
+def test_what_fits_no_parameter(gpu, calls, size, value, message):
+    with pytest.raises(LaunchError, match=f"argument 1 of 'k': .*{message}") as caught:
+        launcher(gpu, calls, None if size is None else (8, size))(1, 1, (gpu.array((1, 1)), value))
+    expected = value if isinstance(value, (int, float, np.number)) else type(value).__name__
+    assert caught.value.got == expected and not calls
+
+
+def test_one_element_is_passed_by_value_and_all_arrays_by_address(gpu, calls):
+    one, array = np.array([2.5], np.float64), gpu.array((4, 4))
+    launcher(gpu, calls, (8, 8, 8, 2))(1, 1, (one, array, Interfaced(array), np.float16(3)))
+    assert calls[0][2] == (one, array, np.uintp(array.data.ptr), np.float16(3))
+    with pytest.raises(LaunchError, match="its parameter has 4 bytes, the argument 8"):
+        launcher(gpu, calls, (4,))(1, 1, (array,))
+    with pytest.raises(LaunchError, match="its parameter has 4 bytes, the argument 8"):
+        launcher(gpu, calls, (4,))(1, 1, (Interfaced(array),))
+    launcher(gpu, calls, None)(1, 1, (array, np.int16(3)))
+    assert calls[-1][2] == (array, np.int16(3)), "a driver that tells no sizes"
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_the_number_of_arguments(gpu, calls, count):
+    with pytest.raises(LaunchError, match="'k' takes 2 arguments") as caught:
+        launcher(gpu, calls, (4, 4))(1, 1, (1,) * count)
+    assert caught.value.got == count
+
+
+def test_what_the_driver_refuses_is_said_with_the_shape(gpu):
+    def refuse(*_):
+        raise DriverError("CUDA_ERROR_INVALID_VALUE")
+
+    with pytest.raises(
+        LaunchError, match=re.escape("launch 'k' with grid (3,), block (64,), 512 bytes of dynamic shared memory")
+    ) as caught:
+        launch.Launcher("k", 512, (), refuse, gpu.cupy.ndarray)(3, 64, ())
+    assert caught.value.got == "CUDA_ERROR_INVALID_VALUE"
+
+
+# ---------------------------------------------------------------------------------------------- launches that are decided beforehand
+
+
+def fixed(gpu, sizes, *given, **options):
+    gpu.parameters = len(sizes)
+    return launch.Launcher("k", 96, sizes, gpu.cupy.cuda.Module().get_function("k"), gpu.cupy.ndarray).fixed(0, 7, 64, *given, **options)
+
+
+def test_values_stand_behind_the_addresses_and_the_counter(gpu):
+    """Of a kernel without maps too, which takes all of them in order."""
+    counted = fixed(gpu, (8, 8, 4, 8), 2, (5, 2**40), counter=lambda stream: stream + 1)
+    for stream in (4096, 8192):
+        counted((64,), stream)
+    assert [one[-1] for one in gpu.launches] == [[64, 4097, 5, 2**40], [64, 8193, 5, 2**40]]
+    mapped = fixed(gpu, (4, 8, 8), 2, (5,), parameters=[2, 0, 1])
+    mapped((64, 128), 0)
+    assert gpu.launches[-1][1:] == ((7, 1, 1), (64, 1, 1), 96, 0, [5, 64, 128])
+
+
+def test_the_bytes_of_numbers_in_the_place_of_addresses_are_checked(gpu):
+    fixed(gpu, (8, 2), 2, (), scalars={1: 2})((64, 7), 0)
+    assert gpu.launches[-1][-1] == [64, 7]
+    with pytest.raises(LaunchError, match="argument 1 of 'k': its parameter has 4 bytes, the argument 2"):
+        fixed(gpu, (8, 4), 2, (), scalars={1: 2})
+    with pytest.raises(LaunchError, match="argument 0 of 'k': its parameter has 4 bytes, the argument 8"):
+        fixed(gpu, (4, 2), 2, (), scalars={1: 2})
+
+
+@pytest.mark.parametrize("value, size", [(2**31 - 1, 4), (2**31, 8), (2**32, 8), (2**63 + 1, 8), (-1, 4)])
+def test_large_values_have_eight_bytes(gpu, value, size):
+    fixed(gpu, (size,), 0, (value,))
+    with pytest.raises(LaunchError, match="argument 0 of 'k'"):
+        fixed(gpu, (12 - size,), 0, (value,))
+
+
+def test_arguments_of_a_call_lie_in_memory_that_is_used_again(gpu):
+    """But not by two calls at once, of which one begins while the other is launched."""
+    tables, nested = [], []
+
+    def slow(stream, table, extra):
+        tables.append(table)
+        if nested:
+            nested.pop()((1,), 0)
+
+    one = fixed(gpu, (8,), 1, ())
+    one.launch_by(slow)
+    nested.append(one)
+    one((2,), 0)
+    assert tables[0] != tables[1] and len(one._idle) == 2
+    one((3,), 0)
+    one((4,), 0)
+    assert set(tables[2:]) <= set(tables[:2]) and len(one._idle) == 2
+
+
+def test_a_refusal_says_grid_block_gpu_and_where_work_of_a_graph_goes(gpu):
+    one = fixed(gpu, (8,), 1, ())
+    for said, hint in (
+        ("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", True),
+        ("cudaErrorStreamCaptureImplicit", True),
+        ("CUDA_ERROR_UNKNOWN", False),
+    ):
+        gpu.refuse = said
+        with pytest.raises(LaunchError, match=re.escape("'k' on GPU 0 with grid (7, 1, 1), block (64, 1, 1), 96 bytes")) as caught:
+            one((1,), 0)
+        assert caught.value.got == said and bool(caught.value.hint) is hint
+
+
+def test_a_frame_serves_for_many_launches(gpu):
+    one = fixed(gpu, (8, 8, 4), 2, (9,))
+    frame = one.frame((64, 128))
+    for stream in (0, 4096):
+        one.fire(frame, (64, 128), stream)
+    assert [launched[-2:] for launched in gpu.launches] == [(0, [64, 128, 9]), (4096, [64, 128, 9])]
+
+
+def test_a_chained_launch_of_each_thread_has_a_configuration_of_its_own(gpu):
+    """Shape, shared memory, stream and the one attribute; used again by the launches of that thread."""
+    chained, seen = launch.ChainedLaunch(1, SHAPE, 48), []
+    gpu.parameters = 1
+    plain = gpu.cuLaunchKernelEx
+    chained._launch = lambda config, *rest: (seen.append(ctypes.addressof(config._obj)), plain(config, *rest))[1]
+    frame = launch.Frame(fixed(gpu, (8,), 1, ())._pack, 1, (64,), ())
+    for stream in (4096, 8192):
+        chained(stream, frame.table, 0)
+    thread = threading.Thread(target=lambda: chained(0, frame.table, 0))
+    thread.start()
+    thread.join()
+    assert gpu.launches == [(0, SHAPE[:3], SHAPE[3:], 48, stream, [64]) for stream in (4096, 8192, 0)]
+    assert gpu.of("attributes") == [([(6, 1)],)] * 3 and seen[0] == seen[1] != seen[2]
+
+
+@pytest.mark.parametrize("tell, text", [
+    (lambda status, name: _named(name), "CUDA_ERROR_TOO_LARGE (1)"),
+    (lambda status, name: 1, "CUDA error 1"),
+    (lambda status, name: 0, "CUDA error 1"),
+    (None, "CUDA error 1"),
+])  # fmt: skip
+def test_the_driver_names_its_errors(gpu, tell, text):
+    if tell is not None:
+        gpu.cuGetErrorName = tell
+    gpu.refuse = "yes"
+    with pytest.raises(RuntimeError, match=re.escape(text)):
+        launch.ChainedLaunch(1, SHAPE, 0)(0, 0, 0)
+
+
+def _named(name):
+    name._obj.value = b"CUDA_ERROR_TOO_LARGE"
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- streams and captures
+
+
+def test_streams_of_libraries():
+    """By their address: an integer, the protocol, PyTorch's attribute; one with `ptr`, and None, are CuPy's own."""
+    own = types.SimpleNamespace(ptr=5)
+    assert launch._stream(None) is None and launch._stream(own) is own
+    protocol, torch = types.SimpleNamespace(__cuda_stream__=lambda: (0, 77)), types.SimpleNamespace(cuda_stream=78)
+    assert [launch._stream(one).ptr for one in (0, 9, protocol, torch)] == [0, 9, 77, 78]
+    assert launch._stream(types.SimpleNamespace(__cuda_stream__=lambda: (0, 77), cuda_stream=78)).ptr == 77
+
+
+@pytest.mark.parametrize(
+    ("stream", "device", "fits"),
+    [
+        ({"ptr": 4096, "device_id": 1}, 1, True), ({"ptr": 4096, "device_id": 1}, 0, False), ({"ptr": 4096, "device_id": 0}, 1, False),
+        ({"ptr": 4096, "device_id": -1}, 0, True), ({"ptr": 4096}, 3, True), ({"ptr": 0, "device_id": 1}, 0, True),
+        ({"ptr": 1, "device_id": 1}, 0, True), ({"ptr": 2, "device_id": 1}, 0, True), ({"ptr": 3, "device_id": 1}, 0, False),
+        ({"cuda_stream": 4096, "device_index": 1}, 0, False), ({"cuda_stream": 4096, "device_index": 1}, 1, True),
+        ({"cuda_stream": 4096, "device_index": None}, 1, True), ({"ptr": 4096, "device_id": 1, "device_index": 0}, 0, True),
+    ],
+)  # fmt: skip
+def test_streams_of_another_gpu_are_refused_but_the_three_that_every_gpu_has(stream, device, fits):
+    given = types.SimpleNamespace(**stream)
+    if fits:
+        assert launch.stream_address(given, device) == stream.get("ptr", stream.get("cuda_stream"))
+    else:
+        owner = stream.get("device_id", stream.get("device_index"))
+        with pytest.raises(LaunchError, match=f"the stream is of GPU {owner}, the arrays are on GPU {device}"):
+            launch.stream_address(given, device)
+
+
+@pytest.mark.parametrize(
+    "one, other, same", [(0, 1, True), (1, 0, True), (0, 0, True), (2, 2, True), (0, 2, False), (2, 1, False), (4, 8, False)]
+)
+def test_the_default_stream_has_two_addresses(gpu, one, other, same):
+    """Between streams that are one nothing is recorded and nothing waits."""
+    assert launch.same_stream(one, other) is same
+    launch.order(one, other)
+    assert [step[0] for step in gpu.done] == ([] if same else ["record", "wait"])
+
+
+def test_a_stream_waits_for_what_another_was_given(gpu, monkeypatch):
+    """By an event that measures no time, recorded on the first."""
+    made = []
+    plain = gpu.cupy.cuda.Event
+    monkeypatch.setattr(gpu.cupy.cuda, "Event", lambda **options: (made.append(options), plain(**options))[1])
+    launch.order(4096, 8192)
+    ((_, event, first), (_, then, waited)) = gpu.done
+    assert (first, then, event) == (4096, 8192, waited)
+    held = launch.Held()
+    held.until_done("thing", 4096)
+    assert gpu.done[-1][0] == "record" and gpu.done[-1][2] == 4096 and made == [{"disable_timing": True}] * 2
+    for captured in ({4096}, {8192}):
+        gpu.captured = captured
+        launch.order(4096, 8192)
+    assert len(gpu.done) == 3, "in a capture nothing waits"
+
+
+def test_what_is_kept_goes_when_its_work_is_done(gpu):
+    held = launch.Held()
+    for thing in "abc":
+        held.until_done(thing, 4096)
+    assert len(held) == 3
+    held._queue[1][0].done = True
+    held.until_done("d", 4096)
+    assert [thing for _, thing in held._queue] == ["a", "c", "d"]
+    gpu.captured = {4096}
+    held.until_done("e", 4096)
+    assert len(held) == 3, "arrays of a capture are the caller's"
+
+
+def test_whether_a_stream_is_captured(gpu):
+    gpu.captured = {4096}
+    assert launch.capturing(4096) is True and launch.capturing(0) is False
+    gpu.cupy.cuda.runtime.streamIsCapturing = lambda stream: (_ for _ in ()).throw(DriverError("cudaErrorStreamCaptureImplicit"))
+    assert launch.capturing(0) is False
+
+
+@pytest.mark.parametrize("name", ["cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo"])
+def test_captures_have_numbers(gpu, name):
+    """From 1 on; asked by the newest function of the driver, and not where nothing is captured."""
+
+    def info(stream, status, number, *rest):
+        assert rest == (None, None, None) and isinstance(stream, ctypes.c_void_p) and isinstance(status._obj, ctypes.c_int)
+        number._obj.value = stream.value - 4096 + 2**40
+        return 0
+
+    assert launch.capture_of(4096) == 0
+    gpu.captured = {4096, 4098}
+    with pytest.raises(LaunchError, match="does not tell which graph is captured"):
+        launch.capture_of(4096)
+    if name.endswith("v2"):
+        gpu.cuStreamGetCaptureInfo = None
+    setattr(gpu, name, info)
+    assert launch.capture_of(4096) == 2**40 + 1 and launch.capture_of(4098) == 2**40 + 3
+
+
+def test_memory_that_stays_is_zero_on_its_gpu(monkeypatch):
+    """Set on a stream that waits for no other, in the relaxed mode of captures, and waited for."""
+    gpu = FakeGpu(devices=2)
+    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
+    modes, done = Modes(), []
+    monkeypatch.setattr(launch, "_driver", lambda: modes)
+    runtime = gpu.cupy.cuda.runtime
+    monkeypatch.setattr(gpu.cupy.cuda, "Stream", lambda **options: (done.append(options), types.SimpleNamespace(ptr=12))[1])
+    runtime.malloc = lambda size: (done.append(("malloc", size, gpu.current, modes.mode)), 4096)[1]
+    runtime.memsetAsync = lambda *given: done.append(given)
+    runtime.streamSynchronize = lambda stream: done.append(("wait", stream))
+    assert launch.zeros(1, 640) == 4096
+    assert done == [{"non_blocking": True}, ("malloc", 640, 1, 2), (4096, 0, 640, 12), ("wait", 12)]
+    assert gpu.current == 0 and modes.mode == 0
+    runtime.malloc = lambda size: (_ for _ in ()).throw(DriverError("out of memory"))
+    with pytest.raises(LaunchError, match="GPU 1 gives no 640 bytes") as caught:
+        launch.zeros(1, 640)
+    assert caught.value.got == "out of memory" and gpu.current == 0
+
+
+# ---------------------------------------------------------------------------------------------- setting to zero
+
+
+def test_rows_are_set_by_one_call_and_what_is_refused_is_said(gpu, monkeypatch):
+    array = gpu.array((3, 16))
+    launch.fill_of((3, 5), (64, 4), 4)(array.data.ptr, 4096)
+    assert gpu.done == [("memset2d", 0, 20, 3, 4096)]
+    launch.fill_of((0, 5), (64, 4), 4)(1, 4096)
+    assert len(gpu.done) == 1, "nothing of an empty array"
+    for driver, status in ((None, 1), (types.SimpleNamespace(cuMemsetD2D8Async=lambda *_: 7), 7)):
+        monkeypatch.setattr(launch, "_driver", lambda driver=driver: driver)
+        with pytest.raises(LaunchError, match="refuses to set 3 rows of 20 bytes to zero") as caught:
+            launch.fill_of((3, 5), (64, 4), 4)(4096, 0)
+        assert caught.value.got == f"CUDA error {status}"
+
+
+def test_an_array_is_set_to_zero_on_its_own_gpu(monkeypatch):
+    gpu = FakeGpu(devices=2)
+    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
+    array = gpu.array((4, 4), device=1)
+    with gpu.cupy.cuda.Stream():
+        launch.zero(array)
+    assert gpu.done == [("memset", 1, 64, 0)] and gpu.current == 0
