@@ -66,5 +66,7 @@ def copied(program: Program, arrays: Mapping[str, np.ndarray], symbols: Mapping[
     made = {}
     for launch in program.launches:
         (source,), (target,) = launch.program.spec.inputs, launch.program.spec.outputs
-        made[launch.name] = simulate(launch.program.lowered, {source: arrays[launch.name]}, symbols).outputs[target]
+        kernel = launch.program.lowered
+        own = {one.name: symbols[one.name] for one in kernel.symbols}
+        made[launch.name] = simulate(kernel, {source: arrays[launch.name]}, own).outputs[target]
     return made

@@ -165,7 +165,8 @@ print([str(one) for one in safety(program.lowered) if one.severity == "error"])
 given = dict(arrays)
 for launch in program.launches:
     (source,), (target,) = launch.program.spec.inputs, launch.program.spec.outputs
-    given[launch.name] = simulate(launch.program.lowered, {{source: arrays[launch.name]}}, sizes).outputs[target]
+    own = {{one.name: sizes[one.name] for one in launch.program.lowered.symbols}}
+    given[launch.name] = simulate(launch.program.lowered, {{source: arrays[launch.name]}}, own).outputs[target]
 right = spec.reference(*(arrays[name] for name in spec.inputs))
 for order in (None, random.Random({seed})):
     got = simulate(program.lowered, given, sizes, order=order).outputs
