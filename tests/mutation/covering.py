@@ -97,6 +97,10 @@ class Covering:
         then = self._lines_then(module).get(line)
         return [self.tests[number] for number in self.lines.get(module, {}).get(str(then), ())]
 
+    def files(self, module: str) -> set[str]:
+        """The files of the tests that run a line of a module."""
+        return {self.tests[number][0].partition("::")[0] for numbers in self.lines.get(module, {}).values() for number in numbers}
+
     def with_data(self, data: Path, durations: Path) -> Covering:
         """This and what a run of coverage (its data file) and of `durations` measured."""
         seconds = dict(reversed(line.split(" ", 1)) for line in durations.read_text(encoding="utf-8").splitlines())

@@ -209,6 +209,7 @@ def collected(module: str) -> tuple[str, ...]:
     """The files of tests that are asked about a module."""
     folder = module.partition("/")[0]
     found = dict.fromkeys(file for one in modules(folder) for file in nearest(one))
+    found |= dict.fromkeys(file for one in modules(folder) for file in covering().files(one))
     return tuple(sorted(file for file in {*found, *WIDE, DIGESTS} - FOR_ALL if (ROOT / file).is_file()))
 
 
