@@ -18,6 +18,7 @@ from problems import NAMES, target_of
 from fireiron import *
 from fireiron import cli
 from fireiron.cli import main
+from fireiron.cli import run as cli_run
 from fireiron.compiler import Program
 from fireiron.gpu import launch
 from fireiron.inspect import ineffective, trial
@@ -461,7 +462,7 @@ def test_run_on_a_gpu_compares_each_output(wrong: Path, monkeypatch: pytest.Monk
     path = wrong if name == "wrong" else SEVERAL
     program = library.find(f"{path}:{name}").strategy.program("sm_80")
     arrays, judge = simulated.data_for(program, {}, 3)
-    found = cli.run._on_gpu(program, {}, arrays, judge, cli.run._Report(True))
+    found = cli_run._on_gpu(program, {}, arrays, judge, cli_run._Report(True))
     assert found is None if name != "wrong" else found is not None and found["message"].startswith("turned: element (49, 39): got ")
 
 

@@ -158,6 +158,7 @@ def test_refusals(gpu, monkeypatch):
     with pytest.raises(RuntimeError, match="the GPU does not load kernel.*CUDA_ERROR_INVALID_IMAGE"):
         jax.jit(lambda a, b: kernel(a, b))(a, b).block_until_ready()
     monkeypatch.undo()
-    with pytest.raises(LaunchError, match="runs on a GPU") as caught:
-        jax_calls.register()
-    assert "JAX computes on cpu" in str(caught.value)
+    if jax.default_backend() == "cpu":  # else it would be registered for the GPU, with the driver that is pretended
+        with pytest.raises(LaunchError, match="runs on a GPU") as caught:
+            jax_calls.register()
+        assert "JAX computes on cpu" in str(caught.value)
