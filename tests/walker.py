@@ -54,6 +54,9 @@ NEEDS = {"Specialize": ("Pipeline",), "OwnStages": ("Specialize", "Pipeline"), "
          "Cluster": ("Specialize", "Pipeline"), "Turns": ("Persistent", "Specialize", "Pipeline")}  # fmt: skip
 """What is wanted with a refinement that is nothing alone."""
 
+ROWS_OF_128_BYTES = Swizzle(3, 3, 3)
+"""How TMA swizzles 64 halves side by side."""
+
 STAGED = {"Converted", "ReuseBuffer"}
 """What a store through shared memory has, where it is wanted."""
 
@@ -163,6 +166,8 @@ class Walk:
             )
         unit = self.sizes_of_goal["k"]
         tile["k"] = unit * self.pick((1, 2, 3, 4) if unit > 4 else (2, 4, 6, 8, 16))
+        if self.rings and goal.level == Warp and self.chance(0.8):
+            tile["k"] = max(unit, 128 // goal.operands["A"].dtype.bytes)
         self.tile = tile
         a, b, c = (view.dtype for view in goal.views[-3:])
         self.types = {"dtype": (a, b), "c_dtype": c}
@@ -420,6 +425,8 @@ class Walk:
         self.random.shuffle(kinds)
         usual = {**USUAL, **AT.get("Warpgroup" if self.rings else self.goal.level.name, {})}
         given = self.given | {type(one).__name__ for one in step.refinements}
+        if self.rings and self.goal.level == Warp and isinstance(step, Load):
+            usual |= {"StorageLayout": 0.9, "SwizzleStorage": 0.9, "Pad": 0.02}
         if self.rings:  # one ring is enough
             usual |= dict.fromkeys({"Pipeline", "Specialize"} & given, 0.05)
         again = STAGED | (given if self.rings else set())
@@ -433,6 +440,10 @@ class Walk:
             offered = list(kind.choices(step, spec, context))
             if self.rings:  # what a producer fetches is not spread over the steps of others
                 offered = [one for one in offered if not getattr(one, "spread", False)]
+                order = self.orders.get(getattr(step, "operand", ""))
+                likely = {fireiron.StorageLayout: ("layout", order), fireiron.SwizzleStorage: ("swizzle", ROWS_OF_128_BYTES)}
+                if kind in likely and self.goal.level == Warp:  # an engine brings rows as they lie, warps ask for nothing
+                    offered = [one for one in offered if getattr(one, likely[kind][0], None) == likely[kind][1]] or offered
             for choice in self.random.sample(offered, min(len(offered), 3)):
                 try:
                     self.tried = with_it = step.refined(choice)

@@ -43,6 +43,11 @@ OF_DEFINITIONS: dict[str, Reason] = {
 LAST_FIRST = "both say which tile is a block's"
 
 IMPOSSIBLE: dict[frozenset[str], Reason] = {
+    frozenset({"refine Cluster", "verb split_k"}): Reason(
+        "both say what a block does",
+        lambda: MatMul(32, 32, 32)(GL, GL, GL)(Kernel).split_k(2, Block, 16).tile(16, 16).to(Block).cluster(1, 2).done(),
+        "says which block does what",
+    ),
     frozenset({"refine LastFirst", "refine Bands"}): Reason(
         LAST_FIRST, lambda: blocks.bands(2).last_first("m").done(), "which tile is a block's too"
     ),
