@@ -20,6 +20,7 @@ MOST_IMPORTING = 6
 """What more files import is near to none of them."""
 
 NEAREST = {
+    "check/races/holding.py": "planted stages",
     "lower/allocate.py": "inspect stages",
     "lower/divide.py": "reciprocals",
     "lower/outside.py": "ahead guard",

@@ -10,7 +10,7 @@ Stages are told apart, not turns: of long loops some iterations are left out (se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -53,7 +53,7 @@ class Holder:
         """All that it does wrong."""
         for event in self.trace:
             if isinstance(event, Turn):
-                yield from self._acquire(event) if event.arrivals is None else self._release(event)
+                yield from self._acquire(event) if event.arrivals is None else self._release(event, event.arrivals)
             elif isinstance(event, Touch):
                 if event.use.access.buffer in self.ring_of:
                     yield from self._touch(event)
@@ -74,13 +74,13 @@ class Holder:
             self.announced.discard((event.ring.name, event.stage))
         yield from ()
 
-    def _release(self, event: Turn) -> Iterator[Finding]:
+    def _release(self, event: Turn, arrivals: Sequence[int]) -> Iterator[Finding]:
         ring = event.ring
         # Of an order, which is never full, a group says at its turn what the next one waits for, as many turns later as it has stages.
         number = event.number + ring.stages - 1 if ring.is_order else event.number
         side = Side.EMPTY if event.side is Side.FULL or ring.is_order else Side.FULL
         place = ring.name, number % ring.stages
-        if (place, side) not in self.held or (event.side is Side.FULL and place in self.announced):
+        if (place, side) not in self.held or place in self.announced:
             yield Finding("race", "error", None, f"{event} is by an agent that does not hold it {side.value}")
         if event.side is Side.FULL:
             self.announced.add(place)
@@ -88,7 +88,7 @@ class Holder:
         self.held.discard((place, side))
         if any(place in stages for stages in (self.issued, *self.groups)):
             yield Finding("race", "error", None, f"{event} is by an agent of which a product that reads it is under way")
-        if place in self.apart and any(0 < count < WARP for count in event.arrivals or ()):
+        if place in self.apart and any(0 < count < WARP for count in arrivals):
             yield Finding("race", "error", None, f"{event} is by one lane of a warp whose others may still read it")
 
     def _touch(self, event: Touch) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ class Holder:
         place = self.ring_of[use.access.buffer], event.stage
         if side is Side.FULL and not event.by_engine:
             self.apart.add(place)
-        if side is Side.FULL and event.under_way and event.completion is Completion.PRODUCT:
+        if side is Side.FULL and event.completion is Completion.PRODUCT:
             self.issued.add(place)
         if (place, side) not in self.held:
             line, statement = line_of(use.statement, use.access), use.statement
