@@ -344,3 +344,10 @@ def test_drawn_nests_are_followed(seed):
 @pytest.mark.parametrize("seed", range(8, 300))
 def test_drawn_nests_are_followed_at_length(seed):
     follows_any_nest(seed)
+
+
+def test_copies_by_default_are_not_said():
+    """Nor are they where the type of the accumulators is."""
+    assert MatMul.epilog(RF).steps[-1].label() == "epilog(RF)"
+    assert MatMul.epilog(RF, float32).steps[-1].label() == "epilog(RF, float32)"
+    assert "Move.tile(4, 4)" in MatMul.epilog(RF, Init.done(), Move.tile(4, 4).to(Thread).done()).steps[-1].label()

@@ -640,3 +640,13 @@ def test_converted_stages_in_the_type_of_the_destination():
         require_exact(kernel, sizes)
     with pytest.raises(DecompositionError, match="converted: MatMul has no single destination"):
         _ = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).converted()(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().tree
+
+
+@pytest.mark.parametrize(("elements", "turns"), [(1, 64), (4, 16)])
+def test_copies_of_many_turns_are_no_long_text(elements, turns):
+    """Up to sixteen turns of a coalesced copy are unrolled; more are a loop."""
+    blocks = MatMul.tile(64, 64).to(Block).split(64).load(A, SH, Move.coalesced(elements).done()).load(B, SH)
+    strategy = blocks.tile(8, 8).to(Thread).split(1).tile(1, 1).done()
+    text = strategy(MatMul(64, 64, 64, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)).program("sm_80").cuda
+    copy = text[text.index("// A to a_sh") : text.index("// B to b_sh")]
+    assert f"a_sh_m < {turns}" in copy and ("#pragma unroll" in copy) == (turns <= 16)

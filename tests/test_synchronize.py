@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import types
 
 import attrs
 import pytest
@@ -29,8 +30,8 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_races
 from fireiron.errors import SynchronizationError, VerificationError
-from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, SyncPoint, Wait
-from fireiron.lower.synchronize import scopes_of, synchronize
+from fireiron.ir import Barrier, Comment, Commit, Completion, Exec, For, Let, SyncPoint, Wait
+from fireiron.lower.synchronize import _pending, scopes_of, synchronize
 from fireiron.lower.wait import wait
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 from fireiron.values.layout import Swizzle
@@ -528,3 +529,12 @@ def test_drawn_programs_are_ordered_and_each_barrier_is_needed(extents, asynchro
                 assert is_guessed(program), (seed, barrier, done.body)
                 left_over += 1
     assert total > 25 and left_over <= total // 10
+
+
+def test_copies_are_pending_up_to_a_commit_of_their_kind():
+    """Also those of parts in front of one without any."""
+    copy, bulk = (type("Copy", (), {"statement": types.SimpleNamespace(completion=one)})() for one in (Completion.GROUP, Completion.BULK))
+    parts = [types.SimpleNamespace(pending=frozenset(found)) for found in ((copy,), (), (bulk,))]
+    assert _pending(parts, [None, None, None]) == {copy, bulk}
+    assert _pending(parts, [None, Completion.GROUP, None]) == {bulk}
+    assert _pending(parts, [None, Completion.BULK, None]) == {copy, bulk}
