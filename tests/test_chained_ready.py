@@ -57,6 +57,46 @@ def test_loops_of_any_length_are_decided(turns):
     assert errors(kernel) == []
 
 
+K = sym("K", multiple_of=8)
+
+
+@pytest.fixture(scope="module", params=["B in a ring of three stages", "A in a cluster"])
+def of_any_length(request):
+    """A problem whose K is known only at run time, and its program."""
+    ready, cluster = ("B", None) if request.param.startswith("B") else ("A", (2, 1))
+    spec = halves(128, 64, K)
+    return spec, chained(ready, product((64, 64, 64), (64, 64), 3, cluster=cluster))(spec).program(TARGET)
+
+
+def test_lengths_known_at_run_time_are_decided(of_any_length):
+    """As many turns are loaded ahead as there are, or stages: two lengths of which one says the other."""
+    _, program = of_any_length
+    assert errors(program.ir) == []
+
+
+@pytest.mark.parametrize("length", [8, 64, 72, 128, 192, 200, 384, 648])
+def test_lengths_known_at_run_time(of_any_length, length):
+    """Fewer turns than stages, as many, and more."""
+    spec, program = of_any_length
+    sizes = {"K": length}
+    arrays, expected = inputs_of(spec, sizes)
+    for order in (None, 1):
+        assert outcome(program.lowered, arrays, expected, order, sizes) == "right"
+
+
+def with_own_stages(ready, of_a, of_b):
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(2).specialize()
+    chain = chain.load(A, SH, Move.done()).stages(of_a).load(B, SH, Move.done()).stages(of_b)
+    return chained(ready, chain.tile(64, 64).to(Warpgroup).done())
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("case", [("B", 4, 2), ("B", 2, 4), ("A", 3, 2), ("A", 1, 3)], ids=str)
+def test_rings_of_their_own_stages(case, turns):
+    """No ring is filled further than it reaches: who empties it waits for what is loaded behind the wait."""
+    require_right(with_own_stages(*case), halves(64, 64, 64 * turns))
+
+
 def test_where_the_waits_stand():
     consumers, producer = roles_of(program_of("B, more turns than stages").ir)
     ahead, wait, behind, rest = producer.body[-4:]
@@ -137,6 +177,12 @@ def test_both_detectors_find_faults_of_turns(name):
     arrays, expected = inputs_of(spec)
     assert errors(kernel) != [], "the static check"
     assert outcome(kernel, arrays, expected) != "right", "the simulator"
+
+
+@pytest.mark.parametrize("name", ["a turn is loaded twice", "a turn is left out", "A of one turn is left out", "B of one turn is left out"])
+def test_faults_of_turns_are_found_at_lengths_known_at_run_time(name, of_any_length):
+    _, program = of_any_length
+    assert errors(RING_FAULTS[name](program.lowered)) != []
 
 
 # ---------------------------------------------------------------------------------------------- text and refusals

@@ -57,8 +57,7 @@ def _ahead(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     loop, *others = body
     if not isinstance(loop, For) or others or any(isinstance(one, For) for one in loop.body):
         raise _refused(kernel, "a block has several tiles, or several loops with loads", "a block for each tile, without persistent()")
-    acquire = next(one for one in loop.body if isinstance(one, Acquire))
-    stages = kernel.ring(acquire.ring).stages
+    stages = _turns_that_fit(kernel, loop)
     ready, rest = (tuple(one for one in loop.body if _is_load_of(kernel, one, early)) for early in (True, False))
     if not ready or not rest:
         raise _refused(kernel, f"the producer loads {'all' if ready else 'nothing'} of it", "ready= names one of the two factors")
@@ -74,6 +73,15 @@ def _ahead(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     first = turns(*notes, *ready)
     behind = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
     return (first, Chain(Link.WAIT), turns(*lets, *rest), *behind)
+
+
+def _turns_that_fit(kernel: Kernel, loop: For) -> int:
+    """The turns of a producer's loop for which each ring that it fills has stages, whose loads wait for no consumer."""
+    rings = [one.ring for one in loop.body if isinstance(one, Acquire)]
+    turns = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
+    if not turns:
+        raise _refused(kernel, "a ring has fewer stages than a turn of the loop fills", "more stages in pipeline(stages)")
+    return turns
 
 
 def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
