@@ -1,9 +1,13 @@
 """Inputs that no kernel of a chain writes: loaded before the wait for the kernel before; what is verified, printed and refused of that."""
 
 import attrs
+import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
+from problems import integers
 from ringed import TARGET, by_threads, errors, halves, inputs_of, is_load, outcome, product, require_right, roles_of, with_changed
+from test_hopper_attention import chain as keys_and_values
+from test_hopper_attention import require_right as require_attention
 
 from fireiron import *
 from fireiron import ir
@@ -11,6 +15,7 @@ from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization
 from fireiron.ir import Chain, Link, verify
 from fireiron.language.store import dumps, loads
+from fireiron.strategies import attention
 from fireiron.values.expr import Const
 
 WAIT = Chain(Link.WAIT)
@@ -95,6 +100,42 @@ def with_own_stages(ready, of_a, of_b):
 def test_rings_of_their_own_stages(case, turns):
     """No ring is filled further than it reaches: who empties it waits for what is loaded behind the wait."""
     require_right(with_own_stages(*case), halves(64, 64, 64 * turns))
+
+
+BIASED = {
+    "B": (product(), ("B",), "relu(acc + bias[n])", 1),
+    "A, two vectors": (product((64, 64, 64), (64, 64), 3), ("A",), "relu(acc * r[m] + bias[n])", 2),
+    "B and a vector": (product(), ("B", "bias"), "relu(acc + bias[n])", 0),
+    "B and one of two vectors": (product(), ("B", "bias"), "relu(acc * r[m] + bias[n])", 2),
+    "in a cluster": (product((64, 64, 64), (64, 64), cluster=(2, 1)), ("A",), "relu(acc + bias[n])", 1),
+}
+"""Strategies, what is ready, the epilogue, and how many vectors are fetched behind the wait: of those in one ring all or none."""
+
+
+def ahead(strategy, ready):
+    return chained(ready, strategy).at(Epilog).refine(Ahead())
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_vectors_fetched_ahead(name):
+    """What is fetched in front of the loop waits, too, if it is not ready."""
+    strategy, ready, text, late = BIASED[name]
+    spec = ahead(strategy, ready)(halves(128, 64, 320)).epilogue(text)
+    kernel = spec.program(TARGET).ir
+    producer = roles_of(kernel)[1].body
+    behind = [one for one in producer[producer.index(WAIT) :] if is_load(one)]
+    assert len(behind) == late and errors(kernel) == []
+    generator = np.random.default_rng(3)
+    shapes = {name: [int(str(size)) for size in kernel.spec.operands[name].shape] for name in kernel.spec.inputs}
+    arrays = {name: integers(shape, kernel.spec.operands[name].dtype, generator) for name, shape in shapes.items()}
+    for order in (None, 1):
+        assert outcome(kernel, arrays, kernel.spec.reference(*arrays.values()), order) == "right"
+
+
+def test_turns_that_share_slots():
+    """Keys and values of attention in the slots of one ring, two for each turn of the loop; queries are loaded in front of it."""
+    strategy = chained("K", keys_and_values(attention.definition(), shares=True))
+    require_attention(strategy(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET), orders=(None,))
 
 
 def test_where_the_waits_stand():
