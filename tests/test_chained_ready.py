@@ -1,9 +1,13 @@
 """Inputs that no kernel of a chain writes: loaded before the wait for the kernel before; what is verified, printed and refused of that."""
 
 import attrs
+import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
+from problems import integers
 from ringed import TARGET, by_threads, errors, halves, inputs_of, is_load, outcome, product, require_right, roles_of, with_changed
+from test_hopper_attention import chain as keys_and_values
+from test_hopper_attention import require_right as require_attention
 
 from fireiron import *
 from fireiron import ir
@@ -11,6 +15,7 @@ from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization
 from fireiron.ir import Chain, Link, verify
 from fireiron.language.store import dumps, loads
+from fireiron.strategies import attention
 from fireiron.values.expr import Const
 
 WAIT = Chain(Link.WAIT)
@@ -55,6 +60,82 @@ def test_loops_of_any_length_are_decided(turns):
     """The check shortens the loops of consumers and producer alike, however many of its turns were loaded ahead."""
     kernel = chained("B", small)(halves(64, 64, 64 * turns)).program(TARGET).ir
     assert errors(kernel) == []
+
+
+K = sym("K", multiple_of=8)
+
+
+@pytest.fixture(scope="module", params=["B in a ring of three stages", "A in a cluster"])
+def of_any_length(request):
+    """A problem whose K is known only at run time, and its program."""
+    ready, cluster = ("B", None) if request.param.startswith("B") else ("A", (2, 1))
+    spec = halves(128, 64, K)
+    return spec, chained(ready, product((64, 64, 64), (64, 64), 3, cluster=cluster))(spec).program(TARGET)
+
+
+def test_lengths_known_at_run_time_are_decided(of_any_length):
+    """As many turns are loaded ahead as there are, or stages: two lengths of which one says the other."""
+    _, program = of_any_length
+    assert errors(program.ir) == []
+
+
+@pytest.mark.parametrize("length", [8, 64, 72, 128, 192, 200, 384, 648])
+def test_lengths_known_at_run_time(of_any_length, length):
+    """Fewer turns than stages, as many, and more."""
+    spec, program = of_any_length
+    sizes = {"K": length}
+    arrays, expected = inputs_of(spec, sizes)
+    for order in (None, 1):
+        assert outcome(program.lowered, arrays, expected, order, sizes) == "right"
+
+
+def with_own_stages(ready, of_a, of_b):
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(2).specialize()
+    chain = chain.load(A, SH, Move.done()).stages(of_a).load(B, SH, Move.done()).stages(of_b)
+    return chained(ready, chain.tile(64, 64).to(Warpgroup).done())
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("case", [("B", 4, 2), ("B", 2, 4), ("A", 3, 2), ("A", 1, 3)], ids=str)
+def test_rings_of_their_own_stages(case, turns):
+    """No ring is filled further than it reaches: who empties it waits for what is loaded behind the wait."""
+    require_right(with_own_stages(*case), halves(64, 64, 64 * turns))
+
+
+BIASED = {
+    "B": (product(), ("B",), "relu(acc + bias[n])", 1),
+    "A, two vectors": (product((64, 64, 64), (64, 64), 3), ("A",), "relu(acc * r[m] + bias[n])", 2),
+    "B and a vector": (product(), ("B", "bias"), "relu(acc + bias[n])", 0),
+    "B and one of two vectors": (product(), ("B", "bias"), "relu(acc * r[m] + bias[n])", 2),
+    "in a cluster": (product((64, 64, 64), (64, 64), cluster=(2, 1)), ("A",), "relu(acc + bias[n])", 1),
+}
+"""Strategies, what is ready, the epilogue, and how many vectors are fetched behind the wait: of those in one ring all or none."""
+
+
+def ahead(strategy, ready):
+    return chained(ready, strategy).at(Epilog).refine(Ahead())
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_vectors_fetched_ahead(name):
+    """What is fetched in front of the loop waits, too, if it is not ready."""
+    strategy, ready, text, late = BIASED[name]
+    spec = ahead(strategy, ready)(halves(128, 64, 320)).epilogue(text)
+    kernel = spec.program(TARGET).ir
+    producer = roles_of(kernel)[1].body
+    behind = [one for one in producer[producer.index(WAIT) :] if is_load(one)]
+    assert len(behind) == late and errors(kernel) == []
+    generator = np.random.default_rng(3)
+    shapes = {name: [int(str(size)) for size in kernel.spec.operands[name].shape] for name in kernel.spec.inputs}
+    arrays = {name: integers(shape, kernel.spec.operands[name].dtype, generator) for name, shape in shapes.items()}
+    for order in (None, 1):
+        assert outcome(kernel, arrays, kernel.spec.reference(*arrays.values()), order) == "right"
+
+
+def test_turns_that_share_slots():
+    """Keys and values of attention in the slots of one ring, two for each turn of the loop; queries are loaded in front of it."""
+    strategy = chained("K", keys_and_values(attention.definition(), shares=True))
+    require_attention(strategy(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET), orders=(None,))
 
 
 def test_where_the_waits_stand():
@@ -137,6 +218,12 @@ def test_both_detectors_find_faults_of_turns(name):
     arrays, expected = inputs_of(spec)
     assert errors(kernel) != [], "the static check"
     assert outcome(kernel, arrays, expected) != "right", "the simulator"
+
+
+@pytest.mark.parametrize("name", ["a turn is loaded twice", "a turn is left out", "A of one turn is left out", "B of one turn is left out"])
+def test_faults_of_turns_are_found_at_lengths_known_at_run_time(name, of_any_length):
+    _, program = of_any_length
+    assert errors(RING_FAULTS[name](program.lowered)) != []
 
 
 # ---------------------------------------------------------------------------------------------- text and refusals

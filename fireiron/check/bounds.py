@@ -205,20 +205,25 @@ class _Bounds:
 
     # -------------------------------------------------------------------------------------- proofs
 
-    def _largest(self, value: Expr) -> Expr:
-        """An upper bound over the sizes: loops at their last iteration, digits of the block at their largest value."""
+    def _largest(self, value: Expr, among_minima: bool = False) -> Expr:
+        """An upper bound over the sizes: loops at their last iteration, digits of the block at their largest value.
+
+        Of loops that end with the first of a number of turns and those that sizes say, `among_minima` takes the sizes.
+        """
         terms, number = linear(value)
         total: Expr = ZERO + number
         for atoms, coefficient in terms:
-            top = self._top(atoms[0]) if len(atoms) == 1 and coefficient > 0 else None
+            top = self._top(atoms[0], among_minima) if len(atoms) == 1 and coefficient > 0 else None
             total = total + (product(atoms, coefficient) if top is None else top * coefficient)
         return total
 
-    def _top(self, atom: Expr) -> Expr | None:
+    def _top(self, atom: Expr, among_minima: bool) -> Expr | None:
         if not isinstance(atom, Var):
             return self._largest_digit(atom)
         if atom.name in self.extents:
-            return self.extents[atom.name] - 1
+            extent = self.extents[atom.name]
+            sides = (extent.left, extent.right) if among_minima and isinstance(extent, Min) else ()
+            return next((side for side in sides if side.variables()), extent) - 1
         named = atom.name in self.named and atom.name not in self.counts  # a tile's number has a count, which its value does not tell
         return self._largest_digit(self.named[atom.name].value if named else atom)
 
@@ -226,7 +231,8 @@ class _Bounds:
         """Whether `value < extent` always."""
         key = (value, extent)
         if key not in self.proved:
-            self.proved[key] = less(value, extent) == TRUE or less(self._largest(value), extent) == TRUE
+            tops = (value, self._largest(value), self._largest(value, among_minima=True))
+            self.proved[key] = any(less(top, extent) == TRUE for top in tops)
         return self.proved[key]
 
     def _implied(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Acquire, Chain, Comment, Exec, For, Kernel, Let, Link, Role, Roles, Stmt, execs, statements, substituted
+from fireiron.ir import Acquire, Chain, Comment, Exec, For, Kernel, Let, Link, Release, Role, Roles, Stmt, execs, statements, substituted
 from fireiron.values.expr import Var, minimum
 
 
@@ -47,18 +47,19 @@ def _linked(kernel: Kernel, role: Role) -> Role:
     behind = role.body[place:]
     if role.elected:
         place = next((place for place, one in enumerate(role.body) if isinstance(one, For)), len(role.body))
-        behind = _ahead(kernel, role.body[place:])
-        return attrs.evolve(role, body=(*role.body[:place], *behind))
+        return attrs.evolve(role, body=_ahead(kernel, role.body[:place], role.body[place:]))
     return attrs.evolve(role, body=(*role.body[:place], Chain(Link.WAIT), *behind))
 
 
-def _ahead(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The producer's loop with what is ready of its first turns in front of the wait, and what is not behind it."""
-    loop, *others = body
+def _ahead(kernel: Kernel, head: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The producer's loop with what is ready of its first turns in front of the wait, and what is not behind it.
+
+    What it loads in front of the loop, such as a vector of an epilogue, stands behind the wait if it is not ready.
+    """
+    loop, *others = body or (None,)
     if not isinstance(loop, For) or others or any(isinstance(one, For) for one in loop.body):
         raise _refused(kernel, "a block has several tiles, or several loops with loads", "a block for each tile, without persistent()")
-    acquire = next(one for one in loop.body if isinstance(one, Acquire))
-    stages = kernel.ring(acquire.ring).stages
+    stages = _turns_that_fit(kernel, loop)
     ready, rest = (tuple(one for one in loop.body if _is_load_of(kernel, one, early)) for early in (True, False))
     if not ready or not rest:
         raise _refused(kernel, f"the producer loads {'all' if ready else 'nothing'} of it", "ready= names one of the two factors")
@@ -73,7 +74,26 @@ def _ahead(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
     first = turns(*notes, *ready)
     behind = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
-    return (first, Chain(Link.WAIT), turns(*lets, *rest), *behind)
+    early, late = _by_readiness(kernel, head)
+    return (*early, first, Chain(Link.WAIT), *late, turns(*lets, *rest), *behind)
+
+
+def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], list[Stmt]]:
+    """What stands in front of a producer's loop: what may come before the wait, and what waits with all that fills the same rings."""
+    waiting = {one.ring for one in head if isinstance(one, Exec) and _is_load_of(kernel, one, False)}
+    parts: tuple[list[Stmt], list[Stmt]] = ([], [])
+    for one in head:
+        parts[isinstance(one, (Acquire, Release, Exec)) and one.ring in waiting].append(one)
+    return parts
+
+
+def _turns_that_fit(kernel: Kernel, loop: For) -> int:
+    """The turns of a producer's loop for which each ring that it fills has stages, whose loads wait for no consumer."""
+    rings = [one.ring for one in loop.body if isinstance(one, Acquire)]
+    turns = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
+    if not turns:
+        raise _refused(kernel, "a ring has fewer stages than a turn of the loop fills", "more stages in pipeline(stages)")
+    return turns
 
 
 def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:

@@ -21,7 +21,7 @@ from fireiron.check.races.places import Places, element_tests
 from fireiron.check.races.tiles import PIECE, differing, of_tiles, opened
 from fireiron.check.scene import MANY, Array, Scene, Use, distinct, less_a_minimum, linear, reach_of
 from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait, located, statements
-from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
+from fireiron.values.expr import Expr, FloorDiv, Less, Min, Mod, Var, as_expr, compiled, conjuncts, constant
 
 MOST_ITERATIONS = 4096
 """A loop whose iterations are all different is followed through all of them if they are not more than this."""
@@ -222,6 +222,7 @@ class Loops:
             if not self.scene.roots(extent).isdisjoint(one.var.name for one in outer):
                 self.doubt(loop, f"the length {extent} of loop {loop.var} depends on another loop and on what is known at run time only")
             found[extent] = found.get(extent, set()) | self._lengths_of(loop, extent)
+        found = {extent: counts for extent, counts in found.items() if found.keys().isdisjoint(_sides(extent))}
         if math.prod(len(one) for one in found.values()) > MOST_LENGTHS:
             for loop, *_ in self.all.values():
                 if self.scene.opened(loop.extent) in found:
@@ -310,6 +311,8 @@ class Loops:
         extent = self.opened(loop.extent)
         if extent in lengths:
             return range(lengths[extent])
+        if any(side in lengths for side in _sides(extent)):  # it takes the first turns of another loop
+            extent = at_lengths(extent, {other: as_expr(length) for other, length in lengths.items() if other is not PIECE})
         extent = at_lengths(extent, self.of_tiles) if self.of_tiles else extent
         number = constant(extent)
         try:
@@ -421,6 +424,12 @@ def decided(condition: Expr, scene: Scene, fixed: Mapping[str, int], lengths: Le
         length = lengths.get(scene.opened(condition.right))
         return None if length is None else bool(compiled(scene.opened(condition.left))(fixed) < length)
     return None
+
+
+def _sides(extent: Expr) -> tuple[Expr, ...]:
+    """What an extent is the smaller of, a number and a length known at run time only; none of others."""
+    sides = (extent.left, extent.right) if isinstance(extent, Min) else ()
+    return sides if any(constant(side) is not None for side in sides) else ()
 
 
 def _shortened(changes: Array, count: int, course: Course) -> list[int]:
