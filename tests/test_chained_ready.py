@@ -11,6 +11,8 @@ from test_hopper_attention import require_right as require_attention
 
 from fireiron import *
 from fireiron import ir
+from fireiron.check import races
+from fireiron.check.races.order import Order
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization
 from fireiron.ir import Chain, Link, verify
@@ -224,6 +226,19 @@ def test_both_detectors_find_faults_of_turns(name):
 def test_faults_of_turns_are_found_at_lengths_known_at_run_time(name, of_any_length):
     _, program = of_any_length
     assert errors(RING_FAULTS[name](program.lowered)) != []
+
+
+def test_a_fault_at_all_lengths_is_not_followed_through_all(monkeypatch):
+    """Once lengths tell nothing new, the kernel is refused without the others, touch by touch."""
+    program = chained("B", product((64, 64, 64), (64, 64), 5))(halves(64, 64, K)).program(TARGET)
+    given, followed = [], []
+    unordered, run = races._unordered, Order.run
+    monkeypatch.setattr(races, "_unordered", lambda *arguments: given.append(len(arguments[0])) or unordered(*arguments))
+    monkeypatch.setattr(Order, "run", lambda one: (type(one) is Order and followed.append(one)) or run(one))
+    consumers, _ = roles_of(program.lowered)
+    products = next(one for one in ir.statements(consumers.body) if isinstance(one, ir.Wait))
+    assert errors(with_changed(program.lowered, lambda one: one is products, 0, lambda one: ())) != []
+    assert len(followed) == races.NOTHING_NEW + 1 < given[0]
 
 
 # ---------------------------------------------------------------------------------------------- text and refusals

@@ -482,19 +482,32 @@ def test_drawn_programs_are_judged_as_thread_by_thread(chunk):
 def test_segments_hide_nothing(monkeypatch):
     """Where segments say that all is ordered, no touch is out of order; and most programs that are need no second look."""
     said, found = [], []
-    all_ordered, unordered = segments.Segments.all_ordered, race_check._unordered
+    unordered_segments, unordered = segments.Segments.unordered, race_check._unordered
 
-    def followed_as_well(*arguments):
-        said.append(all_ordered(*arguments))
-        return False
+    def followed_as_well(one, traces, ways):
+        said.append(not unordered_segments(one, traces, ways))
+        return traces
 
-    monkeypatch.setattr(segments.Segments, "all_ordered", followed_as_well)
+    monkeypatch.setattr(segments.Segments, "unordered", followed_as_well)
     monkeypatch.setattr(race_check, "_unordered", lambda *arguments: found.append(unordered(*arguments)) or found[-1])
     for seed in range(300):
         check_races(Scene(drawn(random.Random(seed))))
     assert not any(ordered and race for ordered, race in zip(said, found, strict=True))
     clean = [ordered for ordered, race in zip(said, found, strict=True) if not race]
     assert 40 <= len(clean) <= 260 and sum(clean) >= len(clean) // 2, (len(clean), sum(clean))
+
+
+def test_lengths_whose_segments_are_ordered_are_not_followed_by_touches(monkeypatch):
+    """Of all lengths together as much is found as of those whose segments may be out of order."""
+    followed, every = [], []
+    unordered_segments, unordered = segments.Segments.unordered, race_check._unordered
+    monkeypatch.setattr(segments.Segments, "unordered", lambda one, *given: every.append(given[0]) or unordered_segments(one, *given))
+    monkeypatch.setattr(race_check, "_unordered", lambda *given: followed.append((len(given[0]), len(every[-1]))) or unordered(*given))
+    programs = [drawn(random.Random(seed), extents=(2, K)) for seed in range(60)]
+    shown = [check_races(Scene(program)) for program in programs]
+    assert any(few < all_of_them for few, all_of_them in followed)
+    monkeypatch.setattr(segments.Segments, "unordered", lambda one, traces, ways: traces)
+    assert [set(map(str, found)) for found in shown] == [set(map(str, check_races(Scene(program)))) for program in programs]
 
 
 @pytest.mark.parametrize("chunk", range(4))

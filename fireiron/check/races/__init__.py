@@ -34,6 +34,12 @@ from fireiron.check.races.traces import Kind, Touch, Trace, Tracer, Traces
 from fireiron.check.scene import Scene
 from fireiron.ir import Commit, Completion, Wait
 
+ENOUGH = 64
+"""Findings about the barriers of rings, beyond which other lengths of loops are not followed: they tell the same of other turns."""
+
+NOTHING_NEW = 16
+"""Lengths in a row that add nothing to what was found, behind which others are not followed: the kernel is refused in any case."""
+
 
 def check_races(scene: Scene) -> tuple[Finding, ...]:
     """All races inside a block and between blocks; what could not be decided is an error too."""
@@ -87,8 +93,9 @@ def _races(scene: Scene, places: Places, traces: Sequence[Traces]) -> list[Findi
     spaces = _met_again(traces)
     broken: dict[str, None] = {}
     blocks = blocks_of(scene.kernel).count
-    if not Segments(spaces, blocks).all_ordered(traces, (Crews, Screened)):
-        for key, race in _unordered(traces, spaces, blocks, meetings, broken).items():
+    unordered = Segments(spaces, blocks).unordered(traces, (Crews, Screened))
+    if unordered:
+        for key, race in _unordered(unordered, spaces, blocks, meetings, broken).items():
             findings.setdefault(key, report.race(race))
     return [*findings.values(), *(Finding("race", "error", None, text) for text in broken), *_reading_at_the_end(traces)]
 
@@ -123,8 +130,13 @@ def _unordered(
     for space in spaces:
         count += split(list(space.footprints.values()), len(traces[0]) // blocks, count)
     found: dict[Any, Race] = {}
+    told, idle = 0, 0
     for agents in traces:
         Order(agents, blocks, count, meetings.same_thread, found, broken).run()
+        idle = idle + 1 if told and told == len(found) + len(broken) else 0
+        told = len(found) + len(broken)
+        if idle == NOTHING_NEW or len(broken) > ENOUGH:
+            break
     return found
 
 

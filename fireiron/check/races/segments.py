@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -91,17 +91,19 @@ class Segments:
         self.shapes: dict[Any, Shape] = {}
         self.areas: dict[tuple[int, int, int], tuple[Space, Area]] = {}
 
-    def all_ordered(self, traces: Sequence[Traces], ways: Sequence[type[Screened]]) -> bool:
-        """Whether segments of all agents are ordered wherever they meet, by the first of some ways to follow them that finds it."""
+    def unordered(self, traces: Sequence[Traces], ways: Sequence[type[Screened]]) -> list[Traces]:
+        """The traces, one for each choice of lengths, in which none of some ways to follow segments finds all of them ordered that meet."""
         different = {id(trace): trace for agents in traces for trace in agents}
         joined = {number: self._joined(trace) for number, trace in different.items()}
-        if any(one is None for one in joined.values()):
-            return False
         count = 0
         for _, areas in itertools.groupby(sorted(self.areas.values(), key=_space), key=_space):
             count += split([area for _, area in areas], len(traces[0]) // self.blocks, count)
-        courses = [[joined[id(trace)] or () for trace in agents] for agents in traces]
-        return all(any(way(agents, self.blocks, count).run_all() for way in ways) for agents in courses)
+        found = []
+        for agents in traces:
+            course = [segments for trace in agents if (segments := joined[id(trace)]) is not None]
+            if len(course) < len(agents) or not any(way(course, self.blocks, count).run_all() for way in ways):
+                found.append(agents)
+        return found
 
     def _joined(self, trace: Trace) -> Sequence[Any] | None:
         """A trace of segments; None where a warp writes a grain twice in one."""
@@ -176,7 +178,7 @@ def _shape(footprints: Sequence[Footprint], first: int) -> Shape:
 class Screened(Order):
     """Segments on their way, up to the first that does not know what it meets."""
 
-    rules = MappingProxyType({**Order.rules, Segment: Order._touch})
+    rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType({**Order.rules, Segment: Order._touch})
 
     def __init__(self, traces: Sequence[Sequence[Any]], blocks: int, atoms: int) -> None:
         super().__init__(traces, blocks, atoms, lambda before, behind, warp: False, {}, {})
