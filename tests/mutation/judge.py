@@ -102,7 +102,7 @@ def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -
         return Verdict(mutant, "equivalent", reason)
     tests = [one for one in _tests(mutant, budget) if one.partition("::")[0] not in without]
     if mutant.module.startswith(printing.FOLDER):
-        return _judge_of_text(mutant, tests, budget)
+        return _judge_of_text(mutant, tests if DIGESTS in without else [DIGESTS, *(one for one in tests if not one.startswith(DIGESTS))], budget)
     kernels = _kernels(mutant)
     asked = {
         "module": mutant.module, "text": mutant.source(), "seconds": budget, "kernels": kernels, "always": mutant.module.startswith(MORE_THAN_TEXT)
