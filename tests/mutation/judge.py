@@ -102,7 +102,9 @@ def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -
         return Verdict(mutant, "equivalent", reason)
     tests = [one for one in _tests(mutant, budget) if one.partition("::")[0] not in without]
     if mutant.module.startswith(printing.FOLDER):
-        return _judge_of_text(mutant, tests if DIGESTS in without else [DIGESTS, *(one for one in tests if not one.startswith(DIGESTS))], budget)
+        return _judge_of_text(
+            mutant, tests if DIGESTS in without else [DIGESTS, *(one for one in tests if not one.startswith(DIGESTS))], budget
+        )
     kernels = _kernels(mutant)
     asked = {
         "module": mutant.module, "text": mutant.source(), "seconds": budget, "kernels": kernels, "always": mutant.module.startswith(MORE_THAN_TEXT)
@@ -185,7 +187,7 @@ def _kernels(mutant: Mutant, most: int = MOST_KERNELS) -> list[str]:
 
 
 def _tests(mutant: Mutant, budget: float) -> list[str]:
-    """Tests that run the line: of the nearest files first, short ones first; all of the nearest files if that is not known."""
+    """Tests that run the line: of the nearest files first, short ones first; then all of the nearest files."""
     near, files = nearest(mutant.module), set(collected(mutant.module))
     found = sorted(covering().of(mutant.module, mutant.line), key=lambda one: (one[0].partition("::")[0] not in near, one[1]))
     if not found:
@@ -195,7 +197,7 @@ def _tests(mutant: Mutant, budget: float) -> list[str]:
         if seconds <= left and name.partition("::")[0] in files:
             chosen.append(name)
             left -= seconds
-    return chosen
+    return [*chosen, *near]  # of a line that many tests run not all are listed
 
 
 @functools.cache
