@@ -43,6 +43,13 @@ def test_names_that_the_turns_use_stay():
     assert kept.body == (BEGIN, through, last, copy), "names of names"
 
 
+@pytest.mark.parametrize("size", (31, 32, 33, 64))
+def test_turns_that_a_word_has_bits_for_need_no_loop_around(size):
+    made = chosen_turns(loop(size, BEGIN, SEEN)).items(str(size), lambda name: name, (), ("a;",))
+    text = "\n".join(line.text for line in lines_of(made))
+    assert ("+= 32" in text) == (size > 32) and text.count("for (") == (3 if size > 32 else 2)
+
+
 TAKEN = Var("taken", 0, 2**31 - 1)
 OTHERS = {
     "no name": ir.For(G, N, (ir.For(TURN, N, (COPY,)),)),

@@ -946,7 +946,7 @@ MUTANTS = [
         "test_chained_ready",
         ("fewer turns than stages", "extent=minimum(loop.extent, stages),", "extent=loop.extent * 0 + stages,"),
         ("the turns behind", "attrs.evolve(loop, first=stages),)", "attrs.evolve(loop, first=stages - 1),)"),
-        ("what waits", "(first, Chain(Link.WAIT), turns(*lets, *rest), *behind)", "(first, turns(*lets, *rest), Chain(Link.WAIT), *behind)"),
+        ("what waits", "first, Chain(Link.WAIT), *late, turns(*lets, *rest), *behind)", "first, *late, turns(*lets, *rest), Chain(Link.WAIT), *behind)"),
         ("both factors ready", "if not ready or not rest:", "if not ready:"),
         ("what is ready", "(statement.accesses[0].buffer in kernel.ready) is ready", "(statement.accesses[0].buffer in kernel.ready) is not ready"),
     ),

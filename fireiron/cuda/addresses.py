@@ -330,14 +330,14 @@ class Addresses:
         return replaced(value, names) if names else value
 
     def _collect_steps(self, value: Expr, names: dict[Expr, Expr]) -> None:
-        loop, ahead = self.rotations.steps.get(value, (None, 0))
-        turns = None if loop is None else next((one for one in self.turns if one.var == loop.var), None)
-        if turns is None:
+        step = self.rotations.steps.get(value)
+        turns = None if step is None else next((one for one in self.turns if one.var == step[0].var), None)
+        if step is None or turns is None:
             for child in value.children:
                 self._collect_steps(child, names)
             return
         if value not in turns.rotated:
-            label = f"{turns.var.name}_turn_{ahead}" if ahead else f"{turns.var.name}_turn"
+            label = f"{turns.var.name}_turn_{step[1]}" if step[1] else f"{turns.var.name}_turn"
             turns.rotated[value] = Var(self.names.fresh(label), value.low, value.high)
         names[value] = turns.rotated[value]
 

@@ -209,9 +209,10 @@ class _MicroKernel:
         steps = _rising(access.modes[dim])
         if steps is None:
             return ()
-        left, reach = bound - access.base[dim], steps[-1][0] * steps[-1][1] if steps else 1
+        left = bound - access.base[dim]
         if steps in ((), ((size, 1),)):
             return (f"const int {label} = {self._clamped(left, size)};",)
+        reach = steps[-1][0] * steps[-1][1]
         room = Var(f"{label}_room", 0, reach)
         return (f"const int {room.name} = {self._clamped(left, reach)};", f"const int {label} = {expression(_count_below(steps, room))};")
 
