@@ -231,7 +231,7 @@ class _Bounds:
         """Whether `value < extent` always."""
         key = (value, extent)
         if key not in self.proved:
-            tops = (value, self._largest(value), self._largest(value, among_minima=True))
+            tops = itertools.chain((value,), (self._largest(value, among_minima) for among_minima in (False, True)))
             self.proved[key] = any(less(top, extent) == TRUE for top in tops)
         return self.proved[key]
 

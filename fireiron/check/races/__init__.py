@@ -57,7 +57,7 @@ def _inside_a_block(scene: Scene) -> list[Finding]:
     loops = Loops(scene, places, uses)
     tracer = Tracer(scene, places, loops)
     traces = [tracer.traces(lengths) for lengths in loops.lengths()]
-    findings = [*_races(scene, places, traces), *not_held(traces, places.in_rings)]
+    findings = [*_races(scene, places, traces), *(not_held(traces, places.in_rings) if scene.kernel.rings else ())]
     findings += [Finding("race", "error", None, text) for text in uneven(scene)]
     origin = {buffer.name: buffer.tensor.origin for buffer in scene.kernel.buffers}
     return [*findings, *(undecided(name, why, origin[name]) for name, why in {**doubts, **loops.undecided}.items())]
