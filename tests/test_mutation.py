@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from campaign.subjects.mutants import PASSES, PRINTER
 from mutation import battery, judge, printing, zygote
-from mutation.covering import Covering, nearest
+from mutation.covering import MOST_TESTS, Covering, _shortest, nearest
 from mutation.judge import Verdict, summary
 from mutation.operators import Mutant, Sites, modules, mutants, sample, source
 
@@ -259,6 +259,14 @@ def test_lines_that_moved_keep_their_tests(monkeypatch):
     covering = Covering([("tests/test_a.py::test", 0.5)], {"m.py": {"2": [0]}}, {"m.py": old})
     monkeypatch.setattr("mutation.covering.source", functools.partial({"m.py": "x\na\nb\nc\n"}.__getitem__))
     assert covering.of("m.py", 3) == [("tests/test_a.py::test", 0.5)] and covering.of("m.py", 2) == []
+
+
+def test_of_a_line_the_shortest_tests_of_each_file_are_kept():
+    few = [("a::1", 3.0), ("a::2", 1.0), ("b::1", 2.0), ("a::3", 2.5)]
+    assert _shortest(few, range(4)) == [1, 2, 3, 0]
+    many = [(f"{'abc'[number % 3]}::{number}", float(number)) for number in range(200)]
+    kept = _shortest(many, range(200))
+    assert len(kept) == MOST_TESTS and {many[one][0][0] for one in kept} == set("abc") and max(kept) < MOST_TESTS + 3
 
 
 def test_a_mutant_has_a_name_that_other_changes_leave():

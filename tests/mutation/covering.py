@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import json
 import re
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -18,6 +20,9 @@ FILE = FOLDER / "covering.json"
 TESTS = ROOT / "tests"
 MOST_IMPORTING = 6
 """What more files import is near to none of them."""
+
+MOST_TESTS = 48
+"""Tests of a line that are kept."""
 
 NEAREST = {
     "check/races/holding.py": "planted stages",
@@ -123,11 +128,22 @@ class Covering:
                 of_line = of_module.setdefault(str(number), [])
                 if places[name] not in of_line[-3:]:
                     of_line.append(places[name])
-        return Covering(tests, lines, texts)
+        return Covering(
+            tests, {module: {line: _shortest(tests, of) for line, of in found.items()} for module, found in lines.items()}, texts
+        )
 
     def _lines_then(self, module: str) -> dict[int, int]:
         then = self.texts.get(module, "")
         return _same_lines(then, source(module))
+
+
+def _shortest(tests: Sequence[tuple[str, float]], numbers: Sequence[int]) -> list[int]:
+    """So many of a line's tests as are worth keeping: the shortest of each file in turns."""
+    by_file: dict[str, list[int]] = {}
+    for number in sorted(numbers, key=lambda number: tests[number][1]):
+        by_file.setdefault(tests[number][0].partition("::")[0], []).append(number)
+    rounds = itertools.chain.from_iterable(itertools.zip_longest(*by_file.values()))
+    return list(itertools.islice((one for one in rounds if one is not None), MOST_TESTS))
 
 
 @functools.cache
