@@ -20,7 +20,7 @@ from fireiron import ir
 from fireiron.cuda import carrier, emit, literal
 from fireiron.cuda.addresses import Names, _plain
 from fireiron.cuda.expressions import document, expression, is_wide, summands
-from fireiron.cuda.frame import _taken
+from fireiron.cuda.frame import _of_warp, _taken
 from fireiron.cuda.lines import comment, lines_of
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import KernelPrinter
@@ -497,3 +497,13 @@ def test_coordinates_are_added_in_float_as_far_as_they_are_exact(low, high, time
     assert KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float16) == ()
     guarded_one = types.SimpleNamespace(accesses=[sides], conditions=lambda position: [less(Var("y", 0, 9), 5)])
     assert KernelPrinter.counted(printer, guarded_one, {0: (0, times)}, number, float32) == ()
+
+
+def test_only_numbers_of_whole_warps_are_those_of_their_first_lane():
+    """What differs between lanes must not be taken from the first one."""
+    thread = Var("thread", 0, 255)
+    kernel = types.SimpleNamespace(thread=thread)
+    assert all(_of_warp(thread // size, kernel) for size in (32, 64, 128))
+    assert not any(
+        _of_warp(one, kernel) for one in (thread, thread // 16, thread // 48, (thread + 1) // 32, thread % 64 // 32, thread * 32)
+    )
