@@ -7,9 +7,13 @@ reads it. Several devices share that memory, each owning the arrays made on it.
 import contextlib
 import ctypes
 import itertools
+import sys
 import types
 
 import numpy as np
+import pytest
+
+from fireiron.gpu import launch
 
 ALIGNED = 512
 
@@ -319,3 +323,30 @@ class Capsule:
 
     def __dlpack__(self, **_):
         return self.array
+
+
+# ---------------------------------------------------------------------------------------------- for tests
+
+
+def installed(monkeypatch, gpu):
+    """The machine in the place of CuPy and of the driver."""
+    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
+    monkeypatch.setattr(launch, "_driver", lambda: gpu)
+    monkeypatch.setattr(launch, "_parameter_sizes", lambda function: None)
+    return gpu
+
+
+@pytest.fixture
+def torch(gpu, monkeypatch):
+    """PyTorch on the machine that a file's fixture `gpu` makes."""
+    module = fake_torch(gpu)
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module
+
+
+@pytest.fixture
+def jax(gpu, monkeypatch):
+    """JAX on it."""
+    module = fake_jax(gpu)
+    monkeypatch.setitem(sys.modules, "jax", module)
+    return module

@@ -1,38 +1,23 @@
 """Arrays of each library, read one by one on a machine that only pretends to have GPUs: addresses, signatures, order, and how outputs are made."""
 
-import sys
 import types
 
+import fake_gpu
 import ml_dtypes
 import numpy as np
 import pytest
-from fake_gpu import Capsule, DriverError, FakeGpu, Interfaced, fake_jax, fake_torch
+from fake_gpu import Capsule, DriverError, FakeGpu, Interfaced, installed
 
 from fireiron import *
 from fireiron.gpu import arrays, launch
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView, Between, Order, Scalars, library_of, row_major
 
+torch, jax = fake_gpu.torch, fake_gpu.jax
+
 
 @pytest.fixture
 def gpu(monkeypatch):
-    gpu = FakeGpu(devices=3)
-    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
-    monkeypatch.setattr(launch, "_driver", lambda: gpu)
-    return gpu
-
-
-@pytest.fixture
-def torch(gpu, monkeypatch):
-    module = fake_torch(gpu)
-    monkeypatch.setitem(sys.modules, "torch", module)
-    return module
-
-
-@pytest.fixture
-def jax(gpu, monkeypatch):
-    module = fake_jax(gpu)
-    monkeypatch.setitem(sys.modules, "jax", module)
-    return module
+    return installed(monkeypatch, FakeGpu(devices=3))
 
 
 def read(array, name="A"):

@@ -8,8 +8,9 @@ import fake_gpu
 import fused_examples as examples
 import numpy as np
 import pytest
+from fake_gpu import installed
 from printed_text import COMPILER, HostProgram, Printed
-from test_launch import addresses, installed
+from test_launch import addresses
 
 from fireiron import *
 from fireiron.check import check

@@ -13,7 +13,7 @@ import fake_gpu
 import numpy as np
 import outputs
 import pytest
-from fake_gpu import Capsule, FakeGpu, Interfaced, fake_jax, fake_torch
+from fake_gpu import Capsule, FakeGpu, Interfaced, installed
 from problems import library
 
 from fireiron import *
@@ -23,6 +23,7 @@ from fireiron.gpu.kernel import CompiledKernel, architecture_here
 
 ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
 COPY = Move.tile(1, 1).to(Thread).done()
+torch, jax = fake_gpu.torch, fake_gpu.jax
 
 
 def compiled(spec, strategy=None):
@@ -35,27 +36,6 @@ def compiled(spec, strategy=None):
 @pytest.fixture
 def gpu(monkeypatch):
     return installed(monkeypatch, FakeGpu())
-
-
-def installed(monkeypatch, gpu):
-    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
-    monkeypatch.setattr(launch, "_driver", lambda: gpu)
-    monkeypatch.setattr(launch, "_parameter_sizes", lambda function: None)
-    return gpu
-
-
-@pytest.fixture
-def torch(gpu, monkeypatch):
-    module = fake_torch(gpu)
-    monkeypatch.setitem(sys.modules, "torch", module)
-    return module
-
-
-@pytest.fixture
-def jax(gpu, monkeypatch):
-    module = fake_jax(gpu)
-    monkeypatch.setitem(sys.modules, "jax", module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import threading
 import fake_gpu
 import pytest
 from exports import built, cuda_headers, nvcc
-from fake_gpu import FakeGpu, fake_torch
+from fake_gpu import FakeGpu
 from mapped import MAIN, MAP, copying, exported_copy, kernel_of
 from problems import library
 from test_export import CC, CUDA_H, STRICT, needs_cc, needs_nvcc
@@ -18,6 +18,8 @@ from fireiron.gpu.maps import MapForm
 from fireiron.ir import TensorMap
 from fireiron.strategies import hopper
 from fireiron.values.machine import DType
+
+torch = fake_gpu.torch
 
 
 @pytest.fixture
@@ -30,13 +32,6 @@ def gpu(monkeypatch):
     maps.encoded.cache_clear()
     yield gpu
     maps.encoded.cache_clear()
-
-
-@pytest.fixture
-def torch(gpu, monkeypatch):
-    module = fake_torch(gpu)
-    monkeypatch.setitem(sys.modules, "torch", module)
-    return module
 
 
 @pytest.fixture(scope="module")

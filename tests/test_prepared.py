@@ -1,57 +1,33 @@
 """Plans of launches, part by part: what is kept, overlap and alignment byte by byte, streams that must agree, outputs, what is prepared anew."""
 
 import itertools
-import sys
 import threading
 import types
 
 import fake_gpu
 import numpy as np
 import pytest
-from fake_gpu import FakeGpu, Interfaced, fake_jax, fake_torch
+from fake_gpu import FakeGpu, Interfaced, installed
+from mapped import kernel_of
 from problems import library
 
 from fireiron import *
-from fireiron.gpu import launch, prepared
+from fireiron.gpu import prepared
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView, library_of
-from fireiron.gpu.kernel import CompiledKernel
 
 ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
+torch, jax = fake_gpu.torch, fake_gpu.jax
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    gpu = FakeGpu(devices=2)
-    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
-    monkeypatch.setattr(launch, "_driver", lambda: gpu)
-    monkeypatch.setattr(launch, "_parameter_sizes", lambda function: None)
-    return gpu
-
-
-@pytest.fixture
-def torch(gpu, monkeypatch):
-    module = fake_torch(gpu)
-    monkeypatch.setitem(sys.modules, "torch", module)
-    return module
-
-
-@pytest.fixture
-def jax(gpu, monkeypatch):
-    module = fake_jax(gpu)
-    monkeypatch.setitem(sys.modules, "jax", module)
-    return module
+    return installed(monkeypatch, FakeGpu(devices=2))
 
 
 @pytest.fixture(scope="module")
 def programs():
     spec, sized = library("naive").spec(20, 12, 8, **ROWS), library("naive").spec(sym("M"), 12, 8, **ROWS)
     return {"fixed": library("naive").strategy(spec).program("sm_90"), "sized": library("naive").strategy(sized).program("sm_90")}
-
-
-def kernel_of(program):
-    kernel = CompiledKernel(program)
-    kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
-    return kernel
 
 
 @pytest.fixture

@@ -203,7 +203,8 @@ class Walk:
             tile = self.blocks.get(dim, self.tile[dim])
             near = (tile, 2 * tile, 3 * tile) if whole else (tile - 1, tile, tile + 1, 2 * tile - 1, 2 * tile + 3, 3 * tile)
             size = max(1, self.pick(near))
-            sizes[dim] = -(-size // 16) * 16 if self.rings or (not whole and self.chance(0.5)) else size  # an engine takes 16 bytes
+            unit = 16 if self.rings else 8  # an engine takes 16 bytes
+            sizes[dim] = -(-size // unit) * unit if self.rings or (not whole and self.chance(0.5)) else size
         self.sizes = dict(sizes)
         orders = dict(self.orders)
         extents = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
@@ -235,7 +236,7 @@ class Walk:
         context, steps = self.start(), []
         for kind in found(decomp, Decomposition):
             offered = list(kind.choices(spec, context)) if self.chance(0.04, f"verb {kind.verb}") else []
-            if offered and not any(self.decomposes(one, spec, context) for one in offered[:1]):
+            if offered and not self.decomposes(offered[0], spec, context):
                 steps.append(self.pick(offered))
         return steps
 

@@ -190,8 +190,6 @@ def _tests(mutant: Mutant, budget: float) -> list[str]:
     """Tests that run the line: of the nearest files first, short ones first; then all of the nearest files."""
     near, files = nearest(mutant.module), set(collected(mutant.module))
     found = sorted(covering().of(mutant.module, mutant.line), key=lambda one: (one[0].partition("::")[0] not in near, one[1]))
-    if not found:
-        return [*near]
     chosen, left = [], budget / 2
     for name, seconds in found:
         if seconds <= left and name.partition("::")[0] in files:

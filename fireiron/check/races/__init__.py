@@ -30,9 +30,9 @@ from fireiron.check.races.meetings import Meetings
 from fireiron.check.races.order import Order, Race, mark
 from fireiron.check.races.places import Places, Space
 from fireiron.check.races.segments import Screened, Segments
-from fireiron.check.races.traces import Kind, Touch, Trace, Tracer, Traces
+from fireiron.check.races.traces import Flight, Kind, Touch, Trace, Tracer, Traces
 from fireiron.check.scene import Scene
-from fireiron.ir import Commit, Completion, Wait
+from fireiron.ir import Completion
 
 ENOUGH = 64
 """Findings about the barriers of rings, beyond which other lengths of loops are not followed: they tell the same of other turns."""
@@ -104,17 +104,10 @@ def _reading_at_the_end(traces: Sequence[Traces]) -> Iterator[Finding]:
     """The stores that an engine may still read shared memory for when the block, and its memory, is gone; each once."""
     found: dict[int, Touch] = {}
     for trace in itertools.chain(*(_different(agents) for agents in traces)):
-        issued: list[Touch] = []
-        groups: list[list[Touch]] = []
+        flight = Flight(Completion.BULK)
         for event in trace:
-            if isinstance(event, Touch) and event.completion is Completion.BULK and event.under_way:
-                issued.append(event)
-            elif isinstance(event, Commit) and event.completion is Completion.BULK:
-                groups.append(issued)
-                issued = []
-            elif isinstance(event, Wait) and event.completion is Completion.BULK:
-                del groups[: max(len(groups) - event.groups, 0)]
-        found.update((id(one.use.statement), one) for one in itertools.chain(*groups, issued))
+            flight.follow(event)
+        found.update((id(one.use.statement), one) for one in flight.touches)
     for one in found.values():
         statement = one.use.statement
         buffer = one.use.access.buffer

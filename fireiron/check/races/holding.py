@@ -17,8 +17,8 @@ import attrs
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.races.places import WARP
-from fireiron.check.races.traces import Kind, Touch, Trace, Traces, Turn
-from fireiron.ir import Barrier, ClusterBarrier, Commit, Completion, Side, Wait
+from fireiron.check.races.traces import Flight, Kind, Touch, Trace, Traces, Turn
+from fireiron.ir import Barrier, ClusterBarrier, Completion, Side
 
 Place: TypeAlias = "tuple[str, int]"
 """A ring and the number of a stage."""
@@ -37,42 +37,37 @@ def not_held(traces: Iterable[Traces], ring_of: Mapping[str, str]) -> Iterator[F
 class Holder:
     """An agent on its way through its trace: the stages that it holds, full or empty, and those that it has said to be full.
 
-    `issued` are the stages that its products under way read which no commit has put into a group yet, `groups` those of groups not waited
-    for, oldest first; `apart` those that its lanes have read, each for itself, since the last barrier.
+    `products` are its products under way; `apart` are the stages that its lanes have read, each for itself, since the last barrier.
     """
 
     trace: Trace
     ring_of: Mapping[str, str]
     held: set[tuple[Place, Side]] = attrs.field(factory=set)
     announced: set[Place] = attrs.field(factory=set)
-    issued: set[Place] = attrs.field(factory=set)
-    groups: list[set[Place]] = attrs.field(factory=list)
+    products: Flight = attrs.field(factory=lambda: Flight(Completion.PRODUCT))
     apart: set[Place] = attrs.field(factory=set)
 
     def findings(self) -> Iterator[Finding]:
         """All that it does wrong."""
         for event in self.trace:
+            self.products.follow(event)
             if isinstance(event, Turn):
-                yield from self._acquire(event) if event.arrivals is None else self._release(event, event.arrivals)
-            elif isinstance(event, Touch):
-                if event.use.access.buffer in self.ring_of:
-                    yield from self._touch(event)
+                if event.arrivals is None:
+                    self._acquire(event)
+                else:
+                    yield from self._release(event, event.arrivals)
+            elif isinstance(event, Touch) and event.use.access.buffer in self.ring_of:
+                yield from self._touch(event)
             elif isinstance(event, (Barrier, ClusterBarrier)):
                 self.apart.clear()
-            elif isinstance(event, Commit) and event.completion is Completion.PRODUCT:
-                self.groups.append(self.issued)
-                self.issued = set()
-            elif isinstance(event, Wait) and event.completion is Completion.PRODUCT:
-                del self.groups[: max(len(self.groups) - event.groups, 0)]
         for (ring, stage), side in self.held:
             if side is Side.FULL:
                 yield Finding("race", "error", None, f"{ring}: an agent ends that holds stage {stage} full")
 
-    def _acquire(self, event: Turn) -> Iterator[Finding]:
+    def _acquire(self, event: Turn) -> None:
         self.held.add(((event.ring.name, event.stage), event.side))
         if event.side is Side.EMPTY:
             self.announced.discard((event.ring.name, event.stage))
-        yield from ()
 
     def _release(self, event: Turn, arrivals: Sequence[int]) -> Iterator[Finding]:
         ring = event.ring
@@ -86,18 +81,19 @@ class Holder:
             self.announced.add(place)
             return
         self.held.discard((place, side))
-        if any(place in stages for stages in (self.issued, *self.groups)):
+        if any(self._place(one) == place for one in self.products.touches):
             yield Finding("race", "error", None, f"{event} is by an agent of which a product that reads it is under way")
         if place in self.apart and any(0 < count < WARP for count in arrivals):
             yield Finding("race", "error", None, f"{event} is by one lane of a warp whose others may still read it")
 
+    def _place(self, touch: Touch) -> Place:
+        return self.ring_of.get(touch.use.access.buffer, ""), touch.stage
+
     def _touch(self, event: Touch) -> Iterator[Finding]:
         use, side = event.use, Side.FULL if event.kind is Kind.READ else Side.EMPTY
-        place = self.ring_of[use.access.buffer], event.stage
+        place = self._place(event)
         if side is Side.FULL and not event.by_engine:
             self.apart.add(place)
-        if side is Side.FULL and event.completion is Completion.PRODUCT:
-            self.issued.add(place)
         if (place, side) not in self.held:
             line, statement = line_of(use.statement, use.access), use.statement
             what = f"{statement.instruction.name} {statement.spec} at {line or 'an unknown line'}"

@@ -9,7 +9,7 @@ import enum
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -196,6 +196,32 @@ class Walk:
         """The walk inside a loop, in one of its iterations if it is in order."""
         fixed = self.fixed if value is None else {**self.fixed, loop.var.name: value}
         return Walk((*self.loops, loop), fixed, self.lengths, self.events, self.rank, self.taken)
+
+
+@attrs.define(eq=False)
+class Flight:
+    """What is under way by a kind of completion at a place of a trace: touches that no commit has put into a group yet, and those of groups
+    that nobody has waited for, oldest first."""
+
+    completion: Completion
+    issued: list[Touch] = attrs.field(factory=list)
+    groups: list[list[Touch]] = attrs.field(factory=list)
+
+    def follow(self, event: Event) -> None:
+        """Go on behind an event."""
+        if isinstance(event, Touch):
+            if event.under_way and event.completion is self.completion:
+                self.issued.append(event)
+        elif isinstance(event, Commit) and event.completion is self.completion:
+            self.groups.append(self.issued)
+            self.issued = []
+        elif isinstance(event, Wait) and event.completion is self.completion:
+            del self.groups[: max(len(self.groups) - event.groups, 0)]
+
+    @property
+    def touches(self) -> Iterator[Touch]:
+        """All that is under way."""
+        return itertools.chain(*self.groups, self.issued)
 
 
 class Tracer:
