@@ -262,10 +262,10 @@ MUTANTS = [
         ("arrivals of a stage", "arrivals = 1 if event.side is Side.FULL else event.ring.consumers", "arrivals = 1"),
     ),
     *mutants(
-        "check/races/__init__.py",
+        "check/races/traces.py",
         "test_rings",
-        ("stores at the end", "del groups[: max(len(groups) - event.groups, 0)]", "groups.clear()"),
-        ("stores without a group", "for one in itertools.chain(*groups, issued))", "for one in itertools.chain(*groups))"),
+        ("stores at the end", "del self.groups[: max(len(self.groups) - event.groups, 0)]", "self.groups.clear()"),
+        ("stores without a group", "return itertools.chain(*self.groups, self.issued)", "return itertools.chain(*self.groups)"),
     ),
     *mutants(
         "check/persistence.py",
