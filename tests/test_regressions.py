@@ -751,3 +751,31 @@ def test_quad_pairs_of_a_block_are_whole(threads):
         return right(program, 1, threads, 3)
     with pytest.raises(DecompositionError, match=rf"of {threads} threads has no whole QuadPair(.|\n)*legal +at least 20 threads"):
         _ = kernel(strategy, 1, threads, 3).program().ir
+
+
+def stored_as(layout, memory=SH):
+    copy = Move.done() if memory is RF else None
+    chain = MatMul.tile(4, 4).to(Block).split(8).load(A, memory, copy).storage_layout(layout)
+    chain = chain.tile(1, 4).to(Thread) if memory is RF else chain.tile(1, 1).to(Thread)
+    return chain.split(1).tile(1, 1).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).program("sm_80")
+
+
+@pytest.mark.parametrize("memory", [SH, RF])
+@pytest.mark.parametrize(("strides", "apart"), [((0, 1), (1, 4)), ((1, 1), (1, 4)), ((1, 3), (1, 4)), ((1, (4, 4)), (1, (4, 16)))])
+def test_buffers_in_which_two_elements_have_one_place_are_refused(memory, strides, apart):
+    """They computed something else, without a word where one thread writes both."""
+    shape = (4, 8) if isinstance(strides[1], int) else (4, (4, 2))
+    with pytest.raises(DecompositionError, match="two elements have one place") as refusal:
+        _ = stored_as(Layout(shape, strides), memory).ir
+    assert f"such as {Layout(shape, apart)}" in str(refusal.value)
+
+
+@pytest.mark.parametrize("layout", [RowMajor(ld=8), RowMajor(ld=9), Layout((4, 8), (1, 5)), Layout((4, (4, 2)), (1, (8, 4)))])
+def test_buffers_with_gaps_and_in_parts_are_right(layout):
+    right(stored_as(layout), 8, 8, 8)
+
+
+def test_buffers_whose_lines_are_too_short_are_refused():
+    for layout, least in ((RowMajor(ld=7), 8), (ColMajor(ld=3), 4)):
+        with pytest.raises(DecompositionError, match=rf"shorter than the {least} elements(.|\n)*legal +ld >= {least}"):
+            _ = stored_as(layout).ir
