@@ -10,6 +10,7 @@ from tabulate import tabulate
 
 from mutation.covering import Covering
 from mutation.judge import Verdict, judge, summary
+from mutation.measuring import measure
 from mutation.operators import modules, mutants, sample
 
 
@@ -18,6 +19,8 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     if asked.command == "list":
         return _list(asked.parts)
+    if asked.command == "measure":
+        return measure(asked.jobs, "not night and not gpu")
     if asked.command == "cover":
         Covering.load().with_data(asked.data, asked.durations).save()
         return 0
@@ -49,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     judged.add_argument(
         "--without", nargs="+", default=[], metavar="FILE", help="files of tests that are not asked: tests/test_text_digests.py"
     )
+    measured = commands.add_parser("measure", help="run the tests under coverage (contexts by test), and take in what they run")
+    measured.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     cover = commands.add_parser("cover", help="take in what coverage measured (contexts by test), and how long each test took")
     cover.add_argument("data", type=Path, help="the data file of coverage")
     cover.add_argument("durations", type=Path, help="lines of seconds and names of tests")

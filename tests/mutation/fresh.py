@@ -4,14 +4,29 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
+
+from mutation import zygote
+
+
+class Until(zygote.Watch):
+    """What failed first, for so many seconds of processor time."""
+
+    def __init__(self, enough: float) -> None:
+        self.enough, self.stopped = enough, False
+
+    def pytest_runtest_logfinish(self) -> None:
+        if time.process_time() > self.enough:
+            self.stopped = True
+
+    def pytest_runtest_protocol(self) -> bool | None:
+        return True if self.stopped else None
 
 
 def main() -> dict[str, object]:
     """Import the package with the change, then ask the kernels, then the tests."""
-    from mutation import zygote
-
     asked = json.loads(Path(os.environ[zygote.FRESH]).read_text(encoding="utf-8"))
     try:
         # Before pytest is there, which would import what is not yet there from its files, as the package has a plugin.
@@ -28,9 +43,9 @@ def main() -> dict[str, object]:
         return found
     import pytest
 
-    watch = zygote.Watch()
+    watch = Until(asked["enough"])
     code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *zygote.ASKED, *asked["tests"]], plugins=[watch])
-    if watch.failed or code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+    if watch.failed or (code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not watch.stopped):
         found |= {"by": "tests", "what": watch.failed or f"pytest: {code.name if isinstance(code, pytest.ExitCode) else code}"}
     return found
 

@@ -50,6 +50,11 @@ WIDE = (
 DIGESTS = "tests/test_text_digests.py"
 """Notices nearly each text that is another, and says nothing of right and wrong."""
 
+CORPUS = "tests/test_corpus.py"
+"""The same of two thousand strategies that are kept, and of how those are refused that are: asked last, as it takes minutes."""
+
+CORPUS_SECONDS = 240.0
+
 MOST_PRINTED = 40
 """Kernels that are printed of those which run the line; they are lowered already, so that each takes milliseconds."""
 
@@ -103,24 +108,36 @@ def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -
     tests = [one for one in _tests(mutant, budget) if one.partition("::")[0] not in without]
     if mutant.module.startswith(printing.FOLDER):
         return _judge_of_text(
-            mutant, tests if DIGESTS in without else [DIGESTS, *(one for one in tests if not one.startswith(DIGESTS))], budget
+            mutant, tests if DIGESTS in without else [DIGESTS, *(one for one in tests if not one.startswith(DIGESTS))], budget, without
         )
     kernels = _kernels(mutant)
     asked = {
         "module": mutant.module, "text": mutant.source(), "seconds": budget, "kernels": kernels, "always": mutant.module.startswith(MORE_THAN_TEXT)
     }  # fmt: skip
     if not mutant.inside:
-        return _verdict(mutant, [_fresh({**asked, "tests": [*tests, *WIDE, DIGESTS]})])
+        return _verdict(mutant, [_fresh({**asked, "tests": _all_tests(tests, without)})])
     of_kernels = zygote_of(mutant.module).ask(asked)
     if of_kernels["by"] == "no place":
-        return _verdict(mutant, [of_kernels, _fresh({**asked, "tests": [*tests, *WIDE, DIGESTS]})])
+        return _verdict(mutant, [of_kernels, _fresh({**asked, "tests": _all_tests(tests, without)})])
     answers = [of_kernels]
     del asked["kernels"]
     for some in (tests, [one for one in WIDE if one not in (*tests, *without)], [] if DIGESTS in without else [DIGESTS]):
         if answers[-1]["by"]:
             break
         answers.append(_asked_tests(mutant.module, {**asked, "tests": some, "enough": 2 * budget, "seconds": 2 * budget + 60}))
+    if not answers[-1]["by"] and CORPUS not in without:
+        answers.append(_asked_corpus(mutant))
     return _verdict(mutant, answers)
+
+
+def _all_tests(tests: list[str], without: tuple[str, ...]) -> list[str]:
+    """What a process that imports the change is asked, one after the other."""
+    return [one for one in dict.fromkeys([*tests, *WIDE, DIGESTS, CORPUS]) if one not in without]
+
+
+def _asked_corpus(mutant: Mutant) -> dict[str, Any]:
+    asked = {"module": mutant.module, "text": mutant.source(), "tests": [CORPUS], "enough": CORPUS_SECONDS, "seconds": CORPUS_SECONDS + 60}
+    return _asked_tests(mutant.module, asked)
 
 
 FAILING: set[str] = set()
@@ -144,11 +161,11 @@ def _asked_tests(module: str, asked: dict[str, Any]) -> dict[str, Any]:
             return answer
 
 
-def _judge_of_text(mutant: Mutant, tests: list[str], budget: float) -> Verdict:
+def _judge_of_text(mutant: Mutant, tests: list[str], budget: float, without: tuple[str, ...]) -> Verdict:
     """Who notices a mutant of the printer: the digests of texts, what texts of the battery compute, then the other tests."""
     asked: dict[str, Any] = {"module": mutant.module, "text": mutant.source(), "seconds": budget + 60, "enough": budget}
     if not mutant.inside:
-        return _verdict(mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": tests})])
+        return _verdict(mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})])
     questions: list[dict[str, Any]] = [
         {"tests": [one for one in tests if one.startswith(DIGESTS)]},
         {"printed": _kernels(mutant, MOST_PRINTED)},
@@ -159,9 +176,13 @@ def _judge_of_text(mutant: Mutant, tests: list[str], budget: float) -> Verdict:
         ask = zygote_of(mutant.module).ask if "printed" in question else functools.partial(_asked_tests, mutant.module)
         answers.append(ask({**asked, **question}))
         if answers[-1]["by"] == "no place":
-            return _verdict(mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": tests})])
+            return _verdict(
+                mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})]
+            )
         if answers[-1]["by"]:
             break
+    if not answers[-1]["by"] and CORPUS not in without:
+        answers.append(_asked_corpus(mutant))
     return _verdict(mutant, answers)
 
 
@@ -171,7 +192,7 @@ def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
     by = last["by"]
     if by == "tests":
         file, _, name = last["what"].partition("::")
-        who = "digests" if file == DIGESTS else "tests" if file in nearest(mutant.module) else "tests further off"
+        who = "digests" if file in (DIGESTS, CORPUS) else "tests" if file in nearest(mutant.module) else "tests further off"
         by, what = f"{who}: {file.removeprefix('tests/')}", name
     else:
         what = next((one["what"] for one in answers[::-1] if one.get("what")), "")
@@ -210,7 +231,7 @@ def collected(module: str) -> tuple[str, ...]:
     folder = module.partition("/")[0]
     found = dict.fromkeys(file for one in modules(folder) for file in nearest(one))
     found |= dict.fromkeys(file for one in modules(folder) for file in covering().files(one))
-    return tuple(sorted(file for file in {*found, *WIDE, DIGESTS} - FOR_ALL if (ROOT / file).is_file()))
+    return tuple(sorted(file for file in {*found, *WIDE, DIGESTS, CORPUS} - FOR_ALL if (ROOT / file).is_file()))
 
 
 @functools.cache
@@ -320,8 +341,10 @@ def _environment() -> dict[str, str]:
 
 
 def _fresh(asked: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a process that imports the change."""
+    """The answer of a process that imports the change; its tests have so many seconds together, and what takes much longer hangs."""
     kernels()
+    asked = {**asked, "enough": asked["seconds"] + CORPUS_SECONDS}
+    hanging = asked["enough"] + 120
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"
         request.write_text(json.dumps(asked), encoding="utf-8")
@@ -329,17 +352,17 @@ def _fresh(asked: dict[str, Any]) -> dict[str, Any]:
         process = subprocess.Popen(
             [sys.executable, "-m", "mutation.fresh"], cwd=ROOT, env={**_environment(), zygote.FRESH: str(request)}, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=functools.partial(zygote.limit, 2 * asked["seconds"]),
+            preexec_fn=functools.partial(zygote.limit, hanging),
         )  # fmt: skip
         try:
-            said, _ = process.communicate(timeout=20 * asked["seconds"])
+            said, _ = process.communicate(timeout=10 * hanging)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return {"by": "time", "seconds": time.monotonic() - before}
     lines = said.strip().splitlines()
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return {"by": "time", "seconds": 2 * asked["seconds"]}
+        return {"by": "time", "seconds": hanging}
     try:
         return {**json.loads(lines[-1]), "seconds": time.monotonic() - before}
     except (IndexError, ValueError):

@@ -1,0 +1,235 @@
+"""Strategies that were drawn once and are kept, with what the compiler makes of them: their text, or their refusal.
+
+`goldens/corpus.xz` holds them as stored strategies, a line of JSON each: draws of all generators, forms of the library on several targets, and
+what lies near to these (`nearly`). `goldens/corpus.txt` has a line for each: the digest of the lines of its kernels with the steps that made them,
+or of all that the error says. A digest says nothing of right and wrong: kernels near to others were simulated and compared with NumPy when
+they were drawn, and the oracles judge new draws of all generators in every test run.
+
+    python tests/corpus.py          writes the digests anew, where texts are to change: look at them first
+    python tests/corpus.py draw     draws all anew, in an hour; for new verbs
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import lzma
+import multiprocessing
+import os
+import random
+import re
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from nearly import near, refinements_in
+
+GOLDENS = Path(__file__).resolve().parent / "goldens"
+KEPT, OUTCOMES = GOLDENS / "corpus.xz", GOLDENS / "corpus.txt"
+
+
+@attrs.frozen
+class Kept:
+    """A stored strategy, bound to its problem, and a target."""
+
+    name: str
+    target: str
+    strategy: dict[str, Any]
+
+    def outcome(self) -> tuple[str, str]:
+        """The name of the error that refuses it, or `text`, and all that is said."""
+        from fireiron.errors import FireironError
+        from fireiron.language.store import loads
+
+        try:
+            program = loads(json.dumps(self.strategy)).program(self.target)
+            return "text", "\n".join(f"{line.text}  {line.steps}" for line in program.lines)
+        except FireironError as error:
+            return type(error).__name__, "\n".join(str(part) for part in (error.asked, error.got, error.legal, error.within, error.hint))
+
+    def line(self) -> str:
+        """What `goldens/corpus.txt` says of it."""
+        kind, text = self.outcome()
+        return f"{hashlib.sha256(text.encode()).hexdigest()[:12]}  {kind}  {self.name}"
+
+
+def kept() -> list[Kept]:
+    """All of them, in the order in which they are kept."""
+    with lzma.open(KEPT, "rt", encoding="utf-8") as file:
+        return [Kept(**json.loads(line)) for line in file]
+
+
+def outcomes() -> list[str]:
+    """Their lines."""
+    return OUTCOMES.read_text(encoding="utf-8").splitlines()
+
+
+# ---------------------------------------------------------------------------------------------- drawing
+
+COUNTS = {"strategy": 260, "definition": 260, "walk": 260, "tasks": 80, "library": 140}
+NEAR = {"text": 300, "StoreError": 60, "refusal": 900}
+"""How many are kept, at most, of so many that are tried."""
+
+MOST_NEAR = 8_000
+
+ALIKE = 3
+"""Refusals that are kept of those that say the same but for numbers."""
+
+MOST_SECONDS = 1.0
+"""Of processor time that one may take."""
+
+FIRST = 51_000_000
+"""The first seed."""
+
+
+@attrs.frozen
+class Draw:
+    """What may be kept, what comes of it, and what an oracle says against it."""
+
+    one: Kept
+    symbols: dict[str, int]
+    outcome: str
+    text: str
+    wrong: str = ""
+
+
+def drawn(jobs: int) -> list[Kept]:
+    """All that is kept, drawn anew."""
+    found = bases(jobs)
+    found += around(found, jobs)
+    others = {(each.one.target, json.dumps(each.one.strategy)): each.one for each in reversed(found)}
+    return random.Random(FIRST).sample([*others.values()], len(others))
+
+
+def bases(jobs: int) -> list[Draw]:
+    """What the generators draw."""
+    found: list[Draw] = []
+    for kind, count in COUNTS.items():
+        with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
+            draws = pool.imap(functools.partial(_of, kind), range(FIRST, FIRST + 100 * count), chunksize=4)
+            found += itertools.islice((one for one in draws if one is not None and one.outcome == "text"), count)
+    return found
+
+
+def around(found: Sequence[Draw], jobs: int) -> list[Draw]:
+    """What lies near to them, and says something new."""
+    refinements = [one for each in found for one in refinements_in(each.one.strategy)]
+    numbers = ((number, found[random.Random(f"{FIRST}/{number}").randrange(len(found))]) for number in range(MOST_NEAR))
+    with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
+        return [*_chosen(found, pool.imap(functools.partial(_near, refinements=refinements), numbers, chunksize=8))]
+
+
+def _chosen(found: Sequence[Draw], draws: Iterable[Draw | None]) -> Iterator[Draw]:
+    """Of what lies near: what says something new."""
+    texts, alike, counts = {one.text for one in found}, Counter[str](), Counter[str]()
+    for one in draws:
+        if one is None:
+            continue
+        if one.wrong:
+            print(f"{one.wrong}\n{json.dumps(attrs.asdict(one.one))}\n", file=sys.stderr)
+            continue
+        kind = one.outcome if one.outcome in NEAR else "refusal"
+        said = one.text if kind == "text" else re.sub(r"\d+", "", one.text.partition("\n")[0])
+        if counts[kind] < NEAR[kind] and alike[said] < ALIKE and one.text not in texts:
+            alike[said] += 1
+            counts[kind] += 1
+            texts.add(one.text)
+            yield one
+        if all(counts[each] >= count for each, count in NEAR.items()):
+            return
+
+
+def _of(kind: str, seed: int) -> Draw | None:
+    """What a seed draws; nothing where it is refused, takes too long or is not to be stored."""
+    from fireiron.errors import FireironError
+    from fireiron.language.store import dumps
+
+    try:
+        strategy, target, symbols = _made(kind, seed)
+        return _judged(Kept(f"{kind} {seed}", target, json.loads(dumps(strategy))), symbols, False)
+    except FireironError:
+        return None
+
+
+def _made(kind: str, seed: int) -> tuple[Any, str, dict[str, int]]:
+    """A bound strategy, its target, and sizes at run time."""
+    import generator
+    import test_tasks_random
+    import walker
+    from campaign.subjects import definitions, library_texts
+
+    match kind:
+        case "strategy":
+            one, _ = generator.draw(seed)
+            return one.strategy, one.target, dict(one.symbols)
+        case "definition":
+            drawn, _ = definitions.drawn(seed)
+            return drawn.strategy(drawn.bound), drawn.target, dict(drawn.symbols)
+        case "walk":
+            walk, _ = walker.draw(seed, ())
+            return walk.strategy, walk.target, dict(walk.symbols)
+        case "tasks":
+            choose = random.Random(seed)
+            make = test_tasks_random.of_attention if choose.random() < 0.3 else test_tasks_random.product
+            bound, target, _ = make(choose)
+            return bound, target, {}
+        case _:
+            numbered = library_texts.numbered()
+            order = random.Random(FIRST).sample(numbered, len(numbered))
+            form, target = order[(seed - FIRST) % len(order)]
+            return library_texts._program(form, target).strategy, target, {}
+
+
+def _near(numbered: tuple[int, Draw], refinements: list[Any]) -> Draw | None:
+    """Something near to a draw, judged."""
+    number, base = numbered
+    one = attrs.evolve(
+        base.one, name=f"near {base.one.name}, {number}", strategy=near(base.one.strategy, random.Random(number), refinements)
+    )
+    return _judged(one, base.symbols, True)
+
+
+def _judged(one: Kept, symbols: dict[str, int], simulated: bool) -> Draw | None:
+    """What comes of it, and of a kernel that is accepted what the oracles say; nothing where it takes too long."""
+    from mutation.battery import Item
+
+    before = time.process_time()
+    try:
+        outcome, text = one.outcome()
+    except Exception:
+        return Draw(one, symbols, "crash", "", traceback.format_exc()[-600:])
+    if time.process_time() - before > MOST_SECONDS:
+        return None
+    draw = Draw(one, symbols, outcome, text)
+    if outcome != "text" or not simulated:
+        return draw
+    item = Item(one.name, json.dumps(one.strategy), one.target, symbols, one.strategy["strategy"].get("start") == "MatMul")
+    try:
+        item.prepare()
+    except Exception:  # sizes that this oracle does not know
+        return None
+    who, what = item.judged(always=True)
+    return attrs.evolve(draw, wrong=f"{who}: {what}" if who else "")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the digests; draw anew before if asked to."""
+    if arguments == ["draw"]:
+        every = drawn(os.cpu_count() or 1)
+        with lzma.open(KEPT, "wt", encoding="utf-8", preset=9) as file:
+            file.writelines(json.dumps(attrs.asdict(one), separators=(",", ":")) + "\n" for one in every)
+    lines = [one.line() for one in kept()]
+    OUTCOMES.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    print(len(lines), Counter(line.split("  ")[1] for line in lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
