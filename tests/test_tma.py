@@ -121,6 +121,13 @@ def test_stores_that_do_not_match(name):
     assert difference in differences(TMA_STORE, spec)
 
 
+@pytest.mark.parametrize("free", [True, False])
+def test_tiles_of_buffers_of_three_dimensions_are_not_stored(free):
+    tensors = (Tensor("src", (2, 64, 64), float16, SH, RowMajor, free=free), Tensor("dst", (2, 64, 64), float16, GL, RowMajor))
+    matrices = (whole_view(one).at(0, Const(1), unit=False) for one in tensors)
+    assert differences(TMA_STORE, Move.on(Warp, *matrices)) == [("src storage", "a buffer of two dimensions", "2x64x64")]
+
+
 def test_an_addition_is_no_store():
     spec = AtomicAdd(64, 64, dtype=float32)(SH, GL)(Warp)
     assert TMA_STORE.mismatches(spec, SM_90A) != ()

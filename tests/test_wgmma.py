@@ -404,6 +404,18 @@ def test_sizes_without_whole_rows_are_told():
         _ = chain.tile(64, 8).to(Warpgroup).split(16).done()(spec).program("sm_90a").ir
 
 
+@pytest.mark.parametrize(("dtype", "free"), [(float16, True), (int8, True), (float16, False)])
+def test_buffers_of_several_matrices_are_told(dtype, free):
+    """They ended in KeyError where k is the last of three dimensions."""
+    spec = MatMul(2, 64, 64, 64, dtype=dtype, accumulator=int32 if dtype == int8 else float32, signature="bmk,bkn->bmn", A=RowMajor)
+    chain = MatMul.tile(2, 64, 64).to(Block).epilog(RF).split(k=32).load(A, SH, Move.done())
+    chain = (chain if free else chain.storage_layout(RowMajor)).load(B, SH, Move.done()).tile(1, 64, 64).to(Warpgroup)
+    chain = chain.done(F16 if dtype == float16 else BY_NAME["WGMMA_S8_S32"])
+    got = "a buffer of two dimensions, got 2x64x32" if free else "chunks of 128, 64, 32, 16 bytes, swizzled, got a buffer of 3 dimensions"
+    with pytest.raises(MatchError, match=f"A storage +wants {got}"):
+        _ = chain(spec(GL, GL, GL)(Kernel)).program("sm_90a").ir
+
+
 # ---------------------------------------------------------------------------------------------- against NumPy
 
 

@@ -119,6 +119,8 @@ class LdMatrixWarpgroup(Executable):
 def _wanted(view: View) -> Storage:
     """The storage of a free buffer: swizzled chunks along its source's neighbours."""
     layout = view.tensor.layout
+    if len(view.tensor.shape) != 2:
+        return view.tensor.storage()
     axis = 0 if isinstance(layout, MatrixLayout) and layout.order == "col" else 1
     span = widest_span(constant(view.tensor.shape[axis]) or 0, view.dtype.bytes)
     return view.tensor.storage() if span is None else chunk_storage(view, view.axis(axis), span)

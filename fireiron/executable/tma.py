@@ -218,6 +218,8 @@ class TmaStore(Executable):
         return tuple(found) or self._storage_mismatch(spec)
 
     def _storage_mismatch(self, spec: Spec) -> tuple[Mismatch, ...]:
+        if len(spec.src.tensor.shape) != 2:
+            return (Mismatch("src storage", "a buffer of two dimensions", "x".join(map(str, spec.src.tensor.shape))),)
         if spec.src.tensor.free:
             return ()
         chunks = chunks_of(spec.src.tensor.storage(), spec.src, spec.src.dtype.bytes)

@@ -156,12 +156,14 @@ class Wgmma(Executable):
     def _storage_mismatch(self, spec: Spec, name: str) -> tuple[Mismatch, ...]:
         """Why a factor does not lie in chunks that the instruction can read; nothing where it is still free how it lies."""
         view = spec.operands[name]
+        shape = "x".join(map(str, view.tensor.shape))
         if view.tensor.free:
+            if len(view.tensor.shape) != 2:
+                return (Mismatch(f"{name} storage", "a buffer of two dimensions", shape),)
             best = self._wanted(spec, name)
             if best is not None and isinstance(chunks_of(best, view, view.dtype.bytes), Chunks):
                 return ()
-            got = "x".join(map(str, view.tensor.shape))
-            return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", got),)
+            return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", shape),)
         found = chunks_of(view.tensor.storage(), view, view.dtype.bytes)
         if isinstance(found, str):
             return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", found),)

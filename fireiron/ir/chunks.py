@@ -86,6 +86,8 @@ def chunks_of(storage: Storage, view: View, element: int) -> Chunks | str:
     sizes = [constant(size) for size in view.shape]
     if None in sizes or not storage.layout.static:
         return "a storage of sizes known only at run time"
+    if len(view.tensor.shape) != 2:
+        return f"a buffer of {len(view.tensor.shape)} dimensions"
     if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims):
         return "a tile whose rows or columns are no neighbours"
     starts = [_places(storage, view.axis(dim), size or 0) for dim, size in enumerate(sizes)]
