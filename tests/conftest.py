@@ -12,6 +12,7 @@ SAMPLES = ((9, 18), (4, 6))
 WHOLE = (
     "test_campaign",
     "test_contracts",
+    "test_corpus",
     "test_documents",
     "test_first_day",
     "test_mutants_stand",
