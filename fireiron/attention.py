@@ -61,6 +61,7 @@ LIBRARIES: Final = ("numpy", "cupy", "torch")
 """Where arrays come from."""
 
 MOST_DIMENSIONS: Final = 4
+"""Of queries, keys and values: batch, heads, rows, elements."""
 
 ELEMENTS: Final = 16
 """The elements of a head are multiples of so many."""

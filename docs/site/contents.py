@@ -38,6 +38,7 @@ SECTIONS = {
     "Papers": ("notation.md", "fireiron.md", "graphene.md", "cypress.md"),
     "Inside": (
         "pipeline.md",
+        "limits.md",
         "reliability.md",
         "bugs.md",
         "contributing.md",

@@ -24,6 +24,8 @@ from fireiron.values.tensor import MatrixLayout
 
 BANKS = 32
 WORD = 4
+"""Bytes of a word of a bank."""
+
 PADS = range(1, 33)
 _SAMPLE = 1 << 16
 

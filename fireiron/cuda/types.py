@@ -32,6 +32,7 @@ def zero(dtype: DType, width: int) -> str:
 
 
 INT_MIN = -(1 << 31)
+"""The least value of a 32-bit index."""
 
 LONG = 1e16
 """Where the decimal digits of a float are written with an exponent."""

@@ -46,6 +46,8 @@ from fireiron.values.machine import RF, SH, Block, DType, Lane, Level, Memory, T
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, View
 
 LANES = 32
+"""Threads of a warp."""
+
 LETTERS = "abcdefghijklmnopqrstuvwxy"
 PARTS = "z"
 """The dimension of partial results, beside those that have one of the letters."""

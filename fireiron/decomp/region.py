@@ -23,6 +23,7 @@ from fireiron.specs.formula import Element, Number, Operation
 from fireiron.specs.fused import FusedDefinition, Skipped, Step, shown
 
 WARP = 32
+"""Threads of a warp."""
 
 
 @attrs.frozen

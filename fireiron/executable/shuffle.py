@@ -37,6 +37,7 @@ MODES = {
 """The sign by which a formula says it, the function of CUDA, and words, by the mode of the instruction."""
 
 WARP = 32
+"""Threads of a warp."""
 
 LANES = LaneMap.along((32, 1), ((32, 0, 1),), ((1, 1, 1),))
 """Lane t holds value v of thread t."""

@@ -98,6 +98,8 @@ H200: Final = Figures()
 `across` and `clustered` to 45 of two sizes, in clusters and without."""
 
 SHARED_BYTES: Final = 227 * 1024
+"""Shared memory of a block on Hopper, at most."""
+
 MOST_BLOCKS: Final = 16
 """Blocks that a multiprocessor holds at once, at most, in this estimate."""
 

@@ -23,6 +23,7 @@ from fireiron.values.expr import FALSE, TRUE, Expr, Less, Var, all_of, compiled,
 from fireiron.values.expr.normal import polynomial, terms_of
 
 WARP = 32
+"""Threads of a warp."""
 
 MOST_ELEMENTS = 512
 """Elements of a thread that a statement with two versions takes, in all turns of its loops."""

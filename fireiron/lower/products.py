@@ -46,6 +46,7 @@ from fireiron.values.expr import Expr, all_of, as_expr, constant, less, mod
 PRODUCT = Completion.PRODUCT
 
 GROUP_THREADS = 128
+"""Threads of a warpgroup."""
 
 OLDEST = 32
 """Groups committed behind another are counted up to this many: to wait for more than are needed is never wrong."""

@@ -65,6 +65,7 @@ REGISTERS = 65536
 """Registers of a multiprocessor, and so of a block at most."""
 
 REGISTER_BYTES = 4
+"""Bytes of a register."""
 
 MOST_THREADS = 1024
 """Threads of a block at most."""

@@ -36,6 +36,7 @@ FOR_ALL = {
 """Files of tests that are near to nothing."""
 
 WIDE = (
+    "tests/test_limits.py",
     "tests/test_choices.py",
     "tests/test_verbs_together.py",
     "tests/test_holding.py",
