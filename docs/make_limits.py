@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import pkgutil
 from pathlib import Path
 
@@ -14,17 +15,35 @@ PAGE = Path(__file__).parent / "limits.md"
 INTRODUCTION = """\
 # Limits and thresholds
 
-The numbers at which something is decided otherwise: up to how many turns a loop is unrolled, how many registers a producer keeps, how much is enumerated
-before a check gives up, how long a search looks. Each has its reason where it stands; this page is written from there (`python docs/make_limits.py`), so that none
-changes by the way.
+The numbers at which something is decided otherwise: up to how many turns a loop is unrolled, how many registers a producer keeps,
+how much is enumerated before a check gives up, how long a search looks. Each has its reason where it stands; this page is written
+from there (`python docs/make_limits.py`), so that none changes by the way.
 """
 
 TITLES = {
-    "check": "Checks", "cli": "Commands", "cost": "Cost model", "cuda": "Printing", "decomp": "Decompositions", "draw": "Pictures", "executable": "Instructions",
-    "export": "Export", "gpu": "Launching", "graphene": "Notation of tensors and threads", "inspect": "Explaining", "ir": "Kernels between passes",
-    "language": "Strategies", "lower": "Passes", "measure": "Measuring", "notebook": "Notebooks", "refine": "Refinements", "sim": "Simulator", "specs": "Specs",
-    "tasks": "Tasks", "tune": "Tuning", "values": "Values",
-}  # fmt: skip
+    "check": "Checks",
+    "cli": "Commands",
+    "cost": "Cost model",
+    "cuda": "Printing",
+    "decomp": "Decompositions",
+    "draw": "Pictures",
+    "executable": "Instructions",
+    "export": "Export",
+    "gpu": "Launching",
+    "graphene": "Notation of tensors and threads",
+    "inspect": "Explaining",
+    "ir": "Kernels between passes",
+    "language": "Strategies",
+    "lower": "Passes",
+    "measure": "Measuring",
+    "notebook": "Notebooks",
+    "refine": "Refinements",
+    "sim": "Simulator",
+    "specs": "Specs",
+    "tasks": "Tasks",
+    "tune": "Tuning",
+    "values": "Values",
+}
 OTHERS = "At the top"
 
 
@@ -42,7 +61,7 @@ def limits():
 
 
 def _texts(body):
-    for one, following in zip(body, body[1:]):
+    for one, following in itertools.pairwise(body):
         target = one.targets[0] if isinstance(one, ast.Assign) else one.target if isinstance(one, ast.AnnAssign) else None
         text = following.value.value if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant) else None
         if isinstance(target, ast.Name) and target.id.isupper() and not target.id.startswith("_") and isinstance(text, str):
@@ -56,7 +75,8 @@ def page():
         title = TITLES.get(module.partition(".")[0], OTHERS)
         shown = f"{value:,}" if isinstance(value, int) else f"{value:g}"
         parts.setdefault(title, []).append((f"`{module}.{name}`", shown, meaning.replace("|", "\\|")))
-    tables = (f"## {title}\n\n{tabulate(rows, ['where', 'number', 'meaning'], 'github', disable_numparse=True)}\n" for title, rows in sorted(parts.items()))
+    headers = ["where", "number", "meaning"]
+    tables = (f"## {title}\n\n{tabulate(rows, headers, 'github', disable_numparse=True)}\n" for title, rows in sorted(parts.items()))
     return "\n".join((INTRODUCTION, *tables))
 
 
