@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from mutation import battery, printing, zygote
+from mutation import battery, keeping, printing, zygote
 from mutation.covering import FOLDER, Covering, nearest
 from mutation.operators import ROOT, Mutant, modules, source
 
@@ -52,9 +52,10 @@ DIGESTS = "tests/test_text_digests.py"
 """Notices nearly each text that is another, and says nothing of right and wrong."""
 
 CORPUS = "tests/test_corpus.py"
-"""The same of two thousand strategies that are kept, and of how those are refused that are: asked last, as it takes minutes."""
+"""The same of two thousand strategies that are kept, and of how those are refused that are: of them those are asked that run the function."""
 
 CORPUS_SECONDS = 240.0
+"""Of processor time for all that are asked, the quickest first."""
 
 MOST_PRINTED = 40
 """Kernels that are printed of those which run the line; they are lowered already, so that each takes milliseconds."""
@@ -137,8 +138,9 @@ def _all_tests(tests: list[str], without: tuple[str, ...]) -> list[str]:
 
 
 def _asked_corpus(mutant: Mutant) -> dict[str, Any]:
-    asked = {"module": mutant.module, "text": mutant.source(), "tests": [CORPUS], "enough": CORPUS_SECONDS, "seconds": CORPUS_SECONDS + 60}
-    return _asked_tests(mutant.module, asked)
+    numbers = kept().of(mutant.module, mutant.where)
+    asked = {"module": mutant.module, "text": mutant.source(), "kept": numbers, "enough": CORPUS_SECONDS, "seconds": CORPUS_SECONDS + 60}
+    return zygote_of(mutant.module).ask(asked)
 
 
 FAILING: set[str] = set()
@@ -224,6 +226,18 @@ def _tests(mutant: Mutant, budget: float) -> list[str]:
 def covering() -> Covering:
     """Which tests run which lines."""
     return Covering.load()
+
+
+@functools.cache
+def kept() -> keeping.Kept:
+    """Which strategies of the corpus run which functions, found out if that is not known for the sources as they are."""
+    file = FOLDER / f"kept-{battery.source()}.json"
+    if not file.is_file():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        made = file.with_suffix(f".{os.getpid()}")
+        keeping.Kept.traced().save(made)
+        made.replace(file)
+    return keeping.Kept.load(file)
 
 
 @functools.cache

@@ -185,6 +185,10 @@ def _answer(session: pytest.Session, kernels: dict[str, Any], tests: dict[str, p
         from mutation import printing
 
         return printing.judged([kernels[name] for name in asked["printed"]])
+    if "kept" in asked:
+        from mutation import keeping
+
+        return keeping.judged(asked["kept"], asked["enough"])
     if "kernels" in asked:
         return of_kernels([kernels[name] for name in asked["kernels"]], asked["always"])
     return _of_tests(session, [one for one in _chosen(tests, asked["tests"]) if one.nodeid not in asked["without"]], asked["enough"])
