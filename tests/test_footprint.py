@@ -8,8 +8,18 @@ from touching import K, T, i, kernel, loop, reads, writes
 from fireiron import *
 from fireiron.errors import ResourceError
 from fireiron.ir import Let
-from fireiron.lower.footprint import MOST_POINTS, active_mask, closure, comes_round, evaluate, grid_of, require_small
-from fireiron.values.expr import Var, all_of, as_expr, less
+from fireiron.lower.footprint import (
+    MOST_POINTS,
+    _turns,
+    _turns_of_steps,
+    active_mask,
+    closure,
+    comes_round,
+    evaluate,
+    grid_of,
+    require_small,
+)
+from fireiron.values.expr import FALSE, Var, all_of, as_expr, less
 
 BLOCK = Var("block", 0, 7)
 j = Var("j", 0, 1 << 20)
@@ -135,3 +145,20 @@ def test_conditions_on_a_repeating_loop_and_a_thread_count_as_true():
 )
 def test_whether_a_statement_comes_round(extent, period, condition, round):
     assert comes_round(reads(T, active=condition), loop(extent, reads(T), period=period)) is round
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("period", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 2, 7, 30])
+@pytest.mark.parametrize("conditions", [(), ((1, 0, 5),), ((-1, 4, 0),), ((3, 1, 20), (-2, 3, -2)), ((2, 0, 1),), ((1, -3, 4), (1, -3, 6))])
+def test_turns_of_steps_are_those_that_are_enumerated(period, count, conditions):
+    """Each says that step * i + start < end."""
+    number = Var("i", 0, count - 1)
+    said = [less(number * step + start, as_expr(end)) for step, start, end in conditions]
+    turns = loop(count, reads(T), var=number, period=period)
+    wanted = [
+        sum(all(step * n + start < end for step, start, end in conditions) for n in range(place, count, period)) for place in range(period)
+    ]
+    assert _turns(turns, said).tolist() == wanted
+    if FALSE not in said:  # such a statement is not there
+        assert _turns_of_steps(turns, said, count).tolist() == wanted

@@ -97,3 +97,19 @@ def test_who_made_a_line():
     made = Made(Braces("for (;;)", (Made("a;", inner), "b;")), outer)
     assert [(line.text, line.steps) for line in lines_of([made])] == [("for (;;) {", outer), ("  a;", inner), ("  b;", outer), ("}", outer)]
     assert [line.steps for line in lines_of([guarded(("x",), (Made(If(("y",), ("a;",)), inner),))])] == [(), inner]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("depth", [0, 3])
+def test_remarks_are_filled_anew_where_a_line_of_theirs_is_too_long(depth, more):
+    """Paragraphs stay apart."""
+    words = "// " + "word " * 30
+    longest = words[: WIDTH - 2 * depth + more - 1] + "x"
+    lines = texts(Remark(("// first", longest, "//", "// last")), depth=depth)
+    margin = "  " * depth
+    if not more:
+        as_it_is = [f"{margin}{line}" for line in ("// first", longest, "//", "// last")]
+        assert lines == as_it_is
+    else:
+        assert all(len(line) <= WIDTH for line in lines) and lines[-2:] == [f"{margin}//", f"{margin}// last"]
+        assert lines[0].startswith(f"{margin}// first word word") and len(lines) == 4

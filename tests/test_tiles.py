@@ -176,3 +176,18 @@ def test_stored_layouts_are_checked():
     assert store.loads(text) == strategy
     with pytest.raises(FireironError, match="stride"):
         store.loads(text.replace('"stride": 2', '"stride": 0'))
+
+
+@pytest.mark.parametrize(
+    ("problem", "sizes", "hint"),
+    [
+        (MatMul(8, 8, 8), (8, 8, 4), "split(k=4) behind it: k is taken in steps"),
+        (MatMul(2, 8, 8, 8, signature="bmk,bkn->bmn"), (1, 8, 8, 4), "split(k=4) behind it: k is taken in steps"),
+        (MatMul(8, 8, 8), (8, 8, 4, 2), "split(k=4) behind it: k is taken in steps"),
+        (Move(8, 8), (8, 8, 4), None),
+    ],
+)
+def test_sizes_of_dimensions_that_are_no_tiles(problem, sizes, hint):
+    with pytest.raises(DecompositionError, match="tile takes at most") as refusal:
+        _ = problem(*[GL] * (3 if hint else 2))(Kernel).tile(*sizes).to(Block).result
+    assert refusal.value.hint == hint

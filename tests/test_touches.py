@@ -8,7 +8,7 @@ from touching import Engine, Step, T, buffer, i, kernel, loop, products, reads, 
 
 from fireiron import *
 from fireiron.ir import Completion
-from fireiron.lower.touches import Footprint, Touches
+from fireiron.lower.touches import MOST_ROOM, Footprint, Touches, _extremes
 from fireiron.values.expr import TRUE, Var, less
 
 K = sym("K")
@@ -174,3 +174,13 @@ def test_the_first_of_a_unit_stands_for_all_where_all_or_none_take_part(level, a
     touches = Touches(program)
     (found,) = touches.of(one, (around,))
     assert touches.actors(found).tolist() == list(wanted)
+
+
+@pytest.mark.parametrize("room", [64, MOST_ROOM + 1])
+@pytest.mark.parametrize("keys", [(), (5,), (5, 5, 5), (7, 3, 7, 63, 0, 3, 7), tuple(range(64))])
+def test_extremes_of_each_place_with_a_table_and_without_one(room, keys):
+    threads = [2 * number for number in range(len(keys))]
+    found = _extremes(np.array(keys, dtype=np.int64), np.array(threads, dtype=np.int64), room)
+    of_key = {key: [thread for one, thread in zip(keys, threads, strict=True) if one == key] for key in sorted(keys)}
+    assert found.keys.tolist() == [*of_key]
+    assert found.low.tolist() == [min(of) for of in of_key.values()] and found.high.tolist() == [max(of) for of in of_key.values()]

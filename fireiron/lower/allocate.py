@@ -217,8 +217,9 @@ def _visit(body: tuple[Stmt, ...], clock: list[int], spans: dict[str, tuple[int,
 
 
 def _extend(spans: dict[str, tuple[int, int]], name: str, start: int, stop: int) -> None:
-    old = spans.get(name, (start, stop))
-    spans[name] = (min(old[0], start), max(old[1], stop))
+    """One more use, behind all others."""
+    first, _ = spans.get(name, (start, stop))
+    spans[name] = (first, stop)
 
 
 def _refuse(kernel: Kernel) -> None:

@@ -186,7 +186,7 @@ def _counted(kernel: Kernel, ring: Ring) -> Ring:
         sizes[one.turn] = sizes.get(one.turn, 0) + _brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes
     if ring.each:
         return attrs.evolve(ring, consumers=ring.each // WARP_THREADS)
-    size = max(sizes.values(), default=0)
+    size = next(iter(sizes.values()), 0)
     blocks = len({rank for peers in _fillers(kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
     return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS) * blocks)
 

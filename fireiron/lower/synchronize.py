@@ -144,7 +144,7 @@ class _List:
         """
         again = [one.wanted_again for one in hazards if one.before.statement.completion is Completion.BULK]
         wanted = sorted({position for position in again if position is not None})
-        return list(dict.fromkeys((*self.best, *wanted, *range(self.positions - 1, -1, -1))))
+        return list(dict.fromkeys((*self.best, *wanted, *reversed(range(self.positions)))))
 
 
 class _Solver:
