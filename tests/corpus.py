@@ -73,8 +73,10 @@ def outcomes() -> list[str]:
 
 # ---------------------------------------------------------------------------------------------- drawing
 
-COUNTS = {"strategy": 260, "definition": 260, "walk": 260, "tasks": 80, "library": 140}
-NEAR = {"text": 300, "StoreError": 60, "refusal": 900}
+COUNTS = {"strategy": 140, "definition": 160, "walk": 60, "pair": 600, "script": 180, "tasks": 60, "library": 100}
+"""Draws of each generator, at most; those of walks for each pair of verbs and refinements."""
+
+NEAR = {"text": 250, "StoreError": 60, "refusal": 900}
 """How many are kept, at most, of so many that are tried."""
 
 MOST_NEAR = 8_000
@@ -114,7 +116,7 @@ def bases(jobs: int) -> list[Draw]:
     for kind, count in COUNTS.items():
         with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
             draws = pool.imap(functools.partial(_of, kind), range(FIRST, FIRST + 100 * count), chunksize=4)
-            found += itertools.islice((one for one in draws if one is not None and one.outcome == "text"), count)
+            found += itertools.islice((one for one in draws if one is not None and (one.outcome == "text" or kind == "script")), count)
     return found
 
 
@@ -163,7 +165,7 @@ def _made(kind: str, seed: int) -> tuple[Any, str, dict[str, int]]:
     import generator
     import test_tasks_random
     import walker
-    from campaign.subjects import definitions, library_texts
+    from campaign.subjects import definitions, library_texts, second, walks
 
     match kind:
         case "strategy":
@@ -175,6 +177,15 @@ def _made(kind: str, seed: int) -> tuple[Any, str, dict[str, int]]:
         case "walk":
             walk, _ = walker.draw(seed, ())
             return walk.strategy, walk.target, dict(walk.symbols)
+        case "pair":
+            number = (seed - FIRST) % len(walks.pairs())
+            walk, _ = walker.draw(seed, walks.pairs()[number])
+            return walk.strategy, walk.target, dict(walk.symbols)
+        case "script":
+            (maker,) = random.Random(f"family {seed}").choices((second.product, second.fused), (2, 1))
+            script = maker(seed).script
+            names = script.run()
+            return names["strategy"](names["problem"]), script.target, {}
         case "tasks":
             choose = random.Random(seed)
             make = test_tasks_random.of_attention if choose.random() < 0.3 else test_tasks_random.product

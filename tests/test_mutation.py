@@ -11,13 +11,17 @@ import time
 import numpy as np
 import pytest
 from campaign.subjects.mutants import PASSES, PRINTER
-from mutation import battery, judge, printing, zygote
+from corpus import kept, outcomes
+from mutation import battery, fresh, judge, keeping, printing, zygote
 from mutation.covering import MOST_TESTS, Covering, _shortest, nearest
 from mutation.judge import Verdict, summary
 from mutation.operators import Mutant, Sites, modules, mutants, sample, source
 
 from fireiron.cuda import emit
 from fireiron.errors import VerificationError
+
+KEPT = [one for one, line in zip(kept(), outcomes(), strict=True) if "  text  " in line][:3]
+LINES = [line for line in outcomes() if "  text  " in line][:3]
 
 
 def changes(text, monkeypatch):
@@ -125,7 +129,14 @@ def test_a_process_of_its_own_has_the_change(tmp_path):
     (tmp_path / "test_it.py").write_text("from fireiron.cuda.types import INT_MIN\n\n\ndef test_it():\n    assert INT_MIN == -(2**31)\n")
     (tmp_path / "kernels.json").write_text("[]")
     mutant = next(one for one in mutants("cuda/types.py") if one.where == "" and one.old == "31" and one.new == "30")
-    asked = {"module": mutant.module, "text": mutant.source(), "kernels": [], "always": False, "tests": [str(tmp_path / "test_it.py")]}
+    asked = {
+        "module": mutant.module,
+        "text": mutant.source(),
+        "kernels": [],
+        "always": False,
+        "tests": [str(tmp_path / "test_it.py")],
+        "enough": 1e9,
+    }
     (tmp_path / "asked.json").write_text(json.dumps(asked))
     environment = {**os.environ, zygote.FRESH: str(tmp_path / "asked.json"), zygote.KERNELS: str(tmp_path / "kernels.json")}
     environment["PYTHONPATH"] = os.pathsep.join([str(judge.ROOT), str(judge.ROOT / "tests")])
@@ -267,6 +278,34 @@ def test_of_a_line_the_shortest_tests_of_each_file_are_kept():
     many = [(f"{'abc'[number % 3]}::{number}", float(number)) for number in range(200)]
     kept = _shortest(many, range(200))
     assert len(kept) == MOST_TESTS and {many[one][0][0] for one in kept} == set("abc") and max(kept) < MOST_TESTS + 3
+
+
+def test_strategies_of_the_corpus_are_asked_by_function(tmp_path):
+    names, seconds = keeping._traced(KEPT[0])
+    assert {"lower/walk.py:grow_tree", "compiler.py:Program.lowered"} <= names and seconds > 0
+    made = keeping.Kept({"lower/walk.py:a.b": [2, 0]})
+    made.save(tmp_path / "kept.json")
+    assert keeping.Kept.load(tmp_path / "kept.json") == made
+    assert made.of("lower/walk.py", "a.b") == [2, 0] and made.of("lower/walk.py", "a") == []
+    assert keeping._name("lower/walk.py", ["a", "<locals>", "b", "<locals>", "<listcomp>"]) == "lower/walk.py:a.b"
+
+
+def test_a_strategy_that_is_another_kills(monkeypatch):
+    lines = [*LINES[:2], f"0000{LINES[2][4:]}"]
+    monkeypatch.setattr(keeping.corpus, "kept", lambda: KEPT[:3])
+    monkeypatch.setattr(keeping.corpus, "outcomes", lambda: lines)
+    assert keeping.judged([0, 1], 1000.0) == {"by": ""}
+    assert keeping.judged([0, 2], 1000.0)["what"].startswith(f"tests/test_corpus.py::{KEPT[2].name}")
+    assert keeping.judged([0, 2], 0.0)["what"] == "only some of the corpus"
+
+
+def test_a_process_of_its_own_stops_when_it_has_run_long_enough():
+    watch = fresh.Until(1e9)
+    watch.pytest_runtest_logfinish()
+    assert watch.pytest_runtest_protocol() is None
+    watch.enough = 0.0
+    watch.pytest_runtest_logfinish()
+    assert watch.pytest_runtest_protocol() is True and watch.failed == ""
 
 
 def test_a_mutant_has_a_name_that_other_changes_leave():

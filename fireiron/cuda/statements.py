@@ -368,11 +368,11 @@ class Statements:
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
-        name, kind = statement.var.name, _integer(statement.extent.high)
+        name = statement.var.name
         self.printer.addresses.used |= statement.extent.variables()
         further = f"++{name}" if statement.step == 1 else f"{name} += {statement.step}"
         goes_on = "" if _is_left(statement) else f" {name} < {operand(statement.extent, Binds.SUM)}"
-        head = f"for ({kind} {name} = {statement.first};{goes_on}; {further})"
+        head = f"for (int {name} = {statement.first};{goes_on}; {further})"  # sizes and numbers of tiles fit 32 bits
         return [*before, Braces(head, tuple(body), "#pragma unroll" if unroll else self._rolled(statement))]
 
     def _rolled(self, loop: For) -> str:

@@ -49,7 +49,7 @@ def literal(number: float, dtype: DType) -> str:
     if dtype.kind != "float":
         return str(int(number)) if number > INT_MIN else f"({INT_MIN + 1} - 1)"  # the text of INT_MIN would be a long
     if not math.isfinite(number):
-        bits = 0x7FC00000 if math.isnan(number) else 0x7F800000 if number > 0 else 0xFF800000
+        bits = 0x7FC00000 if math.isnan(number) else 0x7F800000 if number == math.inf else 0xFF800000
         single = f"__int_as_float({bits:#010x})"
         return single if dtype.bits == 32 else f"static_cast<{dtype.cuda}>({single})"
     return f"{_shortest(float(number))}f" if dtype.bits == 32 else repr(float(number))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import multiprocessing
+import os
 import re
 import sys
 import time
@@ -28,20 +30,11 @@ class Kept:
     @staticmethod
     def traced() -> Kept:
         """Found out, by a run of the whole corpus, in which no strategy finds what others left in caches."""
-        corpus.kept()[0].outcome()
-        wrappers = (one for one in gc.get_objects() if isinstance(one, functools._lru_cache_wrapper))
-        caches = [one for one in wrappers if (getattr(one, "__module__", None) or "").startswith("fireiron")]
-        prefix = f"{PACKAGE}/"
         found: dict[str, list[tuple[float, int]]] = {}
-        for number, one in enumerate(corpus.kept()):
-            for cache in caches:
-                cache.cache_clear()
-            before = time.process_time()
-            codes = _run_by(one.outcome)
-            seconds = time.process_time() - before
-            files = [code for code in codes if code.co_filename.startswith(prefix)]
-            for name in {_name(str(Path(code.co_filename).relative_to(PACKAGE)), code.co_qualname.split(".")) for code in files}:
-                found.setdefault(name, []).append((seconds, number))
+        with multiprocessing.Pool(os.cpu_count()) as pool:
+            for number, (names, seconds) in enumerate(pool.imap(_traced, corpus.kept(), chunksize=8)):
+                for name in names:
+                    found.setdefault(name, []).append((seconds, number))
         return Kept({name: [number for _, number in sorted(entries)] for name, entries in found.items()})
 
     def of(self, module: str, where: str) -> list[int]:
@@ -61,6 +54,26 @@ class Kept:
 def _name(module: str, where: Iterable[str]) -> str:
     """A function by its module and name, what stands in it counted to it."""
     return f"{module}:{'.'.join(part for part in where if not re.fullmatch('<.*>', part))}"
+
+
+def _traced(one: corpus.Kept) -> tuple[set[str], float]:
+    """The functions that one of them runs, and the seconds that it takes to find that out."""
+    for cache in _caches():
+        cache.cache_clear()
+    before = time.process_time()
+    codes = _run_by(one.outcome)
+    seconds = time.process_time() - before
+    prefix = f"{PACKAGE}/"
+    files = [code for code in codes if code.co_filename.startswith(prefix)]
+    return {_name(str(Path(code.co_filename).relative_to(PACKAGE)), code.co_qualname.split(".")) for code in files}, seconds
+
+
+@functools.cache
+def _caches() -> list[Any]:
+    """The caches of the package's functions; most are there once it has made something."""
+    corpus.kept()[0].outcome()
+    wrappers = (one for one in gc.get_objects() if isinstance(one, functools._lru_cache_wrapper))
+    return [one for one in wrappers if (getattr(one, "__module__", None) or "").startswith("fireiron")]
 
 
 def _run_by(function: Callable[[], object]) -> set[types.CodeType]:
