@@ -269,8 +269,10 @@ def _count_below(steps: Sequence[tuple[int, int]], room: Expr) -> Expr:
     *inner, (size, stride) = steps
     if not inner:
         return minimum(floordiv(room + (stride - 1), as_expr(stride)), as_expr(size))
-    full = floordiv(room, as_expr(stride))
-    return full * math.prod(size for size, _ in inner) + _count_below(inner, mod(room, as_expr(stride)))
+    full, left = floordiv(room, as_expr(stride)), mod(room, as_expr(stride))
+    if len(inner) > 1:  # what lies behind the last of them, in front of the next, has none
+        left = minimum(left, as_expr(math.prod(inner[-1])))
+    return full * math.prod(size for size, _ in inner) + _count_below(inner, left)
 
 
 def _truth(condition: Expr) -> str:
