@@ -96,5 +96,5 @@ def test_the_texts_are_those_that_were_read():
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(text() + "\n", encoding="utf-8")
+    GOLDEN.write_text(text(), encoding="utf-8")
     sys.exit(0)

@@ -635,4 +635,3 @@ pointwise(const float alpha, const float* __restrict__ x, float* __restrict__ y)
     }
   }
 }
-
