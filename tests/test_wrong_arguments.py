@@ -1,0 +1,89 @@
+"""What every step and refinement says to arguments of any kind, one field after the other: digests of it, `goldens/wrong_arguments.txt`.
+
+Whether an answer is fair the attacks ask (`attacks.constructors`); this says that none changes by the way. An extension that has no line here yet
+is none of its business. Where answers are to change, look at `python tests/test_wrong_arguments.py --show Place.pad`; without arguments it writes all anew.
+"""
+
+import functools
+import hashlib
+import sys
+from pathlib import Path
+
+import attrs
+import corpus
+
+from fireiron import *
+from fireiron import Decomposition, Refinement
+from fireiron.errors import FireironError
+from fireiron.language.store import loads
+from fireiron.values.expr import Const
+
+DIGESTS = Path(__file__).resolve().parent / "goldens" / "wrong_arguments.txt"
+VALUES = (
+    None, True, False, -1, 0, 1, 2, 3, 64, 255, 256, 1024, 1025, 4097, 2**16, 2**16 + 1, 2**31, 2**40, 1.5, "", "k", "m", "x y", "x\ny", "a" * 300, b"k", (), (1,), (1, 1),
+    (0, 1), (1, 0), ("k",), (("k", 8),), [8], {}, {"k": 8}, GL, SH, RF, VAL, Block, Warp, Lane, float16, float32, tf32, A, RowMajor, RowMajor(ld=8), Layout((2, 2), (1, 2)),
+    Swizzle(1, 0, 3), Const(8), sym("s"), MatMul, Move, Move.done(), Init.done(), Move.tile(1, 1).to(Thread).done(), Unroll(), Sync(), 8 + 1j, object,
+)  # fmt: skip
+
+
+@functools.cache
+def examples():
+    """A step or refinement of each class, the first in the corpus, by its name."""
+    found = {}
+    for one in corpus.kept():
+        try:
+            strategy = loads(corpus.json.dumps(one.strategy))
+        except FireironError:
+            continue
+        for each in _parts(strategy.steps):
+            found.setdefault(type(each).__name__, each)
+    return dict(sorted(found.items()))
+
+
+def _parts(steps):
+    for step in steps:
+        yield step
+        yield from step.refinements
+        for field in attrs.fields(type(step)):
+            value = getattr(step, field.name)
+            if isinstance(value, tuple) and value and all(isinstance(one, Decomposition) for one in value):
+                yield from _parts(value)
+
+
+def said(example, field, value):
+    """What a class says to a value of a field, all others being right."""
+    try:
+        made = attrs.evolve(example, **{field.alias: value})
+    except FireironError as error:
+        return f"{type(error).__name__}: {error.asked} | {error.legal} | {error.hint}"
+    except Exception as error:
+        return type(error).__name__
+    return f"{made}"
+
+
+def answers():
+    """By class and field, what is said to each value."""
+    for name, example in examples().items():
+        assert isinstance(example, (Decomposition, Refinement))
+        for field in attrs.fields(type(example)):
+            if field.init and field.name not in ("origin", "refinements"):
+                yield f"{name}.{field.name}", [said(example, field, value) for value in VALUES]
+
+
+def lines():
+    return [f"{hashlib.sha256(repr(found).encode()).hexdigest()[:12]}  {name}" for name, found in answers()]
+
+
+def test_no_answer_changes_by_the_way():
+    changed = {*DIGESTS.read_text(encoding="utf-8").splitlines()} - {*lines()}
+    assert not changed, "if these answers are to change: python tests/test_wrong_arguments.py"
+
+
+if __name__ == "__main__":
+    if "--show" in sys.argv:
+        print(
+            *(f"{value!r}: {text}" for name, found in answers() if name in sys.argv for value, text in zip(VALUES, found, strict=True)),
+            sep="\n",
+        )
+    else:
+        DIGESTS.write_text("\n".join([*lines(), ""]), encoding="utf-8")
