@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
+import inspect
 import itertools
 import json
 import lzma
@@ -73,8 +75,8 @@ def outcomes() -> list[str]:
 
 # ---------------------------------------------------------------------------------------------- drawing
 
-COUNTS = {"strategy": 140, "definition": 160, "walk": 60, "pair": 600, "script": 180, "tasks": 60, "library": 100}
-"""Draws of each generator, at most; those of walks for each pair of verbs and refinements."""
+COUNTS = {"strategy": 120, "definition": 140, "walk": 40, "pair": 600, "script": 180, "tasks": 60, "library": 80, "tuned": 160}
+"""Draws of each generator, at most: walks for each pair of verbs and refinements too, forms of the library with values of tunables at random."""
 
 NEAR = {"text": 250, "StoreError": 60, "refusal": 900}
 """How many are kept, at most, of so many that are tried."""
@@ -116,7 +118,7 @@ def bases(jobs: int) -> list[Draw]:
     for kind, count in COUNTS.items():
         with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
             draws = pool.imap(functools.partial(_of, kind), range(FIRST, FIRST + 100 * count), chunksize=4)
-            found += itertools.islice((one for one in draws if one is not None and (one.outcome == "text" or kind == "script")), count)
+            found += itertools.islice((one for one in draws if one is not None and (one.outcome == "text" or kind in ("script", "tuned"))), count)
     return found
 
 
@@ -191,11 +193,31 @@ def _made(kind: str, seed: int) -> tuple[Any, str, dict[str, int]]:
             make = test_tasks_random.of_attention if choose.random() < 0.3 else test_tasks_random.product
             bound, target, _ = make(choose)
             return bound, target, {}
+        case "tuned":
+            return _tuned(random.Random(seed))
         case _:
             numbered = library_texts.numbered()
             order = random.Random(FIRST).sample(numbered, len(numbered))
             form, target = order[(seed - FIRST) % len(order)]
             return library_texts._program(form, target).strategy, target, {}
+
+
+def _tuned(choose: random.Random) -> tuple[Any, str, dict[str, int]]:
+    """A form of the library on its own target, of sizes known now or at run time."""
+    from campaign.subjects import library_texts
+
+    from fireiron import sym
+    from fireiron.language.library import bind, find
+
+    form, _ = choose.choice(library_texts.numbered())
+    entry = find(form)
+    known = inspect.signature(importlib.import_module(f"fireiron.strategies.{form.partition(':')[0]}").spec).parameters
+    sizes: dict[str, Any] = {one: size for one, size in choose.choice(library_texts.SIZES).items() if one in known}
+    for name in sizes:
+        if name in ("M", "N", "K", "L") and choose.random() < 0.4:
+            sizes[name] = sym(name.lower(), multiple_of=8)
+    values = {name: choose.choice(one.values) for name, one in entry.strategy.tunables().items()}
+    return bind(entry, sizes, values=values), str(entry.strategy.target), {}
 
 
 def _near(numbered: tuple[int, Draw], refinements: list[Any]) -> Draw | None:

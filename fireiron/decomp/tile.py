@@ -603,7 +603,7 @@ def _beside(others: list[Step], together: int) -> tuple[list[Step], list[Step]]:
     known = list(itertools.takewhile(lambda digit: constant(digit.size) is not None, others))
     shares = _deal_digits(known, together)
     if shares is None:
-        sizes = "x".join(str(digit.size) for digit in others[::-1])
+        sizes = "x".join(str(digit.size) for digit in others[::-1]) or "1"
         raise DecompositionError(
             f"last_first: {together} of {sizes} tiles side by side", legal="0 (all), or a divisor of the fastest of them"
         )
