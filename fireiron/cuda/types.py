@@ -63,7 +63,7 @@ def _shortest(number: float) -> str:
         return repr(number)
     with numpy.errstate(over="ignore"):
         single = numpy.float32(number)
-    held = bool(numpy.isfinite(single)) and (single != 0 or number == 0)
+    held = bool(numpy.isfinite(single)) and single != 0
     return repr(float(str(single)) if held else number).replace("e+", "e")
 
 
