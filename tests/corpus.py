@@ -118,7 +118,9 @@ def bases(jobs: int) -> list[Draw]:
     for kind, count in COUNTS.items():
         with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
             draws = pool.imap(functools.partial(_of, kind), range(FIRST, FIRST + 100 * count), chunksize=4)
-            found += itertools.islice((one for one in draws if one is not None and (one.outcome == "text" or kind in ("script", "tuned"))), count)
+            found += itertools.islice(
+                (one for one in draws if one is not None and (one.outcome == "text" or kind in ("script", "tuned"))), count
+            )
     return found
 
 

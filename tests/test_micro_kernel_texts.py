@@ -80,6 +80,7 @@ KERNELS = {
         Move.tile(4, 4).to(Block).done(MicroKernel("copy", SCRATCH, scratch_bytes=24, threads=16))(Move(9, K)(GL, GL)(Kernel))
     ),
     "operands called as arrays are": lambda: scaled(GL, "y[0] = *alpha * x_at(0);"),
+    "an operand that is not used": lambda: scaled(GL, "y[0] = x_at(0);"),
     "a number by value": lambda: scaled(VAL, "y[0] = alpha * x_at(0);"),
 }  # fmt: skip
 

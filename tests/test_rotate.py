@@ -11,6 +11,7 @@ from faults import faults
 from near import Near
 from ringed import errors
 from test_fused_attention import inputs, near_softmax, softmax
+from touching import writes
 
 from fireiron import *
 from fireiron import ir
@@ -19,9 +20,10 @@ from fireiron.compiler import PASSES, SEQUENTIAL
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import verify
 from fireiron.language.store import dumps, loads
-from fireiron.lower.rotate import rotate
+from fireiron.lower.rotate import _Piece, _turn, rotate
 from fireiron.sim import simulate
 from fireiron.strategies import attention
+from fireiron.values.expr import FALSE, TRUE, Var, as_expr, less
 
 PLAIN, CAUSAL = attention.definition(), attention.definition(causal=True)
 
@@ -401,3 +403,37 @@ def test_a_product_has_no_steps():
 def test_names(names):
     with pytest.raises(ArgumentError, match="the names of two steps"):
         PLAIN.tile(m=32).to(Block).split(n=16).delay(names[0], behind=names[1])
+
+
+# ---------------------------------------------------------------------------------------------- parts of a turn
+
+
+def piece(*actives, early=False, always=False, comment=False):
+    """A statement of a rotated loop: a loop of what is done where these conditions hold, or a note."""
+    number = Var("i", 0, 3)
+    body = tuple(attrs.evolve(writes(0), active=active) for active in actives)
+    return _Piece(ir.Comment("note") if comment else ir.For(number, as_expr(4), body), 0, "", early, always)
+
+
+def test_what_is_never_done_in_a_turn_is_left_out_with_its_notes():
+    turn = Var("turn", 0, 7)
+    first, never = less(turn, 1), less(turn, 0)
+    values = {turn: as_expr(0)}
+    assert never == FALSE
+    assert len(_turn([piece(comment=True), piece(less(turn, 5), first)], values, values)) == 2
+    assert _turn([piece(comment=True), piece(comment=True), piece(less(5, turn), less(6, turn))], values, values) == ()
+    kept = _turn([piece(comment=True), piece(less(5, turn), less(turn, 7))], values, values)
+    assert len(kept) == 2, "some of it is done"
+    empty = ir.For(Var("i", 0, 3), as_expr(4), ())
+    assert _turn([_Piece(empty, 0, "", False)], values, values) == (empty,), "nothing says that it does nothing"
+
+
+def test_a_part_has_its_statements_and_those_that_are_always_there():
+    values = {Var("turn", 0, 7): as_expr(0)}
+    pieces = [piece(TRUE, early=True), piece(TRUE), piece(TRUE, always=True), piece(TRUE, early=True, always=True)]
+    assert [len(_turn(pieces, early, delayed)) for early, delayed in ((values, values), (values, None), (None, values), (None, None))] == [
+        4,
+        3,
+        3,
+        2,
+    ]

@@ -612,6 +612,30 @@ pointwise(const float* __restrict__ alpha, const float* __restrict__ x, float* _
   }
 }
 
+// ---- an operand that is not used
+// Pointwise<y[m] = alpha * x[m]>(9)(GL,GL,GL)(Kernel)
+//   .tile(8).to(Block)
+//   .tile(1).to(Thread)
+//   .done(scale)
+// target sm_80; launch <<<2, 8>>>, no shared memory
+
+extern "C" __global__ void __launch_bounds__(8)
+pointwise(const float* __restrict__ alpha, const float* __restrict__ x, float* __restrict__ y)
+{
+  const int block = blockIdx.x;
+  const int thread = threadIdx.x;
+  if (block * 8 + thread < 9) {
+    {
+      // micro-kernel scale: Pointwise<y[m] = alpha * x[m]>(1)(GL,GL,GL)(Thread)
+      const float* const x_array = x;
+      float* const y_array = y;
+      const auto x_at = [&](int index_0) -> const float& { return x_array[block * 8 + thread]; };
+      float* const y = &y_array[block * 8 + thread];
+      y[0] = x_at(0);
+    }
+  }
+}
+
 // ---- a number by value
 // Pointwise<y[m] = alpha * x[m]>(9)(VAL,GL,GL)(Kernel)
 //   .tile(8).to(Block)
