@@ -184,3 +184,11 @@ def test_extremes_of_each_place_with_a_table_and_without_one(room, keys):
     of_key = {key: [thread for one, thread in zip(keys, threads, strict=True) if one == key] for key in sorted(keys)}
     assert found.keys.tolist() == [*of_key]
     assert found.low.tolist() == [min(of) for of in of_key.values()] and found.high.tolist() == [max(of) for of in of_key.values()]
+
+
+def test_scratch_is_told_apart_byte_by_byte():
+    """A micro-kernel may touch each byte of it; other buffers by what is taken of them at once, registers not at all."""
+    scratch, registers = buffer("scratch", 64, offset=2048), buffer("r", 8, memory=RF)
+    one = attrs.evolve(writes(T, width=4), scratch=scratch.tensor)
+    found = Touches(kernel(one, reads(0, name="r"), buffers=(buffer("s", 512, offset=64), scratch, registers))).granules
+    assert found == {"s": 4, "scratch": 1, "r": 0}
