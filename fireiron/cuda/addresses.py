@@ -120,7 +120,8 @@ class Addresses:
         self.steps: tuple[Path, ...] = ()
         self.turns: list[Turns] = []
         self.used: set[Var] = set()
-        self.bases: dict[tuple[str, Expr, bool], str] = {}
+        self.pointers: dict[tuple[str, Expr], str] = {}
+        self.windows: dict[tuple[str, Expr], str] = {}
         self.swizzles: dict[Expr, Var] = {}
         self.splits: dict[Expr, tuple[Expr, Expr]] = {}
         self.rotations = Rotations(kernel)
@@ -212,13 +213,13 @@ class Addresses:
 
     def _base(self, buffer: Buffer, base: Expr, write: bool) -> str:
         """The pointer to where a thread's part of a buffer begins."""
-        key = (buffer.name, base, False)
-        if key not in self.bases:
+        key = (buffer.name, base)
+        if key not in self.pointers:
             const = "" if buffer.written else "const "
-            name = self.bases[key] = self.names.fresh(_label(buffer, write))
+            name = self.pointers[key] = self.names.fresh(_label(buffer, write))
             target = f"{const}{buffer.dtype.cuda}* const {name}"
             self._declare(Assignment(target, self._added(buffer.name, base, buffer, 1)))
-        return self.bases[key]
+        return self.pointers[key]
 
     def shared(self, access: Access, offset: tuple[int, ...], window: str) -> Text:
         """The address of an element in the window of shared memory, in bytes; `window` is the function that finds a buffer there."""
@@ -253,14 +254,14 @@ class Addresses:
         if (buffer.name, base) not in self.repeated or _plain(base):
             # Used once, or as short as a name: it stays where it is used.
             base, rest = ZERO, base + rest
-        key = (buffer.name, base, True)
-        if key not in self.bases:
+        key = (buffer.name, base)
+        if key not in self.windows:
             label = f"{buffer.name}_address" if base == ZERO else _label(buffer, write)
-            name = self.bases[key] = self.names.fresh(label)
+            name = self.windows[key] = self.names.fresh(label)
             start = f"{window}({buffer.name})"
             value = start if base == ZERO else self._added(start, scaled(base, size), buffer, size)
             self._declare(Assignment(f"const unsigned {name}", value))
-        name = self.bases[key]
+        name = self.windows[key]
         return name if rest == ZERO else self._added(name, scaled(rest, size), buffer, size)
 
     def stage(self, value: Expr) -> Expr:
@@ -309,10 +310,10 @@ class Addresses:
 
     def role(self) -> Callable[[], None]:
         """What is named from now on stands in a branch: what this returns forgets it again."""
-        bases, swizzles = dict(self.bases), dict(self.swizzles)
+        pointers, windows, swizzles = dict(self.pointers), dict(self.windows), dict(self.swizzles)
 
         def forget() -> None:
-            self.bases, self.swizzles = bases, swizzles
+            self.pointers, self.windows, self.swizzles = pointers, windows, swizzles
 
         return forget
 

@@ -297,7 +297,7 @@ class Statements:
 
     def _any_of_warp(self, needed: str) -> Text:
         """Whether one of a warp's threads has a number other than 0 in some registers: all lanes ask, so it stands under no condition."""
-        own = [f"{needed}[{number}]" for number in range(constant(self.kernel.buffer(needed).elements) or 0)]
+        own = [f"{needed}[{number}]" for number in range(self.kernel.buffer(needed).elements.high)]
         return f"__any_sync(0xffffffff, {' | '.join(own)})"
 
     def _factors(self, statement: Stmt) -> list[Text]:
@@ -411,7 +411,7 @@ class Statements:
         for statement, _ in execs((loop,)):
             for access in statement.accesses:
                 buffer = self.kernel.buffer(access.buffer)
-                registers = buffer.memory.private and (constant(buffer.elements) or 0) <= MOST_REGISTERS and not statement.collective
+                registers = buffer.memory.private and buffer.elements.high <= MOST_REGISTERS and not statement.collective
                 if registers and loop.var in buffer.address(access, access.elements()[0]).variables():
                     return True
         return False

@@ -17,7 +17,7 @@ from fireiron.errors import DecompositionError, LayoutError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
 from fireiron.ir.holding import By, Digit, Holding, owns
 from fireiron.lower.footprint import Array, active_mask, closure, grid_of, needed_variables, require_few
-from fireiron.values.expr import ONE, TRUE, Var, as_expr, compiled, constant
+from fireiron.values.expr import ONE, TRUE, Var, as_expr, compiled
 from fireiron.values.layout import Layout, make_layout, reading
 from fireiron.values.tensor import MatrixLayout, Storage
 from fireiron.values.units import THREAD
@@ -172,7 +172,7 @@ class _Owned:
 
     def __init__(self, kernel: Kernel, buffer: Buffer, owners: list[Use]) -> None:
         self.buffer = buffer
-        self.slots = constant(buffer.elements) or 0
+        self.slots = buffer.elements.high
         self.owners = owners
         held = holdings(kernel, buffer, owners)
         if held.registers.size and (held.registers.min() < 0 or held.registers.max() >= self.slots):

@@ -118,7 +118,7 @@ def _beside(buffer: Buffer, access: Access, width: int) -> bool:
     if width == 1:
         return True
     # Of a fragment only its instructions know; the next copy of an array of odd length would begin in the middle of a register.
-    if buffer.memory.fragment is not None or (constant(buffer.elements) or 1) % width:
+    if buffer.memory.fragment is not None or buffer.elements.high % width:
         return False
     addresses = [buffer.address(access, offset) for offset in access.elements()]
     for start in range(0, len(addresses), width):
