@@ -322,12 +322,12 @@ def _names(variables: frozenset[Var]) -> frozenset[str]:
 
 
 def _bits(places: np.ndarray[Any, Any]) -> Places:
-    """The set of some numbers."""
+    """The set of some numbers: a bit for each, the same one in all sets."""
     if not places.size:
         return 0
     table = np.zeros(int(places.max()) + 1, dtype=np.uint8)
     table[places.ravel()] = 1
-    return int.from_bytes(np.packbits(table, bitorder="little").tobytes(), "little")
+    return int.from_bytes(np.packbits(table).tobytes(), "little")
 
 
 def _is_followed(loop: For) -> bool:
