@@ -19,6 +19,7 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language import library
 from fireiron.lower.walk import grow_tree
 from fireiron.sim import simulate
+from fireiron.values import typed
 from fireiron.values.expr import TRUE, Var, all_of, any_of
 from fireiron.values.layout import logical_product
 
@@ -779,3 +780,11 @@ def test_buffers_whose_lines_are_too_short_are_refused():
     for layout, least in ((RowMajor(ld=7), 8), (ColMajor(ld=3), 4)):
         with pytest.raises(DecompositionError, match=rf"shorter than the {least} elements(.|\n)*legal +ld >= {least}"):
             _ = stored_as(layout).ir
+
+
+def test_types_of_fields_are_looked_at_behind_what_resolves_them():
+    """As reading a stored strategy does: from then on nothing was refused but plain types."""
+    attrs.resolve_types(Kind)
+    typed._fields.cache_clear()
+    with pytest.raises(ArgumentError, match="Kind: its parameters"):
+        Kind("K", "y[i] = x[i]", 3)

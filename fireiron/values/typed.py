@@ -51,13 +51,16 @@ def check_types(value: Any) -> None:
 @functools.cache
 def _fields(cls: type[Any]) -> tuple[tuple[str, str, Fits], ...]:
     """The fields that are looked at: their names, the text of their types, and what fits."""
-    said = [(field.name, field.type if isinstance(field.type, str) else _name(field.type)) for field in attrs.fields(cls) if field.eq]
+    said = [(field.name, _said(cls, field.name, field.type)) for field in attrs.fields(cls) if field.eq]
     return tuple((name, text, _fitting(text)) for name, text in said)
 
 
-def _name(kind: object) -> str:
-    """The text of a type that is no text."""
-    return kind.__name__ if isinstance(kind, type) else "Any"
+def _said(cls: type[Any], name: str, kind: object) -> str:
+    """The text of a field's type, as the class or a base of it states it: what is kept with the field may be another object since."""
+    stated = next((found[name] for base in cls.__mro__ if name in (found := vars(base).get("__annotations__", {}))), kind)
+    if isinstance(stated, str):
+        return stated
+    return stated.__name__ if isinstance(stated, type) else "Any"
 
 
 @functools.cache
