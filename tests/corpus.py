@@ -3,10 +3,10 @@
 `goldens/corpus.xz` holds them as stored strategies, a line of JSON each: draws of all generators, forms of the library on several targets, and
 what lies near to these (`nearly`). `goldens/corpus.txt` has a line for each: the digest of the lines of its kernels with the steps that made them,
 or of all that the error says. A digest says nothing of right and wrong: kernels near to others were simulated and compared with NumPy when
-they were drawn, and the oracles judge new draws of all generators in every test run.
+they were drawn (`mutation.battery`), and the oracles judge new draws of all generators in every test run.
 
     python tests/corpus.py          writes the digests anew, where texts are to change: look at them first
-    python tests/corpus.py draw     draws all anew, in an hour; for new verbs
+    python tests/corpus.py draw     draws all anew, in half an hour of two cores; for new verbs
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ COUNTS = {"strategy": 120, "definition": 140, "walk": 40, "pair": 600, "script":
 NEAR = {"text": 250, "StoreError": 60, "refusal": 900}
 """How many are kept, at most, of so many that are tried."""
 
-MOST_NEAR = 8_000
+MOST_NEAR = 3_000
+"""As many as what is kept was chosen from."""
 
 ALIKE = 3
 """Refusals that are kept of those that say the same but for numbers."""
@@ -235,6 +236,8 @@ def _judged(one: Kept, symbols: dict[str, int], simulated: bool) -> Draw | None:
     """What comes of it, and of a kernel that is accepted what the oracles say; nothing where it takes too long."""
     from mutation.battery import Item
 
+    from fireiron.errors import FireironError
+
     before = time.process_time()
     try:
         outcome, text = one.outcome()
@@ -248,7 +251,7 @@ def _judged(one: Kept, symbols: dict[str, int], simulated: bool) -> Draw | None:
     item = Item(one.name, json.dumps(one.strategy), one.target, symbols, one.strategy["strategy"].get("start") == "MatMul")
     try:
         item.prepare()
-    except Exception:  # sizes that this oracle does not know
+    except FireironError:  # sizes that this oracle does not know
         return None
     who, what = item.judged(always=True)
     return attrs.evolve(draw, wrong=f"{who}: {what}" if who else "")

@@ -1,69 +1,168 @@
-"""Decisions of the printer on kernels made by hand: what is converted two by two, when shared memory is one array, what lies on a curve."""
+"""What the printer makes of single statements: pairs that are converted at once, accesses by functions, headers; by hand, without a strategy."""
 
 import attrs
 import pytest
-from handmade import access, execution, kernel_of, local
-from touching import Step
+from handmade import THREAD, access, execution, kernel_of, local
 
 from fireiron import *
+from fireiron.cuda import carrier, emit
 from fireiron.cuda.addresses import Names
-from fireiron.cuda.frame import _on_a_curve, dynamic_shared_bytes
+from fireiron.cuda.frame import _toucher
 from fireiron.cuda.printer import KernelPrinter
-from fireiron.ir.statement import Piece
-from fireiron.values.expr import ONE, TRUE, Hilbert, Var, as_expr, less
+from fireiron.errors import VerificationError
+from fireiron.executable.thread_move import MOVE, STREAMED
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.ir import For, Piece
+from fireiron.lower.guard import guard
+from fireiron.values.expr import TRUE, ZERO, Var, as_expr, equal
+from fireiron.values.machine import INDEX
+from fireiron.values.tensor import Mode
 
-THREAD = Var("thread", 0, 31)
-SPEC = Move(1, 1)(RF, RF)(Thread)
+
+def lines_of(*statements, buffers=(), spec=None):
+    """The lines of a kernel of one thread."""
+    text = emit(guard(kernel_of(spec or Move(16, 1)(GL, GL), statements, *buffers, threads=1)))
+    return [line.strip() for line in text.splitlines()]
 
 
-def in_pairs(source=float32, target=float16, memories=(RF, RF), first=0, count=4, step=1, condition=TRUE, width=1):
-    """Whether elements of one array are converted two by two to those of another one."""
-    arrays = local("x", (16,), memories[0], source), local("y", (16,), memories[1], target)
-    read, write = access("x", (0,), (count,)), access("y", (first,), (count,), write=True)
-    write = attrs.evolve(write, modes=tuple(tuple(attrs.evolve(mode, stride=as_expr(step)) for mode in modes) for modes in write.modes))
-    pieces = tuple(tuple(Piece(start, width, condition) for start in range(0, count, width)) for _ in range(2))
-    statement = execution(Step(), SPEC, read, write, pieces=pieces)
-    return KernelPrinter(kernel_of(Move(8, 8)(GL, GL), (statement,), *arrays), Names(set()))._in_pairs(statement)
+def converted(count, first, target=float16, registers=16, before=RF):
+    """What converts `count` floats, from element `first` of an array in registers on."""
+    r, h = local("r", (16, 1), before), local("h", (registers, 1), RF, target)
+    move = execution(
+        MOVE, Move(count, 1)(before, RF)(Thread), access("r", (0, 0), (count, 1)), access("h", (first, 0), (count, 1), write=True)
+    )
+    return [line for line in lines_of(move, buffers=(r, h)) if line.endswith(";") and "=" in line]
+
+
+def test_floats_are_converted_in_pairs():
+    """Where two neighbours of the result are one register, from an even element on."""
+    assert converted(2, 0) == ["*reinterpret_cast<__half2*>(h) = __floats2half2_rn(r[0], r[1]);"]
+    assert converted(4, 2) == [
+        "*reinterpret_cast<__half2*>(&h[2]) = __floats2half2_rn(r[0], r[1]);",
+        "*reinterpret_cast<__half2*>(&h[4]) = __floats2half2_rn(r[2], r[3]);",
+    ]
+    assert converted(2, 0, bfloat16) == ["*reinterpret_cast<__nv_bfloat162*>(h) = __floats2bfloat162_rn(r[0], r[1]);"]
+
+
+def test_what_is_no_pair_is_converted_one_by_one():
+    assert converted(3, 0) == [f"h[{one}] = __float2half_rn(r[{one}]);" for one in range(3)], "the last one is left over"
+    assert converted(2, 1) == ["h[1] = __float2half_rn(r[0]);", "h[2] = __float2half_rn(r[1]);"], "two registers"
+    assert converted(1, 0) == ["h[0] = __float2half_rn(r[0]);"]
+    assert converted(2, 0, before=SH) == ["h[0] = __float2half_rn(r[0]);", "h[1] = __float2half_rn(r[1]);"], "from shared memory"
+    assert converted(2, 0, float64) == ["h[0] = static_cast<double>(r[0]);", "h[1] = static_cast<double>(r[1]);"]
+
+
+def streamed(dtype, shape):
+    r = local("r", (16, 1), RF, dtype)
+    load = execution(STREAMED, Move(*shape)(GL, RF)(Thread), access("src", (0, 0), shape), access("r", (0, 0), shape, write=True))
+    store = execution(STREAMED, Move(*shape)(RF, GL)(Thread), access("r", (0, 0), shape), access("dst", (0, 0), shape, write=True))
+    return lines_of(load, store, buffers=(r,), spec=Move(16, 1, dtype=dtype)(GL, GL))
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
+def test_single_elements_go_through_the_caches_as_what_they_are(dtype):
+    """As an integer as wide an element would be converted."""
+    lines = streamed(dtype, (1, 1))
+    if toolchains():
+        compile_cuda("\n".join(lines), "sm_80")
+    assert "r[0] = __ldcs(src);" in lines and "__stcs(dst, r[0]);" in lines
+
+
+HEADERS = {float16: "cuda_fp16.h", bfloat16: "cuda_bf16.h", float8_e4m3: "cuda_fp8.h", float8_e5m2: "cuda_fp8.h"}
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    ("options", "pairs"),
-    [
-        ({}, True),
-        ({"target": bfloat16}, True),
-        ({"first": 2, "count": 2}, True),
-        ({"source": float64}, False),  # the functions take floats
-        ({"source": float16, "target": bfloat16}, False),
-        ({"target": float32}, False),
-        ({"memories": (SH, RF)}, False),
-        ({"memories": (RF, SH)}, False),
-        ({"memories": (RF, FR(16, 16, 16))}, False),  # of a fragment only its instructions know
-        ({"first": 1}, False),  # neighbours in two registers
-        ({"count": 3}, False),
-        ({"step": 2}, False),
-        ({"condition": less(THREAD, 5)}, False),
-        ({"width": 2}, False),  # moved at once
-    ],
-    ids=str,
-)
-def test_what_is_converted_two_by_two(options, pairs):
-    assert in_pairs(**options) is pairs
+@pytest.mark.parametrize("dtype", [float32, float64, int32, *HEADERS], ids=str)
+def test_each_type_has_its_header(dtype):
+    """And no other one: each takes the compiler a while."""
+    move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (0, 0)), access("dst", (0, 0), write=True))
+    lines = lines_of(move, spec=Move(16, 1, dtype=dtype)(GL, GL))
+    if toolchains():
+        compile_cuda("\n".join(lines), "sm_90")
+    assert [line for line in lines if line.startswith("#include")] == ([f"#include <{HEADERS[dtype]}>"] if dtype in HEADERS else [])
 
 
-def shared(*places):
-    """The bytes that a launch has to ask for, of buffers with these offsets and numbers of floats."""
-    buffers = [attrs.evolve(local(f"s{number}", (size,), SH), offset=offset) for number, (offset, size) in enumerate(places)]
-    kernel = kernel_of(Move(8, 8)(GL, GL), (), *buffers)
-    return dynamic_shared_bytes(attrs.evolve(kernel, shared_bytes=max(one.offset + one.bytes for one in buffers)))
+# ---------------------------------------------------------------------------------------------- what instructions ask for
 
 
-def test_shared_memory_is_one_array_where_buffers_overlap_or_are_large():
-    assert shared((0, 16), (64, 16)) == shared((64, 16), (0, 16)) == shared((0, 16), (64, 16), (128, 4)) == 0, "side by side"
-    assert shared((0, 16), (60, 16)) == shared((60, 16), (0, 16)) == 124 and shared((0, 16), (0, 4)) == 64
-    assert shared((0, 12 * 1024)) == 0 and shared((0, 12 * 1024 + 1)) == 4 * (12 * 1024 + 1)
+def printer_of(statement, *buffers, spec=None):
+    """A printer of a kernel with one statement."""
+    return KernelPrinter(kernel_of(spec or Move(16, 1)(GL, GL), (statement,), *buffers, threads=1), Names(set()))
 
 
-def test_what_lies_on_a_curve():
-    curve = Hilbert(Var("block", 0, 63), as_expr(8), as_expr(8))
-    assert _on_a_curve(curve) and _on_a_curve(curve * 3 + THREAD) and not _on_a_curve(THREAD + ONE)
+def apart(name, step, write=False):
+    """Three registers, `step` apart."""
+    return attrs.evolve(
+        access(name, (1, 0), (3, 1), write=write), modes=((Mode(as_expr(3), as_expr(step)),), (Mode(as_expr(1), as_expr(1)),))
+    )
+
+
+def gathered(write, step=2, accumulate=ZERO):
+    """The name of registers as an array, and the lines in front of and behind whoever uses it."""
+    kinds = (GL, RF) if write else (RF, GL)
+    sides = (
+        (access("src", (0, 0), (3, 1)), apart("r", step, True)) if write else (apart("r", step), access("dst", (0, 0), (3, 1), write=True))
+    )
+    statement = execution(MOVE, Move(3, 1)(*kinds)(Thread), *sides, accumulate=accumulate)
+    found = printer_of(statement, local("r", (8, 1), RF)).registers(statement, int(write))
+    return str(found.place), *(tuple(str(item).rstrip(";") for item in one) for one in (found.before, found.after))
+
+
+def test_registers_that_lie_apart_are_gathered():
+    """Read in front, where the statement reads them, and written back behind, where it writes them."""
+    held, stores = "__align__(16) float r_values[3]", ("r[1] = r_values[0]", "r[3] = r_values[1]", "r[5] = r_values[2]")
+    values = f"{held} = {{r[1], r[3], r[5]}}"
+    for write, accumulate, before, after in (
+        (False, ZERO, values, ()), (False, TRUE, values, ()), (True, ZERO, held, stores), (True, TRUE, values, stores),
+        (True, equal(THREAD, 0), values, stores),
+    ):  # fmt: skip
+        name, first, last = gathered(write, accumulate=accumulate)
+        assert (name, first, last) == ("r_values", (before,), after), (write, str(accumulate))
+    assert gathered(False, step=1) == ("&r[1]", (), ()), "neighbours are an array already"
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
+def test_pieces_of_one_element_are_no_integers(dtype):
+    """An integer of as many bytes would be converted to the element's type."""
+    move = execution(
+        MOVE, Move(4, 1, dtype=dtype)(GL, GL)(Thread), access("src", (0, 0), (4, 1)), access("dst", (0, 0), (4, 1), write=True)
+    )
+    printer = printer_of(move, spec=Move(16, 1, dtype=dtype)(GL, GL))
+    one, two = Piece(1, 1, TRUE), Piece(2, 2, TRUE)
+    wide = carrier(dtype, 2)
+    assert str(printer.stored(move, 1, one, "x[1]")) == "dst[1] = x[1];" and str(printer.loaded(move, 0, one, "x[1]")) == "x[1] = src[1];"
+    assert str(printer.stored(move, 1, two, "x[2]")) == f"*reinterpret_cast<{wide}*>(&dst[2]) = *reinterpret_cast<const {wide}*>(&x[2]);"
+    assert str(printer.loaded(move, 0, two, "x[2]")) == f"*reinterpret_cast<{wide}*>(&x[2]) = *reinterpret_cast<const {wide}*>(&src[2]);"
+
+
+def coordinate(base, step, most, dtype=float32):
+    """The text of a coordinate in a type, `base` and what an unrolled loop of `most` turns adds."""
+    turn = Var("turn", 0, most - 1)
+    place = local("m", (1 << 30, 1), INDEX, int32)
+    value = access("m", (base + turn * step, 0))
+    fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), value, access("dst", (0, 0), write=True))
+    kernel = kernel_of(Move(16, 1)(GL, GL), (For(turn, as_expr(most), (fill,), unroll=True),), place)
+    return str(KernelPrinter(kernel, Names(set())).value(fill, 0, 0, dtype))
+
+
+def test_coordinates_are_converted_once_for_all_unrolled_turns():
+    """Where both parts of the sum are exact in a float, which holds integers below 2^24."""
+    parts = "(static_cast<float>(x) + static_cast<float>((turn * 2)))"
+    for low, high in ((0, 2**24 - 1), (1 - 2**24, 0)):
+        assert coordinate(Var("x", low, high), 2, 3) == parts
+    for low, high in ((0, 2**24), (-(2**24), 0)):
+        assert coordinate(Var("x", low, high), 2, 3) == "static_cast<float>((x + turn * 2))"
+    assert coordinate(Var("x", 0, 9), 2, 3, float64) == "static_cast<double>((x + turn * 2))", "of doubles nothing is saved"
+    assert coordinate(as_expr(5), 2, 3) == "static_cast<float>((turn * 2 + 5))", "no sum of two variables"
+    assert coordinate(Var("x", 0, 9), 0, 3) == "static_cast<float>(x)"
+
+
+def test_an_array_is_declared_by_who_touches_it():
+    """Whose fragments it may hold, whatever is done before."""
+    first = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (0, 0)), access("dst", (0, 0), write=True))
+    second = execution(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", (0, 0)), access("r", (0, 0), write=True))
+    held, other = local("r", (1, 1), RF), local("nobody", (1, 1), RF)
+    kernel = kernel_of(Move(16, 1)(GL, GL), (first, second), held, other)
+    assert _toucher(kernel, held) is second
+    with pytest.raises(VerificationError, match="no statement touches nobody"):
+        _toucher(kernel, other)

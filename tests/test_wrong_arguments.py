@@ -6,6 +6,7 @@ is none of its business. Where answers are to change, look at `python tests/test
 
 import functools
 import hashlib
+import json
 import sys
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def examples():
     found = {}
     for one in corpus.kept():
         try:
-            strategy = loads(corpus.json.dumps(one.strategy))
+            strategy = loads(json.dumps(one.strategy))
         except FireironError:
             continue
         for each in _parts(strategy.steps):

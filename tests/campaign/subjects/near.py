@@ -71,12 +71,9 @@ def draw(seed: int) -> Outcome:
         _ = program.ir
         if not of.says(program, of.symbols):
             return agreed(of.features, clean=1)
-    except (SimulationError, VerificationError):
-        pass
-    except FireironError:
-        return refused(of.features)
-    except Exception:
-        pass
+    except Exception as error:  # which the story says
+        if isinstance(error, FireironError) and not isinstance(error, (SimulationError, VerificationError)):
+            return refused(of.features)
     return found(story(strategy, of.target, of.symbols, of.says, seed), of.features)
 
 
