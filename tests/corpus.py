@@ -62,6 +62,7 @@ class Kept:
         return f"{hashlib.sha256(text.encode()).hexdigest()[:12]}  {kind}  {self.name}"
 
 
+@functools.cache
 def kept() -> list[Kept]:
     """All of them, in the order in which they are kept."""
     with lzma.open(KEPT, "rt", encoding="utf-8") as file:

@@ -1,15 +1,14 @@
 """The cost model: counts that can be made by hand, what must cost more, every strategy on every GPU, and the command."""
 
 import functools
-import importlib.util
 import json
 import math
 import os
-from pathlib import Path
 
 import attrs
 import numpy as np
 import pytest
+import scripts
 from counted import python_calls
 from problems import NAMES, library, target_of
 
@@ -428,11 +427,7 @@ class TestCommand:
 
 
 def script(name="cost_model"):
-    path = Path(__file__).parents[1] / "perf" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"{name}_script", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.loaded(f"perf/{name}.py")
 
 
 class TestScript:

@@ -1,7 +1,6 @@
 """Pictures: well formed, the same bytes each time, and true: owners as the simulator finds them, banks as the check does."""
 
 import functools
-import importlib.util
 import itertools
 import re
 import time
@@ -12,6 +11,7 @@ import attrs
 import generator
 import numpy as np
 import pytest
+import scripts
 from problems import NAMES, target_of
 from ringed import by_warps, halves, product
 
@@ -538,9 +538,7 @@ def test_command(tmp_path, capsys, monkeypatch):
 
 def test_documents_are_up_to_date():
     """The pictures of docs/ are those that this version draws: `make pictures` where this fails."""
-    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "docs" / "make_pictures.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = scripts.loaded("docs/make_pictures.py")
     shown = set(re.findall(r"\]\((pictures/[^)]+)\)", (ROOT / "docs" / "pictures.md").read_text()))
     assert shown == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "pictures").iterdir()}
     drawn = [one for strategy, (kinds, sizes) in module.PICTURES.items() for one in module.drawn(strategy, kinds, sizes)]

@@ -1,20 +1,17 @@
 """The page of the Graphene paper's experiments is what its script makes of the results that are there (perf/graphene_numbers.py)."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+import scripts
 
 PATH = Path(__file__).parents[1] / "perf" / "graphene_numbers.py"
 
 
 @pytest.fixture
 def numbers():
-    spec = importlib.util.spec_from_file_location("graphene_numbers", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.loaded("perf/graphene_numbers.py")
 
 
 def test_the_page_is_up_to_date(numbers):

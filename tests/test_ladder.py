@@ -1,9 +1,9 @@
 """The rungs of docs/ladder.md: each is right, and one line apart from another one."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+import scripts
 from ringed import errors, inputs_of, outcome
 
 from fireiron import *
@@ -13,10 +13,7 @@ SOURCE = Path(__file__).parent.parent / "perf" / "ladder.py"
 
 def ladder():
     """perf/ladder.py as a module."""
-    description = importlib.util.spec_from_file_location("ladder", SOURCE)
-    module = importlib.util.module_from_spec(description)
-    description.loader.exec_module(module)
-    return module
+    return scripts.loaded("perf/ladder.py")
 
 
 RUNGS, PROBLEM = ladder().program()

@@ -1,19 +1,12 @@
 """docs/limits.md: the numbers at which something is decided otherwise are those of the modules; none changes by the way."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
-
-FILE = Path(__file__).resolve().parent.parent / "docs" / "make_limits.py"
+import scripts
 
 
 @pytest.fixture(scope="module")
 def make_limits():
-    spec = importlib.util.spec_from_file_location("make_limits", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.loaded("docs/make_limits.py")
 
 
 def test_the_page_is_up_to_date(make_limits):

@@ -1,11 +1,11 @@
 """The attention of perf/networks.py without PyTorch: what kernels the configurations need, and that they are right, clean and without spills."""
 
-import importlib.util
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scripts
 
 from fireiron.check import safety
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -16,10 +16,7 @@ BATCH, LENGTH = 32, 384
 
 @pytest.fixture(scope="module")
 def networks():
-    spec = importlib.util.spec_from_file_location("networks", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.loaded("perf/networks.py")
 
 
 @pytest.fixture(scope="module")

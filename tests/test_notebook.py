@@ -1,12 +1,12 @@
 """How values show themselves in notebooks, and the notebook of docs/."""
 
 import functools
-import importlib.util
 import json
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import scripts
 
 import fireiron
 from fireiron import *
@@ -194,10 +194,7 @@ def test_texts_of_large_values_are_short():
 
 @functools.cache
 def make_notebook():
-    spec = importlib.util.spec_from_file_location("make_notebook", ROOT / "docs" / "make_notebook.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.loaded("docs/make_notebook.py")
 
 
 def stored():

@@ -780,6 +780,8 @@ def test_buffers_whose_lines_are_too_short_are_refused():
     for layout, least in ((RowMajor(ld=7), 8), (ColMajor(ld=3), 4)):
         with pytest.raises(DecompositionError, match=rf"shorter than the {least} elements(.|\n)*legal +ld >= {least}"):
             _ = stored_as(layout).ir
+    with pytest.raises(DecompositionError, match="known only at run time"):
+        _ = stored_as(RowMajor(ld=sym("ld", low=8))).ir
 
 
 def test_types_of_fields_are_looked_at_behind_what_resolves_them():

@@ -254,8 +254,10 @@ def _static(size: Expr, step: Load, spec: Spec) -> int:
 def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLayout | Layout:
     if isinstance(layout, MatrixLayout):
         line = shape[0 if layout.order == "col" else -1]
-        if layout.leading is not None and (constant(layout.leading) or 0) < line:
-            raise DecompositionError(f"storage_layout({layout!r}): shorter than the {line} elements it has to hold", legal=f"ld >= {line}")
+        leading = line if layout.leading is None else constant(layout.leading)
+        if leading is None or leading < line:
+            why = "known only at run time" if leading is None else f"shorter than the {line} elements it has to hold"
+            raise DecompositionError(f"storage_layout({layout!r}): {why}", legal=f"ld >= {line}")
         return layout
     sizes = tuple(_size_of(mode) for mode in layout.shape) if isinstance(layout.shape, tuple) else ()
     if sizes != shape:
@@ -263,23 +265,9 @@ def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLay
     if not layout.is_injective():
         raise DecompositionError(
             f"storage_layout({layout}): two elements have one place",
-            legal=f"strides by which each element has its own, such as {_apart(layout)}",
+            legal=f"strides by which each element has its own, such as {Layout(layout.shape)}",
         )
     return layout
-
-
-def _apart(layout: Layout) -> Layout:
-    """A layout of the same shape that is dense: what has the smaller stride comes first."""
-    strides, reach = {}, 1
-    for place, (size, _) in sorted(enumerate(layout.modes), key=lambda one: one[1][1]):
-        strides[place] = reach
-        reach *= constant(size) or 1
-    found = iter([strides[place] for place in range(len(strides))])
-    return Layout(layout.shape, _shaped(layout.shape, found))
-
-
-def _shaped(shape: Any, leaves: Iterator[int]) -> Any:
-    return tuple(_shaped(one, leaves) for one in shape) if isinstance(shape, tuple) else next(leaves)
 
 
 def _size_of(mode: Any) -> int:

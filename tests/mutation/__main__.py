@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.command == "list":
         return _list(asked.parts)
     if asked.command == "measure":
-        return measure(asked.jobs, "not night and not gpu")
+        return measure(asked.jobs)
     if asked.command == "cover":
         Covering.load().with_data(asked.data, asked.durations).save()
         return 0

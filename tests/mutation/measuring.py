@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mutation import zygote
 from mutation.covering import FOLDER, Covering
 from mutation.operators import ROOT
 
@@ -25,14 +26,14 @@ def pytest_runtest_logreport(report: Any) -> None:
             file.write(f"{report.duration:.3f} {report.nodeid}\n")
 
 
-def measure(jobs: int, asked: str) -> int:
-    """Measure all tests that the expression of marks chooses; what they run replaces what was known. The exit code of pytest."""
+def measure(jobs: int) -> int:
+    """Measure all tests that mutants are judged by; what they run replaces what was known. The exit code of pytest."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     data, durations, settings = (FOLDER / name for name in ("coverage.data", "durations.txt", "coverage.ini"))
     durations.unlink(missing_ok=True)
     settings.write_text(SETTINGS, encoding="utf-8")
     command = [
-        sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "-m", asked, "-p", "mutation.measuring",
+        sys.executable, "-m", "pytest", "-q", "-n", str(jobs), *zygote.ASKED, "-p", "mutation.measuring",
         "--cov=fireiron", f"--cov-config={settings}", "--cov-context=test", "--cov-report=",
     ]  # fmt: skip
     path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
