@@ -6,6 +6,7 @@ An address is the sum of a base, which the block and the thread decide, and a re
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 
@@ -66,15 +67,15 @@ class Turns:
     """
 
     loop: For
-    counted: bool = False
-    around: Turns | None = None
-    together: bool = False
-    of_warp: dict[Var, Var] = attrs.field(factory=dict)
+    counted: bool
+    around: Turns | None
+    together: bool
+    stages: set[int]
+    of_warp: dict[Expr, Var] = attrs.field(factory=dict)
     named: dict[Expr, Var] = attrs.field(factory=dict)
     parities: dict[Expr, tuple[Var, Expr]] = attrs.field(factory=dict)
     rotated: dict[Expr, Var] = attrs.field(factory=dict)
     before: list[Text] = attrs.field(factory=list)
-    stages: frozenset[int] = frozenset()
 
     @property
     def var(self) -> Var:
@@ -123,11 +124,12 @@ class Addresses:
         self.pointers: dict[tuple[str, Expr], str] = {}
         self.windows: dict[tuple[str, Expr], str] = {}
         self.swizzles: dict[Expr, Var] = {}
-        self.splits: dict[Expr, tuple[Expr, Expr]] = {}
+        self.split = functools.cache(self._parts)
+        """An address as what block and thread decide, and what is added to it."""
         self.rotations = Rotations(kernel)
-        self.unrolled = frozenset(one.var for one in statements(kernel.body) if isinstance(one, For) and one.unroll)
-        self.repeated = frozenset(self._repeated())
-        self.updated = frozenset(self._updated())
+        self.unrolled = {one.var for one in statements(kernel.body) if isinstance(one, For) and one.unroll}
+        self.repeated = self._repeated()
+        self.updated = {*self._updated()}
 
     def _repeated(self) -> set[tuple[str, Expr]]:
         """The bases that are printed in loops, or several times in a statement."""
@@ -147,22 +149,12 @@ class Addresses:
                 if access.write and statement.accumulate != FALSE and self.kernel.buffer(access.buffer).memory.of_block:
                     yield access.buffer, self.split(self.kernel.buffer(access.buffer).address(access, access.elements()[0]))[0]
 
-    def split(self, address: Expr) -> tuple[Expr, Expr]:
-        """An address as what block and thread decide, and what is added to it."""
-        if address not in self.splits:
-            self.splits[address] = self._parts(address)
-        return self.splits[address]
-
     def _parts(self, address: Expr) -> tuple[Expr, Expr]:
-        if not isinstance(address, Sum):
-            return (address, ZERO) if address.variables() and address.variables() <= self.fixed else (ZERO, address)
-        base = tuple(term for term in address.terms if self._belongs_to_thread(term[0]))
-        if not base:
-            return ZERO, address
-        total: Expr = ZERO
-        for term in base:
-            total = total + _product(term)
-        return total, address - total
+        base: Expr = ZERO
+        for term in terms_of(address)[0]:
+            if self._belongs_to_thread(term[0]):
+                base = base + _product(term)
+        return base, address - base
 
     def _belongs_to_thread(self, atoms: tuple[Expr, ...]) -> bool:
         """Whether a term is what block and thread decide; sizes alone may be a part of what a loop adds, `(k + 1) * N`."""
@@ -196,10 +188,9 @@ class Addresses:
     def _indexed(self, access: Access, offset: tuple[int, ...]) -> tuple[str, Expr, Buffer]:
         buffer = self.kernel.buffer(access.buffer)
         index = buffer.address(access, offset)
-        if not buffer.memory.private:
-            base, rest = self.split(index)
-            if (buffer.name, base) in self.repeated and not _plain(base) and self._worth_a_pointer(buffer, base):
-                return self._base(buffer, base, access.write), rest, buffer
+        base, rest = self.split(index)
+        if (buffer.name, base) in self.repeated and not _plain(base) and self._worth_a_pointer(buffer, base):
+            return self._base(buffer, base, access.write), rest, buffer
         return buffer.name, index, buffer
 
     def _worth_a_pointer(self, buffer: Buffer, base: Expr) -> bool:
@@ -272,11 +263,9 @@ class Addresses:
         if turns is None:
             return value
         if value.variables() != {turns.var}:
-            known = {name for one in self.turns for name in one.named.values()}
             value = mod(self.turn(value.left, 2 * turns.period), value.right)
-            if not isinstance(value, Mod) or not value.variables() <= known | {
-                name for one in self.turns for name in one.named.values()
-            } | {turns.var}:
+            known = {turns.var, *(name for one in self.turns for name in one.named.values())}
+            if not isinstance(value, Mod) or not value.variables() <= known:
                 return value
         return self._stage(value, turns)
 
@@ -291,21 +280,19 @@ class Addresses:
         terms, start = terms_of(number)
         rest: Expr = sum((_product(term) for term in terms if term[0] == (inner,)), as_expr(start))
         base = number - rest
-        if inner is None or not base.variables():
-            return number
         owner = next((one for one in reversed(self.turns) if not base.variables().isdisjoint((one.var, one.loop.taken))), None)
         if owner is None or (owner is self.turns[-1] and isinstance(base, Var)):
             return number
         if any(isinstance(one, Let) and one.var in base.variables() for one in owner.loop.body):
             return number  # at the top of the loop it is not known yet
         inmost = self.turns[-1]
-        if inmost.around is not None and owner is inmost.around:  # counted on from the first turn of the loop around
+        if owner is inmost.around:  # counted on from the first turn of the loop around
             return owner.begun(base) % rounds + rest
         value = (_reduced(base, rounds) if is_wide(base) else base) % rounds
-        if constant(value) is not None or (isinstance(value, Var) and value in self.fixed):  # nothing depends on the loops around
+        if constant(value) is not None or value in self.fixed:  # nothing depends on the loops around
             return value + rest
         if value not in owner.named:
-            owner.named[value] = Var(self.names.fresh(f"{owner.var.name}_first"), 0, rounds - 1)
+            owner.named[value] = self._name(f"{owner.var.name}_first", value)
         return owner.named[value] + rest
 
     def role(self) -> Callable[[], None]:
@@ -339,13 +326,13 @@ class Addresses:
             return
         if value not in turns.rotated:
             label = f"{turns.var.name}_turn_{step[1]}" if step[1] else f"{turns.var.name}_turn"
-            turns.rotated[value] = Var(self.names.fresh(label), value.low, value.high)
+            turns.rotated[value] = self._name(label, value)
         names[value] = turns.rotated[value]
 
     def _document(self, value: Expr, buffer: Buffer, size: int) -> Text:
         """An index into a buffer."""
-        parts = self._parts_of(value, buffer, size)
-        return parts[0] if len(parts) == 1 else Chain(parts)
+        first, *others = self._parts_of(value, buffer, size)
+        return Chain((first, *others)) if others else first
 
     def _added(self, start: str, value: Expr, buffer: Buffer, size: int) -> Text:
         """A pointer, or an address, and what is added to it."""
@@ -357,13 +344,16 @@ class Addresses:
     def _parts_of(self, value: Expr, buffer: Buffer, size: int) -> tuple[Text, ...]:
         """The terms of an offset into a buffer, in units of which `size` are an element, each with its sign but for a first plus."""
         value = self.stepped(value)
-        if not buffer.memory.private:
-            value = self._named(value, buffer)
+        value = self._named(value, buffer)
         self.used |= value.variables()
         shifted = {turns.var for turns in self.turns} if buffer.parameter else ()
         return summands(value, () if buffer.memory.private else _strides(buffer, size), shifted)
 
     # ------------------------------------------------------------------------------------------ parts with names
+
+    def _name(self, wanted: str, value: Expr) -> Var:
+        """A new name for a value, of which all is known that is known of the value."""
+        return Var(self.names.fresh(wanted), value.low, value.high, value.factor)
 
     def _named(self, value: Expr, buffer: Buffer) -> Expr:
         """The expression with the stages of loops, and what a swizzle flips by, under their names."""
@@ -372,14 +362,13 @@ class Addresses:
         return replaced(value, names)
 
     def _collect(self, value: Expr, buffer: Buffer, names: dict[Expr, Expr]) -> None:
-        if isinstance(value, Mod):
-            stage = self.stage(value)
-            if stage is not value:
-                names[value] = self._of_warp(stage) if buffer.memory.of_block else stage
-                return
+        stage = self.stage(value)
+        if stage is not value:
+            names[value] = self._of_warp(stage)
+            return
         if isinstance(value, BitXor) and not value.variables() <= self.fixed:
             for side in value.children:
-                if side.variables() and side.variables() <= self.fixed and not _plain(side):
+                if side.variables() <= self.fixed and not _plain(side):
                     names[side] = self._swizzle(side, buffer)
         for child in value.children:
             self._collect(child, buffer, names)
@@ -388,21 +377,21 @@ class Addresses:
         if value not in turns.named:
             ahead = constant(value.left - turns.var) or 0
             label = f"{turns.var.name}_stage_{ahead}" if ahead > 0 else f"{turns.var.name}_stage"
-            turns.named[value] = Var(self.names.fresh(label), value.low, value.high)
+            turns.named[value] = self._name(label, value)
         return turns.named[value]
 
     def _of_warp(self, stage: Expr) -> Expr:
         """A stage by the name that tells the compiler that all lanes of a warp have the same, where the turns of its loop need it."""
         turns = next((one for one in self.turns if one.together and stage in one.named.values()), None)
-        if turns is None or not isinstance(stage, Var):
+        if turns is None:
             return stage
         if stage not in turns.of_warp:
-            turns.of_warp[stage] = Var(self.names.fresh(f"{stage.name}_of_warp"), stage.low, stage.high)
+            turns.of_warp[stage] = self._name(f"{stage}_of_warp", stage)
         return turns.of_warp[stage]
 
     def _swizzle(self, value: Expr, buffer: Buffer) -> Var:
         if value not in self.swizzles:
-            name = self.swizzles[value] = Var(self.names.fresh(f"{buffer.name.lower()}_swizzle"), value.low, value.high, value.factor)
+            name = self.swizzles[value] = self._name(f"{buffer.name.lower()}_swizzle", value)
             self._declare(Assignment(f"const int {name}", self.expression(value)))
         return self.swizzles[value]
 
@@ -414,16 +403,17 @@ class Addresses:
             return value
         if stage not in turns.parities:
             self._stage(stage, turns)  # which says when the next round begins
-            turns.parities[stage] = Var(self.names.fresh(f"{turns.var.name}_parity"), 0, 1), value
+            turns.parities[stage] = self._name(f"{turns.var.name}_parity", value), value
         return turns.parities[stage][0]
 
     def enter(self, loop: For, together: bool) -> Turns:
         """A loop that runs at run time begins; `together` says that the stages of its products are to be named for whole warps."""
         first = self._counted(loop)
         around = self.turns[-1] if first is not None and self.turns and goes_on(loop, first.number, self.turns[-1].loop) else None
-        stages = frozenset(self.kernel.ring(one.ring).stages for one in loop.body if isinstance(one, Acquire) and loop.period)
-        self.turns.append(Turns(loop, first is not None, around, together, stages=stages))
-        return self.turns[-1]
+        stages = {self.kernel.ring(one.ring).stages for one in loop.body if isinstance(one, Acquire) and loop.period}
+        turns = Turns(loop, first is not None, around, together, stages)
+        self.turns.append(turns)
+        return turns
 
     def _counted(self, loop: For) -> Acquire | None:
         """The wait for a ring whose stages are counted in a loop: a remainder costs more, unless it is one of a power of two.

@@ -175,13 +175,13 @@ def _signature(kernel: Kernel) -> Iterable[str]:
 
 
 def _parameter(one: TensorMap | Buffer | Var | Reciprocal | Counter, chained: bool) -> str:
-    if isinstance(one, Counter):
-        return f"unsigned* {one.name}"
     """A parameter in C++.
 
     What an input of a chained kernel points to is still written while the kernel waits: `__restrict__` would say that nobody writes it,
     and the compiler might load it before the wait, or through the cache of constant data.
     """
+    if isinstance(one, Counter):
+        return f"unsigned* {one.name}"
     if isinstance(one, TensorMap):
         return f"const __grid_constant__ TensorMap {one.name}"
     if isinstance(one, Var):

@@ -54,6 +54,9 @@ DIGESTS = "tests/test_text_digests.py"
 CORPUS = "tests/test_corpus.py"
 """The same of two thousand strategies that are kept, and of how those are refused that are: of them those are asked that run the function."""
 
+DRAWN = "tests/test_drawn_ir.py"
+"""The same of kernels that are drawn as IR, which the printer alone is asked about."""
+
 CORPUS_SECONDS = 240.0
 """Of processor time for all that are asked, the quickest first."""
 
@@ -195,7 +198,7 @@ def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
     by = last["by"]
     if by == "tests":
         file, _, name = last["what"].partition("::")
-        who = "digests" if file in (DIGESTS, CORPUS) else "tests" if file in nearest(mutant.module) else "tests further off"
+        who = "digests" if file in (DIGESTS, CORPUS, DRAWN) else "tests" if file in nearest(mutant.module) else "tests further off"
         by, what = f"{who}: {file.removeprefix('tests/')}", name
     else:
         what = next((one["what"] for one in answers[::-1] if one.get("what")), "")

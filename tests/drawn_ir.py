@@ -1,0 +1,305 @@
+"""Kernel IR drawn at random, without a strategy: what the printer decides, also of what no strategy of ours comes to.
+
+Loops that run, are unrolled, begin later or take steps; rings whose turns are counted in them; stages, swizzles, sizes known at run time, names,
+conditions, copies of all widths and types. Nobody runs such a kernel: rings have no producers, and nobody says that accesses are inside.
+"""
+
+import random
+
+import attrs
+from handmade import access, kernel_of, local
+
+from fireiron import *
+from fireiron import ir
+from fireiron.executable.fma import FFMA
+from fireiron.executable.thread_move import MOVE, STREAMED
+from fireiron.ir import Acquire, Barrier, Comment, Fence, For, Let, Reach, Reciprocal, Release, Ring, Side
+from fireiron.lower.guard import guard
+from fireiron.values.expr import INT_MAX, TRUE, ZERO, Mod, Var, as_expr, bit_and, bit_or, bit_xor, equal, less, minimum
+from fireiron.values.expr.hilbert import hilbert
+from fireiron.values.machine import INDEX
+from fireiron.values.tensor import Mode
+
+M, N, K = sym("M", high=1 << 20), sym("N", high=4096), sym("K", high=1 << 20)
+
+
+@attrs.define
+class Drawing:
+    """One kernel on its way: `around` are the loops that the next statement stands in, `names` what it may refer to."""
+
+    choose: random.Random
+    thread: Var
+    block: Var
+    buffers: list = attrs.field(factory=list)
+    rings: list = attrs.field(factory=list)
+    around: list = attrs.field(factory=list)
+    names: list = attrs.field(factory=list)
+    numbers: int = 0
+    makers: dict = attrs.field(factory=dict)
+
+    def name(self, wanted):
+        """A name that is not taken."""
+        self.numbers += 1
+        return f"{wanted}{self.numbers}"
+
+    # ------------------------------------------------------------------------------------------ expressions
+
+    def variable(self):
+        """Something that an index may be made of."""
+        choose = self.choose
+        loops = [one.var for one in self.around]
+        return choose.choice([self.thread, self.block, *self.names, *loops, *loops, *loops])
+
+    def term(self):
+        """A part of an index."""
+        choose, one = self.choose, self.variable()
+        if one.low < 0:
+            return one
+        match choose.randrange(11):
+            case 0 | 1 | 2:
+                return one
+            case 3:
+                return one % choose.choice((2, 3, 4, 8, 32))
+            case 4:
+                return one // choose.choice((2, 3, 4, 32))
+            case 5:
+                return one * self.variable()
+            case 6:
+                return one * choose.choice((N, K))
+            case 7:
+                return (one + choose.choice((0, 1, 3))) % choose.choice((2, 3, 4)) if one not in (self.thread, self.block) else one
+            case 8:
+                other = self.variable()
+                mask = choose.choice((1, 7)) if other.low >= 0 else 1
+                return bit_xor(one, other % (mask + 1) if other.low >= 0 else as_expr(mask))
+            case 9:
+                return choose.choice((bit_and, bit_or))(one, as_expr(choose.choice((1, 6, 8))))
+            case _:
+                return minimum(one, choose.choice((N - 1, self.variable(), as_expr(5))))
+
+    def index(self, wide=False):
+        """An index of some terms."""
+        choose = self.choose
+        total = as_expr(choose.choice((0, 0, 0, 1, 2, 8, 64, -1, -4)))
+        for _ in range(choose.randint(1, 3)):
+            total = total + self.term() * choose.choice((1, 1, 1, 2, 4, 8, 32, 64, -1, *((1 << 20, 3 << 29) if wide else ())))
+        return total
+
+    def condition(self):
+        """Whether a statement is performed, or an element touched."""
+        choose = self.choose
+        left = self.index()
+        return choose.choice((less(left, N), less(left, 5), less(3, left), equal(left, self.variable()), less(self.variable(), 1), TRUE))
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def access(self, buffer, count, write):
+        """Neighbours, or elements some steps apart, of a buffer."""
+        choose = self.choose
+        step = choose.choice((1, 1, 1, 2))
+        private = buffer.memory.private
+        unrolled = [one.var for one in self.around if one.unroll]
+        base = as_expr(choose.choice((0, 0, 1, 2))) if private else self.index(buffer.parameter and choose.random() < 0.1)
+        if buffer.memory.of_block and base.low < 0:  # of what is swizzled nothing is negative
+            base = base - base.low
+        if private and unrolled and choose.random() < 0.4:
+            base = base + choose.choice(unrolled) * choose.choice((1, 2))
+        turning = [one for one in self.around if one.step == 1 and one.extent.low > 0]
+        if buffer.parameter and turning and choose.random() < 0.25:
+            loop = choose.choice(turning)
+            starts = [one for one in self.names if one.name.startswith("start")]
+            ahead = choose.choice((0, 0, 1, 2))
+            if starts:
+                base = base + Mod(loop.var + choose.choice(starts) + ahead, loop.extent) * choose.choice((1, 16))
+        copy = ZERO
+        if buffer.tensor.copies > 1:
+            copy = self.turn() % buffer.tensor.copies
+        bound = N if not private and choose.random() < 0.2 else None
+        made = access(buffer.name, (base, ZERO), (count, 1), (bound, None), write)
+        made = attrs.evolve(made, copy=copy)
+        if step > 1:
+            made = attrs.evolve(made, modes=((Mode(as_expr(count), as_expr(step)),), made.modes[1]))
+        return made, step
+
+    def move(self):
+        """A copy, by plain accesses or streaming ones, of some width."""
+        choose = self.choose
+        readable = [one for one in self.buffers if one.name != "dst"]
+        writable = [one for one in self.buffers if one.written]
+        source, target = choose.choice(readable), choose.choice(writable)
+        if source is target:
+            target = next(one for one in writable if one is not source)
+        count = choose.choice((1, 1, 2, 3, 4, 8))
+        (read, near), (write, far) = self.access(source, count, False), self.access(target, count, True)
+        vector = choose.choice([one for one in (1, 2, 4) if count % one == 0])
+        most = 16 // max(source.dtype.bytes, target.dtype.bytes)
+        vector = min(vector, most) if count % min(vector, most) == 0 else 1
+        plain = source.memory is INDEX or any(one.memory.by_value for one in (source, target))
+        widths = tuple(1 if apart > 1 or plain else choose.choice((1, vector)) for apart in (near, far))
+        spec = Move(count, 1)(source.memory if source.memory is not INDEX else GL, target.memory)(Thread)
+        streams = {"GL", "RF"} == {source.memory.name, target.memory.name}
+        return ir.Exec(
+            STREAMED if streams and choose.random() < 0.2 else MOVE, spec, (read, write), ZERO, self.active(), vector=vector, vectors=widths,
+            path=self.path(),
+        )  # fmt: skip
+
+    def product(self):
+        """A product of single elements, which is added to another or not."""
+        choose = self.choose
+        registers = [one for one in self.buffers if one.dtype == float32]
+        first, second = choose.choice(registers), choose.choice(registers)
+        out = choose.choice([one for one in registers if one.written])
+        accesses = tuple(self.access(one, 1, one is out and place == 2)[0] for place, one in enumerate((first, second, out)))
+        accesses = (*(attrs.evolve(one, write=False) for one in accesses[:2]), attrs.evolve(accesses[2], write=True))
+        spec = MatMul(1, 1, 1)(first.memory, second.memory, out.memory)(Thread)
+        accumulate = choose.choice((TRUE, ZERO, less(0, self.variable())))
+        return ir.Exec(FFMA, spec, accesses, accumulate, self.active(), path=self.path())
+
+    def active(self):
+        """Mostly always."""
+        return self.condition() if self.choose.random() < 0.3 else TRUE
+
+    def path(self):
+        """The step of a tree."""
+        return self.choose.choice((None, ("tile",), ("tile", "load"), ("tile", "load", "move"), ("tile", "split")))
+
+    def of_ring(self):
+        """A wait for a ring's stage, or the word that it is empty."""
+        choose, ring, number = self.choose, self.choose.choice(self.rings), self.turn()
+        if choose.random() < 0.55:
+            return Acquire(ring.name, choose.choice(tuple(Side)), number)
+        return Release(ring.name, choose.choice(tuple(Side)), number, choose.choice((TRUE, equal(self.thread % 32, 0))))
+
+    def turn(self):
+        """A turn of a ring: what the loops around have counted."""
+        choose = self.choose
+        running = [one for one in self.around if not one.unroll]
+        number = as_expr(choose.choice((0, 0, 0, 1, 2)))
+        if running:
+            inner = running[-1]
+            number = number + inner.var * choose.choice((1, 1, 1, 1, 2, 0))
+            inside = [one for one in self.names if one.name.startswith("place") and one.low >= 0]
+            if inside and choose.random() < 0.2:
+                number = number + choose.choice(inside)
+            if len(running) > 1 and choose.random() < 0.7:
+                outer = running[-2]
+                number = number + choose.choice(
+                    (outer.var * inner.extent, outer.var * 5, outer.var, (outer.var * N + self.block) * inner.extent)
+                )
+            if taken := [one.taken for one in running if one.taken is not None]:
+                number = number + choose.choice(taken) * choose.choice((1, 1, inner.extent)) if choose.random() < 0.7 else number
+        elif choose.random() < 0.5:
+            number = number + self.block * choose.choice((1, 3))
+        return number
+
+    def loop(self, depth):
+        """A loop around some statements."""
+        choose = self.choose
+        extent = choose.choice((as_expr(1), as_expr(3), as_expr(4), as_expr(7), as_expr(12), K // 16, (K + 15) // 16, N))
+        fixed = extent.low == extent.high
+        unroll = fixed and choose.random() < 0.3
+        step, first = (1, 0) if unroll else choose.choice(((1, 0), (1, 0), (1, 0), (1, 1), (2, 0), (2, 1), (1, 2)))
+        var = Var(self.name("k"), 0, max(extent.high - 1, 0))
+        period = 0 if unroll else choose.choice((0, *(one.stages for one in self.rings * 2), 2, 6))
+        taken = Var(self.name("taken"), 0, INT_MAX) if not unroll and choose.random() < 0.3 else None
+        loop = For(var, extent, (), unroll=unroll, first=first, step=step, period=period, taken=taken)
+        if taken is not None and choose.random() < 0.3:
+            loop = attrs.evolve(loop, growth=choose.choice((as_expr(2), N)))
+        if choose.random() < 0.5:
+            self.makers[var.name] = ("tile", "loop")
+        self.around.append(loop)
+        before = list(self.names)
+        body = self.body(depth - 1, choose.randint(1, 4))
+        self.names = before
+        self.around.pop()
+        return attrs.evolve(loop, body=body)
+
+    def let(self):
+        """A name for an index."""
+        value = self.index() if self.choose.random() < 0.6 else self.variable() // self.choose.choice((2, 3))
+        var = Var(self.name("place"), value.low, value.high)
+        self.names.append(var)
+        return Let(var, value)
+
+    def body(self, depth, count):
+        """A list of statements."""
+        choose, found = self.choose, []
+        for _ in range(count):
+            kind = choose.random()
+            if depth and kind < 0.3:
+                found.append(self.loop(depth))
+            elif kind < 0.36:
+                found.append(Comment(choose.choice(("what comes now", "a remark\nof two lines", ""))))
+            elif kind < 0.42:
+                found.append(Barrier(choose.choice((ir.BLOCK_SCOPE, ir.WARP_SCOPE, ir.WARPGROUP_SCOPE)), choose.choice(("", "why"))))
+            elif kind < 0.46 and self.around:
+                found.append(self.let())
+            elif kind < 0.5:
+                found.append(Fence(Reach.PROXY, choose.choice(("", "seen by engines"))))
+            elif kind < 0.68 and self.rings:
+                found.append(self.of_ring())
+            elif kind < 0.8:
+                found.append(self.product())
+            else:
+                found.append(self.move())
+        return (*found, self.move())
+
+
+def top(drawing, reciprocals):
+    """The names at the top of a kernel."""
+    choose, thread, block = drawing.choose, drawing.thread, drawing.block
+    values = {
+        "warp": thread // 32, "lane": thread % 32, "row": thread // 8, "tile": block // reciprocals[0].divisor if reciprocals else block // 3,
+        "band": block % reciprocals[-1].divisor if reciprocals else block % 3, "start": Mod(block, (K + 15) // 16), "starts": block % 4,
+        "curve": hilbert(block, as_expr(8), as_expr(8)), "far": block * (1 << 20) + thread,
+    }  # fmt: skip
+    for name in choose.sample(sorted(values), choose.randint(2, 6)):
+        value = values[name]
+        var = Var(name, value.low, value.high)
+        drawing.names.append(var)
+        if choose.random() < 0.4:
+            drawing.makers[name] = ("tile",)
+        yield Let(var, value)
+
+
+def draw(seed):
+    """A kernel with pieces and guards, that is to be printed."""
+    choose = random.Random(f"printed {seed}")
+    threads = choose.choice((32, 64, 96, 256))
+    grid = choose.choice((1, 24, (M + 15) // 16))
+    empty = kernel_of(Move(16, 1)(GL, GL), (), threads=threads, grid=grid)
+    drawing = Drawing(choose, empty.thread, empty.block)
+    dtype = choose.choice((float32, float32, float16, bfloat16, float64, int8, int32))
+    spec = Move(M, N, dtype=dtype, src=choose.choice((RowMajor, ColMajor)))(GL, GL)
+    other = choose.choice((float32, float16, bfloat16, int32))
+    swizzled = Swizzle(choose.choice((1, 2, 3)), choose.choice((0, 2, 3)), 3)
+    copies = choose.choice((1, 2, 3, 4))
+    offsets = choose.choice(((0, 8192), (0, 8192), (0, 1024), (32768, 65536)))
+    shared = [
+        local("s", (64, 8), SH, other, RowMajor, copies=copies), local("t", (64, 8), SH, float32, choose.choice((RowMajor, ColMajor))),
+    ]  # fmt: skip
+    if choose.random() < 0.5:
+        shared[1] = local("t", (64, 8), SH, float32, RowMajor, swizzle=swizzled)
+    shared = [attrs.evolve(one, offset=offset) for one, offset in zip(shared, offsets, strict=True)]
+    held = [local("r", (choose.choice((16, 255, 256, 300)), 1), RF, other), local("acc", (24, 1), RF, float32)]
+    places = local("m", (1 << 30, 1), INDEX, int32) if choose.random() < 0.5 else None
+    buffers = [*shared, *held, *((places,) if places else ())]
+    made = kernel_of(spec, (), *buffers, threads=threads, grid=grid, symbols=(M, N, K), target=choose.choice(("sm_75", "sm_80", "sm_90a")))
+    drawing.buffers = [attrs.evolve(one, written=one.name != "src" and one.memory is not INDEX) for one in made.buffers]
+    if choose.random() < 0.6:
+        stages = choose.choice(((1,), (2,), (3,), (3, 2), (4, 5), (3, 6)))
+        orders = choose.random() < 0.2
+        drawing.rings = [
+            Ring(f"ring{number}", count, () if orders else ("s",), bytes=1024, consumers=threads // 32, offset=90_000, each=orders * 128)
+            for number, count in enumerate(stages)
+        ]
+    reciprocals = (Reciprocal("by_rows", (M + 15) // 16), Reciprocal("by_columns", N)) if choose.random() < 0.4 else ()
+    names = tuple(top(drawing, reciprocals))
+    body = (*names, *drawing.body(choose.choice((2, 2, 3)), choose.randint(2, 5)))
+    last = 4 * max(one.offset + one.bytes for one in shared) // 4
+    kernel = attrs.evolve(
+        made, buffers=tuple(drawing.buffers), body=body, rings=tuple(drawing.rings), reciprocals=reciprocals, makers=drawing.makers,
+        shared_bytes=last, resident=choose.choice((0, 0, 2)), chained=choose.random() < 0.2, title=choose.choice(((), ("one", "  two"))),
+        facts=choose.choice(((), (("multiples", equal(K % 16, 0)),))), unchecked=choose.choice(((), ("said by hand",))),
+    )  # fmt: skip
+    return guard(kernel)
