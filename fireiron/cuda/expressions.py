@@ -123,8 +123,8 @@ def operand(value: Expr, place: Binds) -> str:
 def document(value: Expr) -> Text:
     """The text of an expression that may be broken between its terms or conditions."""
     if isinstance(value, Sum):
-        parts = summands(value)
-        return Chain(parts) if len(parts) > 1 else parts[0]
+        term, *terms = summands(value)
+        return Chain((term, *terms)) if terms else term
     if isinstance(value, All):
         first, *others = (operand(condition, Binds.COMPARISON) for condition in value.conditions)
         return Chain((first, *(f"&& {one}" for one in others)))
@@ -234,7 +234,7 @@ def _sum(value: Sum) -> tuple[str, Binds]:
     terms = _terms(value)
     text = " ".join(map(str, _signed(terms)))
     single = len(terms) == 1 and not text.startswith("-")
-    return text, Binds.PRODUCT if single and " * " in text else Binds.SUM
+    return text, Binds.PRODUCT if single else Binds.SUM
 
 
 def _signed(terms: list[tuple[bool, Text]]) -> list[Text]:
@@ -253,7 +253,7 @@ def _terms(value: Sum, strides: Sequence[int] = (), shifted: Collection[Var] = (
     constant = value.constant
     parts: list[tuple[bool, Text]] = []
     for atoms, coefficient in sorted(value.terms, key=lambda term: (term[1] < 0, -_weight(term))):
-        flipped = _flipped(atoms[0]) if len(atoms) == 1 and coefficient == 1 and not wide else None
+        flipped = _flipped(*atoms) if len(atoms) == 1 and coefficient == 1 and not wide else None
         if flipped is not None:
             parts.append((False, flipped))
             continue
@@ -270,18 +270,19 @@ def _terms(value: Sum, strides: Sequence[int] = (), shifted: Collection[Var] = (
             # A product is computed from left to right: one wide factor in front makes all of it wide.
             factors[0] = f"(long long){factors[0] if plain else f'({factors[0]})'}"
         parts.append((coefficient < 0, " * ".join(factors)))
-    if constant or not parts:
-        number = (constant < 0, " * ".join(_coefficient(abs(constant), strides) or ["1"]))
-        parts.insert(0 if constant > 0 and parts and parts[0][0] else len(parts), number)
+    if constant:
+        negative = constant < 0
+        place = 0 if parts[0][0] and not negative else len(parts)  # no text begins with a minus that need not
+        parts.insert(place, (negative, " * ".join(_coefficient(abs(constant), strides) or ["1"])))
     return parts
 
 
 def _coefficient(number: int, strides: Sequence[int]) -> list[str]:
-    """The factors of a step: none for 1, a number of strides if it is one, largest strides first."""
+    """The factors of a step: none for 1, a number of strides, which are larger, if it is one; largest strides first."""
     if number == 1:
         return []
     for stride in strides:
-        if 1 < stride < number and number % stride == 0:
+        if stride < number and number % stride == 0:
             return [str(number // stride), str(stride)]
     return [f"{number}{_suffix(number)}"]
 
@@ -296,11 +297,11 @@ def scaled(value: Expr, size: int) -> Expr:
     if isinstance(value, Sum):
         total: Expr = Const(value.constant * size)
         for atoms, coefficient in value.terms:
-            flips = [atom for atom in atoms if isinstance(atom, BitXor)]
-            if len(atoms) == 1 and flips:
-                total = total + scaled(flips[0], size) * coefficient
-            else:
-                total = total + Sum(((atoms, coefficient * size),), 0)
+            match atoms:
+                case (BitXor() as flips,):
+                    total = total + scaled(flips, size) * coefficient
+                case _:
+                    total = total + Sum(((atoms, coefficient * size),), 0)
         return total
     if isinstance(value, BitXor):
         return bit_xor(scaled(value.left, size), scaled(value.right, size))

@@ -19,8 +19,8 @@ from fireiron.ir import Buffer, Completion, Counter, Exec, For, Kernel, Let, Nex
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Made, Noted, Path
 from fireiron.values.document import Assignment, Joined
-from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var, constant
-from fireiron.values.machine import Warp, bfloat16, float16
+from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var
+from fireiron.values.machine import bfloat16, float16
 
 
 def emit(*kernels: Kernel) -> str:
@@ -206,7 +206,7 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
     makers = Makers(kernel)
     built_in = {var: Var(BUILT_IN[var.name], var.low, var.high) for var in (kernel.block, kernel.thread)}
     together = any(one.completion is Completion.PRODUCT for one, _ in execs(kernel.body))
-    direct = {var for var in used if var in built_in}
+    direct = [var for var in (kernel.thread, kernel.block) if var in used]
     lets = [one for one in kernel.body if isinstance(one, Let)]
     values = [printer.quotients.define(one.var, one.value) for one in lets]
     for let, value in zip(reversed(lets), reversed(values), strict=True):
@@ -217,13 +217,13 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
             if together and _of_warp(value, kernel):
                 said = Joined((FIRST_LANE, said, ", 0)"))
             items.append(Made(Assignment(f"const {kind} {let.var}", said), makers.of(let)))
-    items += [f"const int {var} = {BUILT_IN[var.name]};" for var in (kernel.thread, kernel.block) if var in direct]
+    items += [f"const int {var} = {BUILT_IN[var.name]};" for var in direct]
     return items[::-1]
 
 
 def _of_warp(value: Expr, kernel: Kernel) -> bool:
     """Whether a value numbers whole warps of a block."""
-    return isinstance(value, FloorDiv) and value.left == kernel.thread and (constant(value.right) or 1) % (Warp.threads or 1) == 0
+    return isinstance(value, FloorDiv) and value.left == kernel.thread and value.right.factor % 32 == 0
 
 
 def _buffers(kernel: Kernel) -> Iterable[Item]:
@@ -252,7 +252,7 @@ def _registers(kernel: Kernel, buffer: Buffer, read: bool) -> Item:
     """The array of a thread, or the fragments of a warp. Compilers warn of one that nobody reads, unless the text says that it knows."""
     if buffer.memory.fragment is not None:
         return Noted(_toucher(kernel, buffer).instruction.declaration(kernel, buffer), f"of {_shape(buffer)}")
-    size = constant(buffer.total) or 1
+    size = buffer.total.high
     align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
     note = "" if size <= MOST_REGISTERS else "; too many for registers: lives in local memory"
     known = "" if read else "[[maybe_unused]] "

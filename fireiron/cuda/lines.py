@@ -97,8 +97,9 @@ def _noted(item: Noted, depth: int) -> list[str]:
 
 def _block(head: Text, body: Sequence[Item], depth: int) -> list[Line]:
     inner = lines_of(body, depth + 1)
-    if len(body) == 1 and len(inner) == 1 and str(head) and not inner[0].text.lstrip().startswith("//"):
-        return [*plain(_text(head, depth)), *inner]
+    match inner:
+        case [one] if str(head) and not one.text.lstrip().startswith("//"):
+            return [*plain(_text(head, depth)), one]
     closed = Line(" " * INDENT * depth + "}")
     if not str(head):
         return [Line(" " * INDENT * depth + "{"), *inner, closed]
@@ -114,9 +115,9 @@ def _all(conditions: Sequence[Text]) -> Text:
 
 def guarded(conditions: Sequence[Text], body: Sequence[Item]) -> Item:
     """Items under conditions; those of an `if` that is all of them stand beside these."""
-    item, steps = _bare(body[0]) if len(body) == 1 else (None, ())
+    item, steps = _bare(*body) if len(body) == 1 else (None, ())
     if isinstance(item, If) and not item.otherwise:
-        return If((*conditions, *item.conditions), tuple(Made(one, steps) for one in item.body) if steps else item.body)
+        return If((*conditions, *item.conditions), tuple(Made(one, steps) for one in item.body))
     return If(tuple(conditions), tuple(body))
 
 
