@@ -304,7 +304,7 @@ WRONG = {
         "{operand(left, Binds.SUM)} == {operand(right, Binds.SUM)}",
         "{operand(left, Binds.LOOSELY)} == {operand(right, Binds.LOOSELY)}",
     ),
-    "a negative constant added": ("number = (constant < 0, ", "number = (False, "),
+    "a negative constant added": ("negative = constant < 0", "negative = False"),
     "a negative term added": ('parts.append((coefficient < 0, " * ".join(factors)))', 'parts.append((False, " * ".join(factors)))'),
     "a coefficient dropped": ("    if number == 1:\n", "    if number <= 2:\n"),
     "negative dividends printed": ("if left.low < 0:", "if left.low < -(2**70):"),
