@@ -347,3 +347,183 @@ def test_versions_are_rebuilt_and_substituted():
     assert branch.rebuilt((outside, inside)) == Branch(less(k, 5), outside, inside)
     assert branch.substitute({k: as_expr(7)}).whole == less(as_expr(7), 5) and branch.expressions == (less(k, 5),)
     assert equal(k, 3) != branch.whole
+
+
+# ---------------------------------------------------------------------------------------------- statements
+
+
+def body_of(*body, buffers=(), **fields):
+    """The lines of a kernel's statements."""
+    lines = emit(of(*body, buffers=buffers, **fields)).splitlines()
+    return [line.strip() for line in lines[lines.index("{", len(lines) - lines[::-1].index("{") - 1) + 1 : -1]]
+
+
+class Moving(type(MOVE)):
+    """A copy that changes nothing where its source is 1."""
+
+    def unless_one(self, spec):
+        return "src"
+
+    def cuda(self, printer, statement):
+        return ["work;"]
+
+
+HELD, RESULT = local("r", (64, 1), RF), local("q", (64, 1), RF)
+
+
+def factor(place, count=1, instruction=None):
+    spec = Move(count, 1)(RF, RF)(Thread)
+    return execution(instruction or Moving(), spec, access("r", (place, 0), (count, 1)), access("q", (0, 0), (count, 1), write=True))
+
+
+def factors(*body):
+    """The conditions in front of what changes nothing where factors are 1, and all other lines."""
+    return body_of(*body, buffers=(HELD, RESULT))
+
+
+def test_what_changes_nothing_where_all_factors_are_one():
+    k, j = Var("k", 0, 3), Var("j", 0, 7)
+    lines = factors(factor(3), factor(4, 2))
+    assert [line for line in lines if "if" in line] == ["if (r[3] != 1.0f)", "if (r[4] != 1.0f || r[5] != 1.0f)"]
+    around = For(k, as_expr(4), (factor(k * 2), factor(9)), unroll=True)
+    assert (
+        "if (r[0] != 1.0f || r[2] != 1.0f || r[4] != 1.0f || r[6] != 1.0f || r[9] != 1.0f) {" in factors(around)
+        and sum("if" in line for line in factors(around)) == 1
+    )
+    twice = For(k, as_expr(4), (For(j, as_expr(2), (factor(k),), unroll=True),), unroll=True)
+    assert [line for line in factors(twice, factor(7)) if "if" in line] == [
+        "if (r[0] != 1.0f || r[1] != 1.0f || r[2] != 1.0f || r[3] != 1.0f) {", "if (r[7] != 1.0f)",
+    ]  # fmt: skip
+    many = For(j, as_expr(8), (factor(j * 2, 2),), unroll=True)
+    assert sum("if" in line for line in factors(many)) == 1, "16 factors"
+    more = For(j, as_expr(8), (factor(j * 2, 2), factor(40)), unroll=True)
+    assert not any("!= 1.0f" in line and line.count("||") > 10 for line in factors(more)), "17 are too many for all of them"
+    assert "if (r[40] != 1.0f)" in factors(more)
+    assert not any("||" in line for line in factors(For(Var("n", 0, 99), N, (factor(2),)))), "turns that nobody knows"
+    plain = execution(MOVE, Move(1, 1)(RF, RF)(Thread), access("r", (0, 0)), access("q", (0, 0), write=True))
+    assert not any("if" in line for line in factors(For(k, as_expr(4), (factor(k), plain), unroll=True)) if "||" in line)
+
+
+COPIED = [attrs.evolve(COPY, active=less(THREAD, bound)) for bound in (5, 7)]
+
+
+def test_conditions_stand_in_front_of_a_loop_that_needs_them():
+    k = Var("k", 0, 3)
+    one, other = COPIED
+    assert body_of(For(k, as_expr(4), (one, one)))[:2] == ["const int thread = threadIdx.x;", "if (thread < 5) {"]
+    for inner in (Barrier(ir.WARP_SCOPE), Commit(), Wait(0), ir.Fence(ir.Reach.PROXY)):
+        if isinstance(inner, (Commit, Wait)):
+            continue  # no asynchronous statement is there to commit
+        lines = body_of(For(k, as_expr(4), (one, inner, one)))
+        assert lines[1].startswith("for (int k = 0; k < 4; ++k)"), inner
+    assert body_of(For(k, as_expr(4), (one, other)))[1].startswith("for")
+    assert body_of(For(k, as_expr(4), (Comment("why"), one, Comment("more"), one)))[1] == "if (thread < 5) {"
+    inside = attrs.evolve(COPY, active=less(k, 2))
+    assert body_of(For(k, as_expr(4), (inside,)))[1].startswith("for"), "of the loop's own variable it is no condition around it"
+    named = Let(Var("place", 0, 99), k * 4)
+    lines = body_of(For(k, as_expr(4), (named, attrs.evolve(COPY, active=less(Var("place", 0, 99), 9)))))
+    assert lines[1].startswith("for")
+
+
+def test_neighbours_share_a_condition():
+    one, other = COPIED
+    both = attrs.evolve(COPY, active=less(THREAD, 5))
+    lines = body_of(one, Comment("between"), both, other)
+    assert [line for line in lines if line.startswith("if")] == ["if (thread < 5) {", "if (thread < 7)"]
+    assert lines[1] == "if (thread < 5) {" and lines[3] == "// between"
+    assert body_of(COPY, Comment("last"))[-1] == "// last"
+
+
+def test_quotients_have_their_names_where_these_are():
+    """Behind a loop, or a branch, its names are gone."""
+    by = Reciprocal("by_n", N)
+    block = Var("block", 0, INT_MAX)
+    k, j = Var("k", 0, 3), Var("j", 0, 3)
+    q, r = FloorDiv(block, N), Mod(block, N)
+    first, second = Let(Var("q", q.low, q.high), q), Let(Var("rest", r.low, r.high), r)
+    use = [attrs.evolve(COPY, accesses=(access("src", (one.var, 0)), COPY.accesses[1])) for one in (first, second)]
+    kernel = attrs.evolve(
+        kernel_of(
+            Move(64, 1)(GL, GL), (For(k, as_expr(4), (first, second, *use)), For(j, as_expr(4), (second, use[1]))), grid=N, symbols=(N,)
+        ),
+        reciprocals=(by,),
+    )
+    lines = [line.strip() for line in emit(guard(kernel)).splitlines() if "rest =" in line]
+    assert len(lines) == 2 and "q * N" in lines[0] and "q * N" not in lines[1] and "quotient(" in lines[1]
+
+
+def test_roles_test_no_more_what_they_are():
+    thread = Var("thread", 0, 255)
+    copies = [attrs.evolve(COPY, active=equal(thread // 128, number)) for number in range(2)]
+    k = Var("k", 0, 99)
+    loop = For(k, N, (attrs.evolve(COPY, accesses=(access("src", (k, 0)), COPY.accesses[1])),))
+    barrier = Barrier(ir.Scope("consumers", 128))
+    roles = ir.Roles(
+        (
+            ir.Role("consumers", 0, 128, (copies[0], copies[1], barrier)),
+            ir.Role("producer", 128, 128, (copies[0], copies[1], loop), elected=True),
+        )
+    )
+    text = emit(of(roles, loop, threads=256, workers=256, symbols=(N,)))
+    assert text.count("thread / 128 == 1") == text.count("thread / 128 == 0") == 1, "each in the other role"
+    assert text.count("#pragma unroll 1\n") == 1, "of the thread that is alone"
+    assert "consumers_sync();" in text and 'if (threadIdx.x / 128 == 0) asm volatile("bar.sync 15, 128;"' in text
+    one = ir.Roles((ir.Role("consumers", 0, 128, (copies[0], barrier)), ir.Role("producer", 128, 32, (COPY,), elected=True)))
+    text = emit(of(one, threads=160, workers=128))
+    assert '  asm volatile("bar.sync 15, 128;" ::: "memory");' in text and "/ 128 == 0) asm" not in text
+    for scope, body in ((ir.Scope("some", 64), one), (ir.Scope("some", 128), None)):
+        inner = (
+            (Barrier(scope),)
+            if body is None
+            else (attrs.evolve(one, roles=(attrs.evolve(one.roles[0], body=(Barrier(scope),)), one.roles[1])),)
+        )
+        with pytest.raises(FireironError, match="no text for a barrier of a some"):
+            emit(of(*inner, threads=160, workers=128))
+    for workers, groups in ((128, 1), (256, 2), (160, 2), (384, 3)):
+        role = ir.Role("all", 0, workers, (Barrier(ir.WARPGROUP_SCOPE),))
+        text = emit(of(ir.Roles((role,)), threads=workers, workers=workers))
+        assert text.count("bar.sync") == groups and f"bar.sync {groups}, 128" in text, workers
+
+
+def printer_of(*statements, buffers=(), **fields):
+    return KernelPrinter(of(*statements, buffers=buffers, **fields), Names(set()))
+
+
+def test_functions_in_double_are_those_of_the_standard():
+    printer = printer_of(COPY)
+    assert str(printer.applied("exp2", float64, "x")) == "exp2(x)" and str(printer.applied("exp2", float32, "x")) == "exp2_approx(x)"
+    assert str(printer.applied("tanh_approx", float64, "x")) == "tanh(x)"
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("source", "target", "text"),
+    [
+        (int8, int32, "widened(src[thread])"), (int8, float32, "static_cast<float>(src[thread])"), (int32, int32, "src[thread]"),
+        (float8_e4m3, int32, "static_cast<int>(static_cast<float>(src[thread]))"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_factors_of_8_bits(source, target, text):
+    spec = Move(64, 1, dtype=source)(GL, GL)
+    kernel = guard(kernel_of(spec, (attrs.evolve(COPY, spec=Move(1, 1, dtype=source)(GL, GL)(Thread)),)))
+    assert str(KernelPrinter(kernel, Names(set())).factor(kernel.body[0], "src", target)) == text
+
+
+def test_the_first_element_is_meant():
+    several = execution(MOVE, Move(3, 1)(GL, GL)(Thread), access("src", (4, 0), (3, 1)), access("dst", (8, 0), (3, 1), write=True))
+    printer = printer_of(several)
+    assert str(printer.place(several.accesses[0])) == "src[4]" and str(printer.pointer(several.accesses[1])) == "&dst[8]"
+    assert str(printer.place(several.accesses[0], (2, 0))) == "src[6]"
+
+
+def test_what_is_stored_in_part():
+    """One of two pieces is never stored: the other one is."""
+    two = execution(MOVE, Move(2, 1)(GL, GL)(Thread), access("src", (0, 0), (2, 1)), access("dst", (0, 0), (2, 1), write=True), vector=2)
+    pieces = tuple(ir.Piece(number, 1) for number in range(2))
+    for conditions, stores in (((0, 1), ["dst[1] = piece[1];"]), ((1, 0), ["dst[0] = piece[0];"]), ((0, 0), [])):
+        written = tuple(attrs.evolve(one, condition=as_expr(bit)) for one, bit in zip(pieces, conditions))
+        made = printer_of(two).moved(attrs.evolve(two, pieces=(pieces, written)))
+        found = [line.strip() for line in texts(*made) if "dst[" in line and "if (0)" not in line]
+        assert [one for one in found if one in ("dst[0] = piece[0];", "dst[1] = piece[1];")] == stores or conditions != (0, 0), conditions
+        assert bool(made) == bool(stores)

@@ -284,7 +284,7 @@ class KernelPrinter:
         pieces = [piece for part in statement.pieces for piece in part]
         whole = all(piece.width == 1 and piece.condition == TRUE for piece in pieces)
         addresses = [target.address(statement.accesses[1], one) for one in statement.accesses[1].elements()]
-        pairs = zip(addresses[::2], addresses[1::2], strict=False)
+        pairs = zip(addresses[::2], addresses[1::2])
         return whole and len(addresses) % 2 == 0 and all(one.factor % 2 == 0 and other - one == Const(1) for one, other in pairs)
 
     def _converted_in_pairs(self, statement: Exec) -> list[Item]:
