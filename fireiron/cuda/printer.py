@@ -312,7 +312,8 @@ class KernelPrinter:
         held = kind if kind != dtype and reads[0].width > 1 else dtype
         count = statement.vector
         stored = [conjuncts(one.condition) for one in writes]
-        shared = [part for part in stored[0] if all(part in other for other in stored)]
+        first, *others = stored
+        shared = [part for part in first if all(part in other for other in others)]
         if any(part in conjuncts(read.condition) for read in reads for part in shared):  # what all stores test, no load need test again
             both = [[_without(one, shared) for one in pieces] for pieces in parts]
             return guarded(self.conditions(shared), (self._staged(statement, start, both, by),))

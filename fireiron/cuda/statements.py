@@ -151,12 +151,13 @@ class Statements:
         notes: list[Item] = []
         named = dict(self.printer.quotients.named)
         for run in self._runs(body):
-            if isinstance(run.body[0], Comment):
-                notes += self._run(run)
-                continue
             inner = self._run(run)
-            items += [*self.printer.addresses.taken(), *notes, *inner]
-            notes = []
+            match run.body:
+                case [Comment()]:
+                    notes += inner
+                case _:
+                    items += [*self.printer.addresses.taken(), *notes, *inner]
+                    notes = []
         self.printer.quotients.named = named
         return [*items, *notes]
 
@@ -187,7 +188,8 @@ class Statements:
 
     def _items(self, run: _Run) -> list[Item]:
         if not run.conditions:
-            return self._statement(run.body[0])
+            (statement,) = run.body
+            return self._statement(statement)
         before = self.dropped
         self.dropped = before | frozenset(run.conditions)
         inner = self._list(run.body)
@@ -220,12 +222,9 @@ class Statements:
             inner = [one for one in statement.body if not isinstance(one, Comment)]
             bound = {statement.var} | {one.var for one in inner if isinstance(one, Let)}
             parts = [self._conditions(one) for one in inner if not isinstance(one, Let)]
-            if not parts or any(isinstance(one, (Barrier, Commit, Wait, Fence)) for one in inner):
-                return ()
-            return tuple(c for c in parts[0] if all(c in part for part in parts) and c.variables().isdisjoint(bound))
+            return tuple(one for one in _common(parts) if one.variables().isdisjoint(bound))
         if isinstance(statement, Branch):
-            parts = [self._conditions(one) for part in statement.children for one in part if not isinstance(one, Comment)]
-            return tuple(c for c in parts[0] if all(c in part for part in parts))
+            return _common([self._conditions(one) for part in statement.children for one in part if not isinstance(one, Comment)])
         return ()
 
     # ------------------------------------------------------------------------------------------ statements
@@ -310,7 +309,7 @@ class Statements:
                 return []
             access, dtype = one.operands[name], one.spec.operands[name].dtype
             turns = [loop for loop in loops if any(loop.var in value.variables() for value in access.expressions())]
-            for numbers in itertools.product(*(loop.values(constant(loop.extent) or 0) for loop in turns)):
+            for numbers in itertools.product(*(loop.values(loop.extent.high) for loop in turns)):
                 at = access.substitute({loop.var: number for loop, number in zip(turns, numbers, strict=True)})
                 for offset in at.elements():
                     place = self.printer.converted(self.printer.place(at, offset), dtype, float32)
@@ -415,6 +414,12 @@ class Statements:
                 if registers and loop.var in buffer.address(access, access.elements()[0]).variables():
                     return True
         return False
+
+
+def _common(parts: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+    """The conditions of the first that all others have too; none of none."""
+    first, *others = parts or [()]
+    return tuple(one for one in first if all(one in other for other in others))
 
 
 def _is_left(loop: For) -> bool:
