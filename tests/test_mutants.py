@@ -441,7 +441,7 @@ MUTANTS = [
         "cuda/statements.py",
         "test_cuda_text",
         ("loops of one turn", "substituted(statement.body, {statement.var: 0})", "substituted(statement.body, {statement.var: 1})"),
-        ("conditions on a loop's variable", "for part in parts) and c.variables().isdisjoint(bound))", "for part in parts))"),
+        ("conditions on a loop's variable", "in _common(parts) if one.variables().isdisjoint(bound))", "in _common(parts))"),
         ("registers at run time", "unroll = statement.unroll or self._indexes_registers(statement)", "unroll = statement.unroll"),
     ),
     *mutants(
