@@ -290,7 +290,15 @@ def draw(seed):
         stages = choose.choice(((1,), (2,), (3,), (3, 2), (4, 5), (3, 6)))
         orders = choose.random() < 0.2
         drawing.rings = [
-            Ring(f"ring{number}", count, () if orders else ("s",), bytes=1024, consumers=threads // 32, offset=90_000, each=orders * 128)
+            Ring(
+                f"ring{number}",
+                count,
+                () if orders else ("s",),
+                bytes=1024,
+                consumers=threads // 32,
+                offset=90_000,
+                each=128 if orders and count > 2 else 0,
+            )
             for number, count in enumerate(stages)
         ]
     reciprocals = (Reciprocal("by_rows", (M + 15) // 16), Reciprocal("by_columns", N)) if choose.random() < 0.4 else ()

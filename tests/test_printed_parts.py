@@ -578,3 +578,21 @@ def test_conditions_of_all_stores_stand_around_them():
         "{", "__align__(8) float piece[2];", "piece[0] = thread < 9 ? src[0] : 0.0f;", "piece[1] = src[1];", "if (thread < 5)",
         "dst[0] = piece[0];", "if (thread < 5)", "dst[1] = piece[1];", "}",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("grid", "blocks"), [(24, "24"), (N, "gridDim.x")], ids=str)
+def test_tiles_that_blocks_take(grid, blocks):
+    """How many blocks there are a kernel is told by the launch, where it is no constant."""
+    ring = Ring("tiles", 2, (), consumers=4, tiles=True, offset=64)
+    tile = Var("tile", 0, 99)
+    use = attrs.evolve(COPY, accesses=(access("src", (tile, 0)), COPY.accesses[1]))
+    makes, reads = (NextTile(tile, as_expr(99), "tiles", Var("k", 0, 9) * 2 + 1, takes) for takes in (True, False))
+    kernel = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), (), grid=grid, symbols=(N,)), rings=(ring,), counter=Counter("count"))
+    for one, line in (
+        (makes, f"const int tile = k * 2 + 1 == 0 ? block : take_tile(count, 99, {blocks});  // the next tile that is left"),
+        (reads, "const int tile = __shfl_sync(0xffffffff, tiles_numbers[1], 0);  // the same for all lanes, which have all read it"),
+    ):
+        lines = [
+            text.strip() for text in emit(guard(attrs.evolve(kernel, body=(For(Var("k", 0, 9), as_expr(9), (one, use)),)))).splitlines()
+        ]
+        assert line in lines and ("tiles_numbers[1] = tile;" in lines) == one.takes, lines
