@@ -596,3 +596,148 @@ def test_tiles_that_blocks_take(grid, blocks):
             text.strip() for text in emit(guard(attrs.evolve(kernel, body=(For(Var("k", 0, 9), as_expr(9), (one, use)),)))).splitlines()
         ]
         assert line in lines and ("tiles_numbers[1] = tile;" in lines) == one.takes, lines
+
+
+# ---------------------------------------------------------------------------------------------- turns
+
+RINGS = tuple(Ring(f"ring{stages}", stages, ("s",), bytes=64, consumers=1) for stages in (2, 3, 6))
+SHARED = local("s", (4, 4), SH)
+
+
+def entered(*loops):
+    """Addresses inside loops, the outermost first, and what they have entered."""
+    found = Addresses(of(loops[0], buffers=(SHARED,), rings=RINGS, symbols=(N,)), Names(set()))
+    return found, [found.enter(loop, False) for loop in loops]
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("number", "first", "counts"),
+    [
+        (lambda k: k, 0, True), (lambda k: k + 2, 0, True), (lambda k: k - 1, 0, False), (lambda k: k - 1, 1, True), (lambda k: k - 2, 1, False),
+        (lambda k: k * 2, 0, False), (lambda k: k + k // 2, 0, False), (lambda k: k + var(0, 9), 0, True), (lambda k: k + var(-1, 9), 0, False),
+        (lambda k: k + var(-3, 5), 3, True), (lambda k: k + var(-3, 5), 2, False), (lambda k: X, 0, False), (lambda k: k + var(-9, -2), 5, False),
+    ],
+)  # fmt: skip
+def test_numbers_that_go_up_by_one(number, first, counts):
+    """From turn to turn, and are none below zero: of those a stage is counted."""
+    k = Var("k", 0, 99)
+    for loop, counted in (
+        (For(k, N, (Acquire("ring3", Side.FULL, k),), first=first, period=3), True),
+        (For(k, N, (COPY,), first=first, period=3), False),
+    ):
+        _, (turns,) = entered(loop)
+        assert turns.counted is counted and turns.counts(number(k)) is (counts and counted)
+
+
+def nest(first=0, extent=4, outer_step=1, offset=0, names=()):
+    t, k = Var("t", 0, 99), Var("k", 0, 9)
+    inner = For(k, as_expr(extent), (Acquire("ring3", Side.FULL, t * 4 + k + offset), COPY), period=3)
+    return For(t, N, (*names, inner), first=first, step=outer_step), inner, t * 4 + k + offset
+
+
+def test_counts_go_on_through_the_loop_around():
+    for options, goes_on in (({}, True), ({"first": 1}, True), ({"extent": 5}, False), ({"outer_step": 2}, False), ({"offset": 2}, True)):
+        outer, inner, _ = nest(**options)
+        _, (around, turns) = entered(outer, inner)
+        assert (turns.around is around) is goes_on, options
+    outer, inner, number = nest(first=1)
+    found, _ = entered(outer, inner)
+    assert str(found.turn(number, 6)) == "k + 4", "from the first turn of the loop around on"
+    outer, inner, number = nest(extent=5)
+    found, (around, _) = entered(outer, inner)
+    name = found.turn(number, 6)
+    assert str(name) == "k + t_first" and list(around.named) == [outer.var * 4 % 6]
+    place = Var("place", 0, 99)
+    outer, inner, number = nest(extent=5, names=(Let(place, Var("t", 0, 99) // 2),))
+    found, (around, _) = entered(outer, inner)
+    assert found.turn(number + place, 6) == number + place and not around.named, "at the top of the loop its names are not there"
+    assert found.turn(Var("k", 0, 9) + 3, 6) == Var("k", 0, 9) + 3
+    u = Var("u", 0, 9)
+    outer, inner, _ = nest()
+    found, turns = entered(For(u, as_expr(9), (outer,)), outer, inner)
+    assert turns[2].around is turns[1] and turns[1].around is None
+
+
+def test_parities_of_the_rings_of_a_loop():
+    k = Var("k", 0, 99)
+    loop = For(k, N, (Acquire("ring3", Side.FULL, k), Acquire("ring2", Side.FULL, k), COPY), period=6)
+    found, (turns,) = entered(loop)
+    assert turns.stages == {2, 3} and turns.counted and entered(attrs.evolve(loop, period=0))[1][0].stages == set()
+    assert (
+        str(found.parity(k, 5, 0)) == "k // 5 % 2"
+        and str(found.parity(k, 3, 0)) == "k_parity"
+        and str(found.parity(k, 6, 0)) == "k_parity2"
+    )
+    assert str(found.parity(k * 2, 3, 0)) == "k * 2 // 3 % 2" and str(found.parity(as_expr(4), 3, 1)) == "0"
+    assert str(entered(attrs.evolve(loop, step=2))[0].parity(k, 3, 1)) == "(k // 3 + 1) % 2"
+
+
+def test_stages_of_other_names_stay_what_they_are():
+    t, k, place = Var("t", 0, 99), Var("k", 0, 9), Var("place", 0, 99)
+    inner = For(k, as_expr(5), (COPY,), period=3)
+    outer = For(t, N, (Let(place, t // 2), inner))
+    found, (_, turns) = entered(outer, inner)
+    own, mixed = Mod(k + t * 4 + place, Const(3)), Mod(k + t * 4, Const(3))
+    assert found.stage(own) == own and not turns.named, "the name in the loop around is not known at the top of this one's turn"
+    assert str(found.stage(mixed)) == "k_stage" and [str(one) for one in turns.named] == ["(k + t_first) % 3"]
+    assert str(found.stage(Mod(k + 1, Const(3)))) == "k_stage_1" and str(found.stage(Mod(k - 1, Const(3)))) == "k_stage2"
+    for other in (Mod(k, Const(4)), Mod(t, Const(3)), k, as_expr(1)):
+        assert found.stage(other) == other
+
+
+def test_what_is_named_in_front_of_loops():
+    """Swizzles that block and thread decide, all of which is known there; not those of loops, and nothing as short as a name."""
+    k = Var("k", 0, 99)
+    found, _ = entered(For(k, N, (COPY,)))
+    found = Addresses(kernel_of(Move(64, 1)(GL, GL), (For(k, as_expr(9), (COPY,)),), SHARED, grid=8), Names(set()))
+    thread, block = found.kernel.thread, found.kernel.block
+    side = thread + block
+    assert str(found._named(bit_xor(k, side), SHARED)) in ("k ^ s_swizzle", "s_swizzle ^ k") and found._named(
+        bit_xor(thread // 2 + block, side), SHARED
+    ) == bit_xor(thread // 2 + block, side)
+    assert found._named(bit_xor(k, thread), SHARED) == bit_xor(k, thread) and found._named(bit_xor(k, as_expr(5)), SHARED) == bit_xor(
+        k, as_expr(5)
+    )
+
+
+def test_which_bases_are_pointers():
+    k = Var("k", 0, 8)
+    adds = [
+        attrs.evolve(COPY, accesses=(COPY.accesses[0], access(name, (THREAD, 0), write=True)), accumulate=TRUE)
+        for name in ("s", "r", "dst")
+    ]
+    found = Addresses(of(For(k, as_expr(9), (COPY, *adds)), buffers=(SHARED, HELD)), Names(set()))
+    assert {name for name, _ in found.repeated} == {"src", "dst", "s"} and {name for name, _ in found.updated} == {"s"}
+
+
+def test_counts_of_turns_are_known_no_more_in_front_of_them():
+    taken = Var("taken", 0, 99)
+    found, _ = entered(For(Var("k", 0, 9), N, (COPY,)))
+    found.used.add(taken)
+    assert (
+        str(found.count(taken, as_expr(1))) == "++taken;"
+        and taken not in found.used
+        and str(found.count(taken, N * 2)) == "taken += N * 2;"
+    )
+    assert N in found.used
+
+
+def test_coordinates_that_unrolled_loops_add_to_need_their_names():
+    turn = Var("turn", 0, 2)
+    places = local("m", (1 << 30, 1), INDEX, int32)
+    fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("m", (THREAD * 3 + turn * 2, 0)), access("dst", (0, 0), write=True))
+    printer = printer_of(For(turn, as_expr(3), (fill,), unroll=True), buffers=(places,))
+    assert (
+        str(printer.value(printer.kernel.body[0].body[0], 0, 0, float32))
+        == "(static_cast<float>((thread * 3)) + static_cast<float>((turn * 2)))"
+    )
+    assert THREAD in printer.addresses.used
+
+
+def test_scalars_have_an_address():
+    """That of the parameter: they are no array."""
+    value = attrs.evolve(local("alpha", (1, 1), VAL), parameter=True)
+    fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("alpha", (0, 0)), COPY.accesses[1])
+    printer = printer_of(fill, buffers=(value,))
+    assert str(printer.pointer(fill.accesses[0])) == "&alpha" and str(printer.place(fill.accesses[0])) == "alpha"
