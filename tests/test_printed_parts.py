@@ -741,3 +741,9 @@ def test_scalars_have_an_address():
     fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("alpha", (0, 0)), COPY.accesses[1])
     printer = printer_of(fill, buffers=(value,))
     assert str(printer.pointer(fill.accesses[0])) == "&alpha" and str(printer.place(fill.accesses[0])) == "alpha"
+
+
+def test_what_does_nothing_needs_no_condition():
+    """A loop of remarks alone: nothing stands under any."""
+    k = Var("k", 0, 3)
+    assert body_of(For(k, as_expr(4), (Comment("why"),)), COPY)[1:3] == ["for (int k = 0; k < 4; ++k) {", "// why"]

@@ -104,7 +104,7 @@ def synchronize(kernel: Kernel) -> Kernel:
 def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
     """The scopes of barriers that a block has, narrow ones first. A warpgroup of its own is worth a named barrier beside others only."""
     # The threads to which tiles are dealt: a named barrier counts who arrives at it, and those of a producer wait at a ring's alone.
-    groups = kernel.workers % 128 == 0 and kernel.workers > 128
+    groups = kernel.workers % 128 == 0 and kernel.workers != 128
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
     widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, roles.roles[0].threads)
     return (
