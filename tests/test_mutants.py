@@ -144,7 +144,7 @@ MUTANTS = [
         ("what is under way", "        if not x.under_way:\n            several", "        if True:\n            several"),
         ("round the end of a loop", "(*range(i + 1, count + 1), *range(j + 1))", "(*range(i + 1, count + 1), *range(j + 2))"),
         ("what is written again", "(x.access.write or y.access.write) and not", "x.access.write and not"),
-        ("one warpgroup", "kernel.workers % 128 == 0 and kernel.workers > 128", "kernel.workers % 128 == 0 and kernel.workers >= 128"),
+        ("one warpgroup", "kernel.workers % 128 == 0 and kernel.workers != 128", "kernel.workers % 128 == 0"),
         ("what meets later", "elif scope >= anywhere:", "elif scope > anywhere:"),
         ("barriers that are asked for", "if hazard.positions.isdisjoint(chosen):", "if True:"),
         ("what a barrier is for", "credited[min(meeting,", "credited[max(meeting,"),

@@ -479,7 +479,7 @@ class _Steps:
         dims = self._dims(element)
         if view.memory.counts:
             return view if dims else view.only(())
-        return view.only([dims.index(dim) for dim in order if dim in dims]) if order and tuple(order) != dims else view
+        return view.only([dims.index(dim) for dim in order if dim in dims]) if order else view
 
     def _child(self, name: str, spec: Spec, step: Step | None, needed: Expr = TRUE) -> None:
         """A child with the strategy of its step, or one that follows; it does nothing where it is not `needed`."""
