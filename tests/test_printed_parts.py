@@ -13,6 +13,7 @@ from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scale
 from fireiron.cuda.frame import _of_warp, _taken, printed
 from fireiron.cuda.lines import WIDTH, comment, guarded, lines_of
 from fireiron.cuda.makers import Makers
+from fireiron.cuda.micro_kernel import _MicroKernel
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.versions import Branch
 from fireiron.executable.thread_move import MOVE
@@ -747,3 +748,36 @@ def test_what_does_nothing_needs_no_condition():
     """A loop of remarks alone: nothing stands under any."""
     k = Var("k", 0, 3)
     assert body_of(For(k, as_expr(4), (Comment("why"),)), COPY)[1:3] == ["for (int k = 0; k < 4; ++k) {", "// why"]
+
+
+# ---------------------------------------------------------------------------------------------- micro-kernels
+
+
+def part(spec, *accesses, loops=(), active=TRUE, buffers=()):
+    """What prints a micro-kernel, of a statement in loops."""
+    statement = execution(MOVE, spec, *accesses, active=active)
+    body = (statement,)
+    for loop in reversed(loops):
+        body = (attrs.evolve(loop, body=body),)
+    return _MicroKernel(kernel_of(Move(64, 1)(GL, GL), body, *buffers, symbols=(N,)), statement, lambda value: None)
+
+
+def test_views_that_begin_inside():
+    """In the last turns of the loops around too, or where the statement is executed at all."""
+    k, j = Var("k", 0, 9), Var("j", 0, 9)
+    loops = (For(k, as_expr(4), ()), For(j, N, ()))
+    inside = part(Move(1, 1)(GL, GL)(Thread), *COPY.accesses, loops=loops, active=less(X, N))._begins_inside
+    for base, bound, expected in (
+        (k * 16, 64, True), (k * 16, 49, True), (k * 16, 48, False), (k, 4, True), (k, 3, False), (k + 60, 64, True), (k + 61, 64, False), (63 - k, 63, False),
+        (63 - k, 64, True), (k * X, 28, False), (k // 2 * 16, 64, False), (j, N, True), (j + 1, N, False), (k + j, N, False), (k + j, N + 3, True), (X, N, True),
+        (Y, N, False), (as_expr(3), 4, True), (as_expr(4), 4, False), (k * 2 + X, 106, True), (k * 2 + X, 105, False),
+    ):  # fmt: skip
+        assert inside(base, as_expr(bound)) is expected, (base, bound)
+
+
+def test_registers_of_a_group_are_held():
+    """Of one thread they are an array like others, and so is shared memory."""
+    sides = access("s", (0, 0), (4, 4)), access("r", (0, 0), (4, 4), write=True)
+    for level, held in ((Warp, ["dst"]), (Thread, [])):
+        one = part(Move(4, 4)(SH, RF)(level), *sides, buffers=(SHARED, HELD))
+        assert [name for name in ("src", "dst") if one._is_held(name)] == held
