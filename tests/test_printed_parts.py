@@ -781,3 +781,18 @@ def test_registers_of_a_group_are_held():
     for level, held in ((Warp, ["dst"]), (Thread, [])):
         one = part(Move(4, 4)(SH, RF)(level), *sides, buffers=(SHARED, HELD))
         assert [name for name in ("src", "dst") if one._is_held(name)] == held
+
+
+def test_why_a_name_is_not_there():
+    of_sides = part(Move(1, 1)(GL, GL)(Thread), *COPY.accesses)
+    size, stride = (str(of_sides._not_there(name)) for name in ("src_size_m", "src_stride_m"))
+    assert "uses src_size_m, and the elements inside are not the first ones of the view" in size and "load the operand first" in size
+    assert "uses src_stride_m, and neighbours there are no fixed step apart" in stride and "src_at(...) gives an element" in stride
+
+
+def test_stages_that_are_the_turns_themselves():
+    """Where the loops around have counted whole rounds, a loop of one round has its turns for stages."""
+    t, k = Var("t", 0, 99), Var("k", 0, 2)
+    inner = For(k, as_expr(3), (COPY,), period=3)
+    found, (_, turns) = entered(For(t, N, (inner,)), inner)
+    assert found.stage(Mod(k + t * 3, Const(3))) == k and not turns.named
