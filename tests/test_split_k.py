@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import fused_examples
 import pytest
 from problems import integers, library
 
@@ -519,3 +520,10 @@ def test_types_compile():
     compile_cuda(
         tiled(3, 8)(MatMul(20, 37, 50, dtype=float16, accumulator=float32, accumulate=True)(GL, GL, GL)(Kernel)).cuda("sm_80"), "sm_80"
     )
+
+
+def test_what_is_no_product_has_no_sum_to_split():
+    """Told apart from a definition around a product, which computes with whole sums."""
+    for made in (fused_examples.specs()["layernorm"][1], Move(64, 64)(GL, GL)(Kernel)):
+        with pytest.raises(FireironError, match="is no matrix product"):
+            made.split_k(2, Block, 16).done().cuda("sm_80")

@@ -229,3 +229,11 @@ def test_a_wrong_width_is_found_by_the_check():
     shorter = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, shape=(as_expr(32), as_expr(18)))) for one in loose.buffers)
     found = [one for one in check_bounds(Scene(attrs.evolve(loose, buffers=shorter))) if one.severity == "error"]
     assert found and all("moved at once" in one.message for one in found)
+
+
+def test_a_width_of_more_than_there_is_says_so():
+    """Where nothing else stands in its way."""
+    with pytest.raises(DecompositionError, match="cannot be proved legal: 2 elements of 4 bytes"):
+        vectorize(moved(2, THREAD % 4 * 4, instruction=vector(16)))
+    with pytest.raises(DecompositionError, match=r"cannot be proved legal: (?!\d+ elements of)"):
+        vectorize(moved(4, THREAD % 4 * 4 + 1, instruction=vector(16)))

@@ -170,10 +170,11 @@ def _scales(statement: Stmt, name: str) -> bool:
         formula = one.spec.definition.only if one.spec.pointwise else None
         if formula is None or len(read) != 1 or len(write) != 1:
             return False
-        before = operands[read[0]]
-        if (before.base, before.copy, before.modes) != (write[0].base, write[0].copy, write[0].modes):
+        (source,), (target,) = read, write
+        before = operands[source]
+        if (before.base, before.copy, before.modes) != (target.base, target.copy, target.modes):
             return False
-        if not _is_zero(formula.value, read[0]):
+        if not _is_zero(formula.value, source):
             return False
     return True
 
