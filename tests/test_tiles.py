@@ -191,3 +191,13 @@ def test_sizes_of_dimensions_that_are_no_tiles(problem, sizes, hint):
     with pytest.raises(DecompositionError, match="tile takes at most") as refusal:
         _ = problem(*[GL] * (3 if hint else 2))(Kernel).tile(*sizes).to(Block).result
     assert refusal.value.hint == hint
+
+
+def test_more_sizes_than_dimensions_are_splits():
+    """The error names the dimensions that are summed over, and how they are cut."""
+    with pytest.raises(FireironError) as refused:
+        MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16, 8).to(Block).tile(1, 1).to(Thread).done().cuda("sm_80")
+    assert refused.value.hint == "split(k=8) behind it: k is taken in steps" and "at most 2 sizes" in str(refused.value)
+    with pytest.raises(FireironError) as refused:
+        Move(64, 64)(GL, GL)(Kernel).tile(16, 16, 8).to(Block).tile(1, 1).to(Thread).done().cuda("sm_80")
+    assert refused.value.hint is None
