@@ -278,11 +278,11 @@ def _terms(value: Sum, strides: Sequence[int] = (), shifted: Collection[Var] = (
 
 
 def _coefficient(number: int, strides: Sequence[int]) -> list[str]:
-    """The factors of a step: none for 1, a number of strides, which are larger, if it is one; largest strides first."""
+    """The factors of a step: none for 1, a number of strides if it is one, largest strides first."""
     if number == 1:
         return []
     for stride in strides:
-        if stride < number and number % stride == 0:
+        if 1 < stride < number and number % stride == 0:
             return [str(number // stride), str(stride)]
     return [f"{number}{_suffix(number)}"]
 
