@@ -650,3 +650,20 @@ def test_copies_of_many_turns_are_no_long_text(elements, turns):
     text = strategy(MatMul(64, 64, 64, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)).program("sm_80").cuda
     copy = text[text.index("// A to a_sh") : text.index("// B to b_sh")]
     assert f"a_sh_m < {turns}" in copy and ("#pragma unroll" in copy) == (turns <= 16)
+
+
+COPIED = "for (int number = 0; number < dst_registers; ++number) dst[number] = src_at(dst_m(number), dst_n(number));"
+
+
+def test_registers_that_all_threads_fill_have_no_stages():
+    """A micro-kernel of a block knows its registers by one name, so that each stage would be the first one."""
+
+    def by_block(stages):
+        chain = MatMul.tile(8, 8).to(Block).split(4).pipeline(stages).load(B, RF, Move.done(MicroKernel("copy", text=COPIED)))
+        return chain.tile(1, 1).to(Thread).split(1).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel))
+
+    arrays = {name: np.arange(64, dtype=np.float32).reshape(8, 8) % 5 for name in "AB"}
+    found = simulate(by_block(1).program("sm_75").lowered, arrays).outputs["C"]
+    assert np.array_equal(found, arrays["A"] @ arrays["B"])
+    with pytest.raises(FireironError, match=r"pipeline\(2\): copy fills b_rf by all threads of a Block"):
+        by_block(2).program("sm_75").lowered
