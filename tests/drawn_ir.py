@@ -134,8 +134,7 @@ class Drawing:
         vector = choose.choice([one for one in (1, 2, 4) if count % one == 0])
         most = 16 // max(source.dtype.bytes, target.dtype.bytes)
         vector = min(vector, most) if count % min(vector, most) == 0 else 1
-        plain = source.memory is INDEX or any(one.memory.by_value for one in (source, target))
-        widths = tuple(1 if apart > 1 or plain else choose.choice((1, vector)) for apart in (near, far))
+        widths = tuple(1 if apart > 1 or source.memory is INDEX else choose.choice((1, vector)) for apart in (near, far))
         spec = Move(count, 1)(source.memory if source.memory is not INDEX else GL, target.memory)(Thread)
         streams = {"GL", "RF"} == {source.memory.name, target.memory.name}
         return ir.Exec(
@@ -149,8 +148,7 @@ class Drawing:
         registers = [one for one in self.buffers if one.dtype == float32]
         first, second = choose.choice(registers), choose.choice(registers)
         out = choose.choice([one for one in registers if one.written])
-        accesses = tuple(self.access(one, 1, one is out and place == 2)[0] for place, one in enumerate((first, second, out)))
-        accesses = (*(attrs.evolve(one, write=False) for one in accesses[:2]), attrs.evolve(accesses[2], write=True))
+        accesses = tuple(self.access(one, 1, place == 2)[0] for place, one in enumerate((first, second, out)))
         spec = MatMul(1, 1, 1)(first.memory, second.memory, out.memory)(Thread)
         accumulate = choose.choice((TRUE, ZERO, less(0, self.variable())))
         return ir.Exec(FFMA, spec, accesses, accumulate, self.active(), path=self.path())

@@ -666,4 +666,4 @@ def test_registers_that_all_threads_fill_have_no_stages():
     found = simulate(by_block(1).program("sm_75").lowered, arrays).outputs["C"]
     assert np.array_equal(found, arrays["A"] @ arrays["B"])
     with pytest.raises(FireironError, match=r"pipeline\(2\): copy fills b_rf by all threads of a Block"):
-        by_block(2).program("sm_75").lowered
+        by_block(2).cuda("sm_75")

@@ -288,7 +288,9 @@ class _Pipeline:
         ahead = loop.stages - 1
         names = self._staged(loads, loop)
         shared = any(self.memories[name].of_block for name in names)
-        self._check_registers(loop, loads, names)
+        self._check_registers(loop, names)
+        if ahead:
+            self._check_threads(loop, loads)
         # Stages in registers are one thread's own, and passes behind need not know when they come round.
         period = loop.stages if shared else 0
         stage = mod(loop.var, as_expr(loop.stages))
@@ -306,8 +308,8 @@ class _Pipeline:
         steady = attrs.evolve(loop, body=(*best, *producers, *behind, *consumers), stages=0, period=period, spread=spread)
         return self._prologue(loads, names, loop, commit), steady
 
-    def _check_registers(self, loop: For, loads: Sequence[Stmt], names: Iterable[str]) -> None:
-        """Registers have no run-time index: stages of private buffers need a loop that can be unrolled, and loads that know of stages."""
+    def _check_registers(self, loop: For, names: Iterable[str]) -> None:
+        """Registers have no run-time index: stages of private buffers need a loop that can be unrolled."""
         count = constant(loop.extent)
         private = sorted(name for name in names if self.memories[name].private)
         if private and loop.stages > 1 and (count is None or count > MOST_UNROLLED):
@@ -318,12 +320,15 @@ class _Pipeline:
                 legal=f"at most {MOST_UNROLLED} steps, a number known before the kernel runs",
                 hint="pipeline the split above the loads to SH, and this one for the loads to RF",
             )
-        for one, _ in execs(tuple(loads) if loop.stages > 1 else ()):
-            held = [access.buffer for access in one.accesses if access.write and self.memories[access.buffer].private]
-            if one.collective and any(self.memories[name].fragment is None for name in held):
+
+    def _check_threads(self, loop: For, loads: Sequence[Stmt]) -> None:
+        """What all threads of a group fill together knows their registers by one name, whatever the stage."""
+        for one, _ in execs(tuple(loads)):
+            held = [name for name in sorted(_written(one)) if self.memories[name].private and self.memories[name].fragment is None]
+            if one.collective and held:
                 raise DecompositionError(
-                    f"pipeline({loop.stages}): {one.instruction.name} fills {', '.join(held)} by all threads of a {one.spec.level}, each its own "
-                    "registers under one name, and the stages of a pipeline have one each",
+                    f"pipeline({loop.stages}): {one.instruction.name} fills {', '.join(held)} by all threads of a {one.spec.level}, each "
+                    "its own registers under one name, and the stages of a pipeline have one each",
                     within=one.spec,
                     at=loop.origin,
                     hint="pipeline(1), or a load of single threads or lanes",
