@@ -26,7 +26,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_products, check_races
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Comment, Commit, Exec, Fence, For, Let, Reach, Wait
+from fireiron.ir import Acquire, Barrier, Comment, Commit, Exec, Fence, For, Let, Reach, Release, Side, Wait
 from fireiron.lower.fence import fence
 from fireiron.lower.products import products as batches
 from fireiron.lower.synchronize import synchronize
@@ -138,6 +138,21 @@ def test_a_loop_that_touches_what_others_left_is_waited_for_in_front():
 
 
 # ---------------------------------------------------------------------------------------------- fence
+
+
+def test_a_turn_that_is_never_given_back():
+    ring = ir.Ring("ring", 2, ("s",), bytes=64, consumers=4)
+    (filled,) = writes(0).accesses
+    load = attrs.evolve(writes(0), accesses=(filled, filled), completion=ir.Completion.RING, ring="ring")
+    body = loop(8, Acquire("ring", Side.FULL, i), products(0))
+    for given_back in (False, True):
+        rest = (Release("ring", Side.EMPTY, i),) if given_back else ()
+        asked = attrs.evolve(program(load, attrs.evolve(body, body=(*body.body, *rest))), rings=(ring,))
+        if given_back:
+            assert "release" in text(batches(asked).body)[1]
+        else:
+            with pytest.raises(VerificationError, match="ring ring: turn i is acquired full, and never given back"):
+                batches(asked)
 
 
 def fenced(*body):

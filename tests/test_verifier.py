@@ -198,6 +198,15 @@ def test_an_access_fits_its_buffer():
         refused("access to src has not its rank 2", copy(attrs.evolve(read, **change), written))
 
 
+def test_there_is_no_second_copy_of_one():
+    read, written = copy().accesses
+    for one in (1, THREAD % 2):
+        refused("of src, of which there is one", copy(attrs.evolve(read, copy=as_expr(one)), written))
+    passes(copy(attrs.evolve(read, copy=as_expr(1)), written, pieces=()), final=False)
+    staged = local("s", (32, 32), SH, copies=2)
+    passes(copy(read, attrs.evolve(written, buffer="s", copy=as_expr(1))), buffers=(staged,))
+
+
 def test_inputs_are_not_written():
     read, written = copy().accesses
     refused("writes the input src", copy(read, attrs.evolve(written, buffer="src")))

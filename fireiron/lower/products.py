@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from fireiron.errors import VerificationError
 from fireiron.ir import (
     WARP_SCOPE,
     Acquire,
@@ -211,6 +212,7 @@ class _Follower:
             grown = head.joined(writer.sky.later(own))
             if grown == head:
                 break
+            _require_given_back(grown)
             head = grown
         return loop.rebuilt((body,)), writer.sky if loop.extent.low > 0 else sky.joined(writer.sky)
 
@@ -228,6 +230,13 @@ class _Follower:
         """
         most = min(self.rings[turn.ring].stages for turn in own) - 1
         return min(1 if self.threads <= GROUP_THREADS else 0, most)
+
+
+def _require_given_back(sky: _Sky) -> None:
+    """No turn is held for ever: a `VerificationError`, and no search without an end."""
+    for turn, lag in sky.turns:
+        if lag > OLDEST:
+            raise VerificationError(f"ring {turn.ring}: turn {turn.number} is acquired full, and never given back")
 
 
 def _turns(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> list[_Turn]:

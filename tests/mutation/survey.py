@@ -1,0 +1,162 @@
+"""What all mutants of some modules do to the strategies of the corpus: which of them change nothing that it holds, so that somebody else must notice.
+
+A quick sieve in front of the judge, which asks the tests too. Each mutant has a fork, in which the kept strategies that run its line are lowered and
+printed again, some cheap ones first, then others at random, until one is another than before or the time is over.
+
+    python -m mutation survey lower decomp --file build/mutation/survey.jsonl
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import multiprocessing
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import corpus
+import coverage
+from tqdm import tqdm
+
+from mutation import battery, keeping, zygote
+from mutation.covering import FOLDER
+from mutation.judge import asserted, equivalents
+from mutation.operators import PACKAGE, Mutant
+
+CHEAP = 4
+"""Strategies that are asked first."""
+
+MOST_SECONDS = 0.4
+"""What takes longer to lower and print is not asked."""
+
+
+@attrs.frozen
+class Asked:
+    """One strategy that is asked: its outcome, the seconds that it takes, and the lines of the package that it runs, by module."""
+
+    one: corpus.Kept
+    line: str
+    seconds: float
+    lines: dict[str, frozenset[int]]
+
+
+@attrs.frozen
+class Said:
+    """What came of one mutant: by which strategy it is noticed (none: empty), and how many were asked of those that run its line."""
+
+    mutant: Mutant
+    by: str
+    asked: int
+    running: int
+
+    def json(self) -> str:
+        """One line."""
+        return json.dumps({"name": self.mutant.name, "by": self.by, "asked": self.asked, "running": self.running})
+
+
+def survey(mutants: Sequence[Mutant], every: Sequence[Asked], seconds: float, jobs: int, file: Path) -> None:
+    """Ask about each mutant that the file says nothing of yet, and add a line for each."""
+    known = {json.loads(line)["name"] for line in file.read_text(encoding="utf-8").splitlines()} if file.is_file() else set()
+    left = [one for one in mutants if one.name not in known and one.inside and not (asserted(one) or one.name in equivalents())]
+    _prepare(every)
+    with file.open("a", encoding="utf-8") as lines, multiprocessing.Pool(jobs) as pool:
+        noticed = 0
+        progress = tqdm(pool.imap_unordered(functools.partial(_said, seconds=seconds), left), total=len(left), mininterval=5.0)
+        for number, said in enumerate(progress):
+            noticed += bool(said.by)
+            progress.set_postfix_str(f"{noticed} of {number + 1} noticed", refresh=False)
+            lines.write(said.json() + "\n")
+            lines.flush()
+
+
+EVERY: list[Asked] = []
+
+
+def _prepare(every: Sequence[Asked]) -> None:
+    """What each fork finds done already."""
+    EVERY[:] = every
+    EVERY[0].one.outcome()
+    zygote._forget()
+    zygote._all_functions()
+    gc.collect()
+    gc.freeze()
+
+
+def _said(mutant: Mutant, seconds: float) -> Said:
+    running = [one for one in EVERY if mutant.line in one.lines.get(mutant.module, ())]
+    if not running or not mutant.is_one():
+        return Said(mutant, "" if not running else "not one", 0, len(running))
+    running.sort(key=lambda one: one.seconds)
+    others = running[CHEAP:]
+    random.Random(mutant.name).shuffle(others)
+    answer = zygote.in_a_child(functools.partial(_answer, mutant, [*running[:CHEAP], *others]), {"seconds": seconds + 20, "enough": seconds})
+    return Said(mutant, answer["by"], answer.get("ran", 0), len(running))
+
+
+def _answer(mutant: Mutant, running: Sequence[Asked], asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        zygote.swap(mutant.module, mutant.source())
+    except zygote.NoPlace:
+        return {"by": "no place"}
+    for ran, one in enumerate(running):
+        if one.one.line() != one.line:
+            return {"by": one.one.name, "ran": ran + 1}
+        if time.process_time() > asked["enough"]:
+            return {"by": "", "ran": ran + 1}
+    return {"by": "", "ran": len(running)}
+
+
+# ---------------------------------------------------------------------------------------------- which lines they run
+
+
+def asked_of_the_corpus(jobs: int) -> list[Asked]:
+    """All of the corpus, with the lines that each runs: found out once for the sources as they are."""
+    file = FOLDER / f"lines-{battery.source()}.json"
+    if not file.is_file():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        traced = traced_lines(corpus.kept(), jobs)
+        file.write_text(json.dumps([[line, seconds, lines] for line, seconds, lines in traced]), encoding="utf-8")
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    return quick(zip(corpus.kept(), stored))
+
+
+def quick(pairs: Iterable[tuple[corpus.Kept, Sequence[Any]]]) -> list[Asked]:
+    """Those that do not take long."""
+    every = (
+        Asked(one, line, seconds, {name: frozenset(some) for name, some in lines.items()}) for one, (line, seconds, lines) in pairs
+    )
+    return [one for one in every if one.seconds <= MOST_SECONDS]
+
+
+def traced_lines(every: Sequence[corpus.Kept], jobs: int) -> Iterator[tuple[str, float, dict[str, list[int]]]]:
+    """The outcome of each, the seconds that it takes, and the lines that it runs."""
+    with multiprocessing.Pool(jobs) as pool:
+        yield from tqdm(pool.imap(_traced, every, chunksize=8), total=len(every), mininterval=5.0, file=sys.stderr)
+
+
+def _traced(one: corpus.Kept) -> tuple[str, float, dict[str, list[int]]]:
+    for cache in keeping._caches():
+        cache.cache_clear()
+    before = time.process_time()
+    line = one.line()
+    seconds = time.process_time() - before
+    for cache in keeping._caches():
+        cache.cache_clear()
+    return line, seconds, _lines_of(one.outcome)
+
+
+def _lines_of(function: Callable[[], object]) -> dict[str, list[int]]:
+    measured = coverage.Coverage(data_file=None, include=[f"{PACKAGE}/lower/*", f"{PACKAGE}/decomp/*"], messages=False)
+    measured.start()
+    try:
+        function()
+    finally:
+        measured.stop()
+    data = measured.get_data()
+    return {str(Path(file).relative_to(PACKAGE)): sorted(data.lines(file) or ()) for file in data.measured_files()}

@@ -1,0 +1,258 @@
+"""Kernel IR of kept strategies with something changed between two passes, and what the passes behind make of it.
+
+Passes meet programs here that no strategy makes: statements left out, said twice, in another order, in loops of their own or out of them, loops
+with other plans, other accesses and conditions, wishes for barriers, other targets. Most of these kernels compute nothing that anybody asked for;
+some are refused, or break an assumption of a pass. What is kept of each is a digest: of the statements in which they end, or of how they end.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import corpus
+
+from fireiron.compiler import PASSES
+from fireiron.ir import Barrier, Begin, Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Reach, Stmt, SyncPoint, Wait
+from fireiron.ir import WARP_SCOPE, BLOCK_SCOPE, WARPGROUP_SCOPE, rewritten, statements, verify
+from fireiron.language.store import loads
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, as_expr, equal, less
+from fireiron.values.machine import as_architecture
+from fireiron.values.tensor import Mode
+
+STAGES = ("walk", *(name for name, _ in PASSES))
+"""Where something is changed: behind the walk, or behind a pass."""
+
+Random = random.Random
+
+
+@attrs.frozen(eq=False)
+class Perturbed:
+    """A kernel behind one of the passes, changed by a seed."""
+
+    seed: int
+    number: int
+    stage: str
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"{self.seed} {self.number} {self.stage}"
+
+    @functools.cached_property
+    def kernel(self) -> Kernel:
+        """The changed kernel."""
+        choose = Random(f"perturbed {self.seed}")
+        kernel = kernel_at(self.number, self.stage)
+        for _ in range(choose.choice((1, 1, 2, 3))):
+            kernel = changed(choose, kernel)
+        return kernel
+
+    def lowered(self) -> Kernel:
+        """The kernel behind all passes."""
+        kernel = self.kernel
+        for _, function in PASSES[STAGES.index(self.stage) :]:
+            made = function(kernel)
+            kernel = kernel if made is kernel else verify(made)
+        return verify(kernel, final=True)
+
+    def outcome(self) -> str:
+        """All that the passes said: the kernel behind them, or how they end."""
+        try:
+            kernel = self.lowered()
+        except Exception as error:
+            return f"{type(error).__name__} {error}"
+        parts = (kernel.body, kernel.buffers, kernel.rings, kernel.threads, kernel.workers, kernel.shared_bytes, kernel.ineffective)
+        return "".join(map(repr, (*parts, kernel.facts, kernel.cluster, kernel.counter, kernel.reciprocals, kernel.resident)))
+
+    def line(self) -> str:
+        """Its digest."""
+        return f"{hashlib.sha256(self.outcome().encode()).hexdigest()[:12]}  {self.name}"
+
+
+@functools.lru_cache(maxsize=1024)
+def kernel_at(number: int, stage: str) -> Kernel:
+    """The kernel of a strategy of the corpus, by its place there, behind one of the passes."""
+    one = corpus.kept()[number]
+    program = loads(json.dumps(one.strategy)).program(one.target)
+    return program.walked if stage == "walk" else program.stages[stage]
+
+
+# ---------------------------------------------------------------------------------------------- changes
+
+Change = Callable[[Random, Kernel], Kernel]
+
+
+def changed(choose: Random, kernel: Kernel) -> Kernel:
+    """The kernel with one thing changed."""
+    (change,) = choose.choices((_statement, _loop, _list, _whole), (4, 3, 5, 1))
+    return change(choose, kernel)
+
+
+def _replaced(kernel: Kernel, old: Stmt, new: Sequence[Stmt]) -> Kernel:
+    return attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: tuple(new) if one is old else (one,)))
+
+
+def _some(choose: Random, kernel: Kernel, *kinds: type[Stmt]) -> Any:
+    """A statement of some kinds, None if there is none."""
+    every = [one for one in statements(kernel.body) if isinstance(one, kinds)]
+    return choose.choice(every) if every else None
+
+
+def _statement(choose: Random, kernel: Kernel) -> Kernel:
+    """An instruction on other elements, under other conditions, or of other kind."""
+    one: Exec | None = _some(choose, kernel, Exec)
+    if one is None:
+        return kernel
+    place = choose.randrange(len(one.accesses))
+    access = one.accesses[place]
+
+    def with_access(**fields: Any) -> Exec:
+        accesses = list(one.accesses)
+        accesses[place] = attrs.evolve(access, **fields)
+        return attrs.evolve(one, accesses=tuple(accesses))
+
+    dim = choose.randrange(len(access.base)) if access.base else 0
+    loops = [loop.var for loop in statements(kernel.body) if isinstance(loop, For)]
+    match choose.randrange(12):
+        case 0 if access.base:
+            added = choose.choice((1, 2, 8, -1, *loops, kernel.thread % 2))
+            new = with_access(base=(*access.base[:dim], access.base[dim] + added, *access.base[dim + 1 :]))
+        case 1:
+            new = attrs.evolve(one, accumulate=_condition(choose, kernel, loops))
+        case 2 | 3:
+            new = attrs.evolve(one, active=_condition(choose, kernel, loops))
+        case 4:
+            width = choose.choice((1, 2, 4, 8))
+            new = attrs.evolve(one, vector=width, vectors=() if not one.vectors else (width,) * len(one.accesses))
+        case 5 if access.base:
+            bound = None if access.bounds[dim] is not None else as_expr(choose.choice((1, 5, 16)))
+            new = with_access(bounds=(*access.bounds[:dim], bound, *access.bounds[dim + 1 :]))
+        case 6:
+            new = with_access(buffer=_another(choose, kernel, access.buffer))
+        case 7:
+            new = with_access(copy=choose.choice((access.copy + 1, ZERO, *loops)))
+        case 8:
+            new = with_access(write=not access.write)
+        case 9 if access.base:
+            size = choose.choice((1, 2, 4))
+            mode = Mode(as_expr(size), as_expr(choose.choice((1, 1, 2))))
+            new = with_access(modes=(*access.modes[:dim], (mode,), *access.modes[dim + 1 :]))
+        case 10:
+            new = attrs.evolve(one, completion=choose.choice(tuple(Completion)))
+        case _:
+            new = attrs.evolve(one, follows=not one.follows)
+    return _replaced(kernel, one, (new,))
+
+
+def _condition(choose: Random, kernel: Kernel, loops: Sequence[Expr]) -> Expr:
+    number = choose.choice((kernel.thread, kernel.block, *loops, *loops))
+    return choose.choice((TRUE, FALSE, less(number, choose.choice((1, 2, 32))), less(0, number), equal(number % 2, 0)))
+
+
+def _another(choose: Random, kernel: Kernel, name: str) -> str:
+    """Another buffer in the same memory."""
+    own = kernel.buffer(name)
+    like = [one.name for one in kernel.buffers if one.memory == own.memory and len(one.tensor.shape) == len(own.tensor.shape)]
+    return choose.choice(like)
+
+
+def _loop(choose: Random, kernel: Kernel) -> Kernel:
+    """A loop with another plan."""
+    loop: For | None = _some(choose, kernel, For)
+    if loop is None:
+        return kernel
+    field, values = choose.choice(
+        (
+            ("unroll", (not loop.unroll,)),
+            ("extent", (as_expr(0), as_expr(1), as_expr(2), loop.extent + 1, loop.extent - 1, kernel.block % 3, loop.extent * 2)),
+            ("stages", (0, 1, 2, 3, 4)),
+            ("stages", (2, 3)),
+            ("spread", (not loop.spread,)),
+            ("producers", (0, 32, 128)),
+            ("in_flight", (None, 0, 1, 2)),
+            ("groups", (1, 2, 3)),
+            ("holds", ((), tuple(one.name for one in kernel.buffers if one.memory.private))),
+            ("period", (0, 1, 2, 3)),
+            ("first", (0, 1, 2)),
+            ("step", (1, 2)),
+            ("delay", ((),)),
+            ("turns", ((),)),
+        )
+    )
+    return _replaced(kernel, loop, (attrs.evolve(loop, **{field: choose.choice(values)}),))
+
+
+def _list(choose: Random, kernel: Kernel) -> Kernel:
+    """Statements left out, said twice, elsewhere, or with another one beside."""
+    one = _some(choose, kernel, Exec, For, Let, Barrier, Commit, Wait, Fence, Begin, SyncPoint)
+    loop = _some(choose, kernel, For)
+    if one is None:
+        return kernel
+    match choose.randrange(9):
+        case 0:
+            return _replaced(kernel, one, ())
+        case 1:
+            return _replaced(kernel, one, (one, one))
+        case 2 | 3:
+            return _replaced(kernel, one, choose.choice(((one, _beside(choose)), (_beside(choose), one))))
+        case 4 if loop is not None and isinstance(one, Exec):
+            around = attrs.evolve(loop, body=(one,), unroll=choose.random() < 0.5, stages=choose.choice((0, 0, 2)))
+            return _replaced(kernel, one, (around,))
+        case 5 if loop is not None and loop.body:
+            moved = loop.body[choose.choice((0, -1))]
+            rest = attrs.evolve(loop, body=tuple(other for other in loop.body if other is not moved))
+            return _replaced(kernel, loop, choose.choice(((moved, rest), (rest, moved))))
+        case 6:
+            other = _some(choose, kernel, Exec, Let, Barrier)
+            if other is not None and not isinstance(one, For):
+                swapped = {id(one): other, id(other): one}
+                return attrs.evolve(kernel, body=rewritten(kernel.body, lambda each: (swapped.get(id(each), each),)))
+        case 7 if loop is not None:
+            return _replaced(kernel, loop, loop.body if choose.random() < 0.5 else (*loop.body, loop))
+        case 8:
+            other = _some(choose, kernel, Exec)
+            return attrs.evolve(kernel, body=(*kernel.body, other) if choose.random() < 0.5 else (other, *kernel.body)) if other else kernel
+    return kernel
+
+
+def _beside(choose: Random) -> Stmt:
+    return choose.choice(
+        (
+            Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE), Barrier(WARPGROUP_SCOPE), SyncPoint(True, "something"), SyncPoint(False, "something"),
+            SyncPoint(None, "something"), Commit(), Commit(Completion.PRODUCT), Wait(0), Wait(1), Wait(0, completion=Completion.PRODUCT),
+            Wait(0, completion=Completion.BULK), Fence(Reach.PROXY), Fence(Reach.REGISTERS), Comment("a remark"),
+        )
+    )  # fmt: skip
+
+
+def _whole(choose: Random, kernel: Kernel) -> Kernel:
+    """Something about the whole kernel, or a buffer."""
+    match choose.randrange(7):
+        case 0:
+            target = choose.choice(("sm_70", "sm_75", "sm_80", "sm_90a"))
+            return attrs.evolve(kernel, architecture=as_architecture(target))
+        case 1:
+            return attrs.evolve(kernel, chained=not kernel.chained)
+        case 2:
+            return attrs.evolve(kernel, ready=tuple(one.name for one in kernel.buffers if one.parameter and not one.written)[:1])
+        case 3:
+            return attrs.evolve(kernel, unchecked=() if kernel.unchecked else ("said by hand",))
+        case 4:
+            return attrs.evolve(kernel, within=choose.choice((0, 1024, 16384)))
+        case 5:
+            return attrs.evolve(kernel, resident=choose.choice((0, 1, 2)))
+        case _:
+            one = choose.choice(kernel.buffers)
+            field, values = choose.choice(
+                (("copies", (1, 2, 3)), ("reuse", (True, False)), ("must_reuse", (True, False)), ("free", (True, False)), ("stages", (0, 2, 3)))
+            )
+            tensor = attrs.evolve(one.tensor, **{field: choose.choice(values)})
+            return attrs.evolve(
+                kernel, buffers=tuple(attrs.evolve(each, tensor=tensor) if each is one else each for each in kernel.buffers)
+            )
