@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,8 +20,28 @@ import attrs
 import corpus
 
 from fireiron.compiler import PASSES
-from fireiron.ir import Barrier, Begin, Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Reach, Stmt, SyncPoint, Wait
-from fireiron.ir import WARP_SCOPE, BLOCK_SCOPE, WARPGROUP_SCOPE, rewritten, statements, verify
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    WARP_SCOPE,
+    WARPGROUP_SCOPE,
+    Barrier,
+    Begin,
+    Comment,
+    Commit,
+    Completion,
+    Exec,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    Reach,
+    Stmt,
+    SyncPoint,
+    Wait,
+    rewritten,
+    statements,
+    verify,
+)
 from fireiron.language.store import loads
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, as_expr, equal, less
 from fireiron.values.machine import as_architecture
@@ -31,54 +53,111 @@ STAGES = ("walk", *(name for name, _ in PASSES))
 Random = random.Random
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
 class Perturbed:
-    """A kernel behind one of the passes, changed by a seed."""
+    """A kernel of a strategy of the corpus, by its name there, behind one of the passes, changed by a seed."""
 
     seed: int
-    number: int
     stage: str
+    base: str
+
+    @staticmethod
+    def of(line: str) -> Perturbed:
+        """What a line is about."""
+        _, _, seed, stage, base = line.split("  ")
+        return Perturbed(int(seed), stage, base)
 
     @property
     def name(self) -> str:
         """What it is called."""
-        return f"{self.seed} {self.number} {self.stage}"
+        return f"{self.seed}  {self.stage}  {self.base}"
 
-    @functools.cached_property
     def kernel(self) -> Kernel:
         """The changed kernel."""
         choose = Random(f"perturbed {self.seed}")
-        kernel = kernel_at(self.number, self.stage)
+        kernel = kernel_of(self.base, self.stage)
         for _ in range(choose.choice((1, 1, 2, 3))):
             kernel = changed(choose, kernel)
         return kernel
 
     def lowered(self) -> Kernel:
         """The kernel behind all passes."""
-        kernel = self.kernel
+        kernel = self.kernel()
         for _, function in PASSES[STAGES.index(self.stage) :]:
             made = function(kernel)
             kernel = kernel if made is kernel else verify(made)
         return verify(kernel, final=True)
 
-    def outcome(self) -> str:
-        """All that the passes said: the kernel behind them, or how they end."""
+    def outcome(self) -> tuple[str, str]:
+        """What comes of it, in a word, and all of it: the kernel behind the passes, or how they end."""
         try:
             kernel = self.lowered()
         except Exception as error:
-            return f"{type(error).__name__} {error}"
+            return type(error).__name__, str(error)
         parts = (kernel.body, kernel.buffers, kernel.rings, kernel.threads, kernel.workers, kernel.shared_bytes, kernel.ineffective)
-        return "".join(map(repr, (*parts, kernel.facts, kernel.cluster, kernel.counter, kernel.reciprocals, kernel.resident)))
+        return "kernel", "".join(map(repr, (*parts, kernel.facts, kernel.cluster, kernel.counter, kernel.reciprocals, kernel.resident)))
 
     def line(self) -> str:
-        """Its digest."""
-        return f"{hashlib.sha256(self.outcome().encode()).hexdigest()[:12]}  {self.name}"
+        """Its digest, and what it is."""
+        kind, text = self.outcome()
+        return f"{hashlib.sha256(text.encode()).hexdigest()[:12]}  {kind}  {self.name}"
 
 
-@functools.lru_cache(maxsize=1024)
-def kernel_at(number: int, stage: str) -> Kernel:
-    """The kernel of a strategy of the corpus, by its place there, behind one of the passes."""
-    one = corpus.kept()[number]
+MOST_SECONDS = 0.1
+"""Of processor time that one may take, or its base."""
+
+
+def drawn(count: int, pool: Any) -> list[Perturbed]:
+    """So many, of bases that are quick: half of them of programs with roles, loops that are rotated, chains or clusters."""
+    every = [one for one, quick in zip(_bases(), pool.map(_is_quick, _bases(), chunksize=8), strict=True) if quick]
+    rare = [one for one in every if _is_rare(one)]
+    made = pool.imap(functools.partial(_draw, every=every, rare=rare), itertools.count(), chunksize=8)
+    return [*itertools.islice((one for one in made if one is not None), count)]
+
+
+def _draw(seed: int, every: Sequence[str], rare: Sequence[str]) -> Perturbed | None:
+    """One, if it is quick; of those that the verifier stops some."""
+    choose = Random(f"base {seed}")
+    one = Perturbed(seed, choose.choice(DRAWN), choose.choice(choose.choice((every, rare))))
+    before = time.process_time()
+    kind, _ = one.outcome()
+    stopped = kind == "VerificationError" and choose.random() < 0.8
+    return None if stopped or time.process_time() - before > MOST_SECONDS else one
+
+
+DRAWN = ("walk", "walk", "walk", "vectorize", "asynchronous", "specialize", "products", "wait")
+"""Stages that are drawn, some more often."""
+
+
+def _bases() -> list[str]:
+    return [line.split("  ")[2] for line in corpus.outcomes() if line.split("  ")[1] == "text"]
+
+
+def _is_quick(base: str) -> bool:
+    return _time(lambda: kernel_of(base, STAGES[-1])) <= MOST_SECONDS
+
+
+def _is_rare(base: str) -> bool:
+    final = kernel_of(base, STAGES[-1])
+    loops = [one for one in statements(kernel_of(base, "walk").body) if isinstance(one, For)]
+    return bool(final.rings or final.chained or final.cluster or any(one.delay or one.turns or one.producers for one in loops))
+
+
+def _time(function: Callable[[], object]) -> float:
+    before = time.process_time()
+    function()
+    return time.process_time() - before
+
+
+@functools.cache
+def _kept() -> dict[str, corpus.Kept]:
+    return {one.name: one for one in corpus.kept()}
+
+
+@functools.lru_cache(maxsize=256)
+def kernel_of(base: str, stage: str) -> Kernel:
+    """The kernel of a strategy of the corpus, behind one of the passes."""
+    one = _kept()[base]
     program = loads(json.dumps(one.strategy)).program(one.target)
     return program.walked if stage == "walk" else program.stages[stage]
 
@@ -250,7 +329,13 @@ def _whole(choose: Random, kernel: Kernel) -> Kernel:
         case _:
             one = choose.choice(kernel.buffers)
             field, values = choose.choice(
-                (("copies", (1, 2, 3)), ("reuse", (True, False)), ("must_reuse", (True, False)), ("free", (True, False)), ("stages", (0, 2, 3)))
+                (
+                    ("copies", (1, 2, 3)),
+                    ("reuse", (True, False)),
+                    ("must_reuse", (True, False)),
+                    ("free", (True, False)),
+                    ("stages", (0, 2, 3)),
+                )
             )
             tensor = attrs.evolve(one.tensor, **{field: choose.choice(values)})
             return attrs.evolve(

@@ -294,6 +294,16 @@ def test_elements_that_share_a_place_have_the_last_value_and_others_their_own():
     assert arguments.as_stored(apart, array, {}) is array
 
 
+def test_rows_that_are_longer_than_the_leading_dimension_have_no_place():
+    rows = copy_of(sym("M", high=4096), 4, src=ColMajor(ld=9)).views[0].tensor
+    array = np.zeros((9, 4), np.float32)
+    assert arguments.as_stored(rows, array, {"M": 9}) is array
+    with pytest.raises(ArgumentError, match="10 x 4 elements with strides of 1, 9 take up 37 places") as refused:
+        arguments.as_stored(rows, np.zeros((10, 4), np.float32), {"M": 10})
+    assert refused.value.legal == "at most 36, which its storage has"
+    assert arguments.as_stored(rows, np.zeros((0, 4), np.float32), {"M": 0}).shape == (0, 4)
+
+
 # ---------------------------------------------------------------------------------------------- addresses
 
 

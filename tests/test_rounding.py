@@ -272,3 +272,16 @@ def test_examples_stay_within_and_a_wrong_element_does_not(name):
         assert (other > 2 * bounds[output])[other > 0].mean() > 0.9, "an element in the place of another is seen"
     got = simulate(strategy(spec).program("sm_90").ir, arrays).outputs
     assert not differing(spec, sizes, got, arrays, right)
+
+
+def test_a_definition_multiplies_the_upper_bits_of_tf32_and_reads_all_elsewhere():
+    steps = {"sums": "row[m] = sum(k, A[m,k])", "product": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "rest": "C[m,n] = acc[m,n] + row[m]"}
+    made = Fused("both", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, each=steps, types={"acc": float32, "row": float32})
+    spec = made(m=8, n=8, k=64, types={"A": tf32, "B": tf32, "C": float32})
+    generator = np.random.default_rng(0)
+    A, B = (generator.standard_normal(shape).astype(np.float32) for shape in ((8, 64), (64, 8)))
+    upper = [(one.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(float) for one in (A, B)]
+    right, rounded = (left @ other + A.astype(float).sum(1, keepdims=True) for left, other in (upper, (A.astype(float), B.astype(float))))
+    np.testing.assert_array_equal(spec.reference(A, B), right.astype(np.float32))
+    (known,) = expected(spec, {"A": A, "B": B}, {}).values()
+    assert (abs(known.value - right) < known.error).all() and (abs(known.value - rounded) > known.error).mean() > 0.9

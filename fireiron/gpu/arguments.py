@@ -274,16 +274,32 @@ def new_on_host(buffer: Buffer, symbols: Mapping[str, int]) -> Any:
 
 
 def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
-    """A NumPy array as a parameter holds it: elements that share a place, as a stride of 0 says, have one value, the last of them."""
+    """A NumPy array as a parameter holds it: elements that share a place, as a stride of 0 says, have one value, the last of them.
+
+    Raises: an `ArgumentError` where the parameter has no place for all of them.
+    """
     import numpy
 
     steps = [evaluated(step, sizes) for step in tensor.storage().steps if step is not None]
     if None in tensor.storage().steps or lie_apart(array.shape, steps):
         return array
-    flat = numpy.empty(evaluated(tensor.storage().extent, sizes), array.dtype)
+    extent = evaluated(tensor.storage().extent, sizes)
+    require_room(tensor.name, array.shape, steps, extent)
+    flat = numpy.empty(extent, array.dtype)
     held = numpy.lib.stride_tricks.as_strided(flat, array.shape, [step * flat.itemsize for step in steps])
     held[...] = array
     return held
+
+
+def require_room(name: str, shape: Sequence[int], steps: Sequence[int], extent: int) -> None:
+    """Refuse elements behind the end of the memory that a parameter takes: rows longer than its leading dimension."""
+    needed = 1 + sum(step * (size - 1) for size, step in zip(shape, steps, strict=True)) if 0 not in shape else 0
+    if needed > extent:
+        raise ArgumentError(
+            f"{name}: {' x '.join(map(str, shape))} elements with strides of {', '.join(map(str, steps))} take up {needed} places",
+            legal=f"at most {extent}, which its storage has",
+            hint="smaller sizes, or a larger leading dimension",
+        )
 
 
 def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:

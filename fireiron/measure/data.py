@@ -20,7 +20,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, WrongResultError
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import evaluated, in_order, reads_output, returned
+from fireiron.gpu.arguments import evaluated, in_order, reads_output, require_room, returned
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
 from fireiron.measure.inputs import added, all_sizes, drawn, shape_of, taken_at
@@ -284,12 +284,14 @@ def _placed(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any
     """An array on the GPU in the storage of an operand, with the values if there are any."""
     if view.memory.by_value:
         return values
-    strides = tuple(step * view.dtype.bytes for step in _steps(view, sizes))
+    steps, shape = _steps(view, sizes), shape_of(view, sizes)
+    require_room(view.tensor.name, shape, steps, _extent(view, sizes))
+    strides = tuple(step * view.dtype.bytes for step in steps)
     try:
         flat = cupy.empty(_extent(view, sizes), dtype=view.dtype.to_numpy())
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{view.tensor.name}: CuPy has no arrays of {view.dtype}", got=str(error)) from None
-    array = cupy.lib.stride_tricks.as_strided(flat, shape_of(view, sizes), strides)
+    array = cupy.lib.stride_tricks.as_strided(flat, shape, strides)
     if values is not None:
         array[...] = cupy.asarray(values)
     return array

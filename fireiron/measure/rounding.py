@@ -45,7 +45,7 @@ from fireiron.measure.inputs import taken_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, factors, fused
 from fireiron.specs.meaning import aligned, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, tf32
 
@@ -635,6 +635,7 @@ class _Analysis(FusedDefinition):
             values[f"{ERROR}{name}"] = numpy.zeros_like(values[name])
         for name, one in arrays.items():
             values[name], values[f"{ERROR}{name}"] = _exact(one)
+        values |= factors(arrays, self.rounding.types)
         values |= {f"{INDICES}{dim}": places.get(dim, numpy.arange(size)) for dim, size in sizes.items()}
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in whole.items()}
         self.turns(values, sizes, chunk)
@@ -646,7 +647,7 @@ class _Analysis(FusedDefinition):
 
         one = step.formula
         old = self._old(one, values, place) if one.joins else None
-        given = {element: Bounded(self.taken(values, element, place), self._error(values, element, place)) for element in one.elements}
+        given = {element: Bounded(self.read(one, values, element, place), self._error(values, element, place)) for element in one.elements}
         equal = [element for element in map(_same, _differences(one.value)) if element is not None and element.tensor in values]
         given |= {element: Bounded(values[element.tensor], values[element.tensor]) for element in equal}
         known = self._which_is_larger(one, given)

@@ -39,10 +39,10 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
-from fireiron.specs.meaning import evaluated, joining, neutral
+from fireiron.specs.meaning import evaluated, joining, multiplied, neutral
 from fireiron.specs.terms import Sums
 from fireiron.values.expr import Expr, constant
-from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
+from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, StorageOrder, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
 
@@ -57,6 +57,9 @@ INDICES: Final = "index_"
 
 EXTENTS: Final = "size_"
 """How the extent of a dimension is called, as an operand: `size_n`."""
+
+FACTOR: Final = "factor "
+"""In front of the name of an input: what products take of it, where that is not all of it."""
 
 if TYPE_CHECKING:
     from fireiron.found import FusedSpec
@@ -289,6 +292,7 @@ class FusedDefinition(Definition):
         import numpy
 
         values: dict[str, Any] = {name: numpy.asarray(one).astype(numpy.float64) for name, one in arrays.items()}
+        values |= factors(arrays, types)
         values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
         for name in self.outputs:
@@ -324,7 +328,7 @@ class FusedDefinition(Definition):
         import numpy
 
         one = step.formula
-        taken = {element: _at(values, element, self.uses, place) for element in one.elements}
+        taken = {element: self.read(one, values, element, place) for element in one.elements}
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
         made = evaluated(one, taken, dropped) if not step.parts else _by_parts(step, taken, dropped, len(values[f"{INDICES}{step.parts}"]))
         shape = [_extent(dim, taken, values, place) for dim in one.target.dims]
@@ -344,6 +348,18 @@ class FusedDefinition(Definition):
     def taken(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
         """The part of an operand that a turn works on."""
         return _at(values, element, self.uses, place)
+
+    def read(self, one: Formula, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
+        """The part of an operand that a formula reads in a turn: of a factor of a product what matrix instructions take of it."""
+        factor = f"{FACTOR}{element.tensor}"
+        return self.taken({**values, element.tensor: values[factor]} if one.is_product_sum and factor in values else values, element, place)
+
+
+def factors(arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[str, Any]:
+    """What products take of inputs, by names of their own, of those of which they do not take all."""
+    import numpy
+
+    return {f"{FACTOR}{name}": multiplied(one, tf32).astype(numpy.float64) for name, one in arrays.items() if types.get(name) == tf32}
 
 
 def _at(values: Mapping[str, Any], element: Element, uses: Mapping[str, tuple[str, ...]], place: Mapping[str, slice]) -> Any:

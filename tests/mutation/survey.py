@@ -95,7 +95,9 @@ def _said(mutant: Mutant, seconds: float) -> Said:
     running.sort(key=lambda one: one.seconds)
     others = running[CHEAP:]
     random.Random(mutant.name).shuffle(others)
-    answer = zygote.in_a_child(functools.partial(_answer, mutant, [*running[:CHEAP], *others]), {"seconds": seconds + 20, "enough": seconds})
+    answer = zygote.in_a_child(
+        functools.partial(_answer, mutant, [*running[:CHEAP], *others]), {"seconds": seconds + 20, "enough": seconds}
+    )
     return Said(mutant, answer["by"], answer.get("ran", 0), len(running))
 
 
@@ -128,9 +130,7 @@ def asked_of_the_corpus(jobs: int) -> list[Asked]:
 
 def quick(pairs: Iterable[tuple[corpus.Kept, Sequence[Any]]]) -> list[Asked]:
     """Those that do not take long."""
-    every = (
-        Asked(one, line, seconds, {name: frozenset(some) for name, some in lines.items()}) for one, (line, seconds, lines) in pairs
-    )
+    every = (Asked(one, line, seconds, {name: frozenset(some) for name, some in lines.items()}) for one, (line, seconds, lines) in pairs)
     return [one for one in every if one.seconds <= MOST_SECONDS]
 
 
