@@ -285,3 +285,15 @@ def test_a_definition_multiplies_the_upper_bits_of_tf32_and_reads_all_elsewhere(
     np.testing.assert_array_equal(spec.reference(A, B), right.astype(np.float32))
     (known,) = expected(spec, {"A": A, "B": B}, {}).values()
     assert (abs(known.value - right) < known.error).all() and (abs(known.value - rounded) > known.error).mean() > 0.9
+
+
+def test_what_is_kept_in_tf32_may_be_cut_off_by_a_whole_unit():
+    steps = {"scaled": "p[m,k] = 2 * A[m,k]", "product": "acc[m,n] = sum(k, p[m,k] * B[k,n])", "store": "C[m,n] = acc[m,n]"}
+    made = Fused("kept", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, each=steps, types={"acc": float32, "p": tf32})
+    spec = made(m=8, n=8, k=32, types={"A": float32, "B": tf32, "C": float32})
+    A, B = np.full((8, 32), np.nextafter(np.float32(0.5 + 2**-11), np.float32(0))), np.ones((32, 8), np.float32)
+    p = 2 * A
+    cut_off = (p.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(float) @ B.astype(float)
+    (known,) = expected(spec, {"A": A, "B": B}, {}).values()
+    off = abs(known.value - cut_off)
+    assert (p < 1 + 2**-10).all() and (off <= known.error).all() and (off > known.error / 2).all()

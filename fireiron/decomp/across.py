@@ -115,7 +115,8 @@ def left_in_parts(following: Following, context: Context) -> tuple[Following, tu
             hint="leave partial out",
         )
     (dim,) = fresh
-    count = constant(spec.size(dim)) or 0
+    count = constant(spec.size(dim))
+    assert count is not None  # a number of parts that a strategy says
     if not spec.dst.memory.private:
         raise DecompositionError(
             f"{spec}: parts lie in registers of who adds them up",

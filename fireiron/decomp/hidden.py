@@ -38,7 +38,7 @@ def shown_turn(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[
         if bound is None or not bound.compares({name for name, _ in bound.terms if not name.startswith(INDICES)}):
             continue
         (name,) = (name for name, _ in bound.terms if not name.startswith(INDICES))
-        most = next(views[one].tensor.shape[0] for one in sizes if bound.factor(one))
+        (most,) = next(views[one].tensor.shape for one in sizes if bound.factor(one))
         if name not in lets:
             var = Var(draft.fresh(f"{name}_here"), 0, most.high)
             lets[name] = Let(var, numbers_of(made, views, most)[name])
@@ -59,9 +59,10 @@ def _condition(made: FusedDefinition, spec: Spec) -> Value:
     kept = {step.name: _kept(step) for step in made.steps if step.formula.output in made.uses}
     known = [one for one in kept.values() if one is not None]
     if len(known) == len(kept):
-        if any(one != known[0] for one in known):
+        first, *others = dict.fromkeys(known)
+        if others:
             raise DecompositionError("skip: what the turn writes changes under different conditions", got=[*map(str, known)], within=spec)
-        return known[0]
+        return first
     mask = next((step for step in made.steps if hides(step) is not None and _reads_numbers(step, made)), None)
     if mask is None:
         wrong = next(step for step in made.steps if step.name in kept and kept[step.name] is None)

@@ -160,7 +160,7 @@ def seen_shares(made: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[f
         if hides(step) is None:
             continue
         bounds = [one for one in all_of_them(condition_of(step)) if one is not None]
-        dims = sorted({name[len(INDICES) :] for one in bounds for name, _ in one.terms if name.startswith(INDICES)})
+        dims = {name[len(INDICES) :] for one in bounds for name, _ in one.terms if name.startswith(INDICES)}
         if not dims or any(dim not in sizes for dim in dims):
             continue
         axes = [numpy.linspace(0, sizes[dim], min(sizes[dim], MOST_SAMPLES), endpoint=False).astype(int) for dim in dims]

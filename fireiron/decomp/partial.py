@@ -63,8 +63,9 @@ class Partial(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)
-        if made is None or not isinstance(spec.kind, FusedKind):
+        if not isinstance(spec.kind, FusedKind):
             raise DecompositionError(f"partial({self.name!r}): {spec.title} is one step", legal="a Fused definition")
+        assert made is not None
         if made.strategy_of(self.name) is not None:
             raise DecompositionError(
                 f"partial({self.name!r}): the step has a strategy of its own, which says who adds up what",

@@ -49,8 +49,7 @@ def runs_of(made: FusedDefinition) -> Iterator[Run]:
             run = Run(())
         set_before = () if number is None else ((step, number),)
         run = Run((*run.steps, step), skipped, (*run.numbers, *set_before))
-    if run.steps:
-        yield run
+    yield run
 
 
 def joined(made: FusedDefinition) -> tuple[Skipped, ...]:

@@ -171,15 +171,13 @@ class Split(Decomposition):
             # One turn is a turn all the same: its loads have a producer, and barriers that count them.
             label = spec.labels[spec.dims.index(next(iter(self.extents(spec))))]
             program = (For(Var(draft.fresh(label), 0, 0), ONE, program, False, draft.origin),)
-        if plan.stages:
-            marks = {"stages": plan.stages, "spread": plan.spread, "producers": plan.producers, "in_flight": plan.in_flight}
-            program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)
         if plan.delay:
             _require_steps(spec, plan.delay)
-            program = tuple(attrs.evolve(one, delay=plan.delay) if isinstance(one, For) else one for one in program)
         if plan.turns:
             _require_turns(spec, plan)
-            program = tuple(attrs.evolve(one, turns=plan.turns) if isinstance(one, For) else one for one in program)
+        marks: dict[str, Any] = {"stages": plan.stages, "spread": plan.spread, "producers": plan.producers, "in_flight": plan.in_flight}
+        marks |= {"delay": plan.delay, "turns": plan.turns}
+        program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return draft.expansion((Child(name, child),), program)

@@ -384,9 +384,7 @@ def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], un
     left = unit
     for position, digit in enumerate(digits):
         last = position == len(digits) - 1
-        index = left if last else mod(left, digit.size)
-        if last and left.high >= digit.size.high and constant(digit.size) is not None:
-            index = mod(left, digit.size)
+        index = left if last and constant(digit.size) is None else mod(left, digit.size)
         label = spec.labels[spec.dims.index(digit.dim)]
         index = draft.let(f"{draft.prefix}{level.label}_{label}", index)
         views = moved(views, spec, digit, index, unit=True)

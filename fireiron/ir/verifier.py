@@ -32,7 +32,7 @@ from fireiron.ir.statement import (
     unknown,
 )
 from fireiron.ir.tickets import Leave, NextTile
-from fireiron.values.expr import FALSE, ZERO, Expr, Less, Var, conjuncts, constant, table, tables_of
+from fireiron.values.expr import FALSE, Expr, Less, Var, conjuncts, constant, table, tables_of
 from fireiron.values.machine import int32
 
 
@@ -281,7 +281,7 @@ def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) 
             raise VerificationError(f"{_described(statement)}: access to {access.buffer} has not its rank {rank}")
         if access.write and table[access.buffer].parameter and not table[access.buffer].written:
             raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
-        if access.copy != ZERO and final and table[access.buffer].tensor.copies == 1:
+        if final and table[access.buffer].tensor.copies == 1 and not access.copy.low == access.copy.high == 0:
             raise VerificationError(f"{_described(statement)}: copy {access.copy} of {access.buffer}, of which there is one")
     if statement.whole != FALSE and not (statement.implied and all(isinstance(one, Less) for one in conjuncts(statement.whole))):
         raise VerificationError(f"{_described(statement)}: two versions, told apart by {statement.whole}, which is no comparisons")

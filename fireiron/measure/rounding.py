@@ -664,7 +664,8 @@ class _Analysis(FusedDefinition):
         made = self.taken(values, step.formula.target, place)
         if old is not None:  # sums of products with other elements of an input that stands alone are independent
             error = numpy.hypot(error, old) if self.rounding.is_alone(one) else error + old
-        error = numpy.broadcast_to(error, made.shape) + rounded_by(dtype, made)
+        kept = 2 if dtype == tf32 else 1  # what is more than the upper bits is cut off by who multiplies, not rounded
+        error = numpy.broadcast_to(error, made.shape) + kept * rounded_by(dtype, made)
         if self.written_whole(step):
             values[f"{ERROR}{one.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
         else:
