@@ -7,6 +7,8 @@ they were drawn (`mutation.battery`), and the oracles judge new draws of all gen
 
     python tests/corpus.py          writes the digests anew, where texts are to change: look at them first
     python tests/corpus.py draw     draws all anew, in half an hour of two cores; for new verbs
+    python tests/corpus.py more 53000000 2000
+                                    draws 2000 more from a seed on, and adds those that say something new
 """
 
 from __future__ import annotations
@@ -124,6 +126,53 @@ def bases(jobs: int) -> list[Draw]:
                 (one for one in draws if one is not None and (one.outcome == "text" or kind in ("script", "tuned"))), count
             )
     return found
+
+
+MORE = ("near",) * 8 + ("walk", "walk", "pair", "pair", "definition", "strategy", "script", "tuned", "tasks")
+"""Of what further draws are."""
+
+
+def more(first: int, count: int, jobs: int) -> Iterator[Kept]:
+    """Of further draws, and of what lies near to what is kept, those that say something new, numbers in refusals aside."""
+    digests, alike = {line.split("  ")[0] for line in outcomes()}, Counter(map(_said, kept()))
+    with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
+        for draw in pool.imap(_more, range(first, first + count), chunksize=4):
+            if draw is None or draw.wrong:
+                print(*([] if draw is None else [draw.one.name, draw.wrong]), file=sys.stderr)
+                continue
+            digest, said = draw.one.line().split("  ")[0], _said(draw.one)
+            if digest not in digests and (draw.outcome == "text" or alike[said] < ALIKE):
+                digests.add(digest)
+                alike[said] += 1
+                yield draw.one
+
+
+def _said(one: Kept) -> str:
+    """What a refusal says, without its numbers."""
+    kind, text = one.outcome()
+    return "" if kind == "text" else re.sub(r"\d+", "", text.partition("\n")[0])
+
+
+def _more(seed: int) -> Draw | None:
+    kind = MORE[seed % len(MORE)]
+    if kind != "near":
+        return _of(kind, seed)
+    base = random.Random(seed).choice(kept())
+    refinements = [one for each in kept() for one in refinements_in(each.strategy)]
+    return _near((seed, Draw(base, _sizes(base), "", "")), refinements)
+
+
+def _sizes(one: Kept) -> dict[str, int]:
+    """Sizes at run time, small ones; those of a strategy that is refused do not matter."""
+    from fireiron.errors import FireironError
+    from fireiron.language.store import loads
+    from fireiron.spec import sizes_of
+
+    try:
+        symbols = sizes_of(loads(json.dumps(one.strategy)).spec)
+    except FireironError:
+        return {}
+    return {var.name: max(min(40, var.high) // var.multiple_of, 1) * var.multiple_of for var in symbols}
 
 
 def around(found: Sequence[Draw], jobs: int) -> list[Draw]:
@@ -258,12 +307,20 @@ def _judged(one: Kept, symbols: dict[str, int], simulated: bool) -> Draw | None:
     return attrs.evolve(draw, wrong=f"{who}: {what}" if who else "")
 
 
+def _keep(every: Iterable[Kept]) -> None:
+    with lzma.open(KEPT, "wt", encoding="utf-8", preset=9) as file:
+        file.writelines(json.dumps(attrs.asdict(one), separators=(",", ":")) + "\n" for one in every)
+    kept.cache_clear()
+
+
 def main(arguments: list[str]) -> int:
     """Write the digests; draw anew before if asked to."""
-    if arguments == ["draw"]:
-        every = drawn(os.cpu_count() or 1)
-        with lzma.open(KEPT, "wt", encoding="utf-8", preset=9) as file:
-            file.writelines(json.dumps(attrs.asdict(one), separators=(",", ":")) + "\n" for one in every)
+    jobs = os.cpu_count() or 1
+    match arguments:
+        case ["draw"]:
+            _keep(drawn(jobs))
+        case ["more", first, count]:
+            _keep([*kept(), *more(int(first), int(count), jobs)])
     lines = [one.line() for one in kept()]
     OUTCOMES.write_text("\n".join([*lines, ""]), encoding="utf-8")
     print(len(lines), Counter(line.split("  ")[1] for line in lines))
