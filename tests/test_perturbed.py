@@ -13,7 +13,7 @@ import pytest
 from perturbed import Perturbed, drawn
 
 DIGESTS = Path(__file__).resolve().parent / "goldens" / "perturbed.txt"
-COUNT, OF_A_TEST = 3000, 100
+COUNT, OF_A_TEST = 2000, 100
 
 
 def lines():
