@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from mutation import survey
 from mutation.covering import Covering
 from mutation.judge import Verdict, judge, summary
 from mutation.measuring import measure
@@ -21,6 +22,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _list(asked.parts)
     if asked.command == "measure":
         return measure(asked.jobs)
+    if asked.command == "survey":
+        chosen = sample(tuple(asked.parts))[asked.first :][: asked.count]
+        survey.survey(chosen, survey.asked(asked.jobs), asked.seconds, asked.jobs, asked.file)
+        return 0
     if asked.command == "cover":
         Covering.load().with_data(asked.data, asked.durations).save()
         return 0
@@ -52,6 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     judged.add_argument(
         "--without", nargs="+", default=[], metavar="FILE", help="files of tests that are not asked: tests/test_text_digests.py"
     )
+    surveyed = commands.add_parser("survey", help="which of all, in the order in which `judge` numbers them, change nothing that is kept")
+    surveyed.add_argument("parts", nargs="+", help="as for list")
+    surveyed.add_argument("--file", type=Path, required=True, help="a line of JSON for each; those that it has are not asked again")
+    surveyed.add_argument("--first", type=int, default=0, help="the number to begin with (default: 0)")
+    surveyed.add_argument("--count", type=int, help="how many (default: all)")
+    surveyed.add_argument("--seconds", type=float, default=1.0, help="of processor time for each that nothing notices (default: 1)")
+    surveyed.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     measured = commands.add_parser("measure", help="run the tests under coverage (contexts by test), and take in what they run")
     measured.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     cover = commands.add_parser("cover", help="take in what coverage measured (contexts by test), and how long each test took")

@@ -54,6 +54,9 @@ DIGESTS = "tests/test_text_digests.py"
 CORPUS = "tests/test_corpus.py"
 """The same of two thousand strategies that are kept, and of how those are refused that are: of them those are asked that run the function."""
 
+PERTURBED = "tests/test_perturbed.py"
+"""The same of kernels that are changed between two passes; asked with the corpus."""
+
 DRAWN = "tests/test_drawn_ir.py"
 """The same of kernels that are drawn as IR, which the printer alone is asked about."""
 
@@ -137,7 +140,7 @@ def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -
 
 def _all_tests(tests: list[str], without: tuple[str, ...]) -> list[str]:
     """What a process that imports the change is asked, one after the other."""
-    return [one for one in dict.fromkeys([*tests, *WIDE, DIGESTS, CORPUS]) if one not in without]
+    return [one for one in dict.fromkeys([*tests, *WIDE, DIGESTS, CORPUS, PERTURBED]) if one not in without]
 
 
 def _asked_corpus(mutant: Mutant) -> dict[str, Any]:
@@ -198,7 +201,9 @@ def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
     by = last["by"]
     if by == "tests":
         file, _, name = last["what"].partition("::")
-        who = "digests" if file in (DIGESTS, CORPUS, DRAWN) else "tests" if file in nearest(mutant.module) else "tests further off"
+        who = (
+            "digests" if file in (DIGESTS, CORPUS, PERTURBED, DRAWN) else "tests" if file in nearest(mutant.module) else "tests further off"
+        )
         by, what = f"{who}: {file.removeprefix('tests/')}", name
     else:
         what = next((one["what"] for one in answers[::-1] if one.get("what")), "")

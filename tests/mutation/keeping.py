@@ -1,4 +1,6 @@
-"""What a mutant does to the strategies of the corpus: those that run its function are lowered and printed again, as `tests/test_corpus.py` does."""
+"""What a mutant does to the strategies of the corpus, and to kernels that are changed between two passes: those that run its function are
+lowered again, as `tests/test_corpus.py` and `tests/test_perturbed.py` do.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,24 @@ from typing import Any
 
 import attrs
 import corpus
+import test_perturbed
+from perturbed import Perturbed
 
 from mutation.operators import PACKAGE
 
 
 @attrs.frozen
 class Kept:
-    """By module and function, the places in the corpus of what runs it, the quickest first."""
+    """By module and function, the numbers of what runs it (of `everything`), the quickest first."""
 
     functions: dict[str, list[int]]
 
     @staticmethod
     def traced() -> Kept:
-        """Found out, by a run of the whole corpus, in which no strategy finds what others left in caches."""
+        """Found out, by a run of everything, in which nothing finds what others left in caches."""
         found: dict[str, list[tuple[float, int]]] = {}
         with multiprocessing.Pool(os.cpu_count()) as pool:
-            for number, (names, seconds) in enumerate(pool.imap(_traced, corpus.kept(), chunksize=8)):
+            for number, (names, seconds) in enumerate(pool.imap(_traced, everything(), chunksize=8)):
                 for name in names:
                     found.setdefault(name, []).append((seconds, number))
         return Kept({name: [number for _, number in sorted(entries)] for name, entries in found.items()})
@@ -51,13 +55,27 @@ class Kept:
         return Kept(json.loads(file.read_text(encoding="utf-8")))
 
 
+@functools.cache
+def everything() -> list[corpus.Kept | Perturbed]:
+    """What is kept: strategies, then changed kernels."""
+    return [*corpus.kept(), *map(Perturbed.of, test_perturbed.lines())]
+
+
+@functools.cache
+def lines() -> list[str]:
+    """What is known of each."""
+    return [*corpus.outcomes(), *test_perturbed.lines()]
+
+
 def _name(module: str, where: Iterable[str]) -> str:
     """A function by its module and name, what stands in it counted to it."""
     return f"{module}:{'.'.join(part for part in where if not re.fullmatch('<.*>', part))}"
 
 
-def _traced(one: corpus.Kept) -> tuple[set[str], float]:
-    """The functions that one of them runs, and the seconds that it takes to find that out."""
+def _traced(one: corpus.Kept | Perturbed) -> tuple[set[str], float]:
+    """The functions that one of them runs, a changed kernel behind the change, and the seconds that it takes to find that out."""
+    if isinstance(one, Perturbed):
+        one.kernel()
     for cache in _caches():
         cache.cache_clear()
     before = time.process_time()
@@ -89,10 +107,11 @@ def _run_by(function: Callable[[], object]) -> set[types.CodeType]:
 
 def judged(numbers: Iterable[int], enough: float) -> dict[str, Any]:
     """Whether any of these is another than it was."""
-    every, lines = corpus.kept(), corpus.outcomes()
     for ran, number in enumerate(numbers):
-        if (line := every[number].line()) != lines[number]:
-            return {"by": "tests", "what": f"tests/test_corpus.py::{every[number].name}: {line.split('  ')[1]}", "ran": ran + 1}
+        one = everything()[number]
+        if (line := one.line()) != lines()[number]:
+            file = "test_perturbed" if isinstance(one, Perturbed) else "test_corpus"
+            return {"by": "tests", "what": f"tests/{file}.py::{one.name}: {line.split('  ')[1]}", "ran": ran + 1}
         if time.process_time() > enough:
             return {"by": "", "what": "only some of the corpus", "ran": ran + 1}
     return {"by": ""}

@@ -1,9 +1,9 @@
-"""What all mutants of some modules do to the strategies of the corpus: which of them change nothing that it holds, so that somebody else must notice.
+"""What all mutants of some modules do to what is kept (`keeping`): which of them change none of it, so that somebody else must notice.
 
-A quick sieve in front of the judge, which asks the tests too. Each mutant has a fork, in which the kept strategies that run its line are lowered and
-printed again, some cheap ones first, then others at random, until one is another than before or the time is over.
+A quick sieve in front of the judge, which asks the tests too: two mutants a second. Each has a fork, in which strategies and changed kernels that
+run its line are lowered again, some cheap ones first, then others at random, until one is another than before or the time is over.
 
-    python -m mutation survey lower decomp --file build/mutation/survey.jsonl
+    PYTHONPATH=.:tests python -m mutation survey lower decomp --file build/mutation/survey.jsonl
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
-import corpus
 import coverage
 from tqdm import tqdm
 
@@ -38,9 +37,9 @@ MOST_SECONDS = 0.4
 
 @attrs.frozen
 class Asked:
-    """One strategy that is asked: its outcome, the seconds that it takes, and the lines of the package that it runs, by module."""
+    """One strategy, or changed kernel, that is asked: its outcome, the seconds that it takes, and the lines of the package that it runs, by module."""
 
-    one: corpus.Kept
+    one: Any
     line: str
     seconds: float
     lines: dict[str, frozenset[int]]
@@ -117,38 +116,35 @@ def _answer(mutant: Mutant, running: Sequence[Asked], asked: dict[str, Any]) -> 
 # ---------------------------------------------------------------------------------------------- which lines they run
 
 
-def asked_of_the_corpus(jobs: int) -> list[Asked]:
-    """All of the corpus, with the lines that each runs: found out once for the sources as they are."""
+def asked(jobs: int) -> list[Asked]:
+    """All that is kept and does not take long, with the lines that each runs: found out once for the sources as they are."""
     file = FOLDER / f"lines-{battery.source()}.json"
     if not file.is_file():
         FOLDER.mkdir(parents=True, exist_ok=True)
-        traced = traced_lines(corpus.kept(), jobs)
-        file.write_text(json.dumps([[line, seconds, lines] for line, seconds, lines in traced]), encoding="utf-8")
+        file.write_text(json.dumps([*traced_lines(keeping.everything(), jobs)]), encoding="utf-8")
     stored = json.loads(file.read_text(encoding="utf-8"))
-    return quick(zip(corpus.kept(), stored))
-
-
-def quick(pairs: Iterable[tuple[corpus.Kept, Sequence[Any]]]) -> list[Asked]:
-    """Those that do not take long."""
-    every = (Asked(one, line, seconds, {name: frozenset(some) for name, some in lines.items()}) for one, (line, seconds, lines) in pairs)
+    every = (
+        Asked(one, line, seconds, {name: frozenset(some) for name, some in lines.items()})
+        for one, line, (seconds, lines) in zip(keeping.everything(), keeping.lines(), stored, strict=True)
+    )
     return [one for one in every if one.seconds <= MOST_SECONDS]
 
 
-def traced_lines(every: Sequence[corpus.Kept], jobs: int) -> Iterator[tuple[str, float, dict[str, list[int]]]]:
-    """The outcome of each, the seconds that it takes, and the lines that it runs."""
+def traced_lines(every: Sequence[Any], jobs: int) -> Iterator[tuple[float, dict[str, list[int]]]]:
+    """Of each the seconds that it takes, and the lines that it runs."""
     with multiprocessing.Pool(jobs) as pool:
         yield from tqdm(pool.imap(_traced, every, chunksize=8), total=len(every), mininterval=5.0, file=sys.stderr)
 
 
-def _traced(one: corpus.Kept) -> tuple[str, float, dict[str, list[int]]]:
+def _traced(one: Any) -> tuple[float, dict[str, list[int]]]:
     for cache in keeping._caches():
         cache.cache_clear()
     before = time.process_time()
-    line = one.line()
+    one.line()
     seconds = time.process_time() - before
     for cache in keeping._caches():
         cache.cache_clear()
-    return line, seconds, _lines_of(one.outcome)
+    return seconds, _lines_of(one.outcome)
 
 
 def _lines_of(function: Callable[[], object]) -> dict[str, list[int]]:
