@@ -10,10 +10,11 @@ from ringed import TARGET, all_of_kind, by_warps, errors, halves, inputs_of, is_
 from fireiron import *
 from fireiron import ir
 from fireiron.cuda.addresses import goes_on
+from fireiron.executable.thread_move import MOVE
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.products import products
-from fireiron.lower.specialize import specialize
-from fireiron.values.expr import ZERO, Var, as_expr, constant
+from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPARE, _Consumers, _Fill, _is_condition, _kept, specialize
+from fireiron.values.expr import TRUE, ZERO, Var, as_expr, constant
 
 HALVES = halves(128, 64, 320)
 
@@ -397,3 +398,87 @@ def test_all_turns_in_flight():
     assert errors(kernel) == []
     arrays, expected = inputs_of(HALVES)
     assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2)] == ["right"] * 3
+
+
+# ---------------------------------------------------------------------------------------------- turns of one list, by hand
+
+TURN = Var("k", 0, 99)
+
+
+def touching(buffer, copy=0):
+    """A statement that reads a stage of a buffer, to registers."""
+    read = attrs.evolve(access(buffer, (0, 0)), copy=as_expr(copy))
+    return execution(MOVE, Move(1, 1)(SH, RF)(Thread), read, access("x", (0, 0), write=True))
+
+
+def loading(ring, turn):
+    """A load of a turn of a ring."""
+    return attrs.evolve(touching("s"), ring=ring, turn=as_expr(turn), completion=ir.Completion.RING)
+
+
+def held(body, *fills, several=("r", "q")):
+    """A list of two rings of two stages with its turns, in words; of each turn its ring, its number and its place."""
+    rings = {"r": ir.Ring("r", 2, ("s",)), "q": ir.Ring("q", 2, ("t",))}
+    consumers = _Consumers(rings, TRUE, {}, frozenset(several))
+    found = consumers._held(body, {_Fill(ring, as_expr(turn)): place for ring, turn, place in fills})
+    return [
+        f"{one.ring}{one.number} {one.side.value}" if isinstance(one, (ir.Acquire, ir.Release)) else "note" if isinstance(one, ir.Comment) else "."
+        for one in found
+    ]  # fmt: skip
+
+
+def test_a_turn_is_held_up_to_the_next_one_of_its_stage():
+    body = [touching("s")] * 6
+    assert held(body, ("r", 0, 0), ("r", 2, 2), ("r", 4, 4)) == [
+        "r0 full", ".", ".", "r0 empty", "r2 full", ".", ".", "r2 empty", "r4 full", ".", ".", "r4 empty",
+    ]  # fmt: skip
+    other = [touching("s"), touching("s", 1), touching("s"), touching("s", 1)]
+    assert held(other, ("r", 0, 0), ("r", 1, 1)) == ["r0 full", ".", "r1 full", ".", ".", "r0 empty", ".", "r1 empty"]
+
+
+def test_turns_of_other_rings_end_none():
+    body = [touching("s"), touching("t"), touching("s"), touching("t")]
+    assert held(body, ("r", 0, 0), ("q", 0, 1)) == ["r0 full", ".", "q0 full", ".", ".", "r0 empty", ".", "q0 empty"]
+
+
+def test_a_turn_that_nothing_uses_is_held_where_the_next_begins_or_the_list_ends():
+    assert held([touching("x")], ("r", 0, 0)) == [".", "r0 full", "r0 empty"]
+    assert held([touching("x"), touching("s")], ("r", 0, 0), ("r", 2, 1)) == [".", "r0 full", "r2 full", ".", "r0 empty", "r2 empty"]
+    assert held([ir.Comment("about the use"), touching("s")], ("r", 0, 0)) == ["r0 full", "note", ".", "r0 empty"]
+
+
+def test_conditions_are_loops_of_one_turn_or_none():
+    assert [
+        _is_condition(ir.For(TURN, Var("n", low, high), ())) for low, high in ((0, 1), (0, 2), (1, 1), (0, 0), (-1, 1))
+    ] == [True, False, False, True, True]  # fmt: skip
+    assert not _is_condition(touching("s"))
+
+
+def test_what_a_turn_belongs_to():
+    fill = _Fill("r", as_expr(TURN))
+    turns, other = ir.For(TURN, as_expr(8), ()), ir.For(Var("j", 0, 8), as_expr(8), ())
+    condition = ir.For(Var("c", 0, 0), Var("n", 0, 1), (loading("q", 0), loading("r", TURN)))
+    load = loading("r", TURN)
+    assert fill.is_bound_in(load, turns) and fill.is_bound_in(load, None) and not fill.is_bound_in(load, other)
+    assert fill.is_bound_in(load, condition), "under a condition stands what belongs to the list around it"
+    assert not fill.is_bound_in(condition, turns), "some loads in it are of the turn: it belongs to the list inside"
+    rest = attrs.evolve(condition, body=(loading("q", 0),))
+    assert fill.is_bound_in(rest, turns), "none are"
+    assert not fill.is_bound_in(attrs.evolve(turns, body=(load,)), None), "a loop inside moves its number"
+    taken = Var("taken", 0, 99)
+    assert _Fill("r", as_expr(taken)).is_bound_in(load, attrs.evolve(other, taken=taken))
+    assert not _Fill("r", as_expr(taken)).is_bound_in(attrs.evolve(other, taken=taken, body=(load,)), turns)
+
+
+def test_a_producer_keeps_less_where_the_data_of_consumers_want_it():
+    """Of 384 threads each gets 152 registers beside a producer that keeps 40, and 160 beside one that keeps 32."""
+
+    def kept(elements, threads=384, copies=1, **fields):
+        kernel = kernel_of(MatMul(64, 64, 64)(GL, GL, GL), (), local("x", (elements, 1), RF, copies=copies), threads=threads)
+        return _kept(attrs.evolve(kernel, **fields), 128)
+
+    assert [kept(elements) for elements in (152 - SPARE, 153 - SPARE)] == [KEPT, KEPT_AT_LEAST]
+    assert [kept(elements, copies=2) for elements in ((152 - SPARE) // 2, (154 - SPARE) // 2)] == [KEPT, KEPT_AT_LEAST]
+    assert kept(255, threads=256) == KEPT, "both get 232"
+    assert kept(255, threads=96) == KEPT, "no warpgroups"
+    assert kept(255, cluster=ir.BlockCluster((2,), (Var("c", 0, 1),))) == KEPT_IN_CLUSTER
