@@ -14,7 +14,7 @@ from fireiron import ir
 from fireiron.compiler import PASSES
 from fireiron.executable.thread_move import INIT
 from fireiron.ir import verify
-from fireiron.lower.settle import settle
+from fireiron.lower.settle import _is_zero, settle
 from fireiron.sim import simulate
 from fireiron.strategies import attention
 from fireiron.values.expr import FALSE, TRUE, ZERO, Var
@@ -219,3 +219,27 @@ def test_a_loop_over_parts_of_the_accumulator_adds_to_none_and_one_over_the_sum_
 def test_a_zero_of_more_or_fewer_registers_than_the_product_adds_to_stays():
     assert [first_adds(loop(count, product_of(i * 4, 4))) for count in (1, 2, 3)] == ["stays", "0", "stays"]
     assert first_adds(loop(Var("n", 0, 2), product_of(i * 4, 4))) == "stays"
+
+
+# ---------------------------------------------------------------------------------------------- what multiplies
+
+
+@pytest.mark.parametrize(
+    ("value", "zero"),
+    [
+        ("acc[m,n]", True), ("X[m]", False), ("0", False), ("acc[m,n] * X[m]", True), ("X[m] * acc[m,n]", True), ("X[m] * 2", False),
+        ("acc[m,n] / X[m]", True), ("X[m] / acc[m,n]", False), ("acc[m,n] / acc[m,n]", False), ("X[m] / X[m]", False),
+        ("acc[m,n] + acc[m,n]", True), ("acc[m,n] + X[m]", False), ("X[m] - acc[m,n]", False), ("acc[m,n] - acc[m,n] * X[m]", True),
+        ("-acc[m,n]", True), ("-X[m]", False), ("exp(acc[m,n])", False), ("max(acc[m,n], 0)", False),
+    ],
+)  # fmt: skip
+def test_what_stays_zero_where_the_accumulator_is(value, zero):
+    one = Fused(
+        name="one",
+        dims="m n",
+        operands={"X": "m", "Y": "m n", "C": "m n"},
+        each={"a": "acc[m,n] = Y[m,n] * X[m]", "b": f"C[m,n] = {value}"},
+    )
+    found = one.kind.made.steps[1].formula.value
+    assert _is_zero(found, "acc") is zero
+    assert not _is_zero(None, "acc")

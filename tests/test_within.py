@@ -5,13 +5,14 @@ import random
 
 import attrs
 import pytest
+from handmade import local
 from ringed import TARGET, errors, halves, inputs_of, outcome
 from test_allocate import X, Y, Z, both, kernel, loop, offsets, shared, use
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import safety
-from fireiron.lower.allocate import allocate, live_spans
+from fireiron.lower.allocate import FEW, _choices, _packed, _stacked, _top, allocate, live_spans
 
 
 def bounded(program, bytes):
@@ -172,3 +173,48 @@ def test_a_tunable_may_stand_for_the_bound():
     tunable = strategy(Tunable("most", 90_000, 100_000))
     assert tunable(SPEC).program(TARGET).chosen == {"most": 100_000}
     assert Strategy.from_json(tunable.to_json()) == tunable and eval(repr(strategy(100_000))) == strategy(100_000)
+
+
+# ---------------------------------------------------------------------------------------------- which pairs, and where
+
+
+def arrays(**sizes):
+    """Arrays of so many bytes."""
+    return [local(name, (size // 4, 1), SH) for name, size in sizes.items()]
+
+
+def test_where_sets_of_pairs_are_too_many_the_pair_that_saves_most_is_let_go_first(monkeypatch):
+    monkeypatch.setattr("fireiron.lower.allocate.MOST_CHOICES", 1)
+    buffers = arrays(small=64, big=512, middle=256)
+    apart = [frozenset(pair) for pair in itertools.combinations(("small", "big", "middle"), 2)]
+    found = list(_choices(buffers, apart))
+    assert found[0] == {frozenset(("big", "middle"))} and [len(one) for one in found] == [1, 2, 3]
+    assert all(one < other for one, other in itertools.pairwise(found))
+    assert [_top(buffers, _packed(buffers, one)) for one in found] == [576, 512, 512]
+
+
+def test_few_sets_of_pairs_are_all_tried_small_ones_first():
+    apart = [frozenset(pair) for pair in ("ab", "bc", "cd")]
+    found = list(_choices(arrays(a=64, b=64, c=64, d=64), apart))
+    assert [len(one) for one in found] == [1, 1, 1, 2, 2, 2, 3] and len(set(found)) == 7
+
+
+@pytest.mark.parametrize("count", [3, 5, 6, 7])
+def test_arrays_lie_at_the_lowest_places_that_they_may_share(count):
+    choose = random.Random(count)
+    for _ in range(20):
+        sizes = {f"b{number}": 16 * choose.randint(1, 9) for number in range(count)}
+        buffers = arrays(**sizes)
+        pairs = frozenset(frozenset(pair) for pair in itertools.combinations(sizes, 2) if choose.random() < 0.4)
+        tops = []
+        for order in itertools.permutations(buffers) if count <= FEW else (buffers, sorted(buffers, key=lambda one: -one.bytes)):
+            offsets = {}
+            for one in order:
+                others = [(offsets[name], offsets[name] + sizes[name]) for name in offsets if frozenset((name, one.name)) not in pairs]
+                places = range(0, sum(sizes.values()), 16)
+                offsets[one.name] = next(
+                    place for place in places if all(place + one.bytes <= start or place >= end for start, end in others)
+                )
+            assert _stacked(order, pairs) == offsets
+            tops.append(_top(buffers, offsets))
+        assert _top(buffers, _packed(buffers, pairs)) == min(tops)
