@@ -177,6 +177,14 @@ def test_a_product_has_no_mask():
         MatMul.tile(16, 16).to(Block).split(8).skip().done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80")
 
 
+@pytest.mark.parametrize("size", [Layout((4, 2), (1, 8)), Layout(16, 2)], ids=str)
+def test_turns_that_are_left_out_are_of_neighbours(size):
+    made = masked()
+    with pytest.raises(DecompositionError, match="skip wants turns of neighbours") as refused:
+        made.tile(m=16).to(Block).split(n=size).skip().done()(made(m=32, n=32)).cuda("sm_80")
+    assert refused.value.legal == "split(n=64).skip()"
+
+
 def test_conditions_decided():
     views = {f"index_{dim}": view for dim, view in _tiles().items()}
     for text, expected in (("index_n[n] < 32", FALSE), ("index_n[n] < 0", TRUE)):

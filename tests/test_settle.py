@@ -17,7 +17,7 @@ from fireiron.ir import verify
 from fireiron.lower.settle import _is_zero, settle
 from fireiron.sim import simulate
 from fireiron.strategies import attention
-from fireiron.values.expr import FALSE, TRUE, ZERO, Var
+from fireiron.values.expr import FALSE, TRUE, ZERO, Var, less
 
 TARGET = "sm_90a"
 j = Var("j", 0, 1 << 20)
@@ -219,6 +219,20 @@ def test_a_loop_over_parts_of_the_accumulator_adds_to_none_and_one_over_the_sum_
 def test_a_zero_of_more_or_fewer_registers_than_the_product_adds_to_stays():
     assert [first_adds(loop(count, product_of(i * 4, 4))) for count in (1, 2, 3)] == ["stays", "0", "stays"]
     assert first_adds(loop(Var("n", 0, 2), product_of(i * 4, 4))) == "stays"
+
+
+def test_products_under_conditions_stay_and_so_does_what_is_no_product_or_only_read():
+    whole = product_of(0, 8)
+    assert first_adds(whole) == "0"
+    assert first_adds(attrs.evolve(whole, active=less(kernel().thread, 64))) == "stays"
+    assert first_adds(attrs.evolve(whole, accumulate=less(0, Var("n", 0, 2)))) == "stays"
+    for change in (
+        {"completion": ir.Completion.NONE},
+        {"accesses": (*whole.accesses[:2], attrs.evolve(whole.accesses[2], write=False))},
+        {"accesses": (whole.accesses[0], attrs.evolve(whole.accesses[2], write=False), whole.accesses[2])},
+    ):
+        program = kernel(CLEARED, attrs.evolve(whole, **change))
+        assert settle(program) == program
 
 
 # ---------------------------------------------------------------------------------------------- what multiplies
