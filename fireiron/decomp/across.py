@@ -235,7 +235,7 @@ class _Across:
         views = self._at(visits, at_once)
         active = all_of((active, self._inside("src", views)))
         own = self.spec.at_level(self._level).with_operands(**views).with_options(in_parts=False)
-        return _nest(visits, self._child("own", own, active))
+        return self._nest(visits, self._child("own", own, active))
 
     def _by_parts(self, at_once: Sequence[Digit], looped: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Each thread its own terms, then the lanes of a warp, then those that do not meet by shuffles."""
@@ -259,7 +259,9 @@ class _Across:
     def _filled(self, part: View) -> tuple[Stmt, ...]:
         """What changes nothing, in all threads: those that hold no terms take part in shuffles too."""
         visits = self._visits()
-        return _nest(visits, self._child("neutral", Init.on(self._level, self._row(part, visits), value=neutral(self._by, self._dtype))))
+        return self._nest(
+            visits, self._child("neutral", Init.on(self._level, self._row(part, visits), value=neutral(self._by, self._dtype)))
+        )
 
     def _own(self, part: View, at_once: Sequence[Digit], looped: Sequence[Digit], accumulate: bool) -> tuple[Stmt, ...]:
         """What a thread holds of the terms, into its own partial results."""
@@ -270,7 +272,7 @@ class _Across:
         target = self._row(part, visits, thread=False)
         options = {"by": self._by, "signature": f"{read}->{written}", "accumulate": accumulate}
         active = all_of((self._taking, self._inside("src", views)))
-        return _nest((*visits, *loops), self._child("own", Reduction.on(self._level, views["src"], target, **options), active))
+        return self._nest((*visits, *loops), self._child("own", Reduction.on(self._level, views["src"], target, **options), active))
 
     def _shuffled(self, part: View, masks: Sequence[int]) -> tuple[Stmt, ...]:
         """Each lane joins what it has with what its partner has, one mask after the other."""
@@ -296,7 +298,7 @@ class _Across:
         visits = self._visits()
         active = all_of((self._taking, once, self._inside("dst", self._at(visits, ()))))
         target = self._placed(shared, visits, _numbered(rest))
-        store = _nest(visits, self._child("parts", Move.on(self._level, self._row(part, visits), target), active))
+        store = self._nest(visits, self._child("parts", Move.on(self._level, self._row(part, visits), target), active))
         private = self.spec.dst.memory.private
         if private and self.spec.dst.tensor.name not in self.draft.held:
             whole = Dim((Mode(parts, 1),))
@@ -327,7 +329,7 @@ class _Across:
         visits = self._visits()
         views = self._at(visits, ())
         total = self._to_result(self._level, of(source, visits), views["dst"])
-        return _nest(visits, self._child("total", total, all_of((self._taking, active, self._inside("dst", views)))))
+        return self._nest(visits, self._child("total", total, all_of((self._taking, active, self._inside("dst", views)))))
 
     def _to_result(self, level: Level, source: View, target: View) -> Spec:
         kept = LETTERS[: self._rank]
@@ -474,16 +476,15 @@ class _Across:
         self.children.append(made)
         return view
 
+    def _nest(self, visits: Sequence[tuple[Digit, Var]], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Loops over digits around statements."""
+        for one, var in visits:
+            inner = (For(var, as_expr(one.size), inner, True, self.draft.origin),)
+        return inner
+
     def _child(self, name: str, spec: Spec, active: Expr = TRUE, steps: tuple[Decomposition, ...] = ()) -> tuple[Stmt, ...]:
         self.children.append(Child(name, spec, steps or (self.step,), active))
         return (Hole(name),)
-
-
-def _nest(visits: Sequence[tuple[Digit, Var]], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Loops over digits around statements."""
-    for one, var in visits:
-        inner = (For(var, as_expr(one.size), inner, True),)
-    return inner
 
 
 def _numbered(rest: Sequence[Digit]) -> Dim:
