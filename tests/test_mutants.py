@@ -191,7 +191,7 @@ MUTANTS = [
     *mutants(
         "lower/stabbing.py",
         "test_hazards",
-        ("what a wide barrier meets", "position in arc[0] and arc[1] <= scope", "position in arc[0] and arc[1] == scope"),
+        ("what a wide barrier meets", "if position not in one[0])", "if position not in one[0] or one[1] != scope)"),
         ("arcs in arcs", "other <= arc and scope <= wide for", "other <= arc for"),
         ("as wide as another needs", "if start <= end and scope >= least}", "if start <= end and scope == least}"),
         ("what a barrier leaves", "span[1] <= end and span[2] <= scope", "span[1] <= end"),

@@ -36,19 +36,15 @@ def fewest_of_scopes(arcs: Iterable[tuple[Arc, int]], preferred: Sequence[int]) 
     left = _minimal(arcs)
     solver = _Solver(left, preferred)
     chosen: dict[int, int] = {}
-    for scope in solver.scopes:
+    for scope in solver.scopes:  # the widest first: what is left needs none that is wider
         for position in preferred:
-            rest = frozenset(one for one in left if not _meets(position, scope, one))
+            rest = frozenset(one for one in left if position not in one[0])
             # A barrier wider than all that it meets is never cheapest; seeing that takes less time than the cost, which would say it too.
             useful = any(needed == scope for _, needed in left - rest)
             if useful and solver.plus(solver.cost(rest), scope) == solver.cost(left):
                 chosen[position] = scope
                 left = rest
     return chosen
-
-
-def _meets(position: int, scope: int, arc: tuple[Arc, int]) -> bool:
-    return position in arc[0] and arc[1] <= scope
 
 
 def _minimal(arcs: Iterable[tuple[Arc, int]]) -> frozenset[tuple[Arc, int]]:
