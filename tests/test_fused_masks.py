@@ -185,6 +185,12 @@ def test_turns_that_are_left_out_are_of_neighbours(size):
     assert refused.value.legal == "split(n=64).skip()"
 
 
+def test_of_a_condition_that_compares_nothing_nothing_is_known():
+    views = {f"index_{dim}": view for dim, view in _tiles().items()}
+    for text in ("x[m]", "1", "x[m] < 3 or index_n[n] < 32"):
+        assert may_fail(formula_of(f"s[m,n] = where({text}, s[m,n], 0)").value.arguments[0], views) == (FALSE if " or " in text else TRUE)
+
+
 def test_conditions_decided():
     views = {f"index_{dim}": view for dim, view in _tiles().items()}
     for text, expected in (("index_n[n] < 32", FALSE), ("index_n[n] < 0", TRUE)):

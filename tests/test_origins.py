@@ -1,13 +1,18 @@
 """What a strategy makes knows the line of Python that asked for it: buffers, statements and accesses, which messages and readers name."""
 
+import json
+
+import corpus
 import fused_examples
 import fused_generator
 import generator
 import pytest
 from hopper_cases import halves
 
+import fireiron
 from fireiron import *
 from fireiron import ir
+from fireiron.language.store import loads
 from fireiron.strategies import hopper
 from fireiron.values.machine import INDEX
 
@@ -29,7 +34,16 @@ def drawn():
         yield f"definition {seed}", one.strategy(one.bound), "sm_80"
 
 
-@pytest.mark.parametrize("kernels", [examples, drawn])
+def pasted():
+    """Strategies of the corpus, as Python that is pasted."""
+    names = {**vars(fireiron), **vars(fireiron.values.machine)}
+    made = [one for one in corpus.outcomes() if one.split("  ")[1] == "text" and not one.split("  ")[2].startswith(("tasks", "near tasks"))]
+    for line in made[::20]:
+        one = next(each for each in corpus.kept() if each.name == line.split("  ")[2])
+        yield one.name, eval(str(loads(json.dumps(one.strategy))), dict(names)), one.target
+
+
+@pytest.mark.parametrize("kernels", [examples, drawn, pasted])
 def test_what_is_made_has_an_origin(kernels):
     without = []
     for name, strategy, target in kernels():
