@@ -162,3 +162,14 @@ def test_turns_of_steps_are_those_that_are_enumerated(period, count, conditions)
     assert _turns(turns, said).tolist() == wanted
     if FALSE not in said:  # such a statement is not there
         assert _turns_of_steps(turns, said, count).tolist() == wanted
+
+
+def test_what_is_made_of_an_iteration_that_nobody_knows_is_undecided_too():
+    """And what is made of that; not what is made of threads, or of loops whose iterations are told apart."""
+    turn, half, place, row, step = (Var(name, 0, 1 << 20) for name in ("turn", "half", "place", "row", "step"))
+    inner = loop(4, reads(place), var=j)
+    named = (Let(half, turn // 2), Let(place, half + T), Let(row, T // 32), Let(step, j * 2))
+    outer = loop(Var("n", 0, 1 << 20), attrs.evolve(inner, body=(*named, *inner.body)), var=turn)
+    found = grid(outer, inner, program=kernel(outer))
+    assert {"turn", "half", "place"} <= found.undecided and not {"row", "step", "j"} & found.undecided
+    assert grid(outer, inner, program=kernel(outer), fixed={"turn": 3}).undecided.isdisjoint({"half", "place", "row", "step"})
