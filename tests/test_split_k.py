@@ -527,3 +527,14 @@ def test_what_is_no_product_has_no_sum_to_split():
     for made in (fused_examples.specs()["layernorm"][1], Move(64, 64)(GL, GL)(Kernel)):
         with pytest.raises(FireironError, match="is no matrix product"):
             made.split_k(2, Block, 16).done().cuda("sm_80")
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_blocks_add_once_to_what_is_there(accumulate):
+    """Each of them begins with nothing, whatever C holds, which is added to, or zeroed before."""
+    chain = (
+        MatMul.split_k(3, Block, 8).tile(16, 16).to(Block).epilog(RF, Init.tile(4, 4).to(Thread).done(), Move.tile(4, 4).to(Thread).done())
+    )
+    chain = chain.split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    kernel = verify(chain, MatMul(20, 37, 50, accumulate=accumulate)(GL, GL, GL)(Kernel))
+    assert kernel.zeroed == (() if accumulate else ("C",))
