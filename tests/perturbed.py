@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ import attrs
 import corpus
 
 from fireiron.compiler import PASSES
+from fireiron.errors import FireironError
 from fireiron.ir import (
     BLOCK_SCOPE,
     WARP_SCOPE,
@@ -89,13 +91,19 @@ class Perturbed:
         return verify(kernel, final=True)
 
     def outcome(self) -> tuple[str, str]:
-        """What comes of it, in a word, and all of it: the kernel behind the passes, or how they end."""
+        """What comes of it, in a word, and all of it: the kernel behind the passes, or how they end; not who asked for it.
+
+        Programs of tasks alone know lines that asked for them, and these move.
+        """
         try:
             kernel = self.lowered()
+        except FireironError as error:
+            return type(error).__name__, "\n".join(str(part) for part in (error.asked, error.got, error.legal, error.hint))
         except Exception as error:
             return type(error).__name__, str(error)
         parts = (kernel.body, kernel.buffers, kernel.rings, kernel.threads, kernel.workers, kernel.shared_bytes, kernel.ineffective)
-        return "kernel", "".join(map(repr, (*parts, kernel.facts, kernel.cluster, kernel.counter, kernel.reciprocals, kernel.resident)))
+        text = "".join(map(repr, (*parts, kernel.facts, kernel.cluster, kernel.counter, kernel.reciprocals, kernel.resident)))
+        return "kernel", re.sub(r"origin='[^']*'", "origin=None", text)
 
     def line(self) -> str:
         """Its digest, and what it is."""
