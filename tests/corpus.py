@@ -71,9 +71,20 @@ def kept() -> list[Kept]:
         return [Kept(**json.loads(line)) for line in file]
 
 
+@functools.cache
+def by_name() -> dict[str, Kept]:
+    """All of them by their names."""
+    return {one.name: one for one in kept()}
+
+
 def outcomes() -> list[str]:
     """Their lines."""
     return OUTCOMES.read_text(encoding="utf-8").splitlines()
+
+
+def accepted() -> list[str]:
+    """The names of those that are not refused."""
+    return [name for _, kind, name in (line.split("  ") for line in outcomes()) if kind == "text"]
 
 
 # ---------------------------------------------------------------------------------------------- drawing
@@ -158,8 +169,12 @@ def _more(seed: int) -> Draw | None:
     if kind != "near":
         return _of(kind, seed)
     base = random.Random(seed).choice(kept())
-    refinements = [one for each in kept() for one in refinements_in(each.strategy)]
-    return _near((seed, Draw(base, _sizes(base), "", "")), refinements)
+    return _near((seed, Draw(base, _sizes(base), "", "")), _refinements())
+
+
+@functools.cache
+def _refinements() -> list[Any]:
+    return [one for each in kept() for one in refinements_in(each.strategy)]
 
 
 def _sizes(one: Kept) -> dict[str, int]:

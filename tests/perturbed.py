@@ -117,7 +117,8 @@ MOST_SECONDS = 0.1
 
 def drawn(count: int, pool: Any) -> list[Perturbed]:
     """So many, of bases that are quick: half of them of programs with roles, loops that are rotated, chains or clusters."""
-    every = [one for one, quick in zip(_bases(), pool.map(_is_quick, _bases(), chunksize=8), strict=True) if quick]
+    bases = corpus.accepted()
+    every = [one for one, quick in zip(bases, pool.map(_is_quick, bases, chunksize=8), strict=True) if quick]
     rare = [one for one in every if _is_rare(one)]
     made = pool.imap(functools.partial(_draw, every=every, rare=rare), itertools.count(), chunksize=8)
     return [*itertools.islice((one for one in made if one is not None), count)]
@@ -137,10 +138,6 @@ DRAWN = ("walk", "walk", "walk", "vectorize", "asynchronous", "specialize", "pro
 """Stages that are drawn, some more often."""
 
 
-def _bases() -> list[str]:
-    return [line.split("  ")[2] for line in corpus.outcomes() if line.split("  ")[1] == "text"]
-
-
 def _is_quick(base: str) -> bool:
     return _time(lambda: kernel_of(base, STAGES[-1])) <= MOST_SECONDS
 
@@ -157,15 +154,10 @@ def _time(function: Callable[[], object]) -> float:
     return time.process_time() - before
 
 
-@functools.cache
-def _kept() -> dict[str, corpus.Kept]:
-    return {one.name: one for one in corpus.kept()}
-
-
 @functools.lru_cache(maxsize=256)
 def kernel_of(base: str, stage: str) -> Kernel:
     """The kernel of a strategy of the corpus, behind one of the passes."""
-    one = _kept()[base]
+    one = corpus.by_name()[base]
     program = loads(json.dumps(one.strategy)).program(one.target)
     return program.walked if stage == "walk" else program.stages[stage]
 

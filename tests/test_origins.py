@@ -37,9 +37,8 @@ def drawn():
 def pasted():
     """Strategies of the corpus, as Python that is pasted."""
     names = {**vars(fireiron), **vars(fireiron.values.machine)}
-    made = [one for one in corpus.outcomes() if one.split("  ")[1] == "text" and not one.split("  ")[2].startswith(("tasks", "near tasks"))]
-    for line in made[::20]:
-        one = next(each for each in corpus.kept() if each.name == line.split("  ")[2])
+    for name in [one for one in corpus.accepted() if not one.startswith(("tasks", "near tasks"))][::20]:
+        one = corpus.by_name()[name]
         yield one.name, eval(str(loads(json.dumps(one.strategy))), dict(names)), one.target
 
 

@@ -175,8 +175,8 @@ class Split(Decomposition):
             _require_steps(spec, plan.delay)
         if plan.turns:
             _require_turns(spec, plan)
-        marks: dict[str, Any] = {"stages": plan.stages, "spread": plan.spread, "producers": plan.producers, "in_flight": plan.in_flight}
-        marks |= {"delay": plan.delay, "turns": plan.turns}
+        names = ("stages", "spread", "producers", "in_flight", "delay", "turns")  # in a plan and in a loop
+        marks: dict[str, Any] = {name: getattr(plan, name) for name in names}
         program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)

@@ -52,7 +52,7 @@ DIGESTS = "tests/test_text_digests.py"
 """Notices nearly each text that is another, and says nothing of right and wrong."""
 
 CORPUS = "tests/test_corpus.py"
-"""The same of two thousand strategies that are kept, and of how those are refused that are: of them those are asked that run the function."""
+"""The same of four thousand strategies that are kept, and of how those are refused that are: of them those are asked that run the function."""
 
 PERTURBED = "tests/test_perturbed.py"
 """The same of kernels that are changed between two passes; asked with the corpus."""
