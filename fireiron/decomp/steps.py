@@ -5,7 +5,7 @@ What no strategy was chosen for follows whoever decides who holds its registers;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -29,13 +29,16 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import neutral
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
-from fireiron.values.expr import FALSE, ONE, TRUE, Expr, all_of, constant, less
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
 from fireiron.values.machine import RF, SH, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+OTHER_VARIABLES = (0, 1, 2, 5)
+"""Values of loops and blocks at which digits of threads are compared with copies."""
 
 
 def passed(spec: Spec) -> Expansion:
@@ -528,22 +531,36 @@ class _Steps:
         """The condition under which a unit writes a result to memory, or sums up what is only stored so.
 
         Of those that have the same elements of it, the first does. Units that differ along a dimension that is `parted` have different
-        parts of a sum. Each block has shared memory of its own: there a unit is the first in its block.
+        parts of a sum. Each block has separate shared memory, and may have a copy for each unit of a level: there a unit is the first
+        of those that share the copy.
         """
-        memory = self.views[step.formula.output].memory
-        private = memory.private
-        if private and not (step.formula.reduces and step.formula.output in self.made.stored):
+        view = self.views[step.formula.output]
+        memory = view.memory
+        if memory.private and not (step.formula.reduces and step.formula.output in self.made.stored):
             return TRUE
         others = [dim for dim in self.made.tile_dims if dim not in (*step.formula.target.dims, *parted)]
         conditions = []
         for dim in others:
             digits = [digit for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
-            conditions += [less(digit.index, ONE) for digit in digits if not memory.of_block or self._in_block(digit)]
+            conditions += [less(digit.index, ONE) for digit in digits if not memory.of_block or self._differs_within_copy(digit, view.copy)]
         return all_of(conditions)
 
-    def _in_block(self, digit: Fixed) -> bool:
-        """Whether units of one block differ in a digit."""
-        return self.draft.thread in by_thread(digit.index, self.draft).variables()
+    def _differs_within_copy(self, digit: Fixed, copy: Expr) -> bool:
+        """Whether a digit differs between threads that share a copy of a tensor in shared memory: those of a block, or of one of its units."""
+        index, copy = (by_thread(value, self.draft) for value in (digit.index, copy))
+        thread = self.draft.thread
+        if thread not in index.variables() or copy == ZERO:
+            return thread in index.variables()
+        threads = range(self.draft.workers or 1)
+        return any(not _is_function(index, copy, thread, threads, value) for value in OTHER_VARIABLES)
+
+
+def _is_function(value: Expr, of: Expr, thread: Var, threads: Iterable[int], others: int) -> bool:
+    """Whether threads with the same value of `of` have the same `value`, where all variables but the thread's number are `others`."""
+    known: dict[int, int] = {}
+    environment = {var.name: others for var in value.variables() | of.variables()}
+    pairs = ((of.evaluate(here), value.evaluate(here)) for here in ({**environment, thread.name: number} for number in threads))
+    return all(known.setdefault(key, result) == result for key, result in pairs)
 
 
 def _prefix(name: str) -> str:
