@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fireiron import cuda as printer
-from fireiron.check import safety
+from fireiron.check import Finding, safety
+from fireiron.check.resources import lacking
 from fireiron.decomp.repack import Repack, read_along
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
+
+ERRORS: Mapping[str, type[FireironError]] = {"race": SynchronizationError, "resources": ResourceError}
+"""What is raised for an error that a check reports, by the finding's kind: for any other kind a `DecompositionError`."""
 
 SEQUENTIAL: Passes = (
     ("pipeline", pipeline),
@@ -261,24 +265,26 @@ class Program(Displayed):
 
     @functools.cached_property
     def lowered(self) -> Kernel:
-        """The final kernel IR, verified, before the independent check."""
+        """The final kernel IR, verified, before the independent checks; a `ResourceError` where the target lacks what it needs."""
         kernel = self.stages[PASSES[-1][0]]
         with self.timed("verify"):
-            return verify(kernel, final=True)
+            verified = verify(kernel, final=True)
+            for finding in lacking(verified):
+                raise _error_of(finding)
+            return verified
 
     @functools.cached_property
     def ir(self) -> Kernel:
-        """The final kernel IR, which the independent checks found free of races, of accesses out of bounds and of misaligned ones.
+        """The final kernel IR, of which no independent check reports an error (see `fireiron.check.PROMISES`).
 
-        Raises: a `SynchronizationError` for a race, a `DecompositionError` for anything else that a check calls an error.
+        Raises: a `SynchronizationError` for a race, a `ResourceError` for resources that the target lacks, a `DecompositionError` for
+        any other error: an access that is out of bounds or misaligned, a read of what was never written.
         """
         kernel = self.lowered
         with self.timed("check"):
             findings = safety(kernel)
         for finding in findings:
-            if finding.severity == "error":
-                kind = SynchronizationError if finding.kind == "race" else DecompositionError
-                raise kind(finding.message, within=finding.access, at=finding.at)
+            raise _error_of(finding)
         return kernel
 
     @functools.cached_property
@@ -321,6 +327,11 @@ class Program(Displayed):
         return tuple(rows)
 
 
+def _error_of(finding: Finding) -> FireironError:
+    """The error that stops compilation where a check reports one."""
+    return ERRORS.get(finding.kind, DecompositionError)(finding.message, within=finding.access, at=finding.at)
+
+
 def _shared_bytes(spec: Spec) -> int:
     """Bytes of the operands of a spec that lie in shared memory, as far as they are known."""
     tensors = {view.tensor.name: view.tensor for view in spec.operands.values() if view.tensor.memory.of_block}.values()
@@ -359,7 +370,7 @@ class _Search:
                 self._note(key, f"ResourceError: {program.least_shared} bytes of shared memory", program.least_shared)
                 return None
             self.lowered += 1
-            _ = program.stages if program.tree.complete else None
+            _ = program.lowered if program.tree.complete else None
         except FireironError as error:
             amounts = [int(number) for number in re.findall(r"\d+", error.asked)] if isinstance(error, ResourceError) else []
             self._note(key, f"{type(error).__name__}: {error.headline}", amounts[0] if amounts else 0)
@@ -402,7 +413,7 @@ class _Search:
     def _failure(self, values: Mapping[str, int]) -> FireironError:
         """Why values are not legal, as lowering says it."""
         try:
-            _ = self._made(values).stages
+            _ = self._made(values).lowered
         except FireironError as error:
             return error
         raise AssertionError(f"{values} are legal")

@@ -1,4 +1,4 @@
-"""Static checks of the kernel IR: races, registers and shared memory that nothing was put into, bounds, boxes of TMA, alignment, bank
+"""Static checks of the kernel IR: races, registers and shared memory that nothing was written to, bounds, boxes of TMA, alignment, bank
 conflicts, coalescing, resources, refinements without effect.
 
 May import: values, specs, ir.
@@ -23,10 +23,16 @@ from fireiron.check.scene import Scene
 from fireiron.check.tickets import check_tickets
 from fireiron.ir import Kernel
 
-CHECKS = (
-    check_races, check_products, check_kept, check_loaded, check_filled, check_bounds, check_boxes, check_alignment, check_banks,
-    check_coalescing, check_resources, check_ineffective, check_tickets,
+PROMISES = (
+    check_races, check_tickets, check_products, check_kept, check_loaded, check_filled, check_bounds, check_boxes, check_alignment,
+    check_resources,
 )  # fmt: skip
+"""The checks that may report an error. Compilation runs all of them before it makes code."""
+
+ADVICE = (check_banks, check_coalescing, check_ineffective)
+"""The checks that report warnings and notes alone: a kernel with any of them is right, and may be slow."""
+
+CHECKS = (*PROMISES, *ADVICE)
 """All checks, each from a `Scene` to findings."""
 
 
@@ -37,14 +43,15 @@ def check(kernel: Kernel) -> Findings:
 
 
 def safety(kernel: Kernel) -> Findings:
-    """Races, bounds, boxes of TMA, alignment and factors that compilers overwrite alone: what decides whether a kernel is right."""
+    """The errors among the findings: each of them stops compilation."""
     scene = Scene(kernel)
-    parts = (check_races, check_tickets, check_products, check_kept, check_bounds, check_boxes, check_alignment)
-    return ordered(finding for one in parts for finding in one(scene))
+    return ordered(finding for promise in PROMISES for finding in promise(scene) if finding.severity == "error")
 
 
 __all__ = [
+    "ADVICE",
     "CHECKS",
+    "PROMISES",
     "Finding",
     "Findings",
     "Scene",

@@ -1,13 +1,15 @@
-"""Shared memory that is read before anything was put there: no load, no write stands in front of the read in the program.
+"""Shared memory that is read before anything was written to it: no load and no other write precedes the read in the program.
 
-The program of a block is followed, with a mark for each element of shared memory, whichever threads write and read: that they are ordered
-as the program says is for the race check. A loop in which nothing orders threads is taken as a whole, its writes first. Any other one is
-followed for the values of its variable with which addresses or conditions differ, once round where they repeat, and for its last: nothing
-is lost on the way. What is behind a loop that may have no turn does not count on it. Those who empty a ring find what its producer puts
-there in all of its turns: that they wait for them is for the race check, too.
+The check follows the program of a block, with a mark for each element of shared memory, whichever threads write and read: the race check
+requires that they are ordered as the program says. A loop in which nothing orders threads is taken as a whole, its writes first. Any
+other loop is followed for the values of its variable with which addresses or conditions differ, once round where they repeat, and for its
+last: nothing is lost on the path. What is written in a loop that may have no iteration counts inside it alone. Consumers of a ring find
+what its producer writes there in all iterations: the race check requires that they wait for it, too.
 
-Conditions on threads and loops are taken as they are; those on blocks, sizes and data count as true, of those who write and of those who
-read; and a write of which it is not known where it goes counts as one everywhere.
+Conditions on threads and loops are evaluated; those on blocks, sizes and data count as true, for writes and for reads; and a write of
+which the place is not known counts as one to the whole buffer.
+
+A copy of a buffer (a stage, or that of a unit) in which all elements were written is *whole*: nothing has to be asked about it any more.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding
-from fireiron.check.scene import Scene, Use
-from fireiron.ir import Access, Acquire, Barrier, ClusterBarrier, Exec, For, Release, Roles, Stmt, Wait, execs, statements
+from fireiron.check.scene import Scene, Use, size_of
+from fireiron.ir import Access, Acquire, Barrier, Buffer, ClusterBarrier, Exec, For, Release, Roles, Skip, Stmt, Wait, execs, statements
 from fireiron.ir.tickets import NextTile
-from fireiron.values.expr import FALSE, Expr, all_of, conjuncts, constant
+from fireiron.values.expr import FALSE, ZERO, Expr, all_of, conjuncts, constant
 
 Array = Any
 
@@ -38,12 +40,12 @@ POINTS = 1 << 20
 
 
 def check_filled(scene: Scene) -> tuple[Finding, ...]:
-    """An error for each statement that reads an element of shared memory which nothing was put into."""
+    """An error for each statement that reads an element of shared memory to which nothing was written."""
     if not any(buffer.memory.of_block for buffer in scene.kernel.buffers):
         return ()
-    way = _Way(scene)
-    way.follow(scene.kernel.body, {})
-    return tuple(way.findings.values())
+    path = _Path(scene)
+    path.follow(scene.kernel.body, {})
+    return tuple(path.findings.values())
 
 
 @attrs.frozen(eq=False)
@@ -54,17 +56,62 @@ class _Work:
     inner: tuple[For, ...] = ()
 
 
-class _Way:
-    """A block on its way; `put` says per buffer which elements have been put something into."""
+@attrs.frozen(eq=False)
+class _Touch:
+    """Elements inside one copy of a buffer, `(*frame, elements)`, and which of them are touched; the frame and its values of loops."""
+
+    elements: Array
+    mask: Array
+    axes: tuple[tuple[str, Array], ...]
+
+
+class _Marks:
+    """The elements of a buffer that were written, `(copies, elements)`; and the copies in which all were."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.copies = buffer.tensor.copies
+        elements = constant(buffer.elements) or 1
+        sizes = [constant(size) for size in buffer.tensor.shape]
+        self.needed = math.prod(size or 0 for size in sizes) or elements
+        self.written = np.zeros((self.copies, elements), dtype=bool)
+        self.whole = np.zeros(self.copies, dtype=bool)
+
+    def copied(self) -> _Marks:
+        """The same marks, to come back to."""
+        other = object.__new__(_Marks)
+        other.copies, other.needed = self.copies, self.needed
+        other.written, other.whole = self.written.copy(), self.whole.copy()
+        return other
+
+    @property
+    def all_whole(self) -> bool:
+        """Whether all elements of all copies were written."""
+        return bool(self.whole.all())
+
+    def write(self, copies: Array, elements: Array) -> None:
+        """Mark elements of copies."""
+        self.written[copies, elements] = True
+        for copy in np.flatnonzero(np.bincount(copies, minlength=self.copies) * ~self.whole):
+            # Coordinates have different places: with as many marks as the tensor has elements, all of these are marked, and no gap between.
+            self.whole[copy] = np.count_nonzero(self.written[copy]) >= self.needed
+
+    def write_all(self) -> None:
+        """Mark everything."""
+        self.written[:] = True
+        self.whole[:] = True
+
+
+class _Path:
+    """A block on its path; `marks` says per buffer which elements were written."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.thread = scene.kernel.thread.name
-        self.shared = {one.name: one for one in scene.kernel.buffers if one.memory.of_block}
-        self.put = {name: np.zeros(constant(one.total) or 1, dtype=bool) for name, one in self.shared.items()}
+        self.shared = {buffer.name: buffer for buffer in scene.kernel.buffers if buffer.memory.of_block}
+        self.marks = {name: _Marks(buffer) for name, buffer in self.shared.items()}
         self.producing = False
         self.findings: dict[tuple[int, str], Finding] = {}
-        self.touches: dict[tuple[Any, ...], Array | None] = {}
+        self.touches: dict[tuple[Any, ...], _Touch | None] = {}
         self.relied: dict[int, tuple[frozenset[str], bool]] = {}
         self.roots: dict[int, frozenset[str]] = {}
         self.works: dict[int, list[_Work]] = {}
@@ -76,21 +123,28 @@ class _Way:
                 self._loop(statement, loops)
             elif isinstance(statement, Exec):
                 self._perform((_Work(statement),), loops)
+            elif isinstance(statement, Skip):
+                before = self._saved()
+                self.follow(statement.body, loops)
+                self.marks = before
             elif isinstance(statement, Roles):
-                for role in sorted(statement.roles, key=lambda one: not one.elected):
+                for role in sorted(statement.roles, key=lambda role: not role.elected):
                     self.producing = role.elected
                     self.follow(role.body, loops)
                 self.producing = False
 
+    def _saved(self) -> dict[str, _Marks]:
+        return {name: marks.copied() for name, marks in self.marks.items()}
+
     # ------------------------------------------------------------------------------------------ loops
 
     def _loop(self, loop: For, loops: Mapping[str, int]) -> None:
-        roots, ordered = self._reliance(loop)
-        if not roots:
+        if all(self.marks[access.buffer].all_whole for work in self._inside(loop) for access in self._touching(work.statement)):
             return
+        roots, ordered = self._reliance(loop)
         count = self._count(loop, loops)
-        # Without a turn of its loop the producer of a ring leaves out what those who empty it leave out, too.
-        before = {name: marks.copy() for name, marks in self.put.items()} if count is None and loop.extent.low < 1 else None
+        # Without an iteration of its loop the producer of a ring leaves out what its consumers leave out, too.
+        before = self._saved() if count is None and loop.extent.low < 1 else None
         if not ordered and count is not None:
             self._perform(self._inside(loop), loops)
         else:
@@ -98,13 +152,16 @@ class _Way:
             for value in self._few(values, loop, loop.var.name in roots):
                 self.follow(loop.body, {**loops, loop.var.name: value})
         if before is not None and not self.producing:
-            self.put = before
+            self.marks = before
 
     def _inside(self, loop: For) -> list[_Work]:
         if id(loop) not in self.works:
-            found = [(one, inner) for one, inner in execs(loop.body) if any(access.buffer in self.shared for access in one.accesses)]
-            self.works[id(loop)] = [_Work(one, (loop, *inner)) for one, inner in found]
+            inside = execs(loop.body)
+            self.works[id(loop)] = [_Work(statement, (loop, *inner)) for statement, inner in inside if self._touching(statement)]
         return self.works[id(loop)]
+
+    def _touching(self, statement: Exec) -> list[Access]:
+        return [access for access in statement.accesses if access.buffer in self.shared]
 
     def _count(self, loop: For, loops: Mapping[str, int]) -> int | None:
         if self.scene.roots(loop.extent) <= frozenset(loops):
@@ -117,21 +174,21 @@ class _Way:
         return values if len(values) <= once else [*values[:once], values[-1]] if matters else values[:1]
 
     def _reliance(self, loop: For) -> tuple[frozenset[str], bool]:
-        """The names on which depends what is touched in a loop, none where nothing is; and whether anything orders threads there."""
+        """The names on which depends what is touched in a loop; and whether anything orders threads there."""
         if id(loop) not in self.relied:
             inside = list(statements(loop.body))
-            works = [one for one in inside if isinstance(one, Exec)]
-            touching = [self._roots(one, access) for one in works for access in one.accesses if access.buffer in self.shared]
-            lengths = self.scene.needs(one.extent for one in inside if isinstance(one, For))
-            roots = lengths.union({self.thread}, *touching) if touching else frozenset()
-            self.relied[id(loop)] = roots, any(isinstance(one, ORDERING) for one in inside)
+            touching = [self._roots(work.statement, access) for work in self._inside(loop) for access in self._touching(work.statement)]
+            lengths = self.scene.needs(nested.extent for nested in inside if isinstance(nested, For))
+            ordered = any(isinstance(statement, ORDERING) for statement in inside)
+            self.relied[id(loop)] = lengths.union({self.thread}, *touching), ordered
         return self.relied[id(loop)]
 
     # ------------------------------------------------------------------------------------------ statements
 
     def _perform(self, works: Sequence[_Work], loops: Mapping[str, int]) -> None:
         """Some work between two events that order threads: what one statement reads of its own output, then all writes, then all reads."""
-        touching = [(work, access) for work in works for access in work.statement.accesses if access.buffer in self.shared]
+        touching = [(work, access) for work in works for access in self._touching(work.statement)]
+        touching = [(work, access) for work, access in touching if not self.marks[access.buffer].all_whole]
         for work, access in touching:
             accumulate = work.statement.accumulate
             if access.write and accumulate != FALSE and len(works) == 1 and self.scene.roots(accumulate) <= {*loops, self.thread}:
@@ -144,57 +201,86 @@ class _Way:
                 self._read(work, access, loops, (work.statement.performed,))
 
     def _write(self, work: _Work, access: Access, loops: Mapping[str, int]) -> None:
-        found = self._touched(work, access, loops, (work.statement.performed,))
-        self.put[access.buffer][slice(None) if found is None else found] = True
+        marks = self.marks[access.buffer]
+        if self._all_whole(work, access, loops):
+            return
+        touch = self._touch(work, access, loops, (work.statement.performed,))
+        if touch is None:
+            marks.write_all()
+        else:
+            marks.write(*self._places(touch, access, loops))
 
     def _read(self, work: _Work, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> None:
-        statement = work.statement
-        if (id(statement), access.buffer) in self.findings:
+        statement, marks = work.statement, self.marks[access.buffer]
+        if (id(statement), access.buffer) in self.findings or self._all_whole(work, access, loops):
             return
-        found = self._touched(work, access, loops, conditions)
-        missing: Array = () if found is None else found[~self.put[access.buffer][found]]
-        if len(missing):
+        touch = self._touch(work, access, loops, conditions)
+        if touch is None:
+            return
+        copies, elements = self._places(touch, access, loops)
+        unwritten = ~marks.written[copies, elements]
+        if unwritten.any():
+            missing = sorted(set((copies * marks.written.shape[1] + elements)[unwritten].tolist()))
             many = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-            text = f"{statement.spec} reads {access.buffer}[{int(missing[0])}]{many}, shared memory that nothing was put into before"
-            made = Finding("shared", "error", access.buffer, text, access.origin or statement.origin)
-            self.findings[id(statement), access.buffer] = made
+            text = f"{statement.spec} reads {access.buffer}[{missing[0]}]{many}, shared memory that nothing was put into before"
+            finding = Finding("shared", "error", access.buffer, text, access.origin or statement.origin)
+            self.findings[id(statement), access.buffer] = finding
+
+    def _all_whole(self, work: _Work, access: Access, loops: Mapping[str, int]) -> bool:
+        """Whether all copies that an access may touch are whole, as far as the loops around it decide which these are."""
+        marks = self.marks[access.buffer]
+        if marks.all_whole or not marks.whole.any() or not self.scene.roots(access.copy) <= frozenset(loops):
+            return marks.all_whole
+        copy = int(self.scene.frame([], loops).value(access.copy))
+        return 0 <= copy < marks.copies and bool(marks.whole[copy])
+
+    def _places(self, touch: _Touch, access: Access, loops: Mapping[str, int]) -> tuple[Array, Array]:
+        """The copies and the elements in them that are touched, as two lists; the bounds check reports those outside of the buffer."""
+        frame, marks = self.scene.frame(touch.axes, loops), self.marks[access.buffer]
+        copies = np.broadcast_to(frame.full(access.copy)[..., None], touch.mask.shape)[touch.mask]
+        elements = touch.elements[touch.mask]
+        inside = (elements >= 0) & (elements < marks.written.shape[1]) & (copies >= 0) & (copies < marks.copies)
+        return copies[inside], elements[inside]
 
     def _roots(self, statement: Exec, access: Access) -> frozenset[str]:
-        """What decides which elements an access touches."""
+        """What decides which elements an access touches, and in which copy."""
+        return self._roots_inside(statement, access) | self.scene.roots(access.copy)
+
+    def _roots_inside(self, statement: Exec, access: Access) -> frozenset[str]:
+        """What decides which elements of a copy an access touches: that of the copy changes from iteration to iteration, often alone."""
         if id(access) not in self.roots:
-            pieces = [some for one, some in zip(statement.accesses, statement.pieces, strict=False) if one is access]
-            tested = {piece.condition for some in pieces for piece in some}
+            pieces = [parts for other, parts in zip(statement.accesses, statement.pieces, strict=False) if other is access]
+            tested = {piece.condition for parts in pieces for piece in parts}
             accumulate = (statement.accumulate,) if access.write else ()
-            self.roots[id(access)] = self.scene.needs((*access.expressions(), statement.performed, *accumulate, *tested))
+            bounds = [bound for bound in access.bounds if bound is not None]
+            self.roots[id(access)] = self.scene.needs((*access.base, *bounds, statement.performed, *accumulate, *tested))
         return self.roots[id(access)]
 
-    def _touched(self, work: _Work, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> Array | None:
-        """The elements that an access touches, at all values of the inner loops; None where that depends on more than threads and loops."""
-        roots = self._roots(work.statement, access)
+    def _touch(self, work: _Work, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> _Touch | None:
+        """What an access touches, at all values of the inner loops; None where that depends on more than threads and loops."""
+        roots = self._roots_inside(work.statement, access)
         key = (id(access), len(conditions), *((name, value) for name, value in loops.items() if name in roots))
         if key not in self.touches:
-            self.touches[key] = self._elements(work, access, loops, conditions)
+            self.touches[key] = self._enumerated(work, access, loops, conditions)
         return self.touches[key]
 
-    def _elements(self, work: _Work, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> Array | None:
+    def _enumerated(self, work: _Work, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> _Touch | None:
         scene, statement = self.scene, work.statement
         needed = self._roots(statement, access)
-        axes = scene.loop_axes(work.inner, needed)
-        if axes is None:
+        inner = scene.loop_axes(work.inner, needed)
+        if inner is None:
             return None
-        # What threads perform together the first of them stands for.
+        # The first of the threads that perform a statement together stands for all of them.
         together = (statement.spec.level.threads or len(scene.threads)) if statement.collective else 1
         threads = scene.threads[::together] if self.thread in needed else scene.threads[:1]
-        all_axes: list[tuple[str, Array]] = [(self.thread, threads), *axes]
-        frame = scene.frame(all_axes, loops)
-        shape: tuple[int, ...] = frame.shape
-        known = frozenset((self.thread, *loops, *(name for name, _ in axes)))
-        if not scene.needs((*access.base, access.copy)) <= known or math.prod(shape) * len(access.elements()) > POINTS:
+        axes: list[tuple[str, Array]] = [(self.thread, threads), *inner]
+        frame = scene.frame(axes, loops)
+        known = frozenset((self.thread, *loops, *(name for name, _ in inner)))
+        if not scene.needs((*access.base, access.copy)) <= known or math.prod(frame.shape) * size_of(access) > POINTS:
             return None
         parts = [part for condition in conditions for part in conjuncts(condition) if scene.roots(part) <= known]
         mask = scene.inside(Use(statement, (), access), frame, known) & (frame.full(all_of(parts)) != 0)[..., None]
-        found = np.unique(scene.addresses(frame, access)[mask])
-        return found[(found >= 0) & (found < len(self.put[access.buffer]))]  # of others the check of bounds speaks
+        return _Touch(scene.addresses(frame, attrs.evolve(access, copy=ZERO)), mask, tuple(axes))
 
 
 __all__ = ["check_filled"]

@@ -52,7 +52,7 @@ def _of_loop(kernel: Kernel, loop: For) -> Iterator[Finding]:
                     f"its product {product.spec}: NVRTC before 13.5 puts both into the same ones; multiply {other} in the next iteration, "
                     f".delay(step, behind=) with its product and that of {kept}, or leave out the load to RF"
                 )
-                yield Finding("resources", "error", kept, text, product.origin)
+                yield Finding("registers", "error", kept, text, product.origin)
 
 
 def _factors(product: Exec) -> set[str]:

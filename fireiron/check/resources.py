@@ -112,6 +112,11 @@ def check_resources(scene: Scene) -> tuple[Finding, ...]:
     return (*_threads(kernel), *_shared(kernel), *_registers(kernel), *_exchanged(kernel), *_occupancy(kernel))
 
 
+def lacking(kernel: Kernel) -> tuple[Finding, ...]:
+    """The errors alone: what the kernel needs and the target lacks."""
+    return tuple(finding for finding in (*_threads(kernel), *_shared(kernel), *_exchanged(kernel)) if finding.severity == "error")
+
+
 def _threads(kernel: Kernel) -> list[Finding]:
     limit = kernel.architecture.threads_per_block
     details = {"threads": kernel.threads, "limit": limit}

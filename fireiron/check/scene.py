@@ -187,7 +187,6 @@ class Scene:
 
         Conditions on other names than the `known` ones, if these are given, count as true.
         """
-        elements = use.access.elements()
         if use.pieces:
             held: dict[Expr, Array] = {}
             for piece in use.pieces:
@@ -195,7 +194,7 @@ class Scene:
                     parts = [part for part in conjuncts(piece.condition) if known is None or self.roots(part) <= known]
                     held[piece.condition] = frame.full(all_of(parts)) != 0
             return np.stack([held[piece.condition] for piece in use.pieces for _ in range(piece.width)], axis=-1)
-        mask = np.ones((*frame.shape, len(elements)), dtype=bool)
+        mask = np.ones((*frame.shape, size_of(use.access)), dtype=bool)
         steps = offsets_of(use.access).T
         for base, step, bound in zip(use.access.base, steps, use.access.bounds, strict=True):
             if bound is not None and (known is None or self.roots(bound) <= known):
@@ -207,17 +206,16 @@ class Scene:
     def addresses(self, frame: Frame, access: Access) -> Array:
         """Addresses in elements at every point of the frame, the access's elements along a last axis."""
         buffer = self.kernel.buffer(access.buffer)
-        elements = access.elements()
         # Of many elements one expression is evaluated, with their offsets along an axis, instead of one expression each.
-        if len(elements) <= 8:
-            parts = [frame.full(buffer.address(access, offset)) for offset in elements]
+        if size_of(access) <= 8:
+            parts = [frame.full(buffer.address(access, offset)) for offset in access.elements()]
             return np.stack(parts, axis=-1)
-        steps = np.array(elements).T
+        steps = offsets_of(access).T
         names = [Var(f"element {dim}", 0, int(step.max())) for dim, step in enumerate(steps)]
         moved = attrs.evolve(access, base=tuple(base + name for base, name in zip(access.base, names, strict=True)))
         fixed = {name: value for name, value in frame.items() if isinstance(value, int)}
         last = len(frame.axes)
-        longer = self.frame([*frame.axes, (f"element {len(steps)}", np.arange(len(elements)))], fixed)
+        longer = self.frame([*frame.axes, (f"element {len(steps)}", np.arange(size_of(access)))], fixed)
         for name, step in zip(names, steps, strict=True):
             longer[name.name] = step.reshape([1] * last + [-1])
         return longer.full(buffer.address(moved, (0,) * len(steps)))
@@ -241,8 +239,17 @@ def accesses_of(statement: Exec) -> tuple[Access, ...]:
 
 @functools.lru_cache(maxsize=8192)
 def offsets_of(access: Access) -> Array:
-    """The offsets of an access's elements, `(elements, dimensions)`; not to be written to."""
-    return np.array(access.elements())
+    """The offsets of an access's elements, `(elements, dimensions)`, in the order of `Access.elements`; not to be written to."""
+    if access.points:
+        return np.array(access.points)
+    axes = access.offsets()
+    grid = np.meshgrid(*map(np.asarray, reversed(axes)), indexing="ij") if axes else []
+    return np.stack([values.ravel() for values in reversed(grid)], axis=-1) if axes else np.zeros((1, 0), dtype=int)
+
+
+def size_of(access: Access) -> int:
+    """How many elements an access names."""
+    return len(access.points) or math.prod(access.shape)
 
 
 def reach_of(access: Access) -> tuple[int, ...]:

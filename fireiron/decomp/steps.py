@@ -546,7 +546,7 @@ class _Steps:
         return all_of(conditions)
 
     def _differs_within_copy(self, digit: Fixed, copy: Expr) -> bool:
-        """Whether a digit differs between threads that share a copy of a tensor in shared memory: those of a block, or of one of its units."""
+        """Whether a digit differs between threads that share a copy of a tensor: those of a block, or of one of its units."""
         index, copy = (by_thread(value, self.draft) for value in (digit.index, copy))
         thread = self.draft.thread
         if thread not in index.variables() or copy == ZERO:

@@ -59,6 +59,10 @@ class Access:
         """Offsets from `base` of all elements: as an instruction numbers them, else the first dimension fastest."""
         return self.points or _elements(self.modes)
 
+    def offsets(self) -> tuple[tuple[int, ...], ...]:
+        """The offsets from `base` along each dimension, of elements that are no `points`: all combinations of them are elements."""
+        return _offsets(self.modes)
+
     def steps(self, dim: int) -> tuple[int, ...]:
         """The offsets from `base` of all elements along a dimension."""
         return tuple(offset[dim] for offset in self.points) if self.points else _steps(self.modes, dim)

@@ -1,0 +1,181 @@
+"""What a check reports as an error stops compilation, whichever way leads from a strategy to code."""
+
+import ast
+import inspect
+
+import attrs
+import numpy as np
+import pytest
+from handmade import THREAD, access, execution, kernel_of, local
+from ringed import halves, is_load, product, with_changed
+from test_build_gate import attended
+from touching import BLOCK_BARRIER, PRODUCT, REGISTERS_FENCE, SHARED, T, buffer, i, kernel, loop, on_registers, products, reads, writes
+
+import fireiron
+from fireiron import *
+from fireiron import check as checks
+from fireiron import ir
+from fireiron.check import ADVICE, CHECKS, PROMISES, Finding, Scene, safety
+from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
+from fireiron.executable.thread_move import MOVE
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.ir.tickets import Counter
+from fireiron.tune.run import task_of
+from fireiron.tune.task import build
+
+RINGED = product((64, 64, 64), (64, 64), producer=128)(halves(64, 64, 320)).program("sm_90a").ir
+SMALL = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).tile(1, 1).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel))
+
+
+def shared(*body, **options):
+    """A kernel on shared memory, which asks for its bytes."""
+    return kernel(*body, **{"shared_bytes": 1 << 14, **options})
+
+
+def moved(row, *, rows=32, register=None):
+    """Each thread copies an element of an array, or a register to which nothing was written, to the same row of another one."""
+    if register is None:
+        accesses = [access(name, (row, 0), write=name == "dst") for name in ("src", "dst")]
+        return kernel_of(Move(rows, 1)(GL, GL), (execution(MOVE, Move(1, 1)(GL, GL)(Thread), *accesses),))
+    statement = execution(MOVE, Move(1, 1)(RF, GL)(Thread), access("r", (register, 0)), access("dst", (row, 0), write=True))
+    return kernel_of(Move(rows, 1)(GL, GL), (statement,), local("r", (2, 1), RF))
+
+
+def with_tensor_map(**change):
+    return with_changed(RINGED, is_load, 0, lambda load: (attrs.evolve(load, tensor_map=attrs.evolve(load.tensor_map, **change)),))
+
+
+def with_registers(*numbers):
+    """The kernel of a ring whose roles exchange registers."""
+    exchanged = [
+        ir.Roles(tuple(attrs.evolve(role, registers=number) for role, number in zip(statement.roles, numbers, strict=True)))
+        if isinstance(statement, ir.Roles)
+        else statement
+        for statement in RINGED.body
+    ]
+    return attrs.evolve(RINGED, resident=2, body=tuple(exchanged))
+
+
+def of_large_sizes():
+    """An array of three sizes that nobody bounds: the place of an element may need more than 64 bits."""
+    sizes = [sym(name) for name in "MNK"]
+    chain = Move.tile(1, 1, 1).to(Block).tile(1, 1, 1).to(Thread).done()
+    return chain(Move(*sizes)(GL, GL)(Kernel)).program("sm_80").lowered
+
+
+FAULTS = {
+    "a race": ("check_races", SynchronizationError, lambda: shared(writes(T), reads(127 - T))),
+    "a counter of which nobody takes tiles": (
+        "check_tickets",
+        SynchronizationError,
+        lambda: shared(writes(T), BLOCK_BARRIER, reads(T), counter=Counter("tiles")),
+    ),
+    "a group of MMAs without a wait": (
+        "check_products",
+        SynchronizationError,
+        lambda: shared(
+            loop(16, writes(i * 128 + T)), ir.Fence(ir.Reach.PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
+            ir.Commit(PRODUCT), on_registers(), ir.Wait(0, completion=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
+        ),
+    ),
+    "an A operand that ptxas overwrites": (
+        "check_kept", DecompositionError, lambda: attended(delayed=False, held=True).lowered,
+    ),
+    "a register before its first write": ("check_loaded", DecompositionError, lambda: moved(THREAD, register=1)),
+    "shared memory before its first write": ("check_filled", DecompositionError, lambda: shared(reads(T))),
+    "an access out of bounds": ("check_bounds", DecompositionError, lambda: moved(THREAD + 1)),
+    "places of more than 64 bits": ("check_bounds", DecompositionError, of_large_sizes),
+    "a box in another order": ("check_boxes", DecompositionError, lambda: with_tensor_map(span=64)),
+    "an mbarrier between its places": (
+        "check_alignment",
+        DecompositionError,
+        lambda: attrs.evolve(RINGED, rings=tuple(attrs.evolve(ring, offset=ring.offset + 4) for ring in RINGED.rings)),
+    ),
+    "setmaxnreg that does not add up": ("check_resources", ResourceError, lambda: with_registers(240, 40)),
+    "more threads than a block has": ("check_resources", ResourceError, lambda: shared(writes(T, active=T < 1), threads=2048)),
+}  # fmt: skip
+
+
+def program_of(faulty):
+    """A program of which the passes made this kernel."""
+    program = SMALL.program("sm_80")
+    program.__dict__["lowered"] = faulty
+    return program
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_kernel_that_one_check_refuses_is_not_compiled(name):
+    check, error, make = FAULTS[name]
+    faulty = make()
+    scene = Scene(faulty)
+    errors = {one.__name__: [finding for finding in one(scene) if finding.severity == "error"] for one in PROMISES}
+    assert [one for one, findings in errors.items() if findings] == [check], errors
+    for compiled in (lambda program: program.cuda, lambda program: program.ir, lambda program: CompiledKernel(program).ready()):
+        with pytest.raises(error) as raised:
+            compiled(program_of(faulty))
+        assert type(raised.value) is error and raised.value.asked == errors[check][0].message
+
+
+def test_each_promise_has_a_kernel_that_it_alone_refuses():
+    assert {check for check, _, _ in FAULTS.values()} == {check.__name__ for check in PROMISES}
+
+
+def test_all_checks_promise_or_advise():
+    """No check that reports an error is left out of compilation: those that advise have no severity but warning and note."""
+    assert (*PROMISES, *ADVICE) == CHECKS
+    for check in ADVICE:
+        words = {node.value for node in ast.walk(ast.parse(inspect.getsource(inspect.getmodule(check)))) if isinstance(node, ast.Constant)}
+        assert "error" not in words and words & {"warning", "note"}, check
+
+
+def test_errors_alone_are_returned():
+    clean = SMALL.program("sm_80").lowered
+    assert any(finding.severity != "error" for check in PROMISES for finding in check(Scene(clean))) and safety(clean) == ()
+
+
+# ---------------------------------------------------------------------------------------------- all ways to code
+
+
+class Planted:
+    """A check that reports an error about every kernel, and counts how often it is asked."""
+
+    def __init__(self, kind):
+        self.kind, self.asked = kind, 0
+
+    def __call__(self, scene):
+        self.asked += 1
+        return (Finding(self.kind, "error", None, "planted: refused"),)
+
+
+def halves_of(*shape):
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float16)
+
+
+def tuned(folder):
+    """What the tuner does with one candidate, in its worker process."""
+    strategy = MatMul.tile(Tunable("b", 4, 8), 8).to(Block).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
+    return build(
+        task_of(strategy, SMALL.spec, "sm_80", fixed=None, sizes=None, name="small", instructions=None), {"b": 8}, None, compiles=False
+    )
+
+
+WAYS = {
+    "cuda": lambda folder: SMALL.cuda("sm_80"),
+    "compile": lambda folder: SMALL.compile("sm_80"),
+    "export": lambda folder: fireiron.export(SMALL, folder / "out", arch="sm_80"),
+    "matmul": lambda folder: fireiron.matmul(halves_of(24, 40), halves_of(40, 56)),
+    "attention": lambda folder: fireiron.attention(*(halves_of(1, 2, 24, 64) for _ in range(3))),
+    "function": lambda folder: fireiron.function("softmax")(np.ones((3, 40), np.float32)),
+    "tune": tuned,
+    "run": lambda folder: SMALL.compile("sm_80")(np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)),
+}
+
+
+@pytest.mark.parametrize("kind", ["race", "resources", "bounds", "shared"])
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_to_code_asks(monkeypatch, tmp_path, way, kind):
+    planted = Planted(kind)
+    monkeypatch.setattr(checks, "PROMISES", (planted,))
+    with pytest.raises(FireironError, match="planted: refused"):
+        WAYS[way](tmp_path)
+    assert planted.asked
