@@ -528,13 +528,17 @@ class _Place:
     aligned: Mapping[str, int]
 
     def legal(self, strategy: Strategy, spec: Spec) -> Program:
-        """The strategy on a spec, lowered; a `FireironError` where it is not legal, or wants other arrays."""
-        return self.served(strategy(spec).program(self.architecture), strategy)
+        """The strategy on a spec, lowered and checked; a `FireironError` where it is not legal, or requires other arrays."""
+        program = self.served(strategy(spec).program(self.architecture), strategy)
+        _ = program.ir
+        return program
 
     def served(self, program: Program, strategy: Strategy) -> Program:
-        """A program of a strategy, lowered; a `FireironError` where it is not legal, or wants other arrays."""
-        _ = program.ir
-        if strategy.start == program.spec.starter and _by_tma(strategy) and not program.ir.rings:
+        """A program of a strategy, lowered up to synchronization; a `FireironError` where that is not legal, or it requires other arrays.
+
+        The checks are left to the one program that is taken: they cost more than lowering.
+        """
+        if strategy.start == program.spec.starter and _by_tma(strategy) and not program.sequential.rings:
             raise ArgumentError("TMA copies no arrays that lie so")
         if not fits(self.aligned, program):
             raise ArgumentError("the arrays are not aligned as it needs them")
