@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fireiron.decomp.masks import all_of_them, condition_of, hides, numbers_of, require_neutral
+from fireiron.decomp.masks import all_of_them, changed_without, condition_of, hides, numbers_of
 from fireiron.errors import DecompositionError
 from fireiron.ir import For, Let, Stmt
 from fireiron.language.tree import Draft
@@ -71,8 +71,11 @@ def _condition(made: FusedDefinition, spec: Spec) -> Value:
             f"skip: step {wrong.name} changes {name.tensor} in every turn", got=shown(wrong.formula),
             legal=f"{name} = where(..., ..., {name}), or a mask where(begin[g] <= m and ..., s[m,n], -inf) in front of it", within=spec,
         )  # fmt: skip
-    require_neutral(made, mask, spec)
-    return condition_of(mask)
+    condition = condition_of(mask)
+    change = changed_without(made, mask, lambda other: other == condition, spec)
+    if change is not None:
+        raise change
+    return condition
 
 
 def _kept(step: Step) -> Value | None:

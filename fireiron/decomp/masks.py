@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import attrs
 
-from fireiron.decomp.unseen import changed_by
+from fireiron.decomp.unseen import Fails, changed_by
 from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
@@ -34,6 +34,10 @@ class AtLeast:
     def without(self, name: str) -> AtLeast:
         """The rest of the sum."""
         return AtLeast(tuple(one for one in self.terms if one[0] != name), self.number)
+
+    def implies(self, other: AtLeast) -> bool:
+        """Whether the other holds wherever this one does: the same sum, of which this one requires at least as much."""
+        return self.terms == other.terms and self.number <= other.number
 
     @property
     def of_numbers(self) -> bool:
@@ -207,8 +211,14 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
         )  # fmt: skip
     hidden: Expr = ZERO
     behind = whole
-    for step, bound in bounds:
-        require_neutral(made, step, spec)
+    changes = [changed_without(made, step, failing(bound, numbers), spec) for step, bound in bounds]
+    first = changes[0]
+    if first is not None and None not in changes:
+        raise first
+    # A mask that other steps do not follow, whose iterations change something, bounds nothing: those that do may be tighter.
+    for (_, bound), change in zip(bounds, changes, strict=True):
+        if change is not None:
+            continue
         name = f"{INDICES}{dim}"
         added, taken = bound.without(name).parts(spec.operands, last=True, numbers=numbers)
         if bound.factor(name) == -1:  # dim <= added - taken
@@ -252,18 +262,29 @@ def condition_of(mask: Step) -> Value:
     return value.arguments[0]
 
 
-def require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
-    """Refuse to leave out turns that would change what is carried, or write an operand, though a mask hides all their elements."""
+def failing(bound: AtLeast, numbers: Collection[str] = ()) -> Fails:
+    """Which conditions fail wherever a bound does: those whose conjunction has it, or a tighter one."""
+
+    def fails(condition: Value) -> bool:
+        return any(part is not None and part.implies(bound) for part in all_of_them(condition, numbers))
+
+    return fails
+
+
+def changed_without(made: FusedDefinition, mask: Step, fails: Fails, spec: Spec) -> DecompositionError | None:
+    """Why iterations in which a mask hides all elements may not be left out; None where they change nothing that is carried.
+
+    Raises: DecompositionError where every iteration writes an operand.
+    """
     written = [one.formula.output for one in made.steps if one.formula.output in made.known]
     if written:
         raise DecompositionError(f"skip: each turn writes {written[0]}", within=spec, hint="write it behind the loop")
-    hidden = hides(mask)
-    assert hidden is not None
-    changed = changed_by(made, mask, hidden)
-    if changed is not None:
-        raise DecompositionError(
-            f"skip: a turn in which {mask.name} hides all elements changes {changed.step.formula.output}",
-            got=f"step {changed.step.name}: {changed}, where {mask.formula.target} is {hidden}", within=spec,
-            legal=f"{changed.step.formula.target} as it was, whatever arrays hold",
-            hint="an else-value that changes no maximum and no sum, as -inf in front of exp2",
-        )  # fmt: skip
+    changed = changed_by(made, fails)
+    if changed is None:
+        return None
+    return DecompositionError(
+        f"skip: a turn in which {mask.name} hides all elements changes {changed.step.formula.output}",
+        got=f"step {changed.step.name}: {changed}, where {mask.formula.target} is {hides(mask)}", within=spec,
+        legal=f"{changed.step.formula.target} as it was, whatever arrays hold",
+        hint="an else-value that changes no maximum and no sum, as -inf in front of exp2",
+    )  # fmt: skip

@@ -8,6 +8,7 @@ So what is found is proved for all arrays, and what is not found may be true all
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import attrs
 
@@ -24,6 +25,10 @@ KEEP_FINITE = ("+", "-", "*", "max", "min", "abs", "relu", "tanh", "tanh_approx"
 """What of finite arguments is finite."""
 
 
+Fails = Callable[[Value], bool]
+"""Whether a condition is known to fail for all elements."""
+
+
 @attrs.frozen
 class Changed:
     """What a turn changes though all its elements are hidden: the step that first writes what differs, and what it then is."""
@@ -35,12 +40,15 @@ class Changed:
         return f"{self.step.formula.target} = {self.value}"
 
 
-def changed_by(made: FusedDefinition, mask: Step, hidden: Number) -> Changed | None:
-    """The first of what is carried that a turn changes, or may change, in which a mask puts `hidden` everywhere; None where none is."""
-    values = Values(made)
+def changed_by(made: FusedDefinition, fails: Fails) -> Changed | None:
+    """The first of what is carried that an iteration changes, or may change, in which some conditions fail everywhere; None where none is.
+
+    Every step with such a condition takes its other value: two steps under the same mask are hidden together.
+    """
+    values = Values(made, fails=fails)
     last: dict[str, Step] = {}
     for step in made.steps:
-        values.perform(step, hidden if step == mask else None)
+        values.perform(step)
         last[step.formula.output] = step
     for name in made.uses:
         if name in last and not name.startswith(INDICES):
@@ -62,9 +70,10 @@ class Unknown(Operation):
 
 @attrs.define
 class Values:
-    """What each tensor is that was written so far, in terms of what it and others were before."""
+    """What each tensor is that was written so far, in terms of what it and others were before, where conditions fail that `fails` names."""
 
     made: FusedDefinition
+    fails: Fails = attrs.field(default=lambda condition: False, kw_only=True)
     known: dict[str, Value] = attrs.field(factory=dict, init=False)
     targets: dict[str, Element] = attrs.field(factory=dict, init=False)
 
@@ -91,7 +100,7 @@ class Values:
         if isinstance(value, Operation):
             if value.name == "where":
                 shown, other = (self._simple(one) for one in value.arguments[1:])
-                holds = self._holds(value.arguments[0])
+                holds = False if self.fails(value.arguments[0]) else self._holds(value.arguments[0])
                 if holds is not None or shown == other:
                     return other if holds is False else shown
                 return Operation("where", (value.arguments[0], shown, other))
