@@ -387,3 +387,12 @@ def test_a_kind_of_ones_own_is_compiled() -> None:
     turn = Kind("Turn", "y[i,j] = x[j,i]").starter
     with pytest.raises(MatchError, match="no instruction of sm_80 performs Turn"):
         _ = turn.tile(8, 8).to(Block).tile(2, 1).to(Thread).done()(turn(8, 8)(GL, GL)(Kernel)).program("sm_80").ir
+
+
+@pytest.mark.parametrize("text", ["max(m, n) * 2", "2 * max(m, n)", "min(m, n) + 1", "max(m, n) - min(m, n)"])
+def test_a_formula_may_begin_with_the_larger_of_two_coordinates(text):
+    """What goes on behind it is no reduction, which is all of a value."""
+    made = Fused(name="coordinates", dims="m n", operands={"Y": "m n"}, each={"write": f"Y[m,n] = {text}"})
+    m, n = np.indices((5, 7))
+    result = made(m=5, n=7, dtype=float32).reference()
+    assert np.array_equal(result, eval(text, {"m": m, "n": n, "max": np.maximum, "min": np.minimum}))

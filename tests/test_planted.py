@@ -16,10 +16,11 @@ from touching import K, T, buffer, i, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_alignment, check_boxes, check_filled, check_resources
+from fireiron.check import Scene, check_alignment, check_boxes, check_filled, check_resources, safety
 from fireiron.errors import VerificationError
 from fireiron.sim import simulate
 from fireiron.values.expr import less
+from fireiron.values.tensor import Storage
 
 RINGED = product((64, 64, 64), (64, 64), producer=128)(halves(64, 64, 320)).program("sm_90a").ir
 
@@ -91,6 +92,20 @@ def test_boxes_that_lie_otherwise_than_readers_say(change, text):
     faulty = with_changed(RINGED, is_load, 0, lambda one: (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, **change)),))
     (found,) = said(check_boxes, faulty)
     assert text in found
+
+
+@pytest.mark.parametrize("strides", [(64, 2), (64, 0), (0, 1), (32, 1), (128, 1), (72, 1), (1, 64)], ids=str)
+@pytest.mark.parametrize("swizzled", [True, False], ids=["swizzled", "plain"])
+@pytest.mark.parametrize("name", ["a_sh", "store_c_sh"])
+def test_another_stride_than_the_engine_has_is_an_error(name, strides, swizzled):
+    """Also where two elements of the box have one place: the checks answer by findings alone."""
+
+    def restrided(buffer):
+        swizzle = buffer.storage.swizzle if swizzled else None
+        return attrs.evolve(buffer, storage=Storage(Layout((64, 64), strides), buffer.storage.extent, swizzle))
+
+    faulty = attrs.evolve(RINGED, buffers=tuple(restrided(buffer) if buffer.name == name else buffer for buffer in RINGED.buffers))
+    assert any(name in finding.message for finding in safety(faulty)), safety(faulty)
 
 
 def test_boxes_of_fewer_rows_are_more_boxes():

@@ -149,3 +149,35 @@ def test_commands_that_are_refused(line, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "cache"))
     assert main(line.split()) == 2
     assert said in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+
+
+OF_GROUPS = Fused(
+    name="of_groups", dims="m n g q", scan="g q", operands={"A": "m n", "w": "q g", "D": "m n"},
+    first={"zero": "acc[m,n] = 0"},
+    each={"mask": "t[m,n] = where(m < q + g, A[m,n] + w[q,g], 0)", "add": "acc[m,n] = acc[m,n] + t[m,n]"},
+    last={"store": "D[m,n] = acc[m,n]"},
+)  # fmt: skip
+
+
+def test_a_condition_is_shown_as_it_was_written():
+    """Not as `index_m[m] < ...`, which no user wrote."""
+    skipping = OF_GROUPS.tile(m=8, n=8).to(Block).split(g=1, q=1).skip().tile(m=1, n=1).to(Thread).done()
+    with pytest.raises(DecompositionError, match="compares no coordinate with an integer of the turn") as refused:
+        skipping(OF_GROUPS(m=16, n=16, g=3, q=2)).cuda("sm_80")
+    assert refused.value.got == "m < q + g"
+
+
+def test_a_number_above_the_most_is_told_the_most():
+    halves = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    blocks = MatMul.tile(64, 64).to(Block).persistent(2).turns(3).epilog(RF, float32).split(64).pipeline(2).specialize()
+    strategy = blocks.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    with pytest.raises(DecompositionError, match="turns: must be at most 2") as refused:
+        strategy(MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel)).cuda("sm_90a")
+    assert refused.value.got == 3 and refused.value.legal == "1 ... 2"
+
+
+@pytest.mark.parametrize("formula", ["H[k] += sum(m, t[m,k])", "H[k] max= max(m, t[m,k])"])
+def test_an_output_that_is_added_to_is_an_operand(formula):
+    steps = {"double": "t[m,k] = X[m,k] * 2", "add": formula}
+    with pytest.raises(ArgumentError, match="the operand H, which holds nothing before the kernel"):
+        Fused(name="sums", dims="m k", operands={"X": "m k", "H": "k"}, each=steps)

@@ -11,7 +11,7 @@ from test_fused_random import program_to_paste
 from fireiron import *
 from fireiron.measure.data import adder_of, all_sizes, drawn, referred, tolerance_of
 from fireiron.measure.inputs import taken_at
-from fireiron.measure.rounding import EIGHT_BITS, compared, differing, error_bounds, expected, free_dims, sample
+from fireiron.measure.rounding import EIGHT_BITS, Bounded, compared, differing, error_bounds, expected, free_dims, sample
 from fireiron.sim import simulate
 from fireiron.values.expr import TRUE
 
@@ -297,3 +297,14 @@ def test_what_is_kept_in_tf32_may_be_cut_off_by_a_whole_unit():
     (known,) = expected(spec, {"A": A, "B": B}, {}).values()
     off = abs(known.value - cut_off)
     assert (p < 1 + 2**-10).all() and (off <= known.error).all() and (off > known.error / 2).all()
+
+
+def test_the_nearest_number_of_a_type_is_within_its_bound():
+    """The bound that is printed is the one that decides: fp8 has no number nearer to 1.06 than 1, however narrow the bound is."""
+    right = Bounded(np.array([1.06, 2.0]), np.array([0.001, 0.001]))
+    nearest = compared(np.array([1.0, 2.0]), right, float8_e4m3)
+    assert nearest.count == 0 and nearest.off == pytest.approx(0.06) and nearest.fraction == 1.0 and nearest.bound == pytest.approx(0.06)
+    other = compared(np.array([1.125, 2.0]), right, float8_e4m3)
+    assert other.count == 1 and other.fraction > 1
+    large = compared(np.array([np.inf]), Bounded(np.array([1e6]), np.array([1.0])), float16)
+    assert large.count == 0  # infinity is the nearest there

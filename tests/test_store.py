@@ -10,7 +10,8 @@ import random
 
 import attrs
 import pytest
-from problems import NAMES
+from problems import ALL_NAMES, NAMES
+from problems import library as library_file
 
 import fireiron
 from fireiron import *
@@ -473,3 +474,12 @@ def test_files_that_cannot_be(tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(StoreError):
         write_text(tmp_path / "surrogate", "\ud800")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bytes", "half"]
+
+
+@pytest.mark.parametrize("name", ALL_NAMES)
+def test_every_strategy_of_the_library_evaluates_from_its_repr(name):
+    """Those of task programs as they are stored: a program is no expression."""
+    known = {form: value for form, value in vars(library_file(name)).items() if isinstance(value, Strategy)}
+    assert known
+    for form, strategy in known.items():
+        assert eval(repr(strategy), dict(vars(fireiron))) == strategy, form

@@ -47,7 +47,7 @@ def shown_turn(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[
     if not sides:
         raise DecompositionError(
             "skip: the mask compares no coordinate with an integer of the turn",
-            got=str(condition), legal="begin[g] <= m and m < end[g], of int32 in GL", within=spec,
+            got=shown(condition), legal="begin[g] <= m and m < end[g], of int32 in GL", within=spec,
         )  # fmt: skip
     seen = Var(draft.fresh("seen"), 0, 1)
     last = Let(seen, all_of(less(taken, added + 1) for added, taken in sides))
@@ -61,7 +61,7 @@ def _condition(made: FusedDefinition, spec: Spec) -> Value:
     if len(known) == len(kept):
         first, *others = dict.fromkeys(known)
         if others:
-            raise DecompositionError("skip: what the turn writes changes under different conditions", got=[*map(str, known)], within=spec)
+            raise DecompositionError("skip: what the turn writes changes under different conditions", got=[*map(shown, known)], within=spec)
         return first
     mask = next((step for step in made.steps if hides(step) is not None and _reads_numbers(step, made)), None)
     if mask is None:

@@ -14,7 +14,7 @@ from fireiron.decomp.unseen import Fails, changed_by
 from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused, shown
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, all_of, any_of, as_expr, less, lookup, minimum
 from fireiron.values.machine import Block, int32
 from fireiron.values.tensor import View
@@ -236,7 +236,7 @@ def _conditions(made: FusedDefinition, dim: str) -> str | None:
         parts = list(all_of_them(condition_of(step)))
         factors = [0 if one is None else one.factor(f"{INDICES}{dim}") for one in parts]
         why = "is no inequality between sums of coordinates" if None in parts else f"has {dim} {max(map(abs, factors))} times"
-        found.append(f"step {step.name}: {condition_of(step)} {why}")
+        found.append(f"step {step.name}: {shown(condition_of(step))} {why}")
     return "; ".join(found) or None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import attrs
 
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
-from fireiron.specs.fused import INDICES, FusedDefinition, Step
+from fireiron.specs.fused import INDICES, FusedDefinition, Step, shown
 from fireiron.specs.meaning import number_of
 
 INFINITY = Number(math.inf)
@@ -37,7 +37,7 @@ class Changed:
     value: Value
 
     def __str__(self) -> str:
-        return f"{self.step.formula.target} = {self.value}"
+        return f"{self.step.formula.target} = {shown(self.value)}"
 
 
 def changed_by(made: FusedDefinition, fails: Fails) -> Changed | None:

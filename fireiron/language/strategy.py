@@ -27,7 +27,7 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
 from fireiron.display import Displayed
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, shown
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
 from fireiron.found import ForAny, FoundOnAny, FoundOnEpilog, FoundOnLoad, FoundOnSplit, FoundOnSplitK, FoundOnTile
 from fireiron.language.substrategy import require_steps
@@ -134,8 +134,17 @@ class Strategy(Offering, FoundOnAny, ForAny, Displayed):
     def __repr__(self) -> str:
         if not self.steps:
             return f"Strategy((), {self.spec!r}, {self.start!r})"
+        if not all(step.in_words for step in self.steps):
+            return self._stored_repr()
         chain = repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
         return chain + "".join(f".otherwise({other!r})" for other in self.others)
+
+    def _stored_repr(self) -> str:
+        """The strategy as stored, which evaluates; in angle brackets where it cannot be stored."""
+        try:
+            return f"Strategy.from_json({self.to_json()!r})"
+        except StoreError:
+            return f"<strategy {self.start!r}{''.join(f'.{step.label()}' for step in self.steps)}>"
 
     @_binding
     def __call__(self, spec: Spec) -> Self:

@@ -260,6 +260,9 @@ class Decomposition:
     ends: ClassVar[bool] = False
     """Whether nothing comes behind it: it decomposes all that there is."""
 
+    in_words: ClassVar[bool] = True
+    """Whether `label()` is Python that evaluates to the step."""
+
     kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of specs that it can be legal for, by the names that chains start from; none: all. Type checkers offer its verb there."""
 

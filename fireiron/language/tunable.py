@@ -194,12 +194,16 @@ def count(value: Any, what: str, least: int = 1, most: int = LARGEST, more: str 
         return value
     number = as_integer(value)
     if number is None or not least <= number <= most:
-        raise DecompositionError(f"{what}: must be {_integer(least)}{more}", got=value, legal=f"{least} ... {most}{more}", at=call_site())
+        required = _required(number, least, most)
+        raise DecompositionError(f"{what}: must be {required}{more}", got=value, legal=f"{least} ... {most}{more}", at=call_site())
     return number
 
 
-def _integer(least: int) -> str:
-    return "a positive integer" if least == 1 else "an integer"
+def _required(number: int | None, least: int, most: int) -> str:
+    """What a value that is no integer, or one out of range, would have to be."""
+    if number is not None and number > most:
+        return f"at most {most}"
+    return "a positive integer" if least == 1 else "an integer" if number is None else f"at least {least}"
 
 
 def integral(value: Any, what: str) -> Any:
@@ -212,7 +216,7 @@ def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
     if isinstance(value, _Arithmetic):
         raise DecompositionError(f"{what}: {value!r} has no value", hint="strategy.with_(...), and no division by zero")
     if not least <= value <= most:
-        raise DecompositionError(f"{what}: must be {_integer(least)}", got=value, legal=f"{least} ... {most}")
+        raise DecompositionError(f"{what}: must be {_required(value, least, most)}", got=value, legal=f"{least} ... {most}")
     return int(value)
 
 

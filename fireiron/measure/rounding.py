@@ -268,9 +268,12 @@ def compared(got: Any, right: Bounded, dtype: DType) -> Worst | None:
         return None
     error = numpy.broadcast_to(right.error, want.shape)
     with numpy.errstate(all="ignore"):
+        rounded = convert(want, dtype).astype(numpy.float64)
+        # No result is nearer than the nearest number of the output's type: that is within the bound, whatever else is.
+        error = numpy.where(numpy.isfinite(rounded), numpy.maximum(error, abs(rounded - want)), error)
         off = abs(have - want)
         near = ~(off > error) & (numpy.isnan(have) == numpy.isnan(want)) | numpy.isposinf(error) & ~numpy.isnan(have)
-        near |= have == convert(want, dtype).astype(numpy.float64)
+        near |= have == rounded  # infinities of the type
         used = numpy.where(near, numpy.fmin(numpy.where(off > 0, off / error, 0.0), 1.0), off / error + 2.0)
         ratio = numpy.where(near, numpy.nan_to_num(used), numpy.where(numpy.isnan(used), numpy.inf, used))
     at = tuple(int(index) for index in numpy.unravel_index(int(ratio.argmax()), ratio.shape))

@@ -574,7 +574,11 @@ class _Reader:
         named = {f"{name}=": sign for name, sign in REDUCTIONS.items()}
         sign = self.one_of("=", "sum=", "prod=", *REDUCTIONS.values())
         sign = named.get(sign, sign)
+        start = self.place
         reduction = self.reduction()
+        if reduction is not None and self.next is not None and reduction[1] in EXTREMES and len(reduction[2]) == 1:
+            # `max(m, n) * 2`: no reduction, which would be all of the value, but the larger of two coordinates.
+            self.place, reduction = start, None
         made = Formula(target, sign, self.value()) if reduction is None else Formula(target, sign, *reduction)
         if self.next is not None:
             self.refuse(", its end")

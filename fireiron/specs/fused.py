@@ -866,8 +866,8 @@ def _counted(value: Value | None, order: tuple[str, ...]) -> Value | None:
     return value
 
 
-def shown(formula: Formula) -> str:
-    """The text of a step's formula, as a user writes it."""
+def shown(formula: Formula | Value) -> str:
+    """The text of a step's formula, or of a value in it, as a user writes it."""
     text = re.sub(rf"\b{INDICES}(\w+)\[\w+\]", r"\1", str(formula))
     return re.sub(rf"\b{EXTENTS}(\w+)", r"size(\1)", text)
 
@@ -903,6 +903,12 @@ def _check_steps(made: FusedDefinition) -> None:
         one = step.formula
         for element in (one.target, *one.elements):
             _check_element(step, element, known, made)
+        if one.joins and one.output in made.uses and one.output not in written:
+            raise ArgumentError(
+                f"step {step.name}: {one.sign} adds to the operand {one.output}, which holds nothing before the kernel",
+                got=shown(one), legal=f"{one.target} = ...",
+                hint=f"a temporary that is added to, and {one.target} = ... of it; or = and a sum over the dimension",
+            )  # fmt: skip
         for name in step.reads:
             if name not in written and name not in made.temporaries and not name.startswith((INDICES, EXTENTS)):
                 names = [*made.arrays, *made.temporaries]

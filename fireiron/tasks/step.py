@@ -804,6 +804,7 @@ class TaskProgram(Decomposition):
 
     verb: ClassVar[str] = "tasks"
     ends: ClassVar[bool] = True
+    in_words: ClassVar[bool] = False
     program: Tasks
     mapping: Mapping | MappingOf | Refused
 

@@ -236,12 +236,13 @@ class Space:
         places = [self._bytes(pattern) for pattern in self.patterns]
         low = [int(np.bitwise_or.reduce(starts, axis=None)) for starts, _ in places]
         shifts = {shift for _, shift in self.footprints}
-        self.grain = next(
+        fitting = (
             grain
             for grain in _GRAINS
             if not any(shift % grain for shift in shifts)
             and all(_whole(bits, steps, pattern, grain) for pattern, bits, (_, steps) in zip(self.patterns, low, places, strict=True))
         )
+        self.grain = next(fitting, 1)  # elements of one access in one place fill no grain, and are refused by another finding
         for pattern, (starts, steps) in zip(self.patterns, places, strict=True):
             pieces = _pieces(steps, pattern.width, self.grain)
             pattern.order = np.argsort(steps, kind="stable")
