@@ -22,6 +22,7 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.found import ForAny, ForEvery
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
+from fireiron.specs.integers import Range, check_integers
 from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, require_no_refinement, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
@@ -238,11 +239,22 @@ class Kind:
         return tuple(reference(one, arrays, types, sizes) for one in made.formulas)
 
     def perform(
-        self, made: Definition, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any, made_in: DType | None = None
+        self,
+        made: Definition,
+        values: Mapping[str, Any],
+        types: Mapping[str, DType],
+        accumulate: Any,
+        made_in: DType | None = None,
+        ranges: Mapping[str, Range] | None = None,
     ) -> dict[str, Any]:
-        """New values of the outputs of a definition of this kind, as a spec performs it."""
+        """New values of the outputs of a definition of this kind, as a spec performs it; `ranges` are those of operands of integers."""
         self.check_meaning(made)
-        return {one.output: perform(one, values, types, accumulate, made_in) for one in made.formulas}
+        return {one.output: perform(one, values, types, accumulate, made_in, ranges) for one in made.formulas}
+
+    def check_integers(self, spec: Spec) -> None:
+        """Refuse a spec of this kind of whose formulas an integer may need more than 64 bits, and all of them count."""
+        for one in spec.definition.formulas:
+            check_integers(one, spec.integer_ranges, {}, spec.title)
 
     @property
     def executes(self) -> bool:
@@ -533,7 +545,12 @@ class Spec(Offering, ForAny, Displayed):
         `ArgumentError` where the kind says nothing about values.
         """
         types = {name: view.dtype for name, view in self.operands.items()}
-        return self.kind.perform(self.definition, values, types, accumulate, made_in)
+        return self.kind.perform(self.definition, values, types, accumulate, made_in, self.integer_ranges)
+
+    @functools.cached_property
+    def integer_ranges(self) -> Mapping[str, Range]:
+        """Between which numbers the elements of operands lie that are integers: as their types say, coordinates as their sizes do."""
+        return {name: _range_of(view) for name, view in self.operands.items() if view.dtype.kind == "int"}
 
     # ------------------------------------------------------------------------------------------ texts
 
@@ -741,7 +758,17 @@ def _alignment(layout: object, name: str, dtype: DType) -> int:
     return align
 
 
+def _range_of(view: View) -> Range:
+    """Between which numbers the elements of a view of integers lie; of no dimensions, a coordinate may be the extent itself."""
+    if not view.memory.counts:
+        return view.dtype.limits
+    size = as_expr(view.tensor.shape[0])
+    extent = not view.dims and view.numerals[0].base == size
+    return (size.low, size.high) if extent else (0, max(size.high - 1, 0))
+
+
 def _check_kernel(spec: Spec) -> None:
+    spec.kind.check_integers(spec)
     if any(not (memory.of_grid or memory.counts) for memory in spec.memories):
         names = ", ".join(memory.name for memory in spec.memories)
         raise ArgumentError(f"{spec.title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")

@@ -46,6 +46,8 @@ def literal(number: float, dtype: DType) -> str:
         return f"__float2bfloat16_rn({literal(number, float32)})"
     if dtype in EIGHT_BITS:
         return f"{dtype.cuda}({literal(number, float32)})"
+    if dtype.kind != "float" and dtype.cuda in _SUFFIXES:
+        return _with_suffix(int(number), _SUFFIXES[dtype.cuda])
     if dtype.kind != "float":
         return str(int(number)) if number > INT_MIN else f"({INT_MIN + 1} - 1)"  # the text of INT_MIN would be a long
     if not math.isfinite(number):
@@ -53,6 +55,15 @@ def literal(number: float, dtype: DType) -> str:
         single = f"__int_as_float({bits:#010x})"
         return single if dtype.bits == 32 else f"static_cast<{dtype.cuda}>({single})"
     return f"{_shortest(float(number))}f" if dtype.bits == 32 else repr(float(number))
+
+
+_SUFFIXES: Mapping[str, str] = {"long long": "LL", "unsigned int": "u"}
+"""What stands behind a constant in the types that integers of formulas are computed in, where `int` does not do."""
+
+
+def _with_suffix(number: int, suffix: str) -> str:
+    """A constant with its suffix; the text of the least `long long` would be none."""
+    return f"{number}{suffix}" if number > -(1 << 63) else f"({number + 1}{suffix} - 1)"
 
 
 def _shortest(number: float) -> str:
@@ -73,10 +84,11 @@ _TO_HALF: Mapping[str, str] = {
     "int": "__int2half_rn",
     "signed char": "__int2half_rn",
     "unsigned char": "__int2half_rn",
+    "long long": "__ll2half_rn",
 }
 _TO_BFLOAT: Mapping[str, str] = {
     "float": "__float2bfloat16_rn", "double": "__double2bfloat16", "int": "__int2bfloat16_rn", "signed char": "__int2bfloat16_rn",
-    "unsigned char": "__int2bfloat16_rn",
+    "unsigned char": "__int2bfloat16_rn", "long long": "__ll2bfloat16_rn",
 }  # fmt: skip
 
 
@@ -132,7 +144,7 @@ def applied(name: str, dtype: DType, *arguments: Text) -> Text:
     if name == "relu":
         return applied("max", dtype, *arguments, literal(0, dtype))
     if dtype.kind == "int":
-        return Call(name, arguments)
+        return Call("llabs" if name == "abs" and dtype.bits == 64 else name, arguments)
     return Call(FUNCTIONS[name] + ("f" if dtype.bits == 32 else ""), arguments)
 
 

@@ -77,8 +77,9 @@ def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[s
     """Whether a value is a sum of coordinates, extents, operands that are `numbers`, each times an integer, and integers; they are
     counted into a table, integers under ``."""
     if isinstance(value, Number):
-        into[""] = into.get("", 0) + sign * int(value.value)
-        return float(value.value).is_integer()
+        whole = float(value.value).is_integer()
+        into[""] = into.get("", 0) + (sign * int(value.value) if whole else 0)
+        return whole
     if isinstance(value, Element):
         into[value.tensor] = into.get(value.tensor, 0) + sign
         return value.tensor.startswith((INDICES, EXTENTS)) or value.tensor in numbers

@@ -1,6 +1,7 @@
 """Work on elements of one thread, by any formula; sums, differences and products in pairs for 16-bit floats (Graphene, Table 2 rows 5, 6).
 
-A formula is computed in float, in double where an input is, in int where all is integral, and its result converted once. Functions are
+A formula is computed in float, in double where an input is, and its result converted once. What is made of integers is exact until it meets
+a float: in int, or in long long where that could overflow (`fireiron.specs.integers`). Functions are
 those of the CUDA Math API, and the compiler contracts a product and a sum: a result may differ from the simulator's by their errors.
 Where half arithmetic gives the same, neighbours that are kept side by side are computed in pairs (see `fireiron.executable.packed`).
 
@@ -12,12 +13,13 @@ Where half arithmetic gives the same, neighbours that are kept side by side are 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 import attrs
 
-from fireiron.executable.joining import old_value, together, widened
+from fireiron.executable.joining import SIGNS, old_value, together, widened
 from fireiron.executable.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
 from fireiron.executable.pairs import pair, stored_pair
 from fireiron.ir import Exec
@@ -25,10 +27,11 @@ from fireiron.ir.text import Braces, Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
+from fireiron.specs.integers import WRAPPING, Range, fits, int64, is_integral, range_of, sides_of, uint32
 from fireiron.specs.meaning import computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, TRUE, Expr, constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16, float32, float64
+from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16, float32, float64, int32
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
@@ -267,7 +270,8 @@ def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str,
 class _One:
     """One of the elements that a statement takes, by number; of operands with one element, that one.
 
-    `loaded` are the elements that were loaded before, `arrays` those of which several are stored behind.
+    `loaded` are the elements that were loaded before, `arrays` those of which several are stored behind. One that `stops` takes
+    coordinates past the end of their dimension, whose elements nobody keeps, for the last.
     """
 
     printer: Printer
@@ -275,11 +279,30 @@ class _One:
     number: int = 0
     loaded: Mapping[str, tuple[str, ...]] = {}
     arrays: Mapping[str, str] = {}
+    stops: bool = False
 
     @property
     def spec(self) -> Spec:
         """What the statement performs."""
         return self.statement.spec
+
+    @functools.cached_property
+    def reaches(self) -> Mapping[str, Range]:
+        """Between which numbers the integers lie that it reads: coordinates as this statement counts them, beyond the end of a tile too."""
+        return {name: self._reach(name, span) for name, span in self.spec.integer_ranges.items()}
+
+    def _reach(self, name: str, span: Range) -> Range:
+        if not self.spec.operands[name].memory.counts:
+            return span
+        access = self.statement.operands[name]
+        place = self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
+        return place.low, min(place.high, span[1]) if self.stops else place.high
+
+    def integer(self, name: str) -> Text:
+        """The element of an input as an integer."""
+        text, most = self.factor(name, int32), self.reaches[name][1]
+        past = self.stops and attrs.evolve(self, stops=False).reaches[name][1] > most
+        return Call("min", (text, self.printer.literal(most, int32))) if past else text
 
     @property
     def accumulate(self) -> Expr:
@@ -343,13 +366,14 @@ class _One:
 
 def _assignment(printer: Printer, statement: _One, formula: Formula) -> Item:
     """An output set to its value, or joined with it: the value is rounded to the type of the output first."""
-    types = {name: view.dtype for name, view in statement.spec.operands.items()}
-    result, computed = types[formula.output], computing(formula, types)
+    result = statement.spec.operands[formula.output].dtype
     place = statement.place(formula.output)
-    value = printer.converted(_text(printer, statement, formula.value, computed), computed, result)
+    value = _value(printer, statement, formula, result)
     if not formula.joins or statement.accumulate == FALSE:
         return Assignment(place, value)
     wide, by = widened(result), formula.joins_by
+    if wide == int32 and by in SIGNS:  # of sums and products the lower bits count
+        wide = uint32
     terms = [
         old_value(printer, statement.statement, by, printer.converted(place, result, wide), wide),
         printer.converted(value, result, wide),
@@ -417,7 +441,7 @@ def _in_half(spec: Spec) -> bool:
 
 
 def _text(printer: Printer, statement: _One, value: Value | None, dtype: DType) -> Text:
-    """A value of a formula, computed in a type."""
+    """A value of a formula, computed in a type of floats; what is made of integers is converted once."""
     if isinstance(value, Number):
         return printer.literal(value.value, dtype)
     if isinstance(value, Element):
@@ -426,6 +450,9 @@ def _text(printer: Printer, statement: _One, value: Value | None, dtype: DType) 
     counted = statement.counted(value, dtype)
     if counted:
         return Chain((counted[0], Joined(("+ ", counted[1])))) if len(counted) == 2 else counted[0]
+    if value.name in WRAPPING and range_of(value, statement.spec.integer_ranges) is not None:
+        text, kind = _integer(printer, statement, value)
+        return printer.converted(text, kind, dtype)
     if value.name == "where":
         condition, *values = value.arguments
         first, second = (_text(printer, statement, one, dtype) for one in values)
@@ -433,10 +460,96 @@ def _text(printer: Printer, statement: _One, value: Value | None, dtype: DType) 
     arguments = [_text(printer, statement, one, dtype) for one in value.arguments]
     if value.name in FUNCTIONS:
         return printer.applied(value.name, dtype, *arguments)
-    placed = [_operand(text, one, value, number) for number, (text, one) in enumerate(zip(arguments, value.arguments, strict=True))]
+    placed = [
+        text if _converts(statement, one, dtype) else _operand(text, one, value, number)
+        for number, (text, one) in enumerate(zip(arguments, value.arguments, strict=True))
+    ]
     if value.name in ("+", "-"):
         placed = [_distributed(printer, statement, one, dtype) or text for one, text in zip(value.arguments, placed, strict=True)]
-    return Joined(("-", placed[0])) if len(placed) == 1 else Chain((placed[0], Joined((f"{value.name} ", placed[1]))))
+    return _signed(value.name, placed)
+
+
+def _converts(statement: _One, value: Value, dtype: DType) -> bool:
+    """Whether the text of a value in a type of floats is the conversion of an integer that operations make."""
+    integral = isinstance(value, Operation) and value.name in WRAPPING and range_of(value, statement.spec.integer_ranges) is not None
+    return integral and not statement.counted(value, dtype)
+
+
+def _signed(sign: str, texts: Sequence[Text]) -> Text:
+    """A sign between two texts, or in front of one."""
+    return Joined((sign, texts[0])) if len(texts) == 1 else Chain((texts[0], Joined((f"{sign} ", texts[1]))))
+
+
+def _within(statement: _One, value: Value) -> _One:
+    """The statement where 64 bits hold a value, or that which stops coordinates at the end of their dimension, as those of tiles that hang
+    over would need more."""
+    return statement if range_of(value, statement.reaches) is not None else attrs.evolve(statement, stops=True)
+
+
+def _width(statement: _One, value: Value) -> DType:
+    """The type that holds an integer and all that it is made of: int32, or int64."""
+    span = range_of(value, statement.reaches)
+    assert span is not None, "refused where a kernel is asked for"
+    inner = value.arguments[value.name == "where" :] if isinstance(value, Operation) else ()
+    return int32 if fits(span, int32) and all(_width(statement, one) == int32 for one in inner) else int64
+
+
+def _integer(printer: Printer, statement: _One, value: Value) -> tuple[Text, DType]:
+    """An integer, exactly, and the type of its text: that which holds it and all that it is made of."""
+    statement = _within(statement, value)
+    kind = _width(statement, value)
+    if isinstance(value, Number):
+        return printer.literal(value.value, kind), kind
+    if isinstance(value, Element):
+        return statement.integer(value.tensor), kind
+    arguments = value.arguments
+    condition: Text = ""
+    if value.name == "where":
+        condition, arguments = _condition(printer, statement, arguments[0], loosely=True), arguments[1:]
+    texts, kinds = zip(*(_integer(printer, statement, one) for one in arguments), strict=True)
+    if value.name == "where":
+        return Joined(("(", Choice(condition, *texts), ")")), kind
+    if value.name in FUNCTIONS:
+        alike = [printer.converted(text, own, kind) for text, own in zip(texts, kinds, strict=True)]
+        return printer.applied(value.name, kind, *alike), kind
+    placed = [_operand(text, one, value, number) for number, (text, one) in enumerate(zip(texts, arguments, strict=True))]
+    if kind not in kinds:  # one wide operand makes the operation wide
+        placed[0] = printer.converted(texts[0], int32, kind)
+    return _signed(value.name, placed), kind
+
+
+def _lower_bits(printer: Printer, statement: _One, value: Value) -> Text:
+    """The lower 32 bits of an integer, as one without a sign: they follow from those of what it is made of."""
+    if isinstance(value, Number):
+        return printer.literal(int(value.value) & _LOWER_BITS, uint32)
+    if isinstance(value, Operation) and (value.name == "where" or value.name in WRAPPING):
+        if value.name == "where":
+            first, second = (_lower_bits(printer, statement, one) for one in value.arguments[1:])
+            return Joined(("(", Choice(_condition(printer, statement, value.arguments[0], loosely=True), first, second), ")"))
+        texts = [_lower_bits(printer, statement, one) for one in value.arguments]
+        placed = [_operand(text, one, value, number) for number, (text, one) in enumerate(zip(texts, value.arguments, strict=True))]
+        return _signed(value.name, placed)
+    text, kind = _integer(printer, statement, value)
+    return printer.converted(text, kind, uint32)
+
+
+_LOWER_BITS: Final = (1 << 32) - 1
+
+
+def _value(printer: Printer, statement: _One, formula: Formula, result: DType) -> Text:
+    """The value of a formula in the type of its result: of integers exactly, or as many of their lower bits as the result has."""
+    value, ranges = formula.value, statement.spec.integer_ranges
+    assert value is not None
+    if not is_integral(value, ranges):
+        computed = computing(formula, {name: view.dtype for name, view in statement.spec.operands.items()})
+        return printer.converted(_text(printer, statement, value, computed), computed, result)
+    if range_of(value, ranges) is None and result.kind == "float":
+        computed = float64 if result == float64 else float32
+        return printer.converted(_text(printer, statement, value, computed), computed, result)
+    if result.kind == "int" and (range_of(value, ranges) is None or _width(_within(statement, value), value) == int64):
+        return printer.converted(_lower_bits(printer, statement, value), uint32, result)
+    text, kind = _integer(printer, statement, value)
+    return printer.converted(text, kind, result)
 
 
 def _distributed(printer: Printer, statement: _One, value: Value, dtype: DType) -> Text | None:
@@ -445,7 +558,7 @@ def _distributed(printer: Printer, statement: _One, value: Value, dtype: DType) 
 
     Both are rounded once, so it differs from the product by what rounding the first one does: 2^-24 of the factor times the coordinates.
     """
-    if not isinstance(value, Operation) or value.name != "*":
+    if not isinstance(value, Operation) or value.name != "*" or is_integral(value, statement.spec.integer_ranges):
         return None
     for factor, other in (value.arguments, value.arguments[::-1]):
         counted = statement.counted(other, dtype)
@@ -480,9 +593,13 @@ def _condition(printer: Printer, statement: _One, value: Value, loosely: bool = 
         first, second = (_condition(printer, statement, one) for one in value.arguments)
         both = Chain((first, Joined(("&& " if value.name == "and" else "|| ", second))))
         return both if loosely else Joined(("(", both, ")"))
-    types = {name: view.dtype for name, view in statement.spec.operands.items()}
-    kind = computing_of(Operation("+", value.arguments), types)
-    left, right = (in_parentheses(_text(printer, statement, one, kind)) for one in value.arguments)
+    sides = sides_of(value, statement.spec.integer_ranges)
+    if all(range_of(one, statement.spec.integer_ranges) is not None for one in sides):
+        left, right = (in_parentheses(_integer(printer, statement, one)[0]) for one in sides)
+    else:
+        types = {name: view.dtype for name, view in statement.spec.operands.items()}
+        kind = computing_of(Operation("+", sides), types)
+        left, right = (in_parentheses(_text(printer, statement, one, kind)) for one in sides)
     return Chain((left, Joined((f"{value.name} ", right))))
 
 

@@ -19,6 +19,7 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
+from fireiron.specs.integers import joined_in
 from fireiron.values.document import Assignment, Text
 from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, DType
@@ -60,10 +61,16 @@ class ThreadReduce(Executable):
         source, target = statement.accesses
         spec = statement.spec
         kind, result = spec.src.dtype, spec.dst.dtype
-        wide = widened(kind)
+        wide, count = widened(kind), len(source.elements())
+        if wide.kind == "int" and result.kind == "float":
+            wide = joined_in(_by(spec), kind, count) or widened(result)
         place = printer.place(target)
-        terms = [printer.value(statement, 0, number, wide) for number in range(len(source.elements()))]
-        if statement.accumulate != FALSE:
+        terms = [printer.value(statement, 0, number, wide) for number in range(count)]
+        if statement.accumulate != FALSE and wide.kind == "int" and result.kind == "float":  # what is there need be no integer
+            total = printer.converted(together(printer, _by(spec), terms, wide), wide, widened(result))
+            wide = widened(result)
+            terms = [old_value(printer, statement, _by(spec), printer.converted(place, result, wide), wide), total]
+        elif statement.accumulate != FALSE:
             terms.insert(0, old_value(printer, statement, _by(spec), printer.converted(place, result, wide), wide))
         if _by(spec) not in SIGNS and len(terms) > MOST_NESTED and result == wide:
             return _one_by_one(printer, _by(spec), place, terms, wide)

@@ -34,6 +34,7 @@ type of p significant bits:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -44,9 +45,10 @@ from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.measure.inputs import taken_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
-from fireiron.specs.formula import Element, Formula, Number, Operation, Value
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, factors, fused
-from fireiron.specs.meaning import aligned, multiplied, reference, summed, value_of
+from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
+from fireiron.specs.integers import Range, is_integral, sides_of
+from fireiron.specs.meaning import aligned, computing, limits_of, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, tf32
 
 IMPROBABLE: Final = 1e-13
@@ -170,13 +172,17 @@ def expected_at(
         simple = {}
         for one in spec.definition.formulas:
             shape = [known[dim] for dim in one.target.dims]
-            if types[one.output].kind == "int" or spec.moves or spec.fills:
+            exact = types[one.output].kind == "int" and (one.reduction is not None or computing(one, types).kind == "int")
+            if exact or spec.moves or spec.fills:
                 value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))
                 simple[one.output] = Bounded(value, numpy.zeros(shape))
                 continue
             made_in = types[one.output] if spec.accumulator is None else spec.accumulator
             result = _Rounding(types, adder).of_formula(one, _given(one, taken, types), (), made_in)
             error = result.error + rounded_by(types[one.output], result.value)
+            if types[one.output].kind == "int":
+                value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))
+                result, error = Bounded(value, error), _cut_off(result.value, error)
             simple[one.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
         return simple
 
@@ -428,8 +434,37 @@ class _Rounding:
 
     # ------------------------------------------------------------------------------------------ values
 
+    @functools.cached_property
+    def ranges(self) -> Mapping[str, Range]:
+        """Between which numbers elements of integers lie."""
+        return limits_of(self.types)
+
+    def _ranges_in(self, value: Value) -> Mapping[str, Range]:
+        """Those, and those of the coordinates and extents in a value."""
+        return {**self.ranges, **{one.tensor: _COUNTED for one in elements_of(value) if one.tensor.startswith((INDICES, EXTENTS))}}
+
+    def _is_integral(self, value: Value) -> bool:
+        return is_integral(value, self._ranges_in(value))
+
     def of_value(self, value: Value | None, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
-        """A value as threads compute it in a type."""
+        """A value as threads compute it in a type of floats: an integer exactly, converted once."""
+        if value is None or isinstance(value, Number) or not self._is_integral(value):
+            return self._of_float(value, given, wide)
+        made = self._of_integer(value, given)
+        return Bounded(made.value, made.error + _relative(made.value, 2.0**-wide.mantissa) * (abs(made.value) > 2.0**wide.mantissa))
+
+    def _of_integer(self, value: Value, given: Mapping[Element, Bounded]) -> Bounded:
+        """An integer, whose operations round nothing."""
+        if isinstance(value, Number):
+            return Bounded(float(value.value), 0.0)
+        if isinstance(value, Element):
+            return given[value]
+        if value.name == "where":
+            condition, *rest = value.arguments
+            return _chosen(self._condition(condition, given, float32), *(self._of_integer(one, given) for one in rest))
+        return Bounded(*_carried(value.name, [self._of_integer(one, given) for one in value.arguments], float64))
+
+    def _of_float(self, value: Value | None, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         import numpy
 
         if isinstance(value, Number):
@@ -452,15 +487,8 @@ class _Rounding:
         return Bounded(made, error + _relative(made, 2.0**-wide.mantissa))
 
     def _choice(self, value: Operation, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
-        import numpy
-
         condition, *rest = value.arguments
-        first, second = (self.of_value(one, given, wide) for one in rest)
-        holds, open_ = self._condition(condition, given, wide)
-        either = numpy.maximum(first.error, second.error) + abs(first.value - second.value)
-        either = numpy.where(numpy.isnan(either), numpy.inf, either)
-        error = numpy.where(open_, either, numpy.where(holds, first.error, second.error))
-        return Bounded(numpy.where(holds, first.value, second.value), error)
+        return _chosen(self._condition(condition, given, wide), *(self.of_value(one, given, wide) for one in rest))
 
     def _condition(self, value: Value, given: Mapping[Element, Bounded], wide: DType) -> tuple[Any, Any]:
         """Whether a condition holds, and where the errors leave that open."""
@@ -468,9 +496,33 @@ class _Rounding:
         if value.name in ("and", "or"):
             (left, open_left), (right, open_right) = (self._condition(one, given, wide) for one in value.arguments)
             return (left & right if value.name == "and" else left | right), open_left | open_right
-        left, right = (self.of_value(one, given, wide) for one in value.arguments)
+        integral = all(map(self._is_integral, sides_of(value, self._ranges_in(value))))
+        left, right = (self._of_integer(one, given) if integral else self.of_value(one, given, wide) for one in value.arguments)
         off = left.error + right.error
         return value_of(value.name, left.value, right.value), (off > 0) & (abs(left.value - right.value) <= off)
+
+
+_COUNTED: Final[Range] = (0, 2**31)
+"""Where coordinates and extents lie, as far as it counts here: that they are integers."""
+
+
+def _chosen(condition: tuple[Any, Any], first: Bounded, second: Bounded) -> Bounded:
+    """One of two values by a condition, which the errors may leave open."""
+    import numpy
+
+    holds, open_ = condition
+    either = numpy.maximum(first.error, second.error) + abs(first.value - second.value)
+    either = numpy.where(numpy.isnan(either), numpy.inf, either)
+    error = numpy.where(open_, either, numpy.where(holds, first.error, second.error))
+    return Bounded(numpy.where(holds, first.value, second.value), error)
+
+
+def _cut_off(value: Any, error: Any) -> Any:
+    """How far a float with an error may be off when it is an integer, cut toward zero."""
+    import numpy
+
+    made = numpy.trunc(value)
+    return numpy.maximum(abs(numpy.trunc(value + error) - made), abs(numpy.trunc(value - error) - made))
 
 
 def _whole(parts: Sequence[Bounded], made: Any, wide: DType) -> bool:
@@ -634,39 +686,48 @@ class _Analysis(FusedDefinition):
 
         values: dict[str, Any] = {}
         for name in self.outputs:
-            values[name] = numpy.full([sizes[dim] for dim in self.uses[name]], numpy.nan)
-            values[f"{ERROR}{name}"] = numpy.zeros_like(values[name])
+            shape = [sizes[dim] for dim in self.uses[name]]
+            values[name] = convert(numpy.full(shape, numpy.nan), self.kept[name]).astype(exact_in(self.kept[name]))
+            values[f"{ERROR}{name}"] = numpy.zeros(shape)
         for name, one in arrays.items():
-            values[name], values[f"{ERROR}{name}"] = _exact(one)
+            wide, values[f"{ERROR}{name}"] = _exact(one)
+            values[name] = numpy.asarray(one).astype(exact_in(self.kept[name])) if self.kept[name].kind == "int" else wide
         values |= factors(arrays, self.rounding.types)
         values |= {f"{INDICES}{dim}": places.get(dim, numpy.arange(size)) for dim, size in sizes.items()}
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in whole.items()}
-        self.turns(values, sizes, chunk)
+        self.turns(values, sizes, chunk, self.kept)
         return {name: Bounded(values[name], values[f"{ERROR}{name}"]) for name in self.outputs}
 
-    def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice]) -> None:
+    def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice], types: Mapping[str, DType]) -> None:
         """The values of a step as they are, and their bounds, those before and what rounding adds."""
         import numpy
 
         one = step.formula
         old = self._old(one, values, place) if one.joins else None
-        given = {element: Bounded(self.read(one, values, element, place), self._error(values, element, place)) for element in one.elements}
+        given = {
+            element: Bounded(self.read(one, values, element, place).astype(numpy.float64), self._error(values, element, place))
+            for element in one.elements
+        }
         equal = [element for element in map(_same, _differences(one.value)) if element is not None and element.tensor in values]
         given |= {element: Bounded(values[element.tensor], values[element.tensor]) for element in equal}
         known = self._which_is_larger(one, given)
-        super().perform(step, values, place)
+        now = self.types_now(step, values, types)
+        now = {name: float32 if kind == float64 and types[name].kind == "int" else kind for name, kind in now.items()}
+        dtype = self.kept_in(step, now, types[one.output])
+        super().perform(step, values, place, types)
         for name in [name for name in values if name.startswith(SAME) and one.output in name[len(SAME) :].split()]:
             del values[name]
         values |= known
         if step.parts:
             one = attrs.evolve(one, target=Element(one.output, one.target.index[:-1]))
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
-        dtype = self.kept[one.output]
-        result = self.rounding.of_formula(one, given, dropped, dtype)
+        result = attrs.evolve(self.rounding, types={**self.rounding.types, **now}).of_formula(one, given, dropped, dtype)
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
         made = self.taken(values, step.formula.target, place)
         if old is not None:  # sums of products with other elements of an input that stands alone are independent
             error = numpy.hypot(error, old) if self.rounding.is_alone(one) else error + old
+        if dtype.kind == "int":
+            error = _cut_off(result.value, error)
         kept = 2 if dtype == tf32 else 1  # what is more than the upper bits is cut off by who multiplies, not rounded
         error = numpy.broadcast_to(error, made.shape) + kept * rounded_by(dtype, made)
         if self.written_whole(step):

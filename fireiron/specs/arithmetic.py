@@ -60,6 +60,8 @@ def _to_odd(values: Any) -> Any:
     """
     import numpy
 
+    if numpy.issubdtype(values.dtype, numpy.integer) and values.dtype.itemsize == 8:
+        values = _to_odd_double(values)
     single = numpy.asarray(values.astype(numpy.float32))
     if values.dtype == numpy.float32:
         return single
@@ -70,6 +72,14 @@ def _to_odd(values: Any) -> Any:
     toward_zero = numpy.where(abs(back) > abs(wide), numpy.nextafter(single, numpy.float32(0)), single)
     odd = (numpy.asarray(toward_zero, numpy.float32).view(numpy.uint32) | numpy.uint32(1)).view(numpy.float32)
     return numpy.where(inexact, odd, single)
+
+
+def _to_odd_double(values: Any) -> Any:
+    """Integers of 64 bits as float64, where these are not exact as what lies between the same two multiples of 2^11."""
+    import numpy
+
+    large = abs(values.astype(numpy.float64)) >= 2.0**53
+    return numpy.where(large, values & ~0x7FF | ((values & 0x7FF) != 0) * 0x400, values).astype(numpy.float64)
 
 
 def added(left: Any, right: Any) -> Any:

@@ -34,12 +34,14 @@ from fireiron.specs.formula import (
     Element,
     Formula,
     Index,
+    Number,
     Operation,
     Value,
     elements_of,
     formula_of,
 )
-from fireiron.specs.meaning import evaluated, joining, multiplied, neutral
+from fireiron.specs.integers import Range, check_integers
+from fireiron.specs.meaning import computing, evaluated, joining, limits_of, multiplied, neutral
 from fireiron.specs.terms import Sums
 from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
@@ -237,6 +239,31 @@ class FusedDefinition(Definition):
         wholly = sums and all(operands.get(element.tensor) == int8 for one in sums for element in one.elements)
         return int32 if wholly else float32
 
+    def kept_in(self, step: Step, types: Mapping[str, DType], declared: DType) -> DType:
+        """The type in which the result of a step is kept, `types` being those of tensors as they are, `declared` that of its tensor.
+
+        Floats that are made of an integer product, where its sum was, replace it, and are kept as floats until it is made again.
+        """
+        one = step.formula
+        if one.contracts or one.output not in self.hidden:
+            return declared
+        if self.replaces(step, types):
+            return computing(one, self._read_types(step, types))
+        return types.get(one.output, declared)
+
+    def replaces(self, step: Step, types: Mapping[str, DType]) -> bool:
+        """Whether a step puts floats in the place of the integers of a product's sum, a temporary: `acc[m,n] = acc[m,n] * scale[n]`."""
+        one = step.formula
+        if types[one.output].kind == "float" or one.output not in self.hidden or one.contracts:
+            return False
+        if not any(other.formula.output == one.output and other.formula.contracts for other in self.steps):
+            return False
+        return not isinstance(one.value, (Element, Number)) and computing(one, self._read_types(step, types)).kind == "float"
+
+    def _read_types(self, step: Step, types: Mapping[str, DType]) -> Mapping[str, DType]:
+        """The types of what a step reads, coordinates and extents among it."""
+        return {name: int32 if name.startswith((INDICES, EXTENTS)) else types[name] for name in step.reads}
+
     @property
     def product(self) -> Step | None:
         """The product of two operands around which all other steps stand, if there is one: a strategy for a product may take all of it."""
@@ -288,26 +315,36 @@ class FusedDefinition(Definition):
     # ------------------------------------------------------------------------------------------ meaning
 
     def evaluate(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], types: Mapping[str, DType], chunk: int = 0) -> dict[str, Any]:
-        """The outputs in float64, from the inputs; loops `over` dimensions take `chunk` elements at a time, or all (0)."""
+        """The outputs in float64, from the inputs; loops `over` dimensions take `chunk` elements at a time, or all (0).
+
+        Integers are exact: temporaries of integers have the values that a kernel's have.
+        """
         import numpy
 
-        values: dict[str, Any] = {name: numpy.asarray(one).astype(numpy.float64) for name, one in arrays.items()}
+        known = self.all_types(types)
+        values: dict[str, Any] = {name: numpy.asarray(one).astype(exact_in(known[name])) for name, one in arrays.items()}
         values |= factors(arrays, types)
         values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
         for name in self.outputs:
-            values[name] = numpy.full([sizes[dim] for dim in self.uses[name]], numpy.nan)
+            shape = [sizes[dim] for dim in self.uses[name]]
+            values[name] = convert(numpy.full(shape, numpy.nan), known[name]).astype(exact_in(known[name]))
         with numpy.errstate(all="ignore"):
-            self.turns(values, sizes, chunk)
+            self.turns(values, sizes, chunk, known)
         return {name: convert(values[name], types[name]) for name in self.outputs}
 
-    def turns(self, values: dict[str, Any], sizes: Mapping[str, int], chunk: int) -> None:
-        """All steps in all turns of the loops, on values by name."""
+    def all_types(self, operands: Mapping[str, DType]) -> dict[str, DType]:
+        """The types of operands, float64 where none is said, and of temporaries."""
+        every = {**dict.fromkeys(self.arrays, float64), **operands}
+        return {**every, **{name: self.dtype_of(name, every) for name in self.temporaries}}
+
+    def turns(self, values: dict[str, Any], sizes: Mapping[str, int], chunk: int, types: Mapping[str, DType]) -> None:
+        """All steps in all turns of the loops, on values by name, whose tensors have these types."""
         for batch in self._turns(self.batch, sizes, 1):
-            self._run("first", values, batch)
+            self._run("first", values, batch, types)
             for place in self._turns(self.loops, sizes, chunk):
-                self._run("each", values, {**batch, **place})
-            self._run("last", values, batch)
+                self._run("each", values, {**batch, **place}, types)
+            self._run("last", values, batch, types)
 
     def _turns(self, dims: tuple[str, ...], sizes: Mapping[str, int], chunk: int) -> Iterator[dict[str, slice]]:
         """The part of each dimension that a turn works on."""
@@ -318,28 +355,43 @@ class FusedDefinition(Definition):
             places = [{**one, dim: part} for one in places for part in parts]
         yield from places
 
-    def _run(self, part: str, values: dict[str, Any], place: Mapping[str, slice]) -> None:
+    def _run(self, part: str, values: dict[str, Any], place: Mapping[str, slice], types: Mapping[str, DType]) -> None:
         for step in self.steps:
             if step.part == part:
-                self.perform(step, values, place)
+                self.perform(step, values, place, types)
 
-    def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice]) -> None:
+    def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice], types: Mapping[str, DType]) -> None:
         """One step on the part of its dimensions that a turn works on."""
         import numpy
 
         one = step.formula
         taken = {element: self.read(one, values, element, place) for element in one.elements}
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
-        made = evaluated(one, taken, dropped) if not step.parts else _by_parts(step, taken, dropped, len(values[f"{INDICES}{step.parts}"]))
+        kept = self.kept_in(step, self.types_now(step, values, types), types[one.output])
+        ranges = _ranges_now(step, values, types)
+        made = (
+            evaluated(one, taken, dropped, ranges, kept)
+            if not step.parts
+            else _by_parts(step, taken, dropped, len(values[f"{INDICES}{step.parts}"]), ranges)
+        )
         shape = [_extent(dim, taken, values, place) for dim in one.target.dims]
         made = numpy.broadcast_to(made, shape)
         if one.joins and one.output in values:
             old = _at(values, one.target, self.uses, place)
             made = joining(one.joins_by)(old, made)
+        whole = numpy.issubdtype(made.dtype, numpy.integer)
+        if kept.kind == "int" or (whole and self.written_whole(step)):  # from 64 bits to the float of an output at once
+            made = convert(made, kept)
+        made = made.astype(exact_in(kept))
         if self.written_whole(step):
             values[one.output][tuple(place.get(dim, slice(None)) for dim in one.target.dims)] = made
         else:
             values[one.output] = made
+
+    def types_now(self, step: Step, values: Mapping[str, Any], types: Mapping[str, DType]) -> dict[str, DType]:
+        """The types of what a step reads and writes: of what floats have replaced, float64."""
+        names = [name for name in (*step.reads, step.formula.output) if not name.startswith((INDICES, EXTENTS))]
+        return {name: float64 if types[name].kind == "int" and _holds_floats(values.get(name)) else types[name] for name in names}
 
     def written_whole(self, step: Step) -> bool:
         """Whether a step writes a part of an operand, and no temporary, which has only that part."""
@@ -370,7 +422,33 @@ def _at(values: Mapping[str, Any], element: Element, uses: Mapping[str, tuple[st
     return array[tuple(place.get(dim, slice(None)) for dim in element.dims)]
 
 
-def _by_parts(step: Step, taken: Mapping[Element, Any], dropped: tuple[str, ...], count: int) -> Any:
+def exact_in(dtype: DType) -> Any:
+    """The type of NumPy in which values of a type are evaluated: integers exactly, floats in float64."""
+    import numpy
+
+    return numpy.int64 if dtype.kind == "int" else numpy.float64
+
+
+def _holds_floats(array: Any) -> bool:
+    import numpy
+
+    return array is not None and not numpy.issubdtype(array.dtype, numpy.integer)
+
+
+def _ranges_now(step: Step, values: Mapping[str, Any], types: Mapping[str, DType]) -> dict[str, Range]:
+    """Between which numbers the integers lie that a step reads."""
+    found = {}
+    for name in (*step.reads, step.formula.output):
+        if name.startswith(EXTENTS):
+            found[name] = (int(values[name]), int(values[name]))
+        elif name.startswith(INDICES):
+            found[name] = (0, int(values[f"{EXTENTS}{name[len(INDICES) :]}"]) - 1)
+        elif types[name].kind == "int" and not _holds_floats(values.get(name)):
+            found[name] = types[name].limits
+    return found
+
+
+def _by_parts(step: Step, taken: Mapping[Element, Any], dropped: tuple[str, ...], count: int, ranges: Mapping[str, Range]) -> Any:
     """What the terms of each part make, its dimension last: any partition means the same, here every so many-th is of one part."""
     import numpy
 
@@ -379,7 +457,8 @@ def _by_parts(step: Step, taken: Mapping[Element, Any], dropped: tuple[str, ...]
     axis = element.dims.index(one.over[0])
     number = numpy.arange(terms.shape[axis]).reshape([-1 if place == axis else 1 for place in range(terms.ndim)]) % count
     nothing = neutral(one.joins_by, float64)
-    return numpy.stack([evaluated(one, {element: numpy.where(number == part, terms, nothing)}, dropped) for part in range(count)], -1)
+    parts = ({element: numpy.where(number == part, terms, nothing)} for part in range(count))
+    return numpy.stack([evaluated(one, part, dropped, ranges) for part in parts], -1)
 
 
 def _extent(dim: str, taken: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
@@ -420,6 +499,25 @@ class FusedKind(Kind):
     ) -> tuple[Any, ...]:
         found = self.made.evaluate(arrays, sizes, types)
         return tuple(found[name] for name in self.made.outputs)
+
+    def check_integers(self, spec: Spec) -> None:
+        made = self.made
+        types = made.all_types({name: view.dtype for name, view in spec.operands.items()})
+        bounds: dict[str, str] = {}
+        ranges = dict(limits_of({name: types[name] for name in types if not name.startswith(INDICES)}))
+        for dim in made.order:
+            size = spec.size(dim) if dim in spec.dims else None
+            if size is None:
+                continue
+            ranges |= {f"{INDICES}{dim}": (0, max(size.high - 1, 0)), f"{EXTENTS}{dim}": (size.low, size.high)}
+            text = ", ".join(f'sym("{one.name}", high=65536)' for one in sorted(size.variables(), key=str))
+            bounds |= {f"{kind}{dim}": text for kind in (INDICES, EXTENTS) if text}
+        for step in made.steps:
+            if made.replaces(step, types):
+                _check_replaced(made, step, types)
+                types[step.formula.output] = made.kept_in(step, types, types[step.formula.output])
+                ranges.pop(step.formula.output, None)
+            check_integers(step.formula, ranges, bounds, f"step {step.name}", shown)
 
     def short(self, spec: Spec) -> str | None:
         """The definition called with sizes, types and storage orders, where that makes the spec."""
@@ -610,9 +708,10 @@ class Fused(ForFused, Starter):
         for positive in (False, True):
             arrays = _random_inputs(made, chosen, seed, positive)
             arrays |= {name: numpy.abs(arrays[name]) + 0.1 for name in made.positive}
-            whole = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64))
+            exact = made.of(types=())
+            whole = exact.evaluate(arrays, chosen, dict.fromkeys(made.arrays, float64))
             for chunk in (7, 1) if made.over else ():
-                parts = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64), chunk)
+                parts = exact.evaluate(arrays, chosen, dict.fromkeys(made.arrays, float64), chunk)
                 for name in made.outputs:
                     self._check_output(name, chunk, parts[name], whole[name])
 
@@ -893,6 +992,18 @@ def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], 
     twice = [dim for dim in said if said.count(dim) > 1]
     if twice:
         raise ArgumentError(f"Fused: {twice[0]} has two roles", got={role: dims for role, dims in roles.items() if twice[0] in dims})
+
+
+def _check_replaced(made: FusedDefinition, step: Step, types: Mapping[str, DType]) -> None:
+    """Refuse floats in the place of a product's integers where a later turn of a loop, or another loop, goes on with these."""
+    name = step.formula.output
+    again = made.again()
+    later = any(one.part == AGAIN and name in one.reads for one in again.steps) if step.part == "last" else name in made.carried
+    if later:
+        raise ArgumentError(
+            f"step {step.name}: {name} is {types[name]}, and this step makes floats of it that outlive a turn of the loop",
+            got=shown(step.formula), hint=f"another temporary: {name}_scaled[{','.join(step.formula.target.dims)}] = ...",
+        )  # fmt: skip
 
 
 def _check_steps(made: FusedDefinition) -> None:

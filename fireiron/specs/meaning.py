@@ -15,8 +15,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import attrs
+
 from fireiron.specs.arithmetic import LARGER, SMALLER, added, convert, exp2
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
+from fireiron.specs.integers import INTEGRAL, WRAPPING, Range, is_integral, joined_in, range_of, sides_of
 from fireiron.values.machine import DType, float32, float64, int32, tf32
 
 _TF32_BITS: Final = 0xFFFFE000
@@ -43,12 +46,12 @@ def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, D
     shape = tuple(sizes[dim] for dim in formula.target.dims)
     arrays = {one.tensor: numpy.asarray(inputs[one.tensor]) for one in formula.elements}
     if isinstance(formula.value, (Element, Number)) and formula.reduction is None:
-        return _elementwise(formula, arrays, result, shape)
+        return _elementwise(formula, arrays, types, shape)
+    if formula.reduction is None:
+        return _elementwise(formula, arrays, types, shape, made_in=float64)
     first = [result] if formula.is_product_sum else [types[name] for name in arrays]
     wide = numpy.float64 if any(one.kind == "float" for one in first) else numpy.int64
     taken = {name: _factor(formula, one, types[name]).astype(wide) for name, one in arrays.items()}
-    if formula.reduction is None:
-        return _elementwise(formula, taken, result, shape)
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         if formula.multiplies:
             left, right = taken.values()
@@ -57,7 +60,7 @@ def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, D
             return convert(numpy.broadcast_to(_contracted(formula, [taken[one.tensor] for one in formula.elements]), shape), result)
         values = _evaluated(formula.value, _aligned(formula, taken))
         axes = tuple(range(len(shape), values.ndim))
-        return convert(numpy.broadcast_to(joining(formula.reduction).reduce(values, axis=axes), shape), result)
+        return convert(numpy.broadcast_to(_joined(formula.reduction, values, axes, result), shape), result)
 
 
 def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
@@ -84,20 +87,32 @@ def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
     return there[tuple(slice(None) if dim in made else None for dim in target)]
 
 
-def evaluated(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str, ...]) -> Any:
+def evaluated(
+    formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str, ...], ranges: Mapping[str, Range], result: DType = float64
+) -> Any:
     """What a step of several computes in float64, from its elements; of a dimension that is `dropped` they have one element.
 
-    What is added to does not count. The result has the dimensions of the target, or one element along those that nothing read has.
+    Of integers, whose tensors have `ranges`, it computes exact ones, or as many of their lower bits as count in the `result`. What is
+    added to does not count. The result has the dimensions of the target, or one element along those that nothing read has.
     """
 
     lined = aligned(formula, taken, dropped)
     if formula.contracts:
         return summed(formula, lined)
-    values = _evaluated(formula.value, lined)
     if formula.reduction is None:
-        return values
+        return _Evaluation(lined, ranges, None, float64).result(formula.value, result)
     axes = tuple(range(len(formula.target.dims), len(formula.dims)))
-    return joining(formula.reduction).reduce(values, axis=axes)
+    return _joined(formula.reduction, _evaluated(formula.value, lined), axes, result)
+
+
+def _joined(by: str, values: Any, axes: tuple[int, ...], result: DType) -> Any:
+    """Values joined along axes: integers exactly, but for a product that 64 bits do not hold and that becomes a float."""
+    import numpy
+
+    integers = numpy.issubdtype(values.dtype, numpy.integer)
+    if by == "prod" and integers and result.kind == "float" and (abs(values.astype(numpy.float64)).prod(axis=axes) >= 2.0**62).any():
+        values = values.astype(numpy.float64)
+    return joining(by).reduce(values, axis=axes)
 
 
 def aligned(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str, ...]) -> dict[Element, Any]:
@@ -125,34 +140,56 @@ def summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
     names, arrays = [], []
     for one in factors:
         axes = [axis for axis, dim in enumerate(formula.dims) if dim not in one.dims]
-        arrays.append(aligned[one].squeeze(tuple(axes)))
+        arrays.append(numpy.asarray(aligned[one]).squeeze(tuple(axes)))
         names.append("".join(letters[dim] for dim in formula.dims if dim in one.dims))
     result = "".join(letters[dim] for dim in formula.target.dims if any(dim in one.dims for one in factors))
+    integers = all(numpy.issubdtype(one.dtype, numpy.integer) for one in arrays)
+    count = math.prod(max(one.shape[formula.dims.index(dim)] for one in aligned.values()) for dim in formula.over)
+    if not integers or _exact_in_float(arrays, count):  # which BLAS multiplies
+        arrays = [one.astype(numpy.float64, copy=False) for one in arrays]
     made = numpy.einsum(f"{','.join(names)}->{result}", *arrays, optimize=True)
+    made = made.astype(numpy.int64) if integers else made
     missing = [axis for axis, dim in enumerate(formula.target.dims) if letters[dim] not in result]
     return numpy.expand_dims(made, tuple(missing))
+
+
+def _exact_in_float(factors: Sequence[Any], count: int) -> bool:
+    """Whether sums of so many products of integers are exact in float64."""
+    largest = [int(abs(one).max(initial=0)) for one in factors]
+    return math.prod(largest) * count <= 1 << 53
 
 
 # ---------------------------------------------------------------------------------------------- the elements of a statement
 
 
-def perform(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any, made_in: DType | None = None) -> Any:
+def perform(
+    formula: Formula,
+    values: Mapping[str, Any],
+    types: Mapping[str, DType],
+    accumulate: Any,
+    made_in: DType | None = None,
+    ranges: Mapping[str, Range] | None = None,
+) -> Any:
     """New values of the output, from arrays with the operand's element dimensions first and any axes behind.
 
     Work on each element of its own is made in the type `made_in` where one is given; in float64 its sums are rounded with the result, once.
+    `ranges` are those of tensors of integers, where they are narrower than their types say.
     """
     accumulate = accumulate if formula.joins else False
     if formula.reduction is not None:
         return _reduced(formula, values, types, accumulate)
     shape = values[formula.output].shape if formula.output in values else None
-    made = _elementwise(formula, values, types[formula.output], shape, types if isinstance(formula.value, Operation) else None, made_in)
+    made = _elementwise(formula, values, types, shape, made_in, ranges, once=made_in == float64)
     if accumulate is False or not formula.joins:
         return made
     return joining(formula.joins_by)(_old(formula, values[formula.output], accumulate), made)
 
 
 def computing(formula: Formula, types: Mapping[str, DType]) -> DType:
-    """The type in which threads compute each element of its own: float64 where an input is, int32 where all is integral, else float32."""
+    """The type in which threads compute each element of its own: float64 where an input is, int32 where all are integers, else float32.
+
+    What is integral may need more bits, or fewer: `fireiron.specs.integers`.
+    """
     return computing_of(formula.value, types)
 
 
@@ -172,32 +209,58 @@ def _is_real(value: Value | None) -> bool:
         return False
     if value.name == "where":
         return any(map(_is_real, value.arguments[1:]))
-    return value.name not in _INTEGRAL or any(map(_is_real, value.arguments))
-
-
-_INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu")
-"""Operations whose results of integers are integers."""
+    return value.name not in INTEGRAL or any(map(_is_real, value.arguments))
 
 
 def _elementwise(
     formula: Formula,
     values: Mapping[str, Any],
-    result: DType,
+    types: Mapping[str, DType],
     shape: Any,
-    types: Mapping[str, DType] | None = None,
     made_in: DType | None = None,
+    ranges: Mapping[str, Range] | None = None,
+    once: bool = False,
 ) -> Any:
-    """The result from the elements as they are, or, by their `types`, as threads compute it."""
+    """The result from the elements: as they are, or as threads compute it, or `made_in` another type.
+
+    Of what is rounded `once`, sums are rounded with the result.
+    """
     import numpy
 
+    result = types[formula.output]
     if isinstance(formula.value, Number):
-        return numpy.full(shape, formula.value.value, result.to_numpy())
+        return numpy.full(shape, convert(_constant(formula.value), result))
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         aligned = _aligned(formula, values)
-        made = _evaluated(formula.value, aligned) if types is None else _computed(formula.value, aligned, types, made_in)
-        made = convert(made, result)
+        if isinstance(formula.value, Element):
+            made = aligned[formula.value]
+        else:
+            made = _Evaluation(aligned, {**limits_of(types), **(ranges or {})}, types, made_in, once).result(formula.value, result)
+        made = convert(numpy.asarray(made), result)
     every = all(set(one.dims) == set(formula.target.dims) for one in formula.elements)
     return made if every or shape is None else numpy.broadcast_to(made, numpy.broadcast_shapes(made.shape, tuple(shape)))
+
+
+def limits_of(types: Mapping[str, DType]) -> dict[str, Range]:
+    """The ranges of tensors of integers, as far as their types say."""
+    return {name: dtype.limits for name, dtype in types.items() if dtype.kind == "int"}
+
+
+def stored(number: Number, dtype: DType) -> int:
+    """A constant as an element of a type of integers."""
+    return int(convert(_constant(number), dtype))
+
+
+def _constant(number: Number) -> Any:
+    """A constant as an array: of integers the lower 64 bits."""
+    import numpy
+
+    if isinstance(number.value, int):
+        return numpy.asarray(number.value & _ALL_BITS, numpy.uint64).astype(numpy.int64)
+    return numpy.asarray(number.value, numpy.float64)
+
+
+_ALL_BITS: Final = (1 << 64) - 1
 
 
 def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any) -> Any:
@@ -206,6 +269,9 @@ def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DT
 
     assert formula.reduction is not None
     result, chained = types[formula.output], formula.is_product_sum
+    integers = all(types[one.tensor].kind == "int" for one in formula.elements)
+    if integers and result.kind == "float" and not chained:
+        return _integers_to_float(formula, values, types, accumulate)
     wide = _wide(result if chained else types[formula.elements[0].tensor])
     once = formula.contracts and wide != result.to_numpy() and result.kind == "float"  # a chain of HFMA2: products are exact in float64
     if once:
@@ -219,6 +285,22 @@ def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DT
             total = term if total is None else added(total, term) if once else joining(formula.reduction)(total, term)
             if rounds:
                 total = convert(total, result).astype(wide)
+    return convert(total, result)
+
+
+def _integers_to_float(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any) -> Any:
+    """Integers are joined to each other where 64 bits hold what they make; that, once converted, is joined to the float that is there."""
+    import numpy
+
+    result, by = types[formula.output], formula.joins_by
+    wide = _wide(result)
+    taken = {one.tensor: values[one.tensor].astype(numpy.int64) for one in formula.elements}
+    terms = list(_terms(formula, taken))
+    exact = joined_in(by, types[formula.elements[0].tensor], len(terms)) is not None
+    total = functools.reduce(joining(by), terms if exact else [one.astype(wide) for one in terms])
+    total = convert(total, result).astype(wide)
+    if accumulate is not False:
+        total = joining(by)(_old(formula, values[formula.output].astype(wide, copy=False), accumulate), total)
     return convert(total, result)
 
 
@@ -323,32 +405,69 @@ def _doubled(value: Value) -> Value:
     return value if isinstance(value, Element) else Operation(value.name, tuple(map(_doubled, value.arguments)))
 
 
-def _computed(value: Value | None, elements: Mapping[Element, Any], types: Mapping[str, DType], made_in: DType | None = None) -> Any:
-    """A value as threads compute it: all in one type, that of its elements or `made_in`, but for what a condition compares."""
-    import numpy
+@attrs.frozen
+class _Evaluation:
+    """A value as threads compute it, from the arrays of its elements: floats in one type, integers exactly.
 
-    wide = made_in or computing_of(value, types)
-    functions = _functions() if made_in != float64 else _rounded_to_odd()
+    That type is `made_in` where it is given, also for what conditions compare, where there are no `types` of tensors to tell. `ranges` are
+    those of tensors of integers. What is rounded `once` is made of sums that are rounded with their result.
+    """
 
-    def made(part: Value | None) -> Any:
-        if isinstance(part, Element):
-            return convert(elements[part], wide)
-        if isinstance(part, Number):
-            return part.value if wide.kind != "float" else wide.to_numpy().type(part.value)
-        assert part is not None
-        if part.name == "where":
-            return numpy.where(condition(part.arguments[0]), *map(made, part.arguments[1:]))
-        return functions[part.name, len(part.arguments)](*map(made, part.arguments))
+    elements: Mapping[Element, Any]
+    ranges: Mapping[str, Range]
+    types: Mapping[str, DType] | None
+    made_in: DType | None = None
+    once: bool = False
 
-    def condition(part: Value) -> Any:
-        assert isinstance(part, Operation)
-        if part.name in ("and", "or"):
-            return _functions()[part.name, 2](*map(condition, part.arguments))
-        kind = computing_of(Operation("+", part.arguments), types)
-        sides = (_computed(one, elements, types) for one in part.arguments)
-        return _functions()[part.name, 2](*(convert(numpy.asarray(one), kind) for one in sides))
+    def result(self, value: Value | None, result: DType) -> Any:
+        """The value, which becomes one of a type: an integer, or a float in the type that floats are made in."""
+        assert value is not None
+        if is_integral(value, self.ranges) and (result.kind == "int" or range_of(value, self.ranges) is not None):
+            return self._integer(value)
+        return self._float(value, self.made_in or self._wide(value))
 
-    return made(value)
+    def _wide(self, value: Value) -> DType:
+        kind = float64 if self.types is None else computing_of(value, self.types)
+        return kind if kind.kind == "float" else float32
+
+    def _integer(self, value: Value) -> Any:
+        """An integer: exact where 64 bits hold it, else its lower 64 bits, where nothing but lower bits is asked for."""
+        import numpy
+
+        if isinstance(value, Number):
+            return _constant(value)
+        if isinstance(value, Element):
+            return numpy.asarray(self.elements[value]).astype(numpy.int64)
+        if value.name == "where":
+            return numpy.where(self._condition(value.arguments[0]), *map(self._integer, value.arguments[1:]))
+        assert value.name in WRAPPING or range_of(value, self.ranges) is not None, "refused where a kernel is asked for"
+        return _functions()[value.name, len(value.arguments)](*map(self._integer, value.arguments))
+
+    def _float(self, value: Value, wide: DType) -> Any:
+        """A value in a type of floats; integers in it are converted once."""
+        import numpy
+
+        if isinstance(value, Operation) and range_of(value, self.ranges) is not None:
+            return convert(numpy.asarray(self._integer(value)), wide)
+        if isinstance(value, Element):
+            return convert(numpy.asarray(self.elements[value]), wide)
+        if isinstance(value, Number):
+            return wide.to_numpy().type(value.value)
+        if value.name == "where":
+            return numpy.where(self._condition(value.arguments[0]), *(self._float(one, wide) for one in value.arguments[1:]))
+        functions = _rounded_to_odd() if self.once else _functions()
+        return functions[value.name, len(value.arguments)](*(self._float(one, wide) for one in value.arguments))
+
+    def _condition(self, value: Value) -> Any:
+        """Whether a condition holds: what it compares is computed in a type of its own."""
+        assert isinstance(value, Operation)
+        if value.name in ("and", "or"):
+            return _functions()[value.name, 2](*map(self._condition, value.arguments))
+        sides = sides_of(value, self.ranges)
+        if all(range_of(one, self.ranges) is not None for one in sides):
+            return _functions()[value.name, 2](*map(self._integer, sides))
+        wide = (self.made_in if not self.once else None) or self._wide(Operation("+", sides))
+        return _functions()[value.name, 2](*(self._float(one, wide) for one in sides))
 
 
 @functools.cache

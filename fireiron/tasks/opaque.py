@@ -17,6 +17,7 @@ from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.spec import Kind
 from fireiron.specs.formula import Definition, Element, Formula, Index
+from fireiron.specs.integers import Range
 from fireiron.values.machine import DType
 
 
@@ -63,7 +64,13 @@ class OpaqueKind(Kind):
         return self.made
 
     def perform(
-        self, made: Definition, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any, made_in: DType | None = None
+        self,
+        made: Definition,
+        values: Mapping[str, Any],
+        types: Mapping[str, DType],
+        accumulate: Any,
+        made_in: DType | None = None,
+        ranges: Mapping[str, Range] | None = None,
     ) -> dict[str, Any]:
         """The arrays that are written, by the Python function; each unit of those that perform it at once has its own."""
         import numpy

@@ -127,16 +127,25 @@ auto minimum(Left a, Right b) -> decltype(a + b)
   return a != a ? b : b != b ? a : a < b ? a : b < a ? b : __builtin_signbit(a) ? a : b;
 }
 
+// A double that is rounded to 24 bits or fewer as the integer is: exact, or rounded to odd.
+inline double odd(long long number)
+{
+  const bool large = number >= (1ll << 53) || number <= -(1ll << 53);
+  return static_cast<double>(large ? (number & ~0x7ffll) | ((number & 0x7ff) ? 0x400 : 0) : number);
+}
+
 }  // namespace ptx
 
 inline __half __float2half_rn(float number) { return number; }
 inline __half __double2half(double number) { return number; }
 inline __half __int2half_rn(int number) { return number; }
+inline __half __ll2half_rn(long long number) { return ptx::odd(number); }
 inline float __half2float(__half number) { return number; }
 inline int __half2int_rz(__half number) { return ptx::integer<int>(float(number)); }
 inline __nv_bfloat16 __float2bfloat16_rn(float number) { return number; }
 inline __nv_bfloat16 __double2bfloat16(double number) { return number; }
 inline __nv_bfloat16 __int2bfloat16_rn(int number) { return number; }
+inline __nv_bfloat16 __ll2bfloat16_rn(long long number) { return ptx::odd(number); }
 inline float __bfloat162float(__nv_bfloat16 number) { return number; }
 inline int __bfloat162int_rz(__nv_bfloat16 number) { return ptx::integer<int>(float(number)); }
 
@@ -174,6 +183,7 @@ extern "C" double tanh(double x) noexcept;
 extern "C" float fabsf(float x) noexcept;
 extern "C" double fabs(double x) noexcept;
 extern "C" int abs(int x) noexcept;
+extern "C" long long llabs(long long x) noexcept;
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
 
