@@ -415,3 +415,73 @@ def test_a_store_by_a_text_takes_the_accumulator_only():
     assert maxwell(spec).epilogue("C = sigmoid(acc)").program("sm_80").cuda
     with pytest.raises(DecompositionError, match="which knows the accumulator's registers alone"):
         _ = maxwell(spec).epilogue("C = sigmoid(acc); Z = acc").program("sm_80").cuda
+
+
+# ---------------------------------------------------------------------------------------------- integer sums
+
+REAL = {
+    "acc * s[n]": lambda acc, s: (acc * s,),
+    "relu(acc - 63.5)": lambda acc, s: (np.maximum(acc - 63.5, 0),),
+    "acc = acc * 0.5; Z = acc + 0.25; C = relu(acc) + s[n]": lambda acc, s: (acc * 0.5 + 0.25, np.maximum(acc * 0.5, 0) + s),
+    "acc = acc - 7; acc = acc * s[n]; C = acc + 1": lambda acc, s: ((acc - 7) * s + 1,),
+}
+"""Epilogues that make floats of an integer sum, and what they are."""
+
+BY_THREADS = MatMul.tile(16, 16).to(Block).epilog(RF, int32).split(8).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+BY_FRAGMENTS = (
+    MatMul.tile(32, 32).to(Block).epilog(RF, int32).split(32).load(A, SH).load(B, SH)
+    .tile(16, 16).to(Warp).split(32).load(A, RF).load(B, RF).mma_tile().done()
+)  # fmt: skip
+
+
+def of_integers(text, sizes, values):
+    """The definition of an int8 product with an epilogue, on operands of floats; its arrays, and what is right."""
+    made = MatMul.epilogue(text)
+    further = {name: float32 for name in ("s", "C", "Z") if name in made.made.uses}
+    spec = made(**sizes, dtype=int8, types=further, B=ColMajor)
+    random = np.random.default_rng(0)
+    a = random.integers(-9, 10, (sizes["m"], sizes["k"]), dtype=np.int8)
+    b = np.asfortranarray(random.integers(-9, 10, (sizes["k"], sizes["n"]), dtype=np.int8))
+    given = {"A": a, "B": b, **({"s": values} if "s" in further else {})}
+    right = dict(zip(sorted(spec.outputs, reverse=True), REAL[text](a.astype(int) @ b.astype(int), values), strict=True))
+    return spec, given, right
+
+
+def are_right(got, right):
+    got = got if isinstance(got, dict) else dict(zip(right, got if isinstance(got, tuple) else (got,), strict=True))
+    return all(np.allclose(got[name], one, rtol=1e-6, atol=1e-5) for name, one in right.items())
+
+
+@pytest.mark.parametrize("text", REAL)
+def test_floats_made_of_an_integer_sum_stay_floats(text, tmp_path):
+    """By a definition of one's own, by threads and by tensor cores, in each oracle: they never were integers on the way to C."""
+    scale = np.linspace(0.1, 3.3, 32, dtype=np.float32)
+    spec, given, right = of_integers(text, {"m": 32, "n": 32, "k": 32}, scale)
+    outputs = {name: right[name] for name in spec.outputs}
+    assert are_right(spec.reference(*given.values()), outputs)
+    for strategy in (BY_THREADS, BY_FRAGMENTS):
+        assert are_right(simulate(strategy(spec).program("sm_80").ir, given).outputs, outputs), strategy
+    if COMPILER is not None:
+        host = HostProgram([Printed.of(one(spec).program("sm_80")) for one in (BY_THREADS, BY_FRAGMENTS)], tmp_path)
+        assert all(are_right(host.run(number, given), outputs) for number in range(2))
+
+
+@pytest.mark.parametrize("text", ["acc * s[n]", "relu(acc - 63.5)"])
+def test_floats_made_of_an_integer_sum_by_every_route(text):
+    """By a strategy that gets an epilogue, and by `matmul`."""
+    scale = np.linspace(0.1, 3.3, 64, dtype=np.float32)
+    _, given, right = of_integers(text, {"m": 64, "n": 64, "k": 32}, scale)
+    plain = MatMul(64, 64, 32, dtype=int8, c_dtype=float32, A=RowMajor, B=ColMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    assert are_right(BY_THREADS(plain).epilogue(text).compile("sm_80")(*given.values()), right)
+    further = {"s": scale} if "s" in given else {}
+    assert are_right(matmul(given["A"], given["B"], c_dtype="float32", epilogue=text, **further), right)
+
+
+def test_floats_of_an_integer_sum_that_outlive_a_turn_are_refused():
+    with pytest.raises(FireironError, match="step scale: acc is int32, and this step makes floats of it"):
+        Fused(
+            name="turns", dims="m n k", over="k", operands={"A": "m k", "B": "k n", "s": "n", "C": "m n"},
+            first={"zero": "acc[m,n] = 0"},
+            each={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "scale": "acc[m,n] = acc[m,n] * s[n]"},
+            last={"store": "C[m,n] = acc[m,n]"},
+        )(m=32, n=32, k=32, dtype=int8, types={"s": float32, "C": float32})  # fmt: skip

@@ -26,7 +26,7 @@ from fireiron.specs.formula import Element, Formula, Index, Number, Operation, V
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Placed, Skipped, Step, fused, shown, with_definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
-from fireiron.specs.meaning import neutral
+from fireiron.specs.meaning import neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
@@ -304,6 +304,32 @@ class _Steps:
         else:
             self._pointwise(step.name, one, step)
 
+    def _replaced(self, step: Step | None) -> bool:
+        """Whether a step makes floats of a product's integers: a tensor of their own is in the place of these from here on."""
+        if step is None or self.views[step.formula.output].dtype.kind == "float":
+            return False
+        name, types = step.formula.output, {tensor: view.dtype for tensor, view in self.views.items()}
+        if not self.made.replaces(step, types):
+            return False
+        dtype = self.made.kept_in(step, types, types[name])
+        if self.needed is not None:
+            raise DecompositionError(
+                f"skip: step {step.name} makes {dtype} of {name}, which is {types[name]}", got=shown(step.formula), within=self.spec,
+                at=self.draft.origin, hint="a temporary of its own for what it makes",
+            )  # fmt: skip
+        self.views[name] = self._another(name, dtype)
+        return True
+
+    def _another(self, name: str, dtype: DType) -> View:
+        """A tensor like a temporary, with elements of another type."""
+        view = self.views[name]
+        copies, copy = copies_of(view.memory, self.spec, self.draft)
+        tensor = attrs.evolve(
+            view.tensor, name=self.draft.fresh(f"{name}_{dtype}"), shape=view.shape, dtype=dtype, copies=copies, owner="reads",
+            origin=self.draft.origin,
+        )  # fmt: skip
+        return whole_view(tensor, copy)
+
     def _product(self, step: Step) -> None:
         one = step.formula
         left, right = elements_of(one.value)
@@ -416,9 +442,10 @@ class _Steps:
         target = Element(one.output, tuple(map(Index, self._dims(one.target))))
         made = attrs.evolve(one, target=target, value=_renamed(one.value, kept))
         kind = Kind(name.capitalize() if name.isidentifier() else "Work", str(made))
-        views = {kept[element].tensor: self._view(element) for element in one.elements} | {one.output: self._view(one.target)}
+        views = {kept[element].tensor: self._view(element) for element in one.elements}
+        condition = None if self._replaced(step) else in_place(one)
+        views[one.output] = self._view(one.target)
         spec = kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses))
-        condition = in_place(one)
         needed = TRUE if condition is None else may_fail(condition, self.views, self._numbers(condition))
         if needed != FALSE:
             self._child(name, spec, step, needed)
@@ -576,8 +603,8 @@ def _letters(dims: tuple[str, ...]) -> dict[str, str]:
 
 
 def _nearest(value: int | float, dtype: DType) -> int | float:
-    """A number of a formula as the float of a type that is nearest to it; of integers as it is."""
-    return value if dtype.kind != "float" else dtype.to_numpy().type(value).item()
+    """A number of a formula as the float of a type that is nearest to it; as an integer what storing it makes of it."""
+    return dtype.to_numpy().type(value).item() if dtype.kind == "float" else stored(Number(value), dtype)
 
 
 def _is_whole(counted: View) -> bool:
