@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from campaign.subjects.mutants import PASSES, PRINTER
 from corpus import kept, outcomes
-from mutation import battery, fresh, judge, keeping, printing, zygote
+from mutation import battery, covering, few, fresh, judge, keeping, printing, zygote
 from mutation.covering import MOST_TESTS, Covering, _shortest, nearest
 from mutation.judge import Verdict, summary
 from mutation.operators import Mutant, Sites, modules, mutants, sample, source
@@ -240,6 +240,47 @@ def test_tests_that_fail_without_a_change_kill_nobody(monkeypatch):
     ask = functools.partial(judge._asked_tests, "lower/guard.py")
     assert ask({"text": "change", "tests": ["a", "b"]})["what"] == "b"
     assert ask({"text": "change", "tests": ["a", "c"]})["by"] == "" and {*judge.FAILING} == {"a"}
+
+
+def test_the_nearest_files_are_found_by_a_rule(monkeypatch, tmp_path):
+    """By name with more of the path first, the table, imports, mutants by hand, the beginnings of names, folders."""
+    there = {
+        "test_order.py": "", "test_races_order.py": "", "test_other.py": "from fireiron.check.races import order, places",
+        "test_orders.py": "", "test_races.py": "", "test_hand.py": "", "test_check.py": "import fireiron.check.races.order_of",
+    }  # fmt: skip
+    for name, text in there.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(few, "TESTS", tmp_path)
+    monkeypatch.setattr(covering, "TESTS", tmp_path)
+    monkeypatch.setattr(few, "_by_hand", lambda module: ["test_hand"])
+    every = ["test_races_order", "test_order", "test_told", "test_other", "test_hand", "test_orders", "test_races", "test_check"]
+    monkeypatch.setitem(covering.NEAREST, "check/races/order.py", "told")
+    few.files.cache_clear(), covering.importing.cache_clear()
+    try:
+        assert few.files("check/races/order.py") == ("tests/test_races_order.py", "tests/test_order.py", "tests/test_other.py")
+        monkeypatch.setattr(few, "MOST_FILES", len(every))
+        few.files.cache_clear()
+        (tmp_path / "test_told.py").write_text("")
+        assert few.files("check/races/order.py") == tuple(f"tests/{name}.py" for name in every)
+    finally:
+        few.files.cache_clear(), covering.importing.cache_clear()
+
+
+def test_every_detector_has_files_near_to_it():
+    every = modules("check", "sim")
+    assert not [one for one in every if mutants(one) and not few.files(one)]
+    assert all(len(few.files(one)) <= few.MOST_FILES for one in every)
+
+
+def test_only_the_nearest_files_are_asked(monkeypatch):
+    """A test there that fails kills, in a child as in a process that imports the change; without one the mutant survives."""
+    outside = next(one for one in mutants("lower/allocate.py") if not one.inside and one.is_one())
+    chosen = [(3, rounding()), (4, outside)]
+    monkeypatch.setattr(few, "files", lambda module: ("tests/test_numerals.py",))
+    assert {number: verdict.by for number, verdict in few.Judge(10.0).of(chosen)} == {3: "", 4: ""}
+    monkeypatch.setattr(few, "files", lambda module: ("tests/test_allocate.py",))
+    ((number, verdict),) = few.Judge(10.0).of(chosen[:1])
+    assert (number, verdict.killed, verdict.by) == (3, True, "tests: test_allocate.py") and verdict.what.startswith("test_")
 
 
 def test_assertions_are_left_alone():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from mutation import survey
+from mutation import few, survey
 from mutation.covering import Covering
 from mutation.judge import Verdict, judge, summary
 from mutation.measuring import measure
@@ -29,6 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.command == "cover":
         Covering.load().with_data(asked.data, asked.durations).save()
         return 0
+    if asked.command == "nearest":
+        return _nearest(asked)
     chosen = sample(tuple(asked.parts))
     numbers = asked.seed if asked.seed is not None else range(asked.first, min(asked.first + asked.count, len(chosen)))
     found, until = [], time.monotonic() + asked.seconds
@@ -47,12 +49,16 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     listed = commands.add_parser("list", help="how many there are, by module and operator")
     judged = commands.add_parser("judge", help="draw some and say who notices")
-    for one in (listed, judged):
+    near = commands.add_parser("nearest", help="ask at most three test files of each, those nearest to its module (`mutation.few`)")
+    for one in (listed, judged, near):
         one.add_argument("parts", nargs="+", help="folders or modules of the package: lower, decomp/tile.py")
-    judged.add_argument("--count", type=int, default=20, help="how many (default: 20)")
-    judged.add_argument("--first", type=int, default=0, help="the number to begin with (default: 0)")
-    judged.add_argument("--seed", type=int, nargs="+", help="only these, by their numbers")
-    judged.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
+    for one in (judged, near):
+        one.add_argument("--count", type=int, default=20, help="how many (default: 20)")
+        one.add_argument("--first", type=int, default=0, help="the number to begin with (default: 0)")
+        one.add_argument("--seed", type=int, nargs="+", help="only these, by their numbers")
+        one.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
+    near.add_argument("--budget", type=float, default=60.0, help="seconds of processor time for the files of one (default: 60)")
+    near.add_argument("--files", action="store_true", help="list the files that are asked of each module, and ask none")
     judged.add_argument("--budget", type=float, default=40.0, help="seconds of processor time for each question (default: 40)")
     judged.add_argument(
         "--without", nargs="+", default=[], metavar="FILE", help="files of tests that are not asked: tests/test_text_digests.py"
@@ -70,6 +76,23 @@ def _parser() -> argparse.ArgumentParser:
     cover.add_argument("data", type=Path, help="the data file of coverage")
     cover.add_argument("durations", type=Path, help="lines of seconds and names of tests")
     return parser
+
+
+def _nearest(asked: argparse.Namespace) -> int:
+    """Run the command `nearest`; 1 if a mutant survives."""
+    if asked.files:
+        print(tabulate([[module, " ".join(few.files(module))] for module in modules(*asked.parts)], ["module", "test files"]))
+        return 0
+    chosen = sample(tuple(asked.parts))
+    numbers = asked.seed if asked.seed is not None else range(asked.first, min(asked.first + asked.count, len(chosen)))
+    verdicts, until = [], time.monotonic() + asked.seconds
+    for number, verdict in few.Judge(asked.budget).of([(number, chosen[number]) for number in numbers]):
+        verdicts.append(verdict)
+        say(number, verdict, asked.seed is not None or not verdict.by)
+        if time.monotonic() > until:
+            break
+    report(verdicts)
+    return int(any(not verdict.by for verdict in verdicts))
 
 
 def _list(parts: list[str]) -> int:

@@ -178,16 +178,16 @@ def nearest(module: str) -> tuple[str, ...]:
     alike = [f"tests/{file.name}" for file in TESTS.glob(f"test_{stem}*.py") if not file.stem.endswith("_gpu")]
     dotted = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     parent, _, name = dotted.rpartition(".")
-    importing = re.compile(rf"fireiron\.{re.escape(dotted)}\b|from fireiron\.?{re.escape(parent)} import [^\n]*\b{name}\b")
+    pattern = re.compile(rf"fireiron\.{re.escape(dotted)}\b|from fireiron\.?{re.escape(parent)} import [^\n]*\b{name}\b")
     told = [f"tests/test_{name}.py" for part, names in NEAREST.items() if module.startswith(part) for name in names.split()]
     if near := [*(told if module.startswith("cuda/") else ()), *named, *alike, *told]:
         return tuple(dict.fromkeys(near))
-    imports = tuple(file for file, text in _importing() if importing.search(text))
+    imports = tuple(file for file, text in importing() if pattern.search(text))
     return imports if len(imports) <= MOST_IMPORTING else ()
 
 
 @functools.cache
-def _importing() -> list[tuple[str, str]]:
+def importing() -> list[tuple[str, str]]:
     """The files of tests with their lines that import modules of the package."""
     found = []
     for file in sorted(TESTS.glob("test_*.py")):

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 from mutation import zygote
 
@@ -31,11 +32,7 @@ def main() -> dict[str, object]:
     try:
         # Before pytest is there, which would import what is not yet there from its files, as the package has a plugin.
         importlib.import_module(zygote.dotted(asked["module"]))
-        from mutation import battery
-
-        kernels = [one for one in battery.load(Path(os.environ[zygote.KERNELS])) if one.name in asked["kernels"]]
-        for one in kernels:
-            one.prepare()
+        kernels = _kernels(asked["kernels"])
     except BaseException as error:
         return {"by": f"import: {type(error).__name__}", "what": traceback.format_exc()[-300:]}
     found = zygote.of_kernels(kernels, asked["always"])
@@ -48,6 +45,17 @@ def main() -> dict[str, object]:
     if watch.failed or (code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not watch.stopped):
         found |= {"by": "tests", "what": watch.failed or f"pytest: {code.name if isinstance(code, pytest.ExitCode) else code}"}
     return found
+
+
+def _kernels(names: list[str]) -> list[Any]:
+    if not names:
+        return []
+    from mutation import battery
+
+    kernels = [one for one in battery.load(Path(os.environ[zygote.KERNELS])) if one.name in names]
+    for one in kernels:
+        one.prepare()
+    return kernels
 
 
 if __name__ == "__main__":

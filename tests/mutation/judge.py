@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +123,10 @@ def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -
         "module": mutant.module, "text": mutant.source(), "seconds": budget, "kernels": kernels, "always": mutant.module.startswith(MORE_THAN_TEXT)
     }  # fmt: skip
     if not mutant.inside:
-        return _verdict(mutant, [_fresh({**asked, "tests": _all_tests(tests, without)})])
+        return _verdict(mutant, [fresh({**asked, "tests": _all_tests(tests, without)})])
     of_kernels = zygote_of(mutant.module).ask(asked)
     if of_kernels["by"] == "no place":
-        return _verdict(mutant, [of_kernels, _fresh({**asked, "tests": _all_tests(tests, without)})])
+        return _verdict(mutant, [of_kernels, fresh({**asked, "tests": _all_tests(tests, without)})])
     answers = [of_kernels]
     del asked["kernels"]
     for some in (tests, [one for one in WIDE if one not in (*tests, *without)], [] if DIGESTS in without else [DIGESTS]):
@@ -157,14 +157,18 @@ PASSING: set[str] = set()
 
 
 def _asked_tests(module: str, asked: dict[str, Any]) -> dict[str, Any]:
+    return asked_tests(zygote_of(module).ask, asked)
+
+
+def asked_tests(ask: Callable[[dict[str, Any]], dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
     """What tests say of a change; those that fail without it too are not asked again."""
     while True:
-        answer = zygote_of(module).ask({**asked, "without": sorted(FAILING)})
+        answer = ask({**asked, "without": sorted(FAILING)})
         if answer["by"] != "tests":
             return answer
         test = answer["what"]
         if test not in PASSING:
-            alone = zygote_of(module).ask({**asked, "text": None, "tests": [test], "without": []})
+            alone = ask({**asked, "text": None, "tests": [test], "without": []})
             (FAILING if alone["by"] else PASSING).add(test)
         if test in PASSING:
             return answer
@@ -174,7 +178,7 @@ def _judge_of_text(mutant: Mutant, tests: list[str], budget: float, without: tup
     """Who notices a mutant of the printer: the digests of texts, what texts of the battery compute, then the other tests."""
     asked: dict[str, Any] = {"module": mutant.module, "text": mutant.source(), "seconds": budget + 60, "enough": budget}
     if not mutant.inside:
-        return _verdict(mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})])
+        return _verdict(mutant, [fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})])
     questions: list[dict[str, Any]] = [
         {"tests": [one for one in tests if one.startswith(DIGESTS)]},
         {"printed": _kernels(mutant, MOST_PRINTED)},
@@ -186,7 +190,7 @@ def _judge_of_text(mutant: Mutant, tests: list[str], budget: float, without: tup
         answers.append(ask({**asked, **question}))
         if answers[-1]["by"] == "no place":
             return _verdict(
-                mutant, [_fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})]
+                mutant, [fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})]
             )
         if answers[-1]["by"]:
             break
@@ -259,14 +263,20 @@ def collected(module: str) -> tuple[str, ...]:
 
 @functools.cache
 def kernels() -> list[battery.Item]:
-    """The battery, made if there is none for the sources as they are."""
+    """The battery."""
+    return battery.load(_battery())
+
+
+@functools.cache
+def _battery() -> Path:
+    """The file of the battery, made if there is none for the sources as they are."""
     file = BATTERY.with_stem(f"battery-{battery.source()}")
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
         made = file.with_suffix(f".{os.getpid()}")
         battery.save(battery.built(), made)
         made.replace(file)
-    return battery.load(file)
+    return file
 
 
 # ---------------------------------------------------------------------------------------------- processes
@@ -274,10 +284,11 @@ def kernels() -> list[battery.Item]:
 
 @attrs.define
 class Zygote:
-    """A process that waits for questions (`zygote`); begun anew if it dies."""
+    """A process that waits for questions (`zygote`); begun anew if it dies. A bare one prepares no kernels."""
 
     files: tuple[str, ...]
     prints: bool = False
+    bare: bool = False
     process: subprocess.Popen[bytes] | None = None
     lines: Any = None
 
@@ -308,7 +319,7 @@ class Zygote:
             self.process = None
 
     def _begin(self) -> None:
-        kernels()
+        FOLDER.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         command = [
             sys.executable,
@@ -323,7 +334,7 @@ class Zygote:
             *zygote.ASKED,
             *self.files,
         ]
-        environment = {**_environment(), zygote.SOCKET: str(theirs.fileno())} | ({zygote.PRINTED: "1"} if self.prints else {})
+        environment = {**_environment(self.bare), zygote.SOCKET: str(theirs.fileno())} | ({zygote.PRINTED: "1"} if self.prints else {})
         with (FOLDER / "zygote.log").open("w") as log:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, pass_fds=(theirs.fileno(),),
@@ -350,22 +361,16 @@ def zygote_of(module: str) -> Zygote:
     return ZYGOTES[files]
 
 
-def _environment() -> dict[str, str]:
+def _environment(bare: bool = False) -> dict[str, str]:
+    """The variables of a process that is asked; unless it is bare, with the battery, which is made if it is missing."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("FIREIRON_", "PYTEST_", "MUTATION_"))}
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    file = BATTERY.with_stem(f"battery-{battery.source()}")
-    return {
-        **own,
-        "PYTHONPATH": path,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "FIREIRON_CACHE_DIR": str(FOLDER / "cache"),
-        zygote.KERNELS: str(file),
-    }
+    own |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "FIREIRON_CACHE_DIR": str(FOLDER / "cache")}
+    return own if bare else own | {zygote.KERNELS: str(_battery())}
 
 
-def _fresh(asked: dict[str, Any]) -> dict[str, Any]:
+def fresh(asked: dict[str, Any], bare: bool = False) -> dict[str, Any]:
     """The answer of a process that imports the change; its tests have so many seconds together, and what takes much longer hangs."""
-    kernels()
     asked = {**asked, "enough": asked["seconds"] + CORPUS_SECONDS}
     hanging = asked["enough"] + 120
     with tempfile.TemporaryDirectory() as folder:
@@ -373,7 +378,7 @@ def _fresh(asked: dict[str, Any]) -> dict[str, Any]:
         request.write_text(json.dumps(asked), encoding="utf-8")
         before = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "mutation.fresh"], cwd=ROOT, env={**_environment(), zygote.FRESH: str(request)}, text=True,
+            [sys.executable, "-m", "mutation.fresh"], cwd=ROOT, env={**_environment(bare), zygote.FRESH: str(request)}, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
             preexec_fn=functools.partial(zygote.limit, hanging),
         )  # fmt: skip

@@ -144,7 +144,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     from mutation import battery
 
-    items = {one.name: one for one in battery.load(Path(os.environ[KERNELS]))}
+    items = {one.name: one for one in battery.load(Path(os.environ[KERNELS]))} if KERNELS in os.environ else {}
     for one in items.values():
         one.prepare()
     if PRINTED in os.environ:

@@ -1,0 +1,137 @@
+"""Who of at most three test files notices a mutant: how sharp the tests nearest to a module are, without kernels, wider files and digests.
+
+    python -m mutation nearest check --first 0 --count 30
+
+Which files are nearest is a rule (`files`), not a choice: the first three, in this order, of
+
+1. files named after the module, with more of its path first: of `check/races/order.py` `test_check_races_order.py`, `test_races_order.py`,
+   `test_order.py`;
+2. files of the table `covering.NEAREST` for this module alone;
+3. files that import the module by its name;
+4. files that a mutant by hand (`tests/test_mutants.py`) names for the module;
+5. files whose names begin with `test_` and the module's;
+6. files named after its folders, the inner one first: `test_races.py`, `test_check.py`.
+
+A mutant is killed by a test that fails, by a crash of the process, or by a test that runs on for a minute more than all of them may take.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from mutation.covering import MOST_IMPORTING, NEAREST, TESTS, importing
+from mutation.judge import Verdict, Zygote, asked_tests, asserted, equivalents, fresh
+from mutation.operators import Mutant
+
+MOST_FILES = 3
+"""Files that are asked of a mutant."""
+
+HANGING = 60.0
+"""Seconds of processor time beyond those of all tests, after which a test is taken to hang."""
+
+NEAR_TO_NOTHING = {"test_contracts", "test_documents", "test_mutants", "test_mutants_stand", "test_mutation", "test_campaign"}
+"""Files of tests about all modules alike."""
+
+
+@functools.cache
+def files(module: str) -> tuple[str, ...]:
+    """At most three test files nearest to a module, by the rule above."""
+    names = dict.fromkeys((*_named(module), *_told(module), *_importing(module), *_by_hand(module), *_alike(module), *_of_folders(module)))
+    there = [name for name in names if name not in NEAR_TO_NOTHING and (TESTS / f"{name}.py").is_file()]
+    return tuple(f"tests/{name}.py" for name in there[:MOST_FILES])
+
+
+@attrs.define
+class Judge:
+    """Asks the nearest files of mutants, with one process for those whose files are the same."""
+
+    seconds: float = 60.0
+    """Of processor time, for all files of a mutant together."""
+    zygote: Zygote | None = None
+
+    def of(self, chosen: Sequence[tuple[int, Mutant]]) -> Iterator[tuple[int, Verdict]]:
+        """The verdicts of numbered mutants, those with the same files one after the other."""
+        try:
+            for number, mutant in sorted(chosen, key=lambda pair: (files(pair[1].module), pair[0])):
+                yield number, self.judge(mutant)
+        finally:
+            self._stop()
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        """Who notices a mutant."""
+        if not mutant.is_one():
+            return Verdict(mutant, "not one")
+        if reason := equivalents().get(mutant.name) or asserted(mutant):
+            return Verdict(mutant, "equivalent", reason)
+        near = files(mutant.module)
+        if not near:
+            return Verdict(mutant, "", "no file is near")
+        answer = self._answer(mutant, near)
+        file, _, test = answer.get("what", "").partition("::")
+        by = f"tests: {file.removeprefix('tests/')}" if answer["by"] == "tests" else answer["by"]
+        return Verdict(mutant, by, test or file, seconds=answer.get("seconds", 0.0))
+
+    def _answer(self, mutant: Mutant, near: tuple[str, ...]) -> dict[str, Any]:
+        asked: dict[str, Any] = {"module": mutant.module, "text": mutant.source(), "tests": list(near), "enough": self.seconds}
+        asked["seconds"] = self.seconds + HANGING
+        if mutant.inside:
+            answer = asked_tests(self._zygote(near).ask, asked)
+            if answer["by"] != "no place":
+                return answer
+        return fresh({**asked, "kernels": [], "always": False}, bare=True)
+
+    def _zygote(self, near: tuple[str, ...]) -> Zygote:
+        if self.zygote is None or self.zygote.files != near:
+            self._stop()
+            self.zygote = Zygote(near, bare=True)
+        return self.zygote
+
+    def _stop(self) -> None:
+        if self.zygote is not None:
+            self.zygote.stop()
+
+
+# ---------------------------------------------------------------------------------------------- the rule
+
+
+def _parts(module: str) -> list[str]:
+    path = Path(module).with_suffix("")
+    return [part for part in path.parts if part != "__init__"]
+
+
+def _named(module: str) -> list[str]:
+    parts = _parts(module)
+    return ["_".join(("test", *parts[first:])) for first in range(len(parts))]
+
+
+def _told(module: str) -> list[str]:
+    return [f"test_{name}" for name in NEAREST.get(module, "").split()]
+
+
+def _importing(module: str) -> list[str]:
+    """Files that import the module itself, not what is in its folder; none where that is most of them."""
+    dotted = ".".join(("fireiron", *_parts(module)))
+    folder, _, name = dotted.rpartition(".")
+    pattern = re.compile(rf"{re.escape(dotted)}\b(?!\.)|from {re.escape(folder)} import [^\n]*\b{name}\b")
+    stems = [Path(file).stem for file, text in importing() if pattern.search(text)]
+    return [stem for stem in stems if not stem.endswith("_gpu")] if len(stems) <= MOST_IMPORTING else []
+
+
+def _by_hand(module: str) -> list[str]:
+    from test_mutants import MUTANTS
+
+    return [Path(file).stem for one in MUTANTS if one.module == module for file in [one.nearest]]
+
+
+def _alike(module: str) -> list[str]:
+    return sorted(file.stem for file in TESTS.glob(f"test_{_parts(module)[-1]}*.py") if not file.stem.endswith("_gpu"))
+
+
+def _of_folders(module: str) -> list[str]:
+    return [f"test_{part}" for part in _parts(module)[-2::-1]]
