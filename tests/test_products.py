@@ -272,12 +272,13 @@ def test_accumulators_touched_before_the_wait():
 def test_products_behind_ordinary_touches():
     (message,) = problems(program(on_registers(), products(0), COMMITTED, SETTLED))
     assert message == "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) touches it, and it was touched since the last fence of registers"
-    assert problems(program(on_registers("q"), products(0), COMMITTED, SETTLED)) == [], "other registers"
+    assert problems(program(REGISTERS_FENCE, on_registers("q"), products(0), COMMITTED, SETTLED)) == [], "other registers"
     assert problems(program(REGISTERS_FENCE, products(0), products(16), COMMITTED, SETTLED)) == [], "products among each other"
 
 
 def test_touches_between_a_product_and_its_commit():
-    assert any("is used by a product under way" in one for one in problems(program(products(0), on_registers(), COMMITTED, SETTLED)))
+    bad = program(REGISTERS_FENCE, products(0), on_registers(), COMMITTED, SETTLED)
+    assert problems(bad) == ["r: step Move(1,1)(RF,SH)(Thread) touches it, and it is used by a product under way"]
 
 
 def test_touches_in_the_next_iteration():
@@ -289,22 +290,22 @@ def test_touches_in_the_next_iteration():
 
 
 def test_products_that_nobody_commits():
-    assert problems(program(products(0))) == ["r: a product is never committed, so nothing can wait for it"]
+    assert problems(program(REGISTERS_FENCE, products(0))) == ["r: a product is never committed, so nothing can wait for it"]
 
 
 def test_waits_count_groups_of_products_alone():
     copy = (copies(T, name="t"), Commit())
-    body = (products(0), COMMITTED, *copy, Wait(0), on_registers())
+    body = (REGISTERS_FENCE, products(0), COMMITTED, *copy, Wait(0), on_registers())
     assert any("under way" in one for one in problems(program(*body))), "the copies arrived, the product did not"
-    assert problems(program(products(0), COMMITTED, *copy, SETTLED, on_registers())) == []
-    two = (products(0), COMMITTED, products(16, registers="q"), COMMITTED)
+    assert problems(program(REGISTERS_FENCE, products(0), COMMITTED, *copy, SETTLED, on_registers())) == []
+    two = (REGISTERS_FENCE, products(0), COMMITTED, products(16, registers="q"), COMMITTED)
     assert problems(program(*two, Wait(1, completion=PRODUCT), on_registers())) == []
     assert problems(program(*two, Wait(1, completion=PRODUCT), on_registers("q"))) != []
 
 
 def test_a_product_reads_until_it_is_waited_for():
     """Writing there races with it; reading does not. A wait alone is for the own thread, a barrier tells the others."""
-    product = (products(0), COMMITTED)
+    product = (REGISTERS_FENCE, products(0), COMMITTED)
     assert problems(program(*product, BLOCK_BARRIER, writes(FAR))) != []
     assert problems(program(*product, SETTLED, writes(FAR))) != []
     assert problems(program(*product, SETTLED, BLOCK_BARRIER, writes(FAR))) == []
@@ -312,7 +313,7 @@ def test_a_product_reads_until_it_is_waited_for():
 
 
 def test_the_proxy_sees_what_was_fenced_in_front_of_the_barrier():
-    product = (products(0), COMMITTED, SETTLED)
+    product = (REGISTERS_FENCE, products(0), COMMITTED, SETTLED)
     assert problems(program(writes(T), PROXY_FENCE, BLOCK_BARRIER, *product)) == []
     (message,) = problems(program(writes(T), BLOCK_BARRIER, *product))
     assert "through the asynchronous proxy, and no fence of it stands between" in message
@@ -322,3 +323,77 @@ def test_the_proxy_sees_what_was_fenced_in_front_of_the_barrier():
     assert problems(program(copies(T), Commit(), PROXY_FENCE, Wait(0), BLOCK_BARRIER, *product)) != [], "what is under way is not fenced"
     assert problems(program(copies(T), Commit(), Wait(0), PROXY_FENCE, BLOCK_BARRIER, *product)) == []
     assert problems(program(writes(T), PROXY_FENCE, BLOCK_BARRIER, reads(FAR), *product)) == [], "reading hides nothing"
+
+
+# ---------------------------------------------------------------------------------------------- the first fence, and ways that part
+
+FIRST = "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) touches it, and it is of a first product, with no fence of registers (wgmma.fence) before it"
+UNDER_WAY = "r: step Move(1,1)(RF,SH)(Thread) touches it, and it is used by a product under way"
+SINCE_FENCE = "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) touches it, and it was touched since the last fence of registers"
+AT_MOST = Var("count", 0, 5, 1, True)
+AT_LEAST = Var("least", 1, 5, 1, True)
+GROUP_OF_R = (products(0), COMMITTED, SETTLED)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        GROUP_OF_R,
+        (loop(3, *GROUP_OF_R, REGISTERS_FENCE),),
+        (PROXY_FENCE, *GROUP_OF_R),
+        (loop(AT_MOST, REGISTERS_FENCE), *GROUP_OF_R),
+        (loop(0, REGISTERS_FENCE), *GROUP_OF_R),
+        (on_registers("q"), *GROUP_OF_R),
+    ],
+)
+def test_a_fence_is_before_the_first_product_though_nothing_touched_its_registers(body):
+    assert problems(program(*body)) == [FIRST]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (REGISTERS_FENCE, *GROUP_OF_R, *GROUP_OF_R),
+        (loop(2, REGISTERS_FENCE), *GROUP_OF_R),
+        (loop(AT_LEAST, REGISTERS_FENCE), *GROUP_OF_R),
+        (loop(AT_MOST, REGISTERS_FENCE, *GROUP_OF_R),),
+        (loop(0, *GROUP_OF_R),),
+    ],
+)
+def test_one_fence_is_enough_for_registers_that_only_products_touch(body):
+    assert problems(program(*body)) == []
+
+
+def test_the_first_fence_is_one_of_each_role():
+    """The fence of one warpgroup is none of another; one before they part is one of all."""
+
+    def roles(*bodies):
+        return ir.Roles(tuple(ir.Role(f"group {n}", 128 * n, 128, body) for n, body in enumerate(bodies)))
+
+    fenced = (REGISTERS_FENCE, *GROUP_OF_R)
+
+    def of(*body):
+        return [one.message for one in check_products(Scene(kernel(*body, threads=256, buffers=BUFFERS)))]
+
+    assert of(roles(fenced, fenced)) == []
+    assert of(roles(fenced, GROUP_OF_R)) == [FIRST] == of(roles(GROUP_OF_R, fenced))
+    assert of(REGISTERS_FENCE, roles(GROUP_OF_R, GROUP_OF_R)) == []
+    left = (REGISTERS_FENCE, products(0), COMMITTED)
+    assert of(roles(left, fenced), on_registers()) == [UNDER_WAY] == of(roles(fenced, left), on_registers()), "any of them goes on"
+
+
+def test_what_a_loop_orders_that_may_have_no_turn():
+    begun = (REGISTERS_FENCE, products(0), COMMITTED)
+    assert problems(program(*begun, loop(AT_MOST, SETTLED), on_registers())) == [UNDER_WAY]
+    assert problems(program(*begun, loop(AT_LEAST, SETTLED), on_registers())) == []
+    assert problems(program(*begun, SETTLED, on_registers(), loop(AT_MOST, REGISTERS_FENCE), *GROUP_OF_R)) == [SINCE_FENCE]
+    # A wait that leaves one group under way leaves the younger one, on whichever way it came.
+    later = (REGISTERS_FENCE, products(16, registers="q"), COMMITTED)
+    leaving = (*begun, loop(AT_MOST, *later), Wait(1, completion=PRODUCT))
+    assert problems(program(*leaving, on_registers())) == [UNDER_WAY]
+    assert problems(program(*begun, loop(AT_LEAST, *later), Wait(1, completion=PRODUCT), on_registers())) == []
+
+
+def test_a_finding_names_the_line():
+    (finding,) = check_products(Scene(program(attrs.evolve(products(0), origin="mine.py:7"), COMMITTED, SETTLED)))
+    assert (finding.at, finding.buffer, finding.severity) == ("mine.py:7", "r", "error")

@@ -2,11 +2,17 @@
 those that they read; and a fence stands in front of products.
 
 A warpgroup's products run beside its threads (wgmma, PTX ISA 9.7.15.5). The program of one thread is followed; loops run often enough
-that every group that an iteration leaves behind is met by the next ones, as all iterations commit and wait alike.
+that every group that an iteration leaves behind is met by the next ones, as all iterations commit and wait alike. Behind a loop that may
+have no turn, and behind roles, all is under way, and unfenced, that is so on any of the ways there.
+
+A fence stands in front of the first product of a warpgroup too, whether or not anything touched its registers before
+(`wgmma.fence`, PTX ISA 9.7.15.7.1): those that a kernel begins with count as touched.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 
 import attrs
@@ -64,17 +70,41 @@ class _Registers:
         self.written |= written
         self.read |= read
 
+    def joined(self, other: _Registers) -> _Registers:
+        """Those of both."""
+        return _Registers(self.written | other.written, self.read | other.read)
+
+
+@attrs.define
+class _State:
+    """Where a thread is: `groups` are the registers of each group under way, oldest first, `open` those not committed yet, `touched` those
+    that other work has touched since the last fence; `fenced` says whether there was one.
+    """
+
+    open: _Registers = attrs.field(factory=_Registers)
+    groups: list[_Registers] = attrs.field(factory=list)
+    touched: set[str] = attrs.field(factory=set)
+    fenced: bool = False
+
+    def copy(self) -> _State:
+        """The same, to go on from."""
+        return _State(self.open.joined(_Registers()), [one.joined(_Registers()) for one in self.groups], set(self.touched), self.fenced)
+
+    def joined(self, other: _State) -> _State:
+        """What holds on one of two ways: groups as young as on either, and no fence that one of them lacks."""
+        pairs = itertools.zip_longest(reversed(self.groups), reversed(other.groups), fillvalue=_Registers())
+        groups = [one.joined(another) for one, another in pairs][::-1]
+        return _State(self.open.joined(other.open), groups, self.touched | other.touched, self.fenced and other.fenced)
+
 
 class _Run:
-    """A thread on its way; `groups` are the registers of each group under way, oldest first, `open` those not committed yet."""
+    """A thread on its way."""
 
     def __init__(self, scene: Scene) -> None:
         self.private = {buffer.name for buffer in scene.kernel.buffers if buffer.memory.private}
         waits = [one.groups for one in statements(scene.kernel.body) if isinstance(one, Wait) and one.completion is PRODUCT]
         self.turns = max(waits, default=0) + 2
-        self.open = _Registers()
-        self.groups: list[_Registers] = []
-        self.touched: set[str] = set()
+        self.state = _State()
         self.findings: dict[tuple[int, str], Finding] = {}
 
     def follow(self, body: Sequence[Stmt]) -> None:
@@ -82,32 +112,24 @@ class _Run:
         for statement in body:
             match statement:
                 case For():
-                    count = constant(statement.extent)
-                    for _ in range(self.turns if count is None else min(count, self.turns)):
-                        self.follow(statement.body)
+                    self._loop(statement)
                 case Exec(completion=Completion.PRODUCT):
-                    written, read = self._registers(statement)
-                    self._refuse(statement, (written | read) & self.touched, "was touched since the last fence of registers")
-                    for one in (self.open, *self.groups):
-                        # Products add to the same registers one behind the other; a factor is another matter.
-                        self._refuse(statement, one.written & read | one.read & written, "is used by a product under way")
-                    self.open.add(written, read)
+                    self._product(statement)
                 case Exec():
                     written, read = self._registers(statement)
-                    for one in (self.open, *self.groups):
+                    for one in (self.state.open, *self.state.groups):
                         self._refuse(statement, one.written & (written | read) | one.read & written, "is used by a product under way")
-                    self.touched |= written | read
+                    self.state.touched |= written | read
                 case Fence(reach=Reach.REGISTERS):
-                    self.touched.clear()
+                    self.state.touched.clear()
+                    self.state.fenced = True
                 case Commit(completion=Completion.PRODUCT):
-                    self.groups.append(self.open)
-                    self.open = _Registers()
+                    self.state.groups.append(self.state.open)
+                    self.state.open = _Registers()
                 case Wait(completion=Completion.PRODUCT, groups=groups):
-                    del self.groups[: max(len(self.groups) - groups, 0)]
+                    del self.state.groups[: max(len(self.state.groups) - groups, 0)]
                 case Roles():
-                    for child in statement.children:
-                        self.open, self.groups, self.touched = _Registers(), [], set()
-                        self.follow(child)
+                    self._roles(statement)
                 case Skip():
                     self.follow(statement.body)
                 case Let() | Comment() | Barrier() | ClusterBarrier() | Fence() | Commit() | Wait() | Acquire() | Release() | Chain():
@@ -117,9 +139,35 @@ class _Run:
                 case _:
                     raise unknown(statement, "the check of products")
 
+    def _loop(self, loop: For) -> None:
+        count = constant(loop.extent)
+        before = self.state.copy()
+        for _ in range(self.turns if count is None else min(count, self.turns)):
+            self.follow(loop.body)
+        if count is None and loop.extent.low < 1:
+            self.state = self.state.joined(before)
+
+    def _roles(self, roles: Roles) -> None:
+        before, ends = self.state, []
+        for child in roles.children:
+            self.state = before.copy()
+            self.follow(child)
+            ends.append(self.state)
+        self.state = functools.reduce(_State.joined, ends)
+
+    def _product(self, statement: Exec) -> None:
+        written, read = self._registers(statement)
+        self._refuse(statement, (written | read) & self.state.touched, "was touched since the last fence of registers")
+        if not self.state.fenced:
+            self._refuse(statement, written, "is of a first product, with no fence of registers (wgmma.fence) before it")
+        for one in (self.state.open, *self.state.groups):
+            # Products add to the same registers one behind the other; a factor is another matter.
+            self._refuse(statement, one.written & read | one.read & written, "is used by a product under way")
+        self.state.open.add(written, read)
+
     def end(self) -> None:
         """A product that no commit makes a group cannot be waited for."""
-        for name in sorted(self.open.written | self.open.read):
+        for name in sorted(self.state.open.written | self.state.open.read):
             self._add(name, None, f"{name}: a product is never committed, so nothing can wait for it")
 
     def _registers(self, statement: Exec) -> tuple[set[str], set[str]]:
