@@ -5,6 +5,7 @@
     order      what each warp may rely on when it touches memory      segments   many touches as one operation
     crews      warps that act alike as one agent                  clusters   blocks that reach into each other, followed together
     holding    who may touch, and release, the stages of rings
+    performers how many threads issue loads of rings, arrive for them, and do all other work
     meetings, findings   which threads met where, and its text
 
 Control flow does not depend on data, so traces are known. Conditions on the block and on run-time sizes are taken as true; they
@@ -28,6 +29,7 @@ from fireiron.check.races.holding import not_held
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.meetings import Meetings
 from fireiron.check.races.order import Order, Race, mark
+from fireiron.check.races.performers import not_performed_so
 from fireiron.check.races.places import Places, Space
 from fireiron.check.races.segments import Screened, Segments
 from fireiron.check.races.traces import Flight, Kind, Touch, Trace, Tracer, Traces
@@ -43,7 +45,7 @@ NOTHING_NEW = 16
 
 def check_races(scene: Scene) -> tuple[Finding, ...]:
     """All races inside a block and between blocks; what could not be decided is an error too."""
-    findings = [*_inside_a_block(scene), *between_blocks(scene)]
+    findings = [*not_performed_so(scene), *_inside_a_block(scene), *between_blocks(scene)]
     return tuple(trusted(findings) if scene.kernel.unchecked else findings)
 
 

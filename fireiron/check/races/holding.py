@@ -5,7 +5,9 @@ it says once that it will be full. What it says is that nothing of it reads the 
 of them speaks for its warp. What breaks this need not be a race at the lengths of loops that are followed, where nobody fills the stage
 again: it is right by chance.
 
-Stages are told apart, not turns: of long loops some iterations are left out (see `loops`), and behind them the stage is the same.
+Stages are told apart, not turns: of long loops some iterations are left out (see `loops`), and behind them the stage is the same. But what
+a producer does with a stage that it has waited for is of the turn that it has waited for: loads and arrivals of another turn of the same
+stage are an iteration early or late.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Holder:
 
     trace: Trace
     ring_of: Mapping[str, str]
-    held: set[tuple[Place, Side]] = attrs.field(factory=set)
+    held: dict[tuple[Place, Side], int] = attrs.field(factory=dict)
+    """The turns of the stages that it holds."""
     announced: set[Place] = attrs.field(factory=set)
     products: Flight = attrs.field(factory=lambda: Flight(Completion.PRODUCT))
     apart: set[Place] = attrs.field(factory=set)
@@ -65,7 +68,7 @@ class Holder:
                 yield Finding("race", "error", None, f"{ring}: an agent ends that holds stage {stage} full")
 
     def _acquire(self, event: Turn) -> None:
-        self.held.add(((event.ring.name, event.stage), event.side))
+        self.held[(event.ring.name, event.stage), event.side] = event.number
         if event.side is Side.EMPTY:
             self.announced.discard((event.ring.name, event.stage))
 
@@ -79,8 +82,10 @@ class Holder:
             yield Finding("race", "error", None, f"{event} is by an agent that does not hold it {side.value}")
         if event.side is Side.FULL:
             self.announced.add(place)
+            if (awaited := self.held.get((place, side), number)) != number:
+                yield Finding("race", "error", None, f"{event} is by an agent that has waited for turn {awaited} of the stage")
             return
-        self.held.discard((place, side))
+        self.held.pop((place, side), None)
         if any(self._place(one) == place for one in self.products.touches):
             yield Finding("race", "error", None, f"{event} is by an agent of which a product that reads it is under way")
         if place in self.apart and any(0 < count < WARP for count in arrivals):
@@ -90,16 +95,22 @@ class Holder:
         return self.ring_of.get(touch.use.access.buffer, ""), touch.stage
 
     def _touch(self, event: Touch) -> Iterator[Finding]:
-        use, side = event.use, Side.FULL if event.kind is Kind.READ else Side.EMPTY
+        side = Side.FULL if event.kind is Kind.READ else Side.EMPTY
         place = self._place(event)
         if side is Side.FULL and not event.by_engine:
             self.apart.add(place)
         if (place, side) not in self.held:
-            line, statement = line_of(use.statement, use.access), use.statement
-            what = f"{statement.instruction.name} {statement.spec} at {line or 'an unknown line'}"
             verb = "read" if side is Side.FULL else "written"
-            text = f"{use.access.buffer}: stage {event.stage} is {verb} by an agent that does not hold it {side.value} ({what})"
-            yield Finding("race", "error", use.access.buffer, text, line, described(statement, use.access))
+            yield self._wrong(event, f"stage {event.stage} is {verb} by an agent that does not hold it {side.value}")
+        elif event.turn is not None and event.turn.number != self.held[place, side]:
+            yield self._wrong(event, f"turn {event.turn.number} is loaded by an agent that has waited for turn {self.held[place, side]}")
+
+    @staticmethod
+    def _wrong(event: Touch, why: str) -> Finding:
+        use = event.use
+        line, statement = line_of(use.statement, use.access), use.statement
+        what = f"{statement.instruction.name} {statement.spec} at {line or 'an unknown line'}"
+        return Finding("race", "error", use.access.buffer, f"{use.access.buffer}: {why} ({what})", line, described(statement, use.access))
 
 
 __all__ = ["not_held"]

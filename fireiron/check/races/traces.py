@@ -352,6 +352,9 @@ class Tracer:
         if False in said.values():
             return (0,)
         conditions = [one for one, holds in said.items() if holds is None]
+        if others := sorted(self.scene.needs(conditions) - {"thread", *walk.fixed}):
+            self.loops.doubt_all(f"whether a stage is released depends on {', '.join(others)}")
+            return (0,)
         frame = self.scene.frame([("thread", threads)], walk.fixed)
         speaking = np.ones(threads.shape, dtype=bool)
         for one in conditions:
