@@ -4,11 +4,13 @@ import attrs
 import numpy as np
 import pytest
 from problems import library
+from touching import buffer, on_registers
+from touching import kernel as by_hand
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check, check_loaded
-from fireiron.errors import SimulationError
+from fireiron.errors import SimulationError, VerificationError
 from fireiron.sim import simulate
 from fireiron.values.expr import Var, all_of
 
@@ -98,3 +100,14 @@ def test_the_simulator_agrees(rows):
         simulate(
             faulty, {"X": np.ones((5, 250), np.float16), "weight": np.ones(250, np.float16), "bias": np.ones(250, np.float16), "eps": 1.0}
         )
+
+
+def test_a_statement_of_a_new_kind_fails_loudly():
+    """It may put something into registers, and nobody would know."""
+
+    class Other(ir.Stmt):
+        """A kind of statement that the check does not know."""
+
+    whole = by_hand(on_registers(), Other(), buffers=(buffer("r", 4, memory=RF),))
+    with pytest.raises(VerificationError, match="the check of registers has no rule for the statement Other"):
+        check_loaded(Scene(whole))

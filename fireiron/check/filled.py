@@ -23,8 +23,30 @@ import numpy as np
 
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene, Use, size_of
-from fireiron.ir import Access, Acquire, Barrier, Buffer, ClusterBarrier, Exec, For, Release, Roles, Skip, Stmt, Wait, execs, statements
-from fireiron.ir.tickets import NextTile
+from fireiron.ir import (
+    Access,
+    Acquire,
+    Barrier,
+    Buffer,
+    Chain,
+    ClusterBarrier,
+    Comment,
+    Commit,
+    Exec,
+    Fence,
+    For,
+    Leave,
+    Let,
+    NextTile,
+    Release,
+    Roles,
+    Skip,
+    Stmt,
+    Wait,
+    execs,
+    statements,
+    unknown,
+)
 from fireiron.values.expr import FALSE, ZERO, Expr, all_of, conjuncts, constant
 
 Array = Any
@@ -119,19 +141,29 @@ class _Path:
     def follow(self, body: Sequence[Stmt], loops: Mapping[str, int]) -> None:
         """Follow a list, at values of the loops around it."""
         for statement in body:
-            if isinstance(statement, For):
-                self._loop(statement, loops)
-            elif isinstance(statement, Exec):
-                self._perform((_Work(statement),), loops)
-            elif isinstance(statement, Skip):
-                before = self._saved()
-                self.follow(statement.body, loops)
-                self.marks = before
-            elif isinstance(statement, Roles):
-                for role in sorted(statement.roles, key=lambda role: not role.elected):
-                    self.producing = role.elected
-                    self.follow(role.body, loops)
-                self.producing = False
+            match statement:
+                case For():
+                    self._loop(statement, loops)
+                case Exec():
+                    self._perform((_Work(statement),), loops)
+                case Skip():
+                    before = self._saved()
+                    self.follow(statement.body, loops)
+                    self.marks = before
+                case Roles():
+                    self._roles(statement, loops)
+                case Let() | Comment() | Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | Chain():
+                    pass
+                case NextTile() | Leave():
+                    pass
+                case _:
+                    raise unknown(statement, "the check of shared memory")
+
+    def _roles(self, statement: Roles, loops: Mapping[str, int]) -> None:
+        for role in sorted(statement.roles, key=lambda role: not role.elected):
+            self.producing = role.elected
+            self.follow(role.body, loops)
+        self.producing = False
 
     def _saved(self) -> dict[str, _Marks]:
         return {name: marks.copied() for name, marks in self.marks.items()}
@@ -143,6 +175,8 @@ class _Path:
             return
         roots, ordered = self._reliance(loop)
         count = self._count(loop, loops)
+        if count == 0:
+            return
         # Without an iteration of its loop the producer of a ring leaves out what its consumers leave out, too.
         before = self._saved() if count is None and loop.extent.low < 1 else None
         if not ordered and count is not None:

@@ -18,7 +18,30 @@ import numpy as np
 
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Frame, Scene, Use, size_of
-from fireiron.ir import Access, Buffer, Exec, For, Roles, Skip, Stmt, execs, statements
+from fireiron.ir import (
+    Access,
+    Acquire,
+    Barrier,
+    Buffer,
+    Chain,
+    ClusterBarrier,
+    Comment,
+    Commit,
+    Exec,
+    Fence,
+    For,
+    Leave,
+    Let,
+    NextTile,
+    Release,
+    Roles,
+    Skip,
+    Stmt,
+    Wait,
+    execs,
+    statements,
+    unknown,
+)
 from fireiron.values.expr import FALSE, Expr, all_of, conjuncts, constant
 
 Array = Any
@@ -77,16 +100,23 @@ class _Path:
     def follow(self, body: Sequence[Stmt], loops: Mapping[str, int]) -> None:
         """Follow a list, at values of the loops around it."""
         for statement in body:
-            if isinstance(statement, For):
-                self._loop(statement, loops)
-            elif isinstance(statement, Exec):
-                self._perform(statement, loops)
-            elif isinstance(statement, Roles):
-                self._roles(statement, loops)
-            elif isinstance(statement, Skip):
-                before = self._marks()
-                self.follow(statement.body, loops)
-                self._restore(before)
+            match statement:
+                case For():
+                    self._loop(statement, loops)
+                case Exec():
+                    self._perform(statement, loops)
+                case Roles():
+                    self._roles(statement, loops)
+                case Skip():
+                    before = self._marks()
+                    self.follow(statement.body, loops)
+                    self._restore(before)
+                case Let() | Comment() | Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | Chain():
+                    pass
+                case NextTile() | Leave():
+                    pass
+                case _:
+                    raise unknown(statement, "the check of registers")
 
     def _roles(self, statement: Roles, loops: Mapping[str, int]) -> None:
         """Each role begins with what was written before; after them counts what threads of any role wrote, each to its own registers."""
