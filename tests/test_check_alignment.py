@@ -1,0 +1,258 @@
+"""Vectors and shared buffers by hand: drawn vectors held against all their addresses; where buffers and barriers lie."""
+
+import itertools
+import random
+
+import attrs
+import pytest
+from touching import T, buffer, i, kernel, loop, reads, touch, writes
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check_alignment
+from fireiron.values.expr import TRUE, Var, as_expr, less
+from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.tensor import Storage
+
+THREADS = 32
+BLOCK = Var("block", 0, 7)
+N, N8 = Var("N", 1, 1 << 20, 1, True), Var("N8", 8, 1 << 20, 8, True)
+
+
+def said(*body, shared=1 << 15, rings=(), **options):
+    """What the check says of a kernel of a block's bytes."""
+    program = kernel(*body, **{"threads": THREADS, **options})
+    return list(check_alignment(Scene(attrs.evolve(program, shared_bytes=shared, rings=tuple(rings)))))
+
+
+def vector(place, width, count=1, dtype=None, **options):
+    """A statement that reads `count` vectors of `width` elements."""
+    pieces = tuple(ir.Piece(number * width, width, TRUE) for number in range(count))
+    return attrs.evolve(reads(place, width=width * count, **options), pieces=(pieces,))
+
+
+def is_aligned(program):
+    """Whether each vector begins at a multiple of its elements, all of it one behind the other, for all threads and iterations."""
+
+    def run(body, values):
+        for one in body:
+            if isinstance(one, ir.For):
+                if not all(run(one.body, {**values, one.var.name: number}) for number in range(one.extent.evaluate(values))):
+                    return False
+                continue
+            (access,), (pieces,) = one.accesses, one.pieces
+            target = program.buffer(access.buffer)
+            for thread, piece in itertools.product(range(program.threads), pieces):
+                there = {**values, "thread": thread}
+                if not one.performed.evaluate(there):
+                    continue
+                offsets = access.elements()[piece.first : piece.first + piece.width]
+                places = [target.address(access, offset).evaluate(there) for offset in offsets]
+                if places[0] % piece.width or places != list(range(places[0], places[0] + piece.width)):
+                    return False
+        return True
+
+    return run(program.body, {"block": 0})
+
+
+def drawn(chance):
+    width = chance.choice((2, 4))
+    step = chance.choice((1, width, width, 2 * width, width + 1))
+    place = T * step + i * chance.choice((0, 1, width, 3 * width)) + chance.choice((0, 0, 0, width, 1, 2))
+    place = place + T % 4 * chance.choice((0, 0, width, 1))
+    active = chance.choice((TRUE, TRUE, less(T, 1), less(i, 1)))
+    swizzle = chance.choice((None, None, Swizzle(2, 2, 3), Swizzle(2, 1, 3), Swizzle(1, 0, 3)))
+    one = buffer("s", 1024)
+    one = attrs.evolve(one, storage=Storage(Layout((1024,), (1,)), 1024, swizzle))
+    count = chance.choice((1, 2))
+    return kernel(loop(3, vector(place, width, count, active=active)), threads=THREADS, buffers=(one,), shared_bytes=4096)
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_drawn_vectors_are_judged_as_by_their_addresses(chunk):
+    verdicts = set()
+    for seed in range(40 * chunk, 40 * (chunk + 1)):
+        program = drawn(random.Random(f"vectors {seed}"))
+        expected = is_aligned(program)
+        found = list(check_alignment(Scene(program)))
+        assert bool(found) != expected, (seed, program.body, program.buffers[0].storage, found)
+        verdicts.add(expected)
+    assert verdicts == {True, False}
+
+
+def test_what_is_said_of_a_vector():
+    (one,) = said(vector(T * 4 + 2, 4))
+    assert one.message == "s: thread 0 takes addresses 2, 3, 4, 5 at once, which are not 4 neighbours from a multiple of 4 on"
+    assert (one.kind, one.severity, one.buffer, one.at) == ("alignment", "error", "s", "hand.py:1") and one.details["vector"] == 4
+    (one,) = said(loop(3, vector(T * 4 + i * 2, 4)))
+    assert one.message.startswith("s: thread 0, i 1 takes addresses 2, 3, 4, 5 at once")
+    (one,) = said(vector(T * 4 + BLOCK, 4), grid=8)
+    assert "which is not proved a multiple of 4" in one.message
+    assert said(vector(T * 4 + BLOCK * 8, 4), grid=8) == []
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "legal"),
+    [
+        (4, float32, True),
+        (8, float32, False),
+        (3, float32, False),
+        (8, float16, True),
+        (16, float16, False),
+        (2, float64, True),
+        (4, float64, False),
+        (1, float64, True),
+    ],
+)
+def test_bytes_of_a_vector(width, dtype, legal):
+    found = said(vector(T * width, width), buffers=(buffer("s", 4096, dtype=dtype),), shared=1 << 16)
+    assert (found == []) == legal
+    assert all("no load or store has" in one.message for one in found)
+
+
+@pytest.mark.parametrize("align", [4, 8, 16, 32])
+def test_where_an_array_begins(align):
+    """In global memory by its own alignment; a vector needs no more than its bytes."""
+    one = buffer("s", 4096, memory=GL)
+    one = attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=align))
+    for width in (2, 4):
+        found = said(vector(T * width, width), buffers=(one,))
+        assert (found == []) == (align >= 4 * width), (align, width)
+        assert all(f"it begins at a multiple of {align} bytes only" in each.message for each in found)
+
+
+@pytest.mark.parametrize("offset", [0, 8, 16, 24, 32, 48])
+def test_where_a_shared_buffer_begins(offset):
+    """At multiples of 16 bytes, or of what it asks for; its vectors as the number of its first byte allows."""
+    one = buffer("s", 256, offset=offset)
+    found = said(writes(T), buffers=(one,))
+    assert [each.message for each in found] == ([f"s begins at byte {offset}, no multiple of 16"] if offset % 16 else [])
+    asked = attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=32))
+    found = said(writes(T), buffers=(asked,))
+    assert [each.message for each in found] == ([f"s begins at byte {offset}, no multiple of 32"] if offset % 32 else [])
+    wide = [each.message for each in said(vector(T * 4, 4), buffers=(one,)) if "at once" in each.message]
+    assert wide == (["s: 16 bytes are taken at once, and it begins at a multiple of 8 bytes only"] if offset % 16 else [])
+
+
+@pytest.mark.parametrize(
+    ("offset", "shared", "inside"), [(0, 1024, True), (0, 1023, False), (16, 1040, True), (16, 1039, False), (-16, 2048, False)]
+)
+def test_buffers_lie_in_the_block(offset, shared, inside):
+    found = said(writes(T), buffers=(buffer("s", 256, offset=offset),), shared=shared)
+    assert ([one for one in found if f"lies in bytes {offset} ... {offset + 1023}" in one.message] == []) == inside
+    assert all(one.details["end"] == offset + 1024 for one in found)
+
+
+def test_more_than_a_block_may_have():
+    limit = kernel().architecture.shared_per_block
+    assert said(writes(T), shared=limit) == []
+    (one,) = said(writes(T), shared=limit + 1)
+    assert one.message == f"{limit + 1} bytes of shared memory, {kernel().architecture} has at most {limit}"
+
+
+# ---------------------------------------------------------------------------------------------- shared bytes
+
+
+def two(offset, elements=64, reuse=False, first=256):
+    other = buffer("t", elements, offset=offset)
+    other = attrs.evolve(other, tensor=attrs.evolve(other.tensor, reuse=reuse))
+    return buffer("s", first, offset=1024), other
+
+
+@pytest.mark.parametrize(
+    ("offset", "elements", "shares"),
+    [
+        (2048, 64, False),
+        (2032, 64, True),
+        (768, 64, False),
+        (784, 64, True),
+        (1024, 256, True),
+        (1280, 4, True),
+        (512, 512, True),
+        (0, 1024, True),
+    ],
+)
+def test_buffers_in_use_together_share_no_bytes(offset, elements, shares):
+    """Whichever is listed first, and whichever begins first."""
+    for order in (1, -1):
+        found = said(writes(T), reads(T, name="t", active=less(T, 4)), writes(T), buffers=two(offset, elements)[::order])
+        assert len(found) == shares, [one.message for one in found]
+        assert all("shares bytes with" in one.message and "while both are in use" in one.message for one in found)
+
+
+def test_buffers_in_use_one_after_the_other_may_if_that_is_asked_for():
+    early, late = (writes(T), reads(T)), (writes(T, name="t", active=less(T, 4)),)
+    assert said(*early, *late, buffers=two(1024, reuse=True)) == [] == said(*late, *early, buffers=two(1024, reuse=True))
+    (one,) = said(*early, *late, buffers=two(1024))
+    assert one.message == "t shares bytes with s, and nothing asks for that"
+    assert len(said(loop(2, *early, *late), buffers=two(1024, reuse=True))) == 1, "a loop has all of its buffers in use"
+    assert len(said(*early, *late, reads(T), buffers=two(1024, reuse=True))) == 1
+    assert said(writes(T), buffers=two(1024)) == [], "what nobody touches has no place"
+
+
+def ring(offset, stages=2, name="ring"):
+    return ir.Ring(name, stages, ("s",), 64, 1, offset)
+
+
+@pytest.mark.parametrize(
+    ("offset", "texts"),
+    [
+        (2048, ()),
+        (2047, ("as s does", "legal")),
+        (1020, ("as s does", "legal")),
+        (992, ()),
+        (1000, ("as s does",)),
+        (2040, ("as s does",)),
+        (4064, ()),
+        (4072, ("legal",)),
+        (-8, ("legal",)),
+    ],
+)
+def test_barriers_of_rings(offset, texts):
+    """Multiples of 8 bytes inside the block, in no byte of a buffer in use."""
+    found = said(writes(T), buffers=(buffer("s", 256, offset=1024),), shared=4096, rings=(ring(offset),))
+    begin = [f"the barriers of ring lie in bytes {offset} ... {offset + 31} of shared memory"] * len(texts)
+    assert [one.message.partition(",")[0].partition(";")[0] for one in found] == begin
+    assert all(text in one.message for text, one in zip(texts, found, strict=False)), found
+
+
+def test_barriers_of_two_rings():
+    apart = (ring(2048), ring(2080, name="other"))
+    options = {"buffers": (buffer("s", 256, offset=1024),), "shared": 4096}
+    assert said(writes(T), rings=apart, **options) == []
+    (one,) = said(writes(T), rings=(ring(2048), ring(2072, name="other")), **options)
+    assert "the barriers of other lie in bytes 2072 ... 2103" in one.message and "as the barriers of ring does" in one.message
+
+
+# ---------------------------------------------------------------------------------------------- inside as a whole
+
+
+def bounded(place, width, bound):
+    return vector(place, width, bound=as_expr(bound))
+
+
+@pytest.mark.parametrize(
+    ("place", "width", "bound", "symbol", "whole"),
+    [
+        (T * 4, 4, 128, None, True),
+        (T * 4, 4, 126, None, False),
+        (T * 4, 4, 64, None, True),
+        (T * 4, 4, 66, None, False),
+        (T * 4, 4, N8, N8, True),
+        (T * 4, 4, N, N, False),
+        (T * 2, 2, N8 + 1, N8, False),
+        (T * 2, 2, N8 + 2, N8, True),
+    ],
+)
+def test_a_vector_is_inside_or_outside_as_a_whole(place, width, bound, symbol, whole):
+    found = said(bounded(place, width, bound), symbols=(symbol,) if symbol is not None else ())
+    assert (found == []) == whole
+    assert all(
+        f"{width} elements are taken at once, and the last of them are not proved to lie below {bound}" in one.message for one in found
+    )
+
+
+def test_what_is_never_performed_has_no_vectors():
+    assert said(vector(T * 4 + 1, 4, active=less(T, 0))) == []
+    assert said(vector(T * 4 + 1, 4, active=less(0, T))) != []
+    assert said(touch(T, write=True)) == [], "an element is aligned"
