@@ -25,7 +25,21 @@ MOST_TESTS = 48
 """Tests of a line that are kept."""
 
 NEAREST = {
-    "check/races/holding.py": "planted stages",
+    "check/coalescing.py": "check_banks",
+    "check/known_bits.py": "alignment check_alignment",
+    "check/races/atoms.py": "races races_places",
+    "check/races/clusters.py": "cluster",
+    "check/races/findings.py": "races_places races",
+    "check/races/holding.py": "races_performers planted stages",
+    "check/races/loops.py": "races lengths",
+    "check/races/meetings.py": "races_places races",
+    "check/races/order.py": "races rings",
+    "check/races/places.py": "races",
+    "check/races/segments.py": "races crews",
+    "check/races/tiles.py": "tiles",
+    "check/races/traces.py": "races rings turns_of_warpgroups",
+    "check/scene.py": "check_bounds check_alignment",
+    "check/width.py": "check_boxes",
     "lower/allocate.py": "inspect stages",
     "lower/divide.py": "reciprocals",
     "lower/outside.py": "ahead guard",
