@@ -1,0 +1,201 @@
+"""Threads, shared memory, registers and roles at their limits, by hand."""
+
+import attrs
+import pytest
+from touching import T, buffer, kernel, reads, writes
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check_resources
+from fireiron.check.resources import OVERHEAD, Measured, array_limit, occupancy, register_estimate, register_limit, report
+from fireiron.values.machine import ARCHITECTURES
+
+SM_90A = next(one for one in ARCHITECTURES if one.name == "sm_90a")
+
+
+def of(*body, **options):
+    """A kernel of 128 threads."""
+    fields = {name: options.pop(name) for name in ("shared_bytes", "resident", "architecture") if name in options}
+    return attrs.evolve(kernel(*body, **options), **fields)
+
+
+def said(whole, severity=None):
+    return [one.message for one in check_resources(Scene(whole)) if severity in (None, one.severity)]
+
+
+@pytest.mark.parametrize(
+    ("threads", "severity", "text"),
+    [
+        (32, "note", "32 threads in a block, 1 warps"),
+        (1024, "note", "1024 threads in a block, 32 warps"),
+        (1025, "error", "1025 threads in a block, sm_80 has at most 1024"),
+        (33, "warning", "33 threads in a block: the last warp has 31 idle lanes"),
+        (95, "warning", "95 threads in a block: the last warp has 1 idle lanes"),
+    ],
+)
+def test_threads(threads, severity, text):
+    (one, *_) = check_resources(Scene(of(writes(0), threads=threads)))
+    assert (one.kind, one.severity, one.message, one.details["threads"], one.details["limit"]) == (
+        "resources",
+        severity,
+        text,
+        threads,
+        1024,
+    )
+
+
+@pytest.mark.parametrize(
+    ("offset", "asked", "severity", "text"),
+    [
+        (0, 1024, "note", "1024 of 166912 bytes of shared memory: s 1024"),
+        (0, 2048, "note", "2048 of 166912 bytes of shared memory: s 1024"),
+        (1024, 1024, "error", "buffers reach byte 2048 of shared memory, the kernel asks for 1024"),
+        (0, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
+        (0, 166913, "error", "166913 bytes of shared memory in a block, sm_80 has 166912: s 1024"),
+        (165888, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
+        (165889, 100, "error", "166913 bytes of shared memory in a block, sm_80 has 166912: s 1024"),
+    ],
+)
+def test_shared_memory(offset, asked, severity, text):
+    whole = of(writes(T), buffers=(buffer("s", 256, offset=offset), buffer("r", 9000, memory=RF)), shared_bytes=asked)
+    assert whole.architecture.shared_per_block == 166912
+    one = check_resources(Scene(whole))[1]
+    assert (one.severity, one.message) == (severity, text)
+    assert (one.details["bytes"], one.details["limit"], one.details["buffers"]) == (asked, 166912, {"s": 1024})
+    none = of(buffers=(buffer("r", 4, memory=RF),))
+    assert check_resources(Scene(none))[1].message == "no shared memory"
+
+
+@pytest.mark.parametrize(("elements", "dtype", "registers"), [(8, float32, 8), (9, float16, 5), (8, float16, 4), (8, float64, 16)])
+def test_the_estimate_counts_arrays_in_registers_of_32_bits(elements, dtype, registers):
+    whole = of(buffers=(buffer("r", elements, memory=RF, dtype=dtype), buffer("s", 4096)))
+    assert register_estimate(whole) == OVERHEAD + registers
+    assert f"about {OVERHEAD + registers} registers a thread (r {registers}, the rest {OVERHEAD})" in said(whole)
+
+
+@pytest.mark.parametrize(("elements", "warns"), [(255, False), (256, True), (300, True)])
+def test_an_array_beyond_the_registers_of_a_thread(elements, warns):
+    whole = of(buffers=(buffer("r", elements, memory=RF),))
+    found = [one for one in check_resources(Scene(whole)) if one.buffer == "r"]
+    assert len(found) == warns
+    for one in found:
+        assert (one.severity, one.details["elements"], one.details["limit"]) == ("warning", elements, 255)
+        assert f"r has {elements} elements in each thread: it lives in local memory" in one.message
+        assert f"r lies in local memory: {4 * elements} bytes a thread" in report(whole)
+
+
+@pytest.mark.parametrize(
+    ("threads", "resident", "limit"),
+    [
+        (128, 1, 255),
+        (256, 1, 255),
+        (257, 1, 168),
+        (512, 1, 128),
+        (1024, 1, 64),
+        (128, 4, 128),
+        (128, 2, 255),
+        (256, 2, 128),
+        (384, 1, 168),
+        (96, 5, 96),
+        (32, 1, 255),
+    ],
+)
+def test_the_registers_that_a_thread_may_have(threads, resident, limit):
+    """65,536 registers, given to whole partitions of four warps, in units of 8."""
+    whole = of(threads=threads, resident=resident)
+    warps = -(-threads // 128) * 4 * resident
+    assert register_limit(whole) == limit == min(255, 65536 // (32 * warps) // 8 * 8) == array_limit(whole)
+
+
+@pytest.mark.parametrize(("amount", "severity"), [(64 - OVERHEAD, "note"), (65 - OVERHEAD, "warning")])
+def test_more_registers_than_a_thread_can_have(amount, severity):
+    whole = of(threads=1024, buffers=(buffer("r", amount, memory=RF),))
+    (one,) = (each for each in check_resources(Scene(whole)) if each.message.startswith("about"))
+    assert one.severity == severity and one.details["registers"] == amount + OVERHEAD and one.details["limit"] == 64
+    assert ("more than the 64 a thread of 1024 threads can have, some will spill" in one.message) == (severity == "warning")
+    assert (f"some {amount + OVERHEAD - 64} will spill" in report(whole)) == (severity == "warning")
+    both = attrs.evolve(whole, resident=2, threads=512)
+    assert ("a thread of 2 blocks of 512 threads can have" in " ".join(said(both))) == (severity == "warning")
+
+
+def test_an_array_of_all_registers_spills():
+    (one,) = (each for each in said(of(buffers=(buffer("r", 250, memory=RF),)), "warning") if each.startswith("about"))
+    assert one.endswith("more than the 255 there are, some will spill")
+
+
+# ---------------------------------------------------------------------------------------------- roles
+
+
+def exchanged(*roles, threads=None, elected=-1):
+    """A Hopper kernel whose roles, of so many threads, keep or get so many registers; the last one is the producer."""
+    first, made = 0, []
+    for number, (count, registers) in enumerate(roles):
+        made.append(ir.Role(f"role {number}", first, count, (), number == len(roles) + elected, registers))
+        first += count
+    return of(ir.Roles(tuple(made)), threads=first, architecture=SM_90A, buffers=())
+
+
+@pytest.mark.parametrize(
+    ("roles", "text"),
+    [
+        (((256, 240), (128, 24)), ""),
+        (((256, 240), (128, 32)), "at most 64512 of all threads together"),
+        (((256, 232), (128, 40)), ""),
+        (((256, 168), (128, 160)), ""),
+        (((256, 236), (128, 24)), "not so of role 0"),
+        (((256, 240), (128, 16)), "not so of role 1"),
+        (((256, 264), (128, 24)), "not so of role 0"),
+        (((256, 240), (128, 28)), "not so of role 1"),
+        (((256, 240), (128, 0)), "all threads, by whole warpgroups"),
+        (((256, 240), (96, 24)), "all threads, by whole warpgroups"),
+        (((256, 160), (128, 24)), "fewer for the producer, as many or more for the others"),
+        (((256, 240), (128, 168)), "fewer for the producer, as many or more for the others"),
+        (((256, 0), (128, 0)), ""),
+        (((128, 256), (128, 24)), ""),
+        (((256, 248), (128, 24)), "at most 64512 of all threads together"),
+    ],
+)
+def test_registers_that_roles_exchange(roles, text):
+    """384 threads are launched with 168 each; only multiples of 8 from 24 to 256 are legal."""
+    found = said(exchanged(*roles), "error")
+    assert len(found) == bool(text) and all(text in one for one in found), found
+    if found:
+        assert "each thread keeps or gets so many registers: role 0" in found[0]
+
+
+def test_the_registers_of_arrays_are_those_of_the_role_that_gets_most():
+    whole = exchanged((256, 240), (128, 24))
+    assert (register_limit(whole), array_limit(whole)) == (168, 240)
+
+
+# ---------------------------------------------------------------------------------------------- reports
+
+
+def test_a_report_of_what_was_measured():
+    whole = of(reads(T), buffers=(buffer("r", 8, memory=RF), buffer("s", 256)), shared_bytes=1024)
+    text = report(whole, Measured(40))
+    assert "registers: 40 a thread, of 255 (about 32 were expected)" in text and "spills: none" in text and "of arrays" not in text
+    assert "spills: none; 16 bytes of arrays in local memory" in report(whole, Measured(40, stack=16))
+    assert "spills: 8 bytes a thread stored, 4 loaded (12 bytes of local memory)" in report(whole, Measured(40, 8, 4, 12))
+    assert "spills: 8 bytes a thread stored, 0 loaded" in report(whole, Measured(40, 8)) and "0 bytes a thread stored, 4 loaded" in report(
+        whole, Measured(40, 0, 4)
+    )
+    assert "not all arrays live in registers at the same time" in report(whole, Measured(7)) and "temporaries" in report(whole, Measured(8))
+    assert "(estimated)" in report(whole) and "(estimated)" not in report(whole, Measured(40))
+    assert report(whole).startswith("k for sm_80: 128 threads a block, 4 warps\n") and report(of(threads=32)).startswith(
+        "k for sm_80: 32 threads a block, 1 warp\n"
+    )
+    assert "shared memory: 1024 of 166912 bytes a block" in text and "shared memory: none" in report(of(buffers=()))
+    assert "saves" not in text
+    over = of(reads(T), buffers=(buffer("s", 256), buffer("t", 256)), shared_bytes=1024)
+    assert "storage that is shared saves 1024 bytes" in report(over)
+
+
+def test_the_note_of_occupancy():
+    whole = of(reads(T), buffers=(buffer("s", 256),), shared_bytes=100_000)
+    one = check_resources(Scene(whole))[-1]
+    assert one.details == {"blocks": 1, "limited_by": "shared memory", "share": round(4 / 64, 3), "limits": dict(occupancy(whole).limits)}
+    assert one.message == "1 block on a multiprocessor at once, 4 warps, 6% of what it holds; limited by shared memory (estimated)"
+    assert one.severity == "note"
+    none = check_resources(Scene(attrs.evolve(whole, shared_bytes=200_000)))[-1]
+    assert none.severity == "warning" and none.message.startswith("0 blocks on")
