@@ -38,7 +38,7 @@ NEAREST = {
     "check/races/segments.py": "races crews",
     "check/races/tiles.py": "tiles",
     "check/races/traces.py": "races rings turns_of_warpgroups",
-    "check/scene.py": "check_bounds check_alignment",
+    "check/scene.py": "check_bounds",
     "check/width.py": "check_boxes",
     "lower/allocate.py": "inspect stages",
     "lower/divide.py": "reciprocals",

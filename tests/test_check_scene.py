@@ -1,0 +1,187 @@
+"""What all checks see: frames of values, names, elements inside, addresses, parts of sums."""
+
+import itertools
+
+import attrs
+import numpy as np
+import pytest
+from touching import T, buffer, kernel, loop, reads, writes
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene
+from fireiron.check.scene import Elements, accesses_of, assumed, less_a_minimum, linear, offsets_of, product, reach_of
+from fireiron.errors import VerificationError
+from fireiron.values.expr import Var, all_of, as_expr, less, minimum
+from fireiron.values.tensor import Mode, Tensor
+
+OUTER, INNER = Var("i", 0, 7), Var("j", 0, 3)
+N = Var("N", 1, 1 << 20, 1, True)
+ROW, COLUMN = Var("row", 0, 99), Var("column", 0, 99)
+
+
+def scene_of(*body, **options):
+    return Scene(kernel(*body, **{"threads": 8, **options}))
+
+
+# ---------------------------------------------------------------------------------------------- names
+
+
+def test_roots_go_through_named_values():
+    scene = scene_of(ir.Let(ROW, T + OUTER), ir.Let(COLUMN, ROW * 2 + N), symbols=(N,))
+    assert scene.roots(COLUMN) == {"thread", "i", "N"} and scene.roots(ROW) == {"thread", "i"} and scene.roots(as_expr(3)) == frozenset()
+    assert scene.needs((ROW, N)) == {"thread", "i", "N"} and scene.needs(()) == frozenset()
+    assert scene.opened(COLUMN) == (T + OUTER) * 2 + N and scene.symbols == {"N"}
+
+
+def test_a_name_has_one_meaning():
+    scene_of(ir.Let(ROW, T), ir.Let(ROW, T))
+    with pytest.raises(VerificationError, match="row has two meanings"):
+        scene_of(ir.Let(ROW, T), ir.Let(ROW, T + 1))
+
+
+def test_conditions_by_what_they_are_about():
+    one = writes(T, active=all_of((less(T, 4), less(OUTER, 2), less(Var("block", 0, 3), 1))))
+    kept, others = scene_of().guards(one, frozenset({"thread", "i"}))
+    assert set(kept) == {less(T, 4), less(OUTER, 2)} and others == [less(Var("block", 0, 3), 1)]
+
+
+# ---------------------------------------------------------------------------------------------- frames
+
+
+def test_values_at_every_point():
+    scene = scene_of(ir.Let(ROW, T * 10 + OUTER))
+    frame = scene.frame([("thread", np.arange(8)), ("i", np.arange(3))], {"block": 5})
+    assert frame.shape == (8, 3)
+    wanted = [[t * 10 + i + 5 for i in range(3)] for t in range(8)]
+    assert frame.full(ROW + Var("block", 0, 9)).tolist() == wanted
+    assert frame.full(as_expr(4)).tolist() == [[4] * 3] * 8 and frame.full(OUTER).tolist() == [[0, 1, 2]] * 8
+    assert frame.at((3, 2)) == {"thread": 3, "i": 2}
+    assert frame.value(T).shape == (8, 1)
+    with pytest.raises(KeyError):
+        frame.value(Var("nowhere", 0, 1))
+    with pytest.raises(VerificationError, match="is known only when the kernel runs"):
+        frame.value(Var("table[]", 0, 1))
+
+
+def test_axes_of_loops():
+    loops = (loop(3, var=OUTER), loop(4, var=INNER), loop(N, var=Var("k", 0, 9)), loop(2, var=Var("late", 0, 9), first=4, step=3))
+    scene = scene_of(symbols=(N,))
+    assert [(name, values.tolist()) for name, values in scene.loop_axes(loops, frozenset({"i", "j"}))] == [
+        ("i", [0, 1, 2]),
+        ("j", [0, 1, 2, 3]),
+    ]
+    assert scene.loop_axes(loops, frozenset()) == [] and scene.loop_axes(loops, frozenset({"k"})) is None
+    assert scene.loop_axes(loops, frozenset({"i", "j"}), 12) is not None and scene.loop_axes(loops, frozenset({"i", "j"}), 11) is None
+    late = loops[3]
+    assert [(name, values.tolist()) for name, values in scene.loop_axes((late,), frozenset({"late"}))] == [("late", list(late.values(2)))]
+
+
+# ---------------------------------------------------------------------------------------------- elements
+
+
+def access(*base, shape=(1, 1), bounds=(None, None)):
+    modes = tuple((Mode(size, 1),) for size in shape)
+    bounds = tuple(None if bound is None else as_expr(bound) for bound in bounds)
+    return ir.Access("s", tuple(map(as_expr, base)), modes, bounds, True, dealt=((), ()))
+
+
+def matrix(rows, columns, layout=ColMajor):
+    tensor = Tensor("s", (as_expr(rows), as_expr(columns)), float32, SH, layout)
+    storage = tensor.storage()
+    return ir.Buffer(tensor, storage, storage.extent, written=True)
+
+
+def statement(one):
+    return ir.Exec(spec=Move(1, 1)(RF, SH)(Thread), accesses=(one,), instruction=writes(0).instruction)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (4, 1), (3, 4), (1, 16)])
+@pytest.mark.parametrize("layout", [RowMajor, ColMajor], ids=str)
+def test_addresses_and_coordinates_of_all_elements(shape, layout):
+    """Of a few elements one by one, of many by an axis: the same."""
+    one = access(T, OUTER * 2, shape=shape)
+    scene = scene_of(loop(3, statement(one), var=OUTER), buffers=(matrix(16, 32, layout),))
+    frame = scene.frame([("thread", scene.threads), ("i", np.arange(3))])
+    places, (rows, columns) = scene.addresses(frame, one), scene.coordinates(frame, one)
+    assert places.shape == rows.shape == columns.shape == (8, 3, shape[0] * shape[1])
+    for t, i, (number, (row, column)) in itertools.product(range(8), range(3), enumerate(one.elements())):
+        assert (rows[t, i, number], columns[t, i, number]) == (t + row, i * 2 + column)
+        want = (t + row) * 32 + i * 2 + column if layout is RowMajor else (i * 2 + column) * 16 + t + row
+        assert places[t, i, number] == want
+    assert offsets_of(one).tolist() == [list(each) for each in one.elements()] and reach_of(one) == (shape[0] - 1, shape[1] - 1)
+
+
+@pytest.mark.parametrize("bounds", [(None, None), (6, None), (None, 5), (6, 5), (0, None), (T + 2, None)])
+def test_elements_below_their_bounds(bounds):
+    one = access(T, OUTER * 2, shape=(2, 3), bounds=bounds)
+    scene = scene_of(loop(3, statement(one), var=OUTER), buffers=(matrix(16, 16),))
+    (use,) = scene.uses
+    frame = scene.frame([("thread", scene.threads), ("i", np.arange(3))])
+    inside = scene.inside(use, frame)
+    for t, i, (number, (row, column)) in itertools.product(range(8), range(3), enumerate(one.elements())):
+        limits = [None if bound is None else as_expr(bound).evaluate({"thread": t}) for bound in bounds]
+        want = all(limit is None or place < limit for place, limit in zip((t + row, i * 2 + column), limits))
+        assert inside[t, i, number] == want
+    if bounds[0] is not None and not isinstance(bounds[0], int):
+        assert scene.inside(use, frame, frozenset({"i"})).all(), "a bound by what is not known counts as none"
+
+
+def test_pieces_decide_in_the_place_of_bounds():
+    pieces = ((ir.Piece(0, 2, less(T, 3)), ir.Piece(2, 2, all_of((less(T, 5), less(Var("block", 0, 3), 1))))),)
+    one = attrs.evolve(reads(T * 4, width=4, bound=as_expr(1)), pieces=pieces)
+    scene = scene_of(one)
+    (use,) = scene.uses
+    frame = scene.frame([("thread", scene.threads)], {"block": 1})
+    assert scene.inside(use, frame).tolist() == [[t < 3] * 2 + [False] * 2 for t in range(8)]
+    assert scene.inside(use, frame, frozenset({"thread"})).tolist() == [[t < 3] * 2 + [t < 5] * 2 for t in range(8)]
+    assert use.width == 2 and use.pieces == pieces[0]
+
+
+def test_uses_of_statements_with_their_loops():
+    scene = scene_of(loop(3, writes(T), loop(2, reads(T), var=INNER), var=OUTER))
+    assert [(use.access.write, [one.var.name for one in use.loops]) for use in scene.uses] == [(True, ["i"]), (False, ["i", "j"])]
+    assert accesses_of(writes(T)) == writes(T).accesses
+    scratch = Tensor("s", (as_expr(64),), float32, SH, ColMajor)
+    several = accesses_of(attrs.evolve(writes(T), scratch=scratch))
+    assert len(several) == 2 and several[1].buffer == "s"
+
+
+# ---------------------------------------------------------------------------------------------- sums
+
+
+@pytest.mark.parametrize("value", [T * 3 + OUTER - 5, as_expr(7), T * OUTER * 2 + 1, T // 2 + 3, OUTER])
+def test_a_sum_is_its_terms_and_its_number(value):
+    terms, number = linear(value)
+    for t, i in itertools.product((0, 3, 7), (0, 2, 5)):
+        values = {"thread": t, "i": i}
+        assert sum(product(atoms, times).evaluate(values) for atoms, times in terms) + number == value.evaluate(values)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_one"),
+    [
+        (N - minimum(N, T + 5), True),
+        (N - minimum(T + 5, N), True),
+        (as_expr(8) - minimum(as_expr(8), T), True),
+        (N - 1 - minimum(N, T + 5), False),
+        (N + 3 - minimum(N, T + 5), True),
+        (N - minimum(T + 5, OUTER * 9), False),
+        (minimum(N, T + 5), False),
+        (N - T, False),
+        (N + minimum(N, T + 5), False),
+    ],
+)
+def test_a_number_less_a_minimum_of_it(value, is_one):
+    assert less_a_minimum(value) == is_one
+
+
+def test_all_elements_of_an_estimate_are_the_same():
+    assert Elements(7)(np.arange(3)).tolist() == [7, 7, 7] and Elements(7)(2) == 7
+    assert assumed(scene_of(loop(3, writes(T), var=OUTER)), {}) == {}
+
+
+def test_tiles_and_threads():
+    scene = scene_of(writes(T))
+    assert scene.threads.tolist() == list(range(8)) and scene.tiles == {}
+    assert buffer("s", 4) not in scene.kernel.buffers
