@@ -1,0 +1,70 @@
+"""Numbers of turns, stages and conditions at assumed lengths of loops, held against sizes that have these lengths."""
+
+import itertools
+
+import pytest
+
+from fireiron import *
+from fireiron.check.races.lengths import at_lengths
+from fireiron.values.expr import Var, as_expr, floordiv, less, mod
+
+K, M = Var("K", 0, 1 << 20, 1, True), Var("M", 0, 1 << 20, 1, True)
+LENGTH, OTHER = Var("length 0", 0, 1 << 20), Var("length 1", 0, 1 << 20)
+TURN = Var("turn", 0, 99)
+STEPS = floordiv(K + 31, as_expr(32))
+
+
+@pytest.mark.parametrize("extent", [K, STEPS, K + 1], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda extent: extent,
+        lambda extent: extent + 3,
+        lambda extent: extent - 1,
+        lambda extent: extent * 4 + 2,
+        lambda extent: extent + TURN,
+        lambda extent: TURN * 7 + extent - 2,
+        lambda extent: mod(extent, as_expr(3)),
+        lambda extent: mod(extent + 1, as_expr(3)),
+        lambda extent: mod(extent + 5, as_expr(4)),
+        lambda extent: mod(extent + TURN, as_expr(3)),
+        lambda extent: mod(extent + TURN * 3, as_expr(4)),
+        lambda extent: less(TURN, extent),
+        lambda extent: less(TURN, extent + 1),
+        lambda extent: TURN * 3 + 1,
+        lambda extent: mod(TURN, as_expr(3)),
+    ],
+)
+def test_a_value_at_an_assumed_length(make, extent):
+    value = make(extent)
+    found = at_lengths(value, {extent: LENGTH})
+    assert K not in found.variables()
+    for size, turn in itertools.product((0, 1, 2, 5, 31, 32, 33, 100), (0, 1, 2, 7)):
+        values = {"K": size, "turn": turn}
+        assumed = {"length 0": extent.evaluate(values), "turn": turn}
+        assert found.evaluate(assumed) == value.evaluate(values), (value, found, size, turn)
+
+
+@pytest.mark.parametrize(
+    "value", [K + M, K * 3 + M * 2 + 1, mod(K + 1, as_expr(3)), mod(M + TURN, as_expr(4)), less(TURN, M), K - M], ids=str
+)
+def test_several_lengths(value):
+    found = at_lengths(value, {K: LENGTH, M: OTHER})
+    assert found.variables().isdisjoint({K, M})
+    for k, m, turn in itertools.product((0, 1, 3, 8), (0, 2, 5), (0, 4)):
+        assumed = {"length 0": k, "length 1": m, "turn": turn}
+        assert found.evaluate(assumed) == value.evaluate({"K": k, "M": m, "turn": turn})
+
+
+def test_a_rotated_loop_has_a_turn_less():
+    """What is made of one turn more is known by the length, too."""
+    found = at_lengths(STEPS - 1 + 1, {STEPS - 1: LENGTH})
+    assert found == LENGTH + 1
+    assert at_lengths(as_expr(5), {K: LENGTH}) == as_expr(5) and at_lengths(TURN, {}) == TURN
+
+
+def test_what_is_not_known_keeps_its_size():
+    """Whoever asks for its value then says that it is not decided."""
+    value = mod(K * 2 + 5, as_expr(4))
+    assert at_lengths(value, {K * 2: LENGTH}) == value
+    assert at_lengths(K * 6 + 1, {K * 2: LENGTH}) == LENGTH * 3 + 1
