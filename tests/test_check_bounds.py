@@ -10,12 +10,13 @@ from touching import T, buffer, i, kernel, loop, reads, writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_bounds
-from fireiron.values.expr import TRUE, ZERO, Var, all_of, as_expr, less, minimum
+from fireiron.values.expr import TRUE, ZERO, Var, all_of, as_expr, floordiv, less, minimum, positive
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.tensor import Mode, Storage, Tensor
 
 BLOCK = Var("block", 0, 3)
 J = Var("j", 0, 7)
+BLOCKS = Var("block", 0, 1 << 15)
 N = Var("N", 1, 1 << 20, 1, True)
 N8 = Var("N8", 8, 1 << 20, 8, True)
 THREADS = 32
@@ -279,3 +280,31 @@ def test_a_name_keeps_the_range_that_it_states():
 def test_what_is_never_performed_is_nowhere():
     assert said(reads(T + 99, active=less(T, 0)), buffers=(buffer("s", 32, memory=GL),)) == []
     assert said(loop(4, reads(T + i * 32 + 99, active=less(i, 0))), buffers=(buffer("s", 32, memory=GL),)) == []
+
+
+# ---------------------------------------------------------------------------------------------- what counts down
+
+
+@pytest.mark.parametrize(
+    ("place", "alarms"),
+    [
+        (positive(N - BLOCKS * 32) - 1, 0),
+        (positive(N - BLOCKS * 32), 1),
+        (positive(N - BLOCKS * 32 + 1) - 1, 1),
+        (positive(N - BLOCKS * 32 - 1 + 1) - 1, 0),
+        (positive(N - 1 - BLOCKS * 32 + 1) - 2 + 1, 0),
+    ],
+)
+def test_what_counts_down_from_a_size_is_largest_where_nothing_is_taken_away(place, alarms):
+    """Blocks of 32 elements: the rest of the last ones is at least 1, and that of block 0 is all."""
+    found = said(reads(place, active=less(T, 1)), grid=floordiv(N + 31, as_expr(32)), buffers=(of_length("s", N),), symbols=(N,))
+    assert len(found) == alarms, found
+
+
+@pytest.mark.parametrize(("low", "alarms"), [(0, 0), (5, 1)])
+def test_a_size_less_a_minimum_of_it_is_at_least_zero_and_no_more(low, alarms):
+    """A name that states a larger least value proves nothing of what is below it."""
+    row = Var("row", low, 1 << 20)
+    rest = ir.Let(row, N - minimum(N, T + 5))
+    found = said(rest, reads(row - low, active=less(row, N)), buffers=(of_length("s", N),), symbols=(N,))
+    assert len(found) == alarms, found
