@@ -141,10 +141,10 @@ class _Run:
 
     def _loop(self, loop: For) -> None:
         count = constant(loop.extent)
-        before = self.state.copy()
+        before = self.state.copy() if count is None and loop.extent.low < 1 else None
         for _ in range(self.turns if count is None else min(count, self.turns)):
             self.follow(loop.body)
-        if count is None and loop.extent.low < 1:
+        if before is not None:
             self.state = self.state.joined(before)
 
     def _roles(self, roles: Roles) -> None:
