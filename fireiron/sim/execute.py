@@ -85,6 +85,9 @@ class Executor:
                 self._refuse_registers(site, busy, env, "while a product that uses it is under way", "a wait for its group before")
             if not product:
                 member.touched |= used
+            elif not member.fenced:
+                # PTX ISA, "wgmma.fence": one stands in front of the first product of a warpgroup too, whoever touched its registers.
+                self._refuse_registers(site, used, env, "with no fence of registers before it", "a fence in front of the first product")
             elif used & member.touched:
                 when = "behind ordinary statements, with no fence of registers"
                 self._refuse_registers(site, used & member.touched, env, when, "a fence of the registers in front of the product")

@@ -20,6 +20,7 @@ from fireiron.errors import ArgumentError
 from fireiron.ir import Kernel, verify
 from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import MOST_ELEMENTS, Array, Plan
+from fireiron.sim.rings import check_barriers
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History, Shadow
 from fireiron.sim.tickets import deal
@@ -70,6 +71,7 @@ def simulate(
     start = time.perf_counter()
     verify(kernel, final=True)
     plan = Plan(kernel, _checked_symbols(kernel, with_strides(kernel.spec, symbols)))
+    check_barriers(plan)
     chosen = _chosen_blocks(plan, blocks)
     launch = _Launch(plan, arrays, chosen, shadow, order, careful=_may_drop_poison(plan))
     launch.run()

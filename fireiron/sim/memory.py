@@ -90,8 +90,7 @@ def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
 
 def _check_extent(plan: Plan) -> None:
     """Refuse a kernel of which a buffer in use does not end within the shared memory of the block."""
-    used = {operand.buffer.name for site in plan.sites for operand in site.operand_list}
-    for buffer in (one for group in plan.components for one in group if one.name in used):
+    for buffer in plan.shared_in_use:
         if buffer.offset < 0 or buffer.offset + buffer.bytes > plan.kernel.shared_bytes:
             raise SimulationError(
                 f"{buffer.name} lies in bytes {buffer.offset} ... {buffer.offset + buffer.bytes - 1} of shared memory",

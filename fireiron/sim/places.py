@@ -56,8 +56,8 @@ class Product:
 class Group:
     """Threads that run together: all of a block, or a warp; or the warps that are its `members`, for one statement.
 
-    `touched` are the registers that they touched by ordinary statements since their last fence, `busy` those of each product under
-    way, with whether it writes them;
+    `touched` are the registers that they touched by ordinary statements since their last fence, and `fenced` is whether there was one;
+    `busy` are those of each product under way, with whether it writes them;
     `held` are the turns of rings that they acquired and did not release; `unfenced` are the places in shared memory that they wrote since
     the last fence of the proxy; `meetings` counts the barriers of the cluster that they passed; `apart` are the stages of rings that lanes
     read by themselves since they last met.
@@ -73,6 +73,7 @@ class Group:
     flights: dict[Completion, Flight] = attrs.field(factory=lambda: {kind: Flight() for kind in Completion})
     members: tuple[Group, ...] = ()
     touched: set[str] = attrs.field(factory=set)
+    fenced: bool = False
     busy: list[tuple[str, bool]] = attrs.field(factory=list)
     held: set[Any] = attrs.field(factory=set)
     unfenced: list[Array] = attrs.field(factory=list)

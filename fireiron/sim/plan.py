@@ -6,6 +6,7 @@ what another turn writes, and all others as Python loops.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -277,6 +278,13 @@ class Plan:
         shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory.of_block and one.watched]
         self.uniform = not self.block_loops and not any(operand.by_block for operand in shared)
         """Whether shared memory is touched alike in all blocks, so that one block's shadow stands for all."""
+
+    @functools.cached_property
+    def shared_in_use(self) -> list[Buffer]:
+        """The buffers in shared memory that some statement touches, the scratch memory of statements included."""
+        operands = [operand for site in self.sites for operand in (*site.operand_list, *(() if site.scratch is None else (site.scratch,)))]
+        used = {operand.buffer.name for operand in operands}
+        return [buffer for group in self.components for buffer in group if buffer.name in used]
 
     def number(self, value: Expr) -> int:
         """The value of an expression over symbols."""

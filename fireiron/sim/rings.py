@@ -43,6 +43,30 @@ def require_given_back(group: Group) -> None:
             )
 
 
+BARRIER = 8
+"""Bytes of a barrier, and the multiple at which it begins (PTX ISA, "mbarrier", "Size and alignment of mbarrier object")."""
+
+
+def check_barriers(plan: Plan) -> None:
+    """Refuse a kernel whose barriers do not lie in bytes of their own, inside the shared memory of the block.
+
+    Whoever writes to the bytes of a barrier ends its phases, or none of them, so no run says anything of what a GPU would do.
+    """
+    ranges = [(ring.offset, ring.offset + ring.barrier_bytes, f"the barriers of {ring.name}") for ring in plan.kernel.rings]
+    for start, end, name in ranges:
+        if start % BARRIER:
+            raise SimulationError(f"{name} begin at byte {start} of shared memory", legal=f"a multiple of {BARRIER}")
+        if start < 0 or end > plan.kernel.shared_bytes:
+            raise SimulationError(f"{name} are bytes {start} ... {end - 1} of shared memory", legal=f"0 ... {plan.kernel.shared_bytes - 1}")
+    ranges += [(one.offset, one.offset + one.bytes, one.name) for one in plan.shared_in_use]
+    for number in range(len(plan.kernel.rings)):
+        start, end, name = ranges[number]
+        for other_start, other_end, other in ranges[number + 1 :]:
+            if start < other_end and other_start < end:
+                what = f"{name} and {other} lie in the same bytes of shared memory, from byte {max(start, other_start)} on"
+                raise SimulationError(what, legal="bytes of their own, which nothing else is written to while the block runs")
+
+
 @attrs.define(eq=False)
 class Phases:
     """One barrier: arrivals and bytes that its phase still lacks, and how many phases are over."""

@@ -154,6 +154,7 @@ class Run:
             self.watch.fence(group)
         else:
             group.touched.clear()
+            group.fenced = True
 
     def _extent(self, loop: Loop, env: Environment) -> int:
         extent = np.asarray(loop.extent(env))

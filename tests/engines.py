@@ -1,0 +1,149 @@
+"""Kernels by hand whose copies an engine makes: a tile by TMA from an array to shared memory or back, and products by wgmma."""
+
+import attrs
+import numpy as np
+from handmade import access, kernel_of, local, parameters
+
+from fireiron import *
+from fireiron import ir
+from fireiron.executable.thread_move import MOVE
+from fireiron.executable.tma import TMA_LOAD, TMA_STORE
+from fireiron.ir.chunks import swizzle_of
+from fireiron.sim import simulate
+from fireiron.values.expr import ZERO, Var, all_of, as_expr, equal, less
+
+THREADS = 32
+STAGES = 2
+LANE = Var("thread", 0, THREADS - 1)
+PRODUCER = ir.Role("producer", THREADS, 32, (), elected=True)
+
+
+def tile_of(rows, columns, span=128, dtype=float16, copies=STAGES, offset=1024):
+    """A tile in shared memory by rows of `span` bytes, one chunk beside the other, swizzled."""
+    width = span // dtype.bytes
+    line = Layout(columns) if columns == width else Layout((width, columns // width), (1, rows * width))
+    layout = Layout((rows, line.shape), (width, line.stride))
+    buffer = local("tile", (rows, columns), SH, dtype, layout, copies=copies)
+    storage = attrs.evolve(buffer.storage, swizzle=swizzle_of(span, dtype.bytes))
+    return attrs.evolve(buffer, storage=storage, offset=offset)
+
+
+def each_element(rows, columns, source, target, dtype, at, bounds, thread=LANE, stage=ZERO):
+    """Threads that copy the elements of a tile that lie inside `bounds`, one each at a time; `at` is where it begins in the array."""
+    threads = thread.high + 1
+    turn = Var("element", 0, rows * columns // threads - 1)
+    place = turn * threads + thread
+    here = place // columns, place % columns
+    there = tuple(here[dim] + at[dim] for dim in (0, 1))
+    tile = attrs.evolve(access("tile", here, write=target == "tile"), copy=stage)
+    array = access(target if source == "tile" else source, there, write=source == "tile")
+    guard = all_of([less(coordinate, bound) for coordinate, bound in zip(there, bounds, strict=True)])
+    memories, accesses = ((SH, GL), (tile, array)) if source == "tile" else ((GL, SH), (array, tile))
+    pieces = ((ir.Piece(0, 1, guard),),) * 2
+    move = ir.Exec(MOVE, Move(1, 1, dtype=dtype)(*memories)(Thread), accesses, guard=guard, pieces=pieces)
+    return ir.For(turn, as_expr(rows * columns // threads), (move,))
+
+
+def boxed(instruction, spec, accesses, tensor_map, **fields):
+    """A copy by an engine."""
+    completion = ir.Completion.RING if instruction is TMA_LOAD else ir.Completion.BULK
+    return ir.Exec(instruction, spec, accesses, completion=completion, tensor_map=tensor_map, **fields)
+
+
+def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype=float16, layout=RowMajor, bounded=True, result=None):
+    """A kernel that loads a tile of an array by TMA, and copies what lies inside `dst`, as large as the array or `result`, by threads."""
+    rows, columns = tile
+    result = result or array
+    buffer = tile_of(rows, columns, span, dtype)
+    load = boxed(
+        TMA_LOAD,
+        Move(rows, columns, dtype=dtype)(GL, SH)(Block),
+        (access("src", at, tile, array if bounded else None), access("tile", (0, 0), tile, write=True)),
+        tensor_map,
+        ring="ring",
+        turn=ZERO,
+    )
+    producer = (ir.Acquire("ring", ir.Side.EMPTY, ZERO), ir.Release("ring", ir.Side.FULL, ZERO), load)
+    consumers = (
+        ir.Acquire("ring", ir.Side.FULL, ZERO),
+        each_element(rows, columns, "tile", "dst", dtype, at, result),
+        ir.Barrier(ir.WARP_SCOPE),
+        ir.Release("ring", ir.Side.EMPTY, ZERO, equal(LANE, 0)),
+    )
+    roles = ir.Roles((ir.Role("consumers", 0, THREADS, consumers), attrs.evolve(PRODUCER, body=producer)))
+    kernel = kernel_of(Move(*result, dtype=dtype, dst=RowMajor)(GL, GL), (roles,), buffer, threads=2 * THREADS, target="sm_90a")
+    source, *others = kernel.buffers
+    (source,) = [one for one in parameters(Move(*array, dtype=dtype, src=layout)(GL, GL)(Kernel)) if one.name == source.name]
+    ring = ir.Ring("ring", STAGES, ("tile",), rows * columns * dtype.bytes, 1)
+    size = buffer.offset + buffer.bytes
+    return attrs.evolve(kernel, buffers=(source, *others), workers=THREADS, rings=(ring,), shared_bytes=size)
+
+
+def stored(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype=float16, layout=RowMajor):
+    """A kernel whose threads copy a tile of `src` to shared memory, from where TMA stores it."""
+    rows, columns = tile
+    spec = Move(*array, dtype=dtype, src=RowMajor, dst=layout)(GL, GL)
+    buffer = tile_of(rows, columns, span, dtype, copies=1)
+    store = boxed(
+        TMA_STORE,
+        Move(rows, columns, dtype=dtype)(SH, GL)(Warp),
+        (access("tile", (0, 0), tile), access("dst", at, tile, array, write=True)),
+        tensor_map,
+    )
+    bulk = ir.Completion.BULK
+    body = (
+        each_element(rows, columns, "src", "tile", dtype, at, array),
+        ir.Fence(ir.Reach.PROXY),
+        ir.Barrier(ir.WARP_SCOPE),
+        store,
+        ir.Commit(bulk),
+        ir.Wait(0, bulk),
+    )
+    kernel = kernel_of(spec, body, buffer, target="sm_90a")
+    return attrs.evolve(kernel, shared_bytes=buffer.offset + buffer.bytes)
+
+
+def numbered(shape, dtype=float16):
+    """An array whose elements are all different, and exact."""
+    return np.arange(1, 1 + int(np.prod(shape))).reshape(shape).astype(dtype.to_numpy())
+
+
+def copied(kernel, array, order=None):
+    """What the kernel makes of an array."""
+    return simulate(kernel, {"src": array}, order=order).outputs["dst"]
+
+
+ROWS, COLUMNS = 8, 64
+
+
+def streamed(turns=5, stages=2, warps=1, consumer=None, producer=None, **fields):
+    """A kernel whose producer loads one tile after the other, each of 8 rows, into the stages of a ring; consumers copy each to `dst`.
+
+    `consumer` and `producer` make another list of the statements of a turn of theirs; `fields` are others of the ring.
+    """
+    turn, thread = Var("k", 0, turns - 1), Var("thread", 0, THREADS * warps - 1)
+    shape = turns * ROWS, COLUMNS
+    at, first = (turn * ROWS, 0), equal(thread % THREADS, 0)
+    buffer = tile_of(ROWS, COLUMNS, copies=stages)
+    stage = turn % stages
+    tile = attrs.evolve(access("tile", (0, 0), (ROWS, COLUMNS), write=True), copy=stage)
+    load = boxed(
+        TMA_LOAD,
+        Move(ROWS, COLUMNS, dtype=float16)(GL, SH)(Block),
+        (access("src", at, (ROWS, COLUMNS)), tile),
+        ir.TensorMap("src_map", "src", (1, 0), (COLUMNS, ROWS), 128),
+        ring="ring",
+        turn=turn,
+    )
+    copy = each_element(ROWS, COLUMNS, "tile", "dst", float16, at, shape, thread, stage)
+    takes = (ir.Acquire("ring", ir.Side.FULL, turn), copy, ir.Barrier(ir.WARP_SCOPE), ir.Release("ring", ir.Side.EMPTY, turn, first))
+    fills = (ir.Acquire("ring", ir.Side.EMPTY, turn), ir.Release("ring", ir.Side.FULL, turn), load)
+    extent = as_expr(turns)
+    roles = (
+        ir.Role("consumers", 0, THREADS * warps, (ir.For(turn, extent, (consumer or tuple)(takes)),)),
+        ir.Role("producer", THREADS * warps, 32, (ir.For(turn, extent, (producer or tuple)(fills)),), elected=True),
+    )
+    spec = Move(*shape, dtype=float16, src=RowMajor, dst=RowMajor)(GL, GL)
+    kernel = kernel_of(spec, (ir.Roles(roles),), buffer, threads=THREADS * (warps + 1), target="sm_90a")
+    ring = attrs.evolve(ir.Ring("ring", stages, ("tile",), ROWS * COLUMNS * 2, warps), **fields)
+    return attrs.evolve(kernel, workers=THREADS * warps, rings=(ring,), shared_bytes=buffer.offset + buffer.bytes)
