@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from fireiron.errors import SimulationError
+from fireiron.sim.boxes import LINE, Boxes
 from fireiron.sim.memory import Global, Memory, nowhere, registers, shared_memory
 from fireiron.sim.places import Counted, Flat, Group, NotDistinct, Place, Rows, Window, first_true, pick, steps_of, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
@@ -90,6 +91,8 @@ class Chunk:
         env = vector_environment(site, env)
         numbers = self.address(site, operand, env, mask, coordinates, parts, group)
         self._check_vectors(site, operand, env, mask, numbers, group)
+        if operand.boxes is not None:
+            mask, numbers = self._by_boxes(operand.boxes, site, operand, env, coordinates, numbers)
         if private and mask is None:
             view = self._view(site, operand, env, numbers, group)
             if view is not None:
@@ -107,6 +110,43 @@ class Chunk:
             return Rows(memory, self._full(site, env, operand, rows[..., 0], group) if operand.write else rows[..., 0])
         rows = rows * self.width + np.arange(self.width)
         return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
+
+    def _by_boxes(
+        self, boxes: Boxes, site: Site, operand: Operand, env: Environment, coordinates: list[Array], starts: Array
+    ) -> tuple[Array | None, Array]:
+        """Which elements of a tensor map's boxes take part, and their numbers in the buffer, as the engine finds them."""
+        mask = self._conditions(operand, env, len(site.loops) + 3)
+        if operand.buffer.memory.of_grid:
+            for value, size in zip(coordinates, operand.sizes, strict=True):
+                mask = _both(mask, (value >= 0) & (value < size))
+            numbers = boxes.addresses(coordinates)
+        else:
+            offset, size = operand.buffer.offset, operand.buffer.dtype.bytes
+            places = starts * size + offset
+            if (places % LINE).any():
+                what = f"{site.what}: a box of its tensor map begins at byte {int(places[places % LINE != 0][0])} of shared memory"
+                raise SimulationError(what, legal=f"multiples of {LINE}", within=self.where(env), at=site.statement.origin)
+            numbers = (boxes.places(places) - offset) // size
+        bad = (numbers < 0) | (numbers >= operand.total)
+        bad = bad if mask is None else bad & mask
+        if bad.any():
+            verb = "writes to" if operand.write else "reads from"
+            raise SimulationError(
+                f"{site.what}: the engine {verb} address {int(np.broadcast_to(numbers, bad.shape)[bad][0])} of {operand.buffer.name}, "
+                "which is outside the buffer",
+                legal=f"0 ... {operand.total - 1}",
+                within=self.where(env),
+                at=site.statement.origin,
+                hint="the boxes of the tensor map are not the tile of the statement",
+            )
+        return mask, numbers
+
+    def _conditions(self, operand: Operand, vector: Environment, rank: int) -> Array | None:
+        """Where the conditions of a statement hold; None: everywhere."""
+        mask: Array | None = None
+        for condition in operand.conditions:
+            mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
+        return mask
 
     def _full(self, site: Site, env: Environment, operand: Operand, rows: Array, group: Group, *blocks: int) -> Array:
         """Index arrays of what is written name every turn, thread and block."""
@@ -146,9 +186,7 @@ class Chunk:
         """The mask of elements that take part, coordinates, and each coordinate's part of the address with its range."""
         vector = vector_environment(site, env)
         rank = len(site.loops) + 3
-        mask: Array | None = None
-        for condition in operand.conditions:
-            mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
+        mask = self._conditions(operand, vector, rank)
         if operand.parts:
             parts_hold = np.broadcast_arrays(*(_aligned(np.asarray(one(vector), dtype=bool), rank) for one in operand.parts))
             mask = _both(mask, np.concatenate(parts_hold).take(operand.part_of, axis=0))

@@ -115,7 +115,7 @@ class Executor:
         ((name, write, _, place, _),) = outputs
         values = np.broadcast_to(site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name], place.shape).copy()
         turn = int(np.asarray(compiled(site.statement.turn)(env)).flat[0])
-        size = write.count * write.buffer.dtype.bytes
+        size = write.count * write.buffer.dtype.bytes  # those of whole boxes, outside the array too
         peers, where = site.statement.multicast, self.chunk.where(env)
         for rings in self.rings.reach(() if peers is None else (peers,), env, group, f"{write.buffer.name}: {site.what} arrives", where):
             target = self.cluster[rings.rank].counterpart(write, place)
@@ -224,6 +224,12 @@ class Executor:
             result = results[name] if np.ndim(results[name]) else np.broadcast_to(results[name], values[name].shape)  # a formula of numbers
             place.put(np.broadcast_to(_folded(result, write), place.shape))
 
+    def _exchange(self, site: Site, inputs: list[Any], outputs: list[Any]) -> None:
+        """A copy by an engine, element by element of its boxes."""
+        ((name, _, _, place, _),) = outputs
+        values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
+        place.put(np.broadcast_to(values, place.shape))
+
     # ------------------------------------------------------------------------------------------ instructions of several lanes
 
     def _by_lanes(self, site: Site, inputs: list[Any], outputs: list[Any], accumulate: Any, group: Group) -> None:
@@ -289,7 +295,10 @@ class Executor:
                 self.watch.touch(site, (touch,), small, team)
         if site.scratch is not None:
             self._scratch(site, site.scratch, small, team, group)
-        self._perform(site, inputs, outputs, accumulate)
+        if site.boxes is None:
+            self._perform(site, inputs, outputs, accumulate)
+        else:
+            self._exchange(site, inputs, outputs)
         if site.statement.completion is Completion.BULK:
             self._depart(site, inputs, small, group, team)
 

@@ -46,6 +46,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
+from fireiron.sim.boxes import Boxes
 from fireiron.values.expr import FALSE, TRUE, Expr, compiled, conjuncts
 from fireiron.values.machine import Block
 
@@ -62,7 +63,8 @@ class Operand:
 
     `conditions` hold for all of its elements, `parts` are those of its `pieces` where these differ, and `part_of` the piece of each
     element. An access without pieces is touched inside its bounds. `vectors` are the pieces of several elements. `spread` is how many
-    threads may each have touched what one of them names: 1, or those of a `unit`.
+    threads may each have touched what one of them names: 1, or those of a `unit`. An engine that copies by a tensor map touches the elements
+    of its `boxes`, of which an access to shared memory names the first of each.
     """
 
     def __init__(
@@ -75,17 +77,18 @@ class Operand:
         scope: _Scope,
         pieces: tuple[Piece, ...] = (),
         unit: int = 1,
+        boxes: Boxes | None = None,
     ) -> None:
         buffer = plan.buffers[access.buffer]
-        self.access, self.buffer, self.write = access, buffer, write
-        elements = access.elements()
+        self.access, self.buffer, self.write, self.boxes = access, buffer, write, boxes
+        elements = access.elements() if boxes is None else [*map(tuple, boxes.outside if boxes.far == access else boxes.inside)]
         self.count = len(elements)
         # of the spec's view: a buffer may have dimensions in which it stands still
         self.tile = tuple(size for axis, size in enumerate(access.shape) if axis in axes)
         self.order = tuple(sorted(axes).index(axis) for axis in axes)
         # Where an instruction numbers its values in an order of its own: the number of each element, first dimension fastest.
         numbers = {element: number for number, element in enumerate(elements)}
-        regular = attrs.evolve(access, points=()).elements() if access.points else elements
+        regular = attrs.evolve(access, points=()).elements() if access.points and boxes is None else elements
         self.numbers = None if regular == elements or set(regular) != set(numbers) else np.array([numbers[one] for one in regular])
         self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
@@ -140,15 +143,16 @@ class Site:
         active = conjuncts(statement.performed)
         late = () if isinstance(self.accumulate, bool) else (statement.accumulate,)
         pieces = statement.pieces or ((),) * len(statement.accesses)
+        self.boxes = Boxes.of(statement, plan.buffers, plan.number)
         for (name, access), parts in zip(statement.operands.items(), pieces, strict=True):
             view = statement.spec.operands[name]
             axes = [view.axis(dim) for dim in range(len(view.dims))]
             if name in statement.spec.outputs:
-                read = Operand(plan, access, axes, (*active, *late), False, scope, parts, unit)
-                self.outputs.append((name, Operand(plan, access, axes, active, True, scope, parts, unit), read))
+                read = Operand(plan, access, axes, (*active, *late), False, scope, parts, unit, self.boxes)
+                self.outputs.append((name, Operand(plan, access, axes, active, True, scope, parts, unit, self.boxes), read))
                 self.outputs[-1][1].adds = statement.atomic
             else:
-                self.inputs.append((name, Operand(plan, access, axes, active, False, scope, parts, unit)))
+                self.inputs.append((name, Operand(plan, access, axes, active, False, scope, parts, unit, self.boxes)))
         self.active = tuple(map(compiled, active))
         self.outside = {name: statement.spec.outside(name) for name, _ in self.inputs}
         self.scratch = None

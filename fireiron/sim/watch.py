@@ -161,9 +161,10 @@ class Watch:
             read = shadow.being_read(keys)
             if len(read):
                 self._being_read(site, operand, shadow, int(keys[read[0]]), env)
-        # A spread access names its whole unit for each place: which lane writes there is not known.
-        strangers = low // operand.spread != high // operand.spread
-        if operand.write and not operand.adds and span is None and strangers.any():
+        # A spread access names its whole unit for each place: which lane writes there is not known. So does one of all units of a block.
+        together = operand.spread if span is None else self.plan.pitch
+        strangers = low // together != high // together
+        if operand.write and not operand.adds and strangers.any():
             where = int(np.flatnonzero(strangers)[0])
             former = int(low[where]), site, operand, site.place(env)
             self._race_text(site, operand, place, int(keys[where]), former, int(high[where]), env, group)
@@ -253,6 +254,8 @@ class Watch:
         """Coordinates, and the address, of one position of an access."""
         mask, coordinates, parts = self.chunk.coordinates(site, operand, env, group, cached=False)
         address = self.chunk.address(site, operand, vector_environment(site, env), mask, coordinates, parts, group)
+        if operand.boxes is not None:
+            return f" (a box from address {pick(address, index)} on)"
         element = ", ".join(str(pick(one, index)) for one in coordinates)
         kind = "register" if operand.buffer.memory.private else "address"
         return f"[{element}] ({kind} {pick(address, index)})"
