@@ -39,6 +39,8 @@ class Chunk:
             elif buffer.memory.counts:
                 self.memories[buffer.name] = nowhere(buffer)
         self.read_bytes = self.written_bytes = 0
+        # Which blocks came to a write to global memory, and of which some element lay inside.
+        self.writing, self.wrote = (np.zeros(self.width, dtype=bool) for _ in range(2))
 
     def left_out(self, needed: str, group: Group) -> Array:
         """For each thread of a group and each block, whether its warp has zeros only in some registers."""
@@ -165,8 +167,16 @@ class Chunk:
             size = size * int(np.count_nonzero(mask)) // mask.size
         if operand.write:
             self.written_bytes += size * operand.buffer.dtype.bytes
+            self.writing |= self._by_block(functools.reduce(_both, (np.asarray(one(env)) for one in site.assigned), None))
+            self.wrote |= self._by_block(mask)
         else:
             self.read_bytes += size * operand.buffer.dtype.bytes
+
+    def _by_block(self, mask: Array | None) -> Array:
+        """In which blocks a mask holds somewhere."""
+        if mask is None or mask.ndim == 0:
+            return np.full(self.width, mask is None or bool(mask))
+        return np.broadcast_to(mask.any(axis=tuple(range(mask.ndim - 1))), self.width)
 
     def _view(self, site: Site, operand: Operand, env: Environment, numbers: Array, group: Group) -> Window | None:
         """The registers as a strided window, where their numbers are the same in all threads and affine in the loops."""
@@ -308,6 +318,10 @@ class Chunk:
                     at=operand.origin or site.statement.origin,
                     hint="the pass vectorize proved too much, or the buffer begins elsewhere",
                 )
+
+    def idle(self) -> Array:
+        """The blocks, by position, that came to writes to global memory, all of whose elements lie outside their tensors."""
+        return np.flatnonzero(self.writing & ~self.wrote)
 
     def block(self, position: int) -> int:
         """The number of a block of the chunk, by position."""

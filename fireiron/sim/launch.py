@@ -16,8 +16,9 @@ from typing import Final
 import attrs
 import numpy as np
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Kernel, verify
+from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import MOST_ELEMENTS, Array, Plan
 from fireiron.sim.rings import check_barriers
@@ -164,6 +165,8 @@ class _Launch:
             self.counts[3] += run.chunk.written_bytes
         if runs:
             self.counts[0], self.counts[1] = runs[0][0].executor.statements, runs[0][0].barriers
+        for together in runs:
+            _require_work([run.chunk for run in together])
         for parameter in self.parameters.values():
             parameter.check_guards()
 
@@ -191,7 +194,7 @@ class _Launch:
             watch = self.shadow and (number == 0 or not self.plan.uniform)
             given = self.plan, self.parameters, self.history
             runs = [Run(*given, blocks[rank::each], watch, self.careful, rank, self.dealt) for rank in range(each)]
-            if order is None and not self.plan.kernel.rings:
+            if order is None and each == 1 and not self.plan.kernel.rings:
                 runs[0].in_step()
             else:
                 Warps(Run.joined(runs), order).run()
@@ -200,6 +203,20 @@ class _Launch:
     def outputs(self) -> dict[str, Array]:
         """The written parameters."""
         return {name: one.array for name, one in self.parameters.items() if one.buffer.written}
+
+
+def _require_work(cluster: Sequence[Chunk]) -> None:
+    """Refuse a grid with blocks all of whose results lie outside their tensors; in a cluster, whose blocks come together, with none inside.
+
+    Where arrays of integers say who does what, the grid is a bound, and blocks beyond the last one's work have none.
+    """
+    if cluster[0].tables:
+        return
+    for position in set.intersection(*(set(chunk.idle().tolist()) for chunk in cluster)):
+        raise SimulationError(
+            f"block {cluster[0].block(position)} of the grid has no work: each element that it writes lies outside its tensor",
+            hint="the grid has a block too many, or guards leave out too much",
+        )
 
 
 def _may_drop_poison(plan: Plan) -> bool:

@@ -63,8 +63,8 @@ class Operand:
 
     `conditions` hold for all of its elements, `parts` are those of its `pieces` where these differ, and `part_of` the piece of each
     element. An access without pieces is touched inside its bounds. `vectors` are the pieces of several elements. `spread` is how many
-    threads may each have touched what one of them names: 1, or those of a `unit`. An engine that copies by a tensor map touches the elements
-    of its `boxes`, of which an access to shared memory names the first of each.
+    threads may each have touched what one of them names: 1, or those of a `unit`. An engine that copies by a tensor map touches its
+    `boxes`, of which an access to shared memory names the first elements.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class Operand:
     ) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write, self.boxes = access, buffer, write, boxes
-        elements = access.elements() if boxes is None else [*map(tuple, boxes.outside if boxes.far == access else boxes.inside)]
-        self.count = len(elements)
         # of the spec's view: a buffer may have dimensions in which it stands still
         self.tile = tuple(size for axis, size in enumerate(access.shape) if axis in axes)
         self.order = tuple(sorted(axes).index(axis) for axis in axes)
-        # Where an instruction numbers its values in an order of its own: the number of each element, first dimension fastest.
-        numbers = {element: number for number, element in enumerate(elements)}
-        regular = attrs.evolve(access, points=()).elements() if access.points and boxes is None else elements
-        self.numbers = None if regular == elements or set(regular) != set(numbers) else np.array([numbers[one] for one in regular])
-        self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
+        self.numbers = None if boxes is not None else _numbers(access)
+        if boxes is None:
+            elements = access.elements()
+            self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
+        else:
+            self.offsets = [*(boxes.outside if boxes.far == access else boxes.inside).T]
+        self.count = len(self.offsets[0]) if self.offsets else len(access.elements())
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
         # Behind `guard` the conditions of the pieces say all that bounds did.
@@ -121,6 +121,14 @@ class Operand:
     @property
     def origin(self) -> str | None:
         return self.access.origin
+
+
+def _numbers(access: Access) -> Array | None:
+    """Where an instruction numbers its values in an order of its own: the number of each element, first dimension fastest."""
+    elements = access.elements()
+    numbers = {element: number for number, element in enumerate(elements)}
+    regular = attrs.evolve(access, points=()).elements() if access.points else elements
+    return None if regular == elements or set(regular) != set(numbers) else np.array([numbers[one] for one in regular])
 
 
 class Site:
@@ -154,6 +162,7 @@ class Site:
             else:
                 self.inputs.append((name, Operand(plan, access, axes, active, False, scope, parts, unit, self.boxes)))
         self.active = tuple(map(compiled, active))
+        self.assigned = tuple(map(compiled, conjuncts(statement.active)))  # without what is left out as it lies outside
         self.outside = {name: statement.spec.outside(name) for name, _ in self.inputs}
         self.scratch = None
         if statement.scratch is not None:
