@@ -1,0 +1,125 @@
+"""Shadow memory by itself, against brute force: engines that read, copies under way, fences, additions (`fireiron.sim.shadow`)."""
+
+import functools
+import random
+
+import numpy as np
+import pytest
+
+from fireiron.sim.shadow import Clock, History, Shadow
+
+PITCH = 64
+
+
+def passed(*barriers):
+    """The clock of whoever has passed barriers of these numbers of threads."""
+    return functools.reduce(Clock.behind, barriers, Clock())
+
+
+def at(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def test_a_clock_knows_the_last_barrier_of_each_width():
+    clock = passed(32, 64, 32)
+    assert clock.count == 3 and dict(clock.last) == {32: 3, 64: 2}
+
+
+def test_who_is_a_stranger_to_whom():
+    shadow = Shadow(1, PITCH)
+    assert [shadow.strangers_to(kind) for kind in ("read", "write", "add")] == [("write",), ("write", "read"), ("write", "read")]
+    shadow.add(at(0), at(1), at(1), Clock(), 0)
+    assert [shadow.strangers_to(kind) for kind in ("read", "write", "add")] == [
+        ("write", "add"),
+        ("write", "read", "add"),
+        ("write", "read"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "add"])
+def test_each_kind_has_a_place_of_its_own(kind):
+    """What is recorded as one is no other, with its two ends, its clock and its number in the log."""
+    shadow = Shadow(3, PITCH)
+    shadow.add(at(0), at(0), at(0), Clock(), 0)
+    getattr(shadow, kind)(at(2), at(5), at(7), passed(32, 32), 11)
+    for other in ("read", "write", "add"):
+        sides, clocks, logs = shadow.touches(other)
+        found = sides[0][2], sides[1][2], clocks[2], logs[0][2], logs[1][2]
+        assert found == ((5, 7, 2, 11, 11) if other == kind else (-1, -1, -1, 0, 0))
+
+
+def test_two_ends_of_several_readers():
+    """The least and the greatest thread stay, each with the number of its own access."""
+    shadow = Shadow(1, PITCH)
+    for number, thread in enumerate((9, 3, 12, 5)):
+        shadow.read(at(0), at(thread), at(thread), Clock(), number)
+    sides, _, logs = shadow.touches("read")
+    assert (sides[0][0], sides[1][0], logs[0][0], logs[1][0]) == (3, 12, 1, 2)
+    shadow.read(at(0), at(6), at(6), passed(PITCH), 9)
+    assert (sides[0][0], sides[1][0], logs[0][0]) == (6, 6, 9), "a barrier of all is behind those"
+
+
+def test_distinct_addresses():
+    shadow = Shadow(10, PITCH)
+    keys, low, high = shadow.gathered(at(4, 2, 9), at(1, 2, 3), at(1, 2, 3))
+    assert [*keys] == [4, 2, 9] and [*low] == [*high] == [1, 2, 3]
+    keys, low, high = shadow.gathered(at(4, 2, 4, 2, 7), at(8, 2, 3, 6, 1), at(8, 2, 5, 6, 1))
+    assert ([*keys], [*low], [*high]) == ([2, 4, 7], [2, 3, 1], [6, 8, 1])
+
+
+def test_what_engines_read():
+    shadow = Shadow(4, PITCH)
+    assert len(shadow.being_read(at(0, 1, 2))) == 0
+    shadow.lend(at(1, 2), 5)
+    shadow.lend(at(2), 6)
+    assert [*shadow.being_read(at(0, 1, 2))] == [1, 2] and [*shadow.reader_under_way] == [0, 5, 6, 0]
+    shadow.give_back(at(1, 2))
+    assert [*shadow.being_read(at(0, 1, 2))] == [2]
+    shadow.give_back(at(2))
+    assert len(shadow.being_read(at(0, 1, 2))) == 0
+
+
+def test_copies_under_way():
+    shadow = Shadow(4, PITCH)
+    assert len(shadow.under_way(at(1))) == 0
+    shadow.depart(at(1, 3), 0)
+    assert [*shadow.under_way(at(0, 1, 2, 3))] == [1, 3]
+    shadow.arrive(at(3))
+    assert [*shadow.under_way(at(3, 1))] == [1]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_hidden_from_engines_as_by_brute_force(seed):
+    """A write is there for an engine behind a fence of its writer, and behind a barrier that holds both after the fence if they are two."""
+    draw = random.Random(seed)
+    shadow, barriers, written, fenced = Shadow(1, PITCH), [], None, None
+    for _ in range(30):
+        action, thread = draw.choice(["write", "fence", "barrier", "read", "read"]), draw.randrange(4) + draw.choice([0, 8, 32, 64])
+        clock = passed(*barriers)
+        if action == "write":
+            shadow.write(at(0), at(thread), at(thread), clock, 0)
+            shadow.hide(at(0))
+            written, fenced = thread, None
+        elif action == "fence" and written is not None:
+            shadow.fence(at(0), clock)
+            fenced = len(barriers)
+        elif action == "barrier":
+            barriers.append(draw.choice([8, 32, 64]))
+        elif action == "read":
+            there = written is None or (
+                fenced is not None and (written == thread or any(written // size == thread // size for size in barriers[fenced:]))
+            )
+            assert (len(shadow.hidden(at(0), at(thread), at(thread), clock)) == 0) == there
+
+
+def test_a_number_for_each_note():
+    class Place:
+        def __init__(self, name):
+            self.name = name
+
+        def place(self, env):
+            return {self.name: env[self.name]}
+
+    history = History({})
+    assert [history.note(Place("k"), "operand", {"k": value, "other": 1}) for value in (4, 5)] == [0, 1]
+    assert [env for _, _, env in history.log] == [{"k": 4}, {"k": 5}]
