@@ -97,7 +97,7 @@ def stored(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
         ir.Barrier(ir.WARP_SCOPE),
         store,
         ir.Commit(bulk),
-        ir.Wait(0, bulk),
+        ir.Wait(0, completion=bulk),
     )
     kernel = kernel_of(spec, body, buffer, target="sm_90a")
     return attrs.evolve(kernel, shared_bytes=buffer.offset + buffer.bytes)

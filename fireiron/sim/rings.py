@@ -43,6 +43,13 @@ def require_given_back(group: Group) -> None:
             )
 
 
+def require_stored(group: Group) -> None:
+    """A group that ends has waited for its stores by TMA to have read shared memory."""
+    flight = group.flights[Completion.BULK]
+    if any(flight.groups) or flight.issued:
+        raise SimulationError("a store by TMA reads shared memory beyond the end of the kernel", hint="a wait for its group at the end")
+
+
 BARRIER = 8
 """Bytes of a barrier, and the multiple at which it begins (PTX ISA, "mbarrier", "Size and alignment of mbarrier object")."""
 

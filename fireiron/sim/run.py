@@ -20,7 +20,7 @@ from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
 from fireiron.sim.places import Group, NotDistinct
 from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site, SkipPlan
-from fireiron.sim.rings import Rings
+from fireiron.sim.rings import Rings, require_stored
 from fireiron.sim.shadow import History
 from fireiron.sim.watch import Watch
 from fireiron.values.expr import compiled
@@ -69,6 +69,7 @@ class Run:
                 self.pass_barrier([group], event)
             else:
                 self.perform(event, env, group)
+        require_stored(group)
 
     def group(self, threads: Array) -> Group:
         """Threads at the start of the program."""

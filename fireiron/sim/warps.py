@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier, Completion
+from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Array, Environment, RolesPlan
-from fireiron.sim.rings import Rings, require_given_back, warps
+from fireiron.sim.rings import Rings, require_given_back, require_stored, warps
 from fireiron.sim.run import Event, Run
 
 WARP = 32
@@ -101,10 +101,7 @@ class Warps:
             run.rings.require_met(min(group.meetings for group, owner in zip(self.groups, self.owners, strict=True) if owner is run))
         for group in self.groups:
             require_given_back(group)
-            if any(group.flights[Completion.BULK].groups) or group.flights[Completion.BULK].issued:
-                raise SimulationError(
-                    "a store by TMA reads shared memory beyond the end of the kernel", hint="a wait for its group at the end"
-                )
+            require_stored(group)
 
     def _alone(self, event: Any, number: int) -> bool:
         """Whether a group comes to an event that holds none but its own threads."""
