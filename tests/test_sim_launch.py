@@ -11,7 +11,7 @@ from ringed import TARGET, halves, inputs_of, outcome, product
 
 from fireiron import *
 from fireiron import ir
-from fireiron.errors import SimulationError
+from fireiron.errors import ArgumentError, SimulationError, VerificationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
 from fireiron.values.expr import TRUE, Var, as_expr, less
@@ -120,3 +120,40 @@ def test_one_tile_by_two_blocks():
     arrays, expected = inputs_of(program.spec)
     said = outcome(with_blocks(program.ir, 1), arrays, expected)
     assert said.startswith("race on C") and "of block 0" in said and "of block 1" in said
+
+
+# ---------------------------------------------------------------------------------------------- what a launch is given
+
+
+def of_size(multiple):
+    """A copy of as many elements as a size says, known at the launch."""
+    size = Var("N", 8, 64, multiple)
+    kernel = by_blocks(64, 2)
+    return attrs.evolve(kernel, symbols=(size,))
+
+
+@pytest.mark.parametrize(
+    "multiple, value, legal",
+    [(2, 7, "8 ... 64, multiples of 2"), (2, 9, "8 ... 64, multiples of 2"), (1, 65, "8 ... 64"), (1, 7, "8 ... 64")],
+)
+def test_sizes_that_break_what_was_declared(multiple, value, legal):
+    with pytest.raises(ArgumentError, match=f"symbol N={value} breaks the facts") as caught:
+        simulate(of_size(multiple), {"src": np.zeros(64, np.float32)}, {"N": value})
+    assert caught.value.legal == legal
+    for right in (8, 64):
+        simulate(of_size(multiple), {"src": np.zeros(64, np.float32)}, {"N": right})
+
+
+def test_a_kernel_that_is_not_final_is_refused():
+    kernel = by_blocks(64, 2)
+    unguarded = attrs.evolve(kernel, body=(*kernel.body, ir.SyncPoint(None, "a")))
+    with pytest.raises(VerificationError):
+        simulate(unguarded, {"src": np.zeros(64, np.float32)})
+
+
+def test_what_is_counted():
+    """Statements and barriers of one block, bytes of all."""
+    kernel = by_blocks(65, 3)
+    done = simulate(attrs.evolve(kernel, body=(*kernel.body, ir.Barrier(ir.BLOCK_SCOPE), *kernel.body)), {"src": np.zeros(65, np.float32)})
+    assert (done.statements, done.barriers, done.read_bytes, done.written_bytes) == (2, 1, 2 * 65 * 4, 2 * 65 * 4)
+    assert (done.threads, done.blocks) == (WIDTH, (0, 1, 2))

@@ -1,12 +1,15 @@
 """Rings in the simulator, by hand: barriers and their phases, who holds which turn, and what it says of each fault (`fireiron.sim.rings`)."""
 
+import functools
 import random
+import re
 
 import attrs
 import numpy as np
 import pytest
 from campaign.faults.kernels import case
 from engines import ROWS, copied, numbered, streamed
+from ringed import TARGET, cluster_faults, halves, inputs_of, outcome, product
 
 from fireiron import *
 from fireiron import ir
@@ -291,3 +294,53 @@ def test_barriers_moved_in_kernels(form, seed):
                     drawn.symbols,
                     blocks=range(1 if kernel.cluster is None else kernel.cluster.blocks),
                 )
+
+
+# ---------------------------------------------------------------------------------------------- clusters
+
+
+@functools.cache
+def of_cluster():
+    """Two blocks that load halves of B for each other."""
+    program = product((64, 64, 64), (64, 64), 2, cluster=(2, 1), tma=False)(halves(128, 64, 320)).program(TARGET)
+    return program.ir, *inputs_of(program.spec)
+
+
+def outcomes(kernel):
+    """What comes of it in step, and by warps."""
+    return {outcome(kernel, *of_cluster()[1:], order) for order in (None, 0, 1)}
+
+
+def test_a_cluster_that_is_right():
+    assert outcomes(of_cluster()[0]) == {"right"}
+
+
+SAID = {
+    "dropped: the cluster's barrier at the start": "whose barriers may not be made yet",
+    "dropped: the cluster's barrier at the end": "block . of the cluster ends, and others may still arrive at its barriers or send loads",
+    "a block beyond": "in block 2 of a cluster of 2",
+    "only its own block's consumers": "which has not emptied turn|passes by parity alone|deadlock|released",
+}
+
+
+def of_a_turn_that_is_the_last(name):
+    """Behind the loop stands the arrival of its last turn, for which no load of another block waits."""
+    return name.startswith("arrival 1: ") and name.endswith("left out")
+
+
+@pytest.mark.parametrize(
+    "name, faulty", [pytest.param(*one, id=one[0]) for one in cluster_faults(of_cluster()[0]) if not of_a_turn_that_is_the_last(one[0])]
+)
+def test_what_orders_the_blocks_of_a_cluster(name, faulty):
+    found = outcomes(faulty)
+    assert not found & {"right", "wrong"}, found
+    for part, message in SAID.items():
+        if part in name:
+            assert all(re.search(message, one) for one in found), found
+
+
+def test_a_load_comes_when_all_warps_have_emptied():
+    """Whoever sends to another block waits for the warps of both."""
+    kernel = of_cluster()[0]
+    less = attrs.evolve(kernel, rings=tuple(attrs.evolve(one, consumers=one.consumers - 1) for one in kernel.rings))
+    assert not outcomes(less) & {"right", "wrong"}
