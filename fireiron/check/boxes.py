@@ -2,7 +2,7 @@
 
 A tensor map says how the engine goes through a box: along its dimensions in the order of the map, one row of the box behind the other, and
 pieces of 16 bytes are exchanged in spans of so many bytes (PTX ISA, "Tensor swizzling modes"; CUDA Driver API, cuTensorMapEncodeTiled).
-The kernel's readers go by the storage of the buffer. Nothing else compares the two: a simulated copy goes by the storage alone.
+The kernel's readers go by the storage of the buffer. This compares the two; a simulated copy goes by the map (`fireiron.sim.boxes`).
 """
 
 from __future__ import annotations
