@@ -1,8 +1,8 @@
 """Kernel IR executed in NumPy, for all threads of all blocks, with shadow memory that finds every race.
 
 The simulator derives what happens from the IR alone: which elements a statement touches from its accesses and the buffers'
-storage, what it does with them from its spec (`Spec.perform`). Threads, blocks and loops around a single statement are array
-axes (elements, loops, threads, blocks); all other loops run in Python. Three things are watched:
+storage (of copies by TMA from their tensor maps), what it does with them from its spec (`Spec.perform`). Threads, blocks and loops
+around a single statement are array axes (elements, loops, threads, blocks); all other loops run in Python. Three things are watched:
 
 - *bounds*: coordinates outside a tensor, addresses outside a buffer, and guard rows around every array in global memory;
 - *fresh memory*: registers, shared memory and outputs are poisoned, and a read of what was never written is named;

@@ -235,7 +235,10 @@ def of_another_box(one: ir.TensorMap) -> Iterator[ir.TensorMap]:
 
 def of_another_order(one: ir.TensorMap) -> Iterator[ir.TensorMap]:
     """Its dimensions in another order, or another swizzle."""
-    yield attrs.evolve(one, order=one.order[::-1])
+    if len(one.order) > 1:
+        first, second, *others = one.order
+        for order in dict.fromkeys((one.order[::-1], (second, first, *others))):
+            yield attrs.evolve(one, order=order)
     yield attrs.evolve(one, span=32 if one.span != 32 else 64)
 
 

@@ -9,6 +9,7 @@ import attrs
 
 from campaign.faults.kind import DEPTH, EVERY, PRODUCERS, Kind, Planted, spots
 from fireiron import ir
+from fireiron.values.expr import Var, as_expr, constant
 
 IN_SHARED = "threads pipeline fused ring share attention hopper-tasks ampere-tasks"
 
@@ -60,6 +61,14 @@ def upon_barriers(kernel: ir.Kernel) -> Iterator[Planted]:
             yield f"{ring.name} at byte {offset}", lambda rings=rings: attrs.evolve(kernel, rings=rings)
 
 
+def barriers_misaligned(kernel: ir.Kernel) -> Iterator[Planted]:
+    """The barriers of a ring at no multiple of their size."""
+    for number, ring in enumerate(kernel.rings):
+        for more in (1, 4):
+            rings = (*kernel.rings[:number], attrs.evolve(ring, offset=ring.offset + more), *kernel.rings[number + 1 :])
+            yield f"{ring.name}, {more} bytes on", lambda rings=rings: attrs.evolve(kernel, rings=rings)
+
+
 def with_too_few_bytes(kernel: ir.Kernel) -> Iterator[Planted]:
     """Less shared memory than the buffers take."""
     if kernel.shared_bytes:
@@ -77,6 +86,16 @@ def with_other_threads(kernel: ir.Kernel) -> Iterator[Planted]:
 def with_other_blocks(kernel: ir.Kernel) -> Iterator[Planted]:
     """A block less; where blocks stay, any number of them is right."""
     yield "a block less", lambda: attrs.evolve(kernel, grid=kernel.grid - 1)
+
+
+def with_a_block_more(kernel: ir.Kernel) -> Iterator[Planted]:
+    """A block too many, or a cluster of them, whose number all expressions of the kernel know."""
+    blocks = constant(kernel.grid)
+    if blocks is not None:
+        more = blocks + (1 if kernel.cluster is None else kernel.cluster.blocks)
+        wider = {kernel.block: Var(kernel.block.name, 0, more - 1)}
+        body = ir.rewritten(kernel.body, lambda one: (one.substitute(wider),))
+        yield "a block more", lambda: attrs.evolve(kernel, grid=as_expr(more), body=body)
 
 
 def with_too_many_registers(kernel: ir.Kernel) -> Iterator[Planted]:
@@ -99,8 +118,10 @@ KINDS = (
     _kind("buffer misaligned", IN_SHARED, with_buffer(misaligned), "nothing wider than an element goes there, and nothing lies behind"),
     _kind("buffers in the same bytes", IN_SHARED, with_buffer(upon_another), "the one is dead when the other is written"),
     _kind("barriers of a ring in other bytes", PRODUCERS, upon_barriers),
+    _kind("barriers of a ring misaligned", PRODUCERS, barriers_misaligned),
     _kind("too few bytes of shared memory", IN_SHARED, with_too_few_bytes, "the last bytes are padding"),
     _kind("another number of threads", EVERY, with_other_threads, "the others have no work"),
     _kind("a block less", "threads pipeline fused ampere-tasks", with_other_blocks),
+    _kind("a block more", "threads pipeline fused ring cluster share ampere-tasks", with_a_block_more, "blocks stay, any number of them is right"),
     _kind("registers of roles", PRODUCERS, with_too_many_registers),
 )  # fmt: skip
