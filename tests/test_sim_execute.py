@@ -1,18 +1,27 @@
 """Statements in the simulator: products of an engine, and the registers that they want fenced and waited for (`fireiron.sim.execute`)."""
 
 import functools
+import random
 import re
 
 import attrs
+import numpy as np
 import pytest
 from campaign.faults.detectors import outputs, shadow_of
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
+from handmade import access, kernel_of, local
 from ringed import TARGET, halves, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS
 
 from fireiron import *
 from fireiron import ir
+from fireiron.errors import SimulationError
+from fireiron.executable import INSTRUCTIONS
+from fireiron.executable.atomic_add import ATOMIC_ADD
+from fireiron.executable.thread_move import MOVE
+from fireiron.sim import simulate
+from fireiron.values.expr import Var, as_expr, less
 
 FENCED = "a fence in front of the first product"
 ORDERS = (None, 1)
@@ -88,3 +97,96 @@ def test_a_factor_in_registers(name):
     assert fences and outcome(kernel, arrays, expected) == "right"
     for spot in fences:
         assert re.search("fence of registers|no fence", outcome(spot.with_one(), arrays, expected)), str(spot)
+
+
+# ---------------------------------------------------------------------------------------------- additions, sums and poison
+
+THREAD, BLOCK = Var("thread", 0, 31), Var("block", 0, 2)
+
+
+def of_threads(body, *buffers, spec, grid=1, **arrays):
+    """What a kernel by hand computes, in step and by warps."""
+    kernel = kernel_of(spec, body, *buffers, grid=grid)
+    found = [simulate(kernel, arrays, order=order).outputs for order in (None, random.Random(1))]
+    for name, array in found[0].items():
+        np.testing.assert_array_equal(array, found[1][name])
+    return found[0]
+
+
+def performed(instruction, spec, *accesses, **fields):
+    """A statement without guards."""
+    pieces = tuple(tuple(ir.Piece(number) for number in range(len(one.elements()))) for one in accesses)
+    return ir.Exec(instruction, spec, accesses, pieces=pieces, **fields)
+
+
+def added(source, target, dtype=float32):
+    return performed(ATOMIC_ADD, AtomicAdd(1, 1, dtype=dtype)(GL, GL)(Thread), source, attrs.evolve(target, write=True))
+
+
+@pytest.mark.parametrize("dtype", [float32, int32], ids=str)
+@pytest.mark.parametrize("apart", [1, 4, 32])
+def test_additions_to_one_place_are_all_there(dtype, apart):
+    """Of threads, of blocks, and onto what was there; so many threads beside each other add to one element."""
+    spec = AtomicAdd(32, 3, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL)
+    given = np.arange(1, 97).reshape(32, 3).astype(dtype.to_numpy())
+    start = np.full((32, 3), 100, dtype.to_numpy())
+    body = (added(access("src", (THREAD, BLOCK)), access("dst", (THREAD // apart, BLOCK * 0)), dtype),)
+    got = of_threads(body, spec=spec, grid=3, src=given, dst=start)["dst"]
+    expected = start.copy()
+    for row, column in np.ndindex(32, 3):
+        expected[row // apart, 0] += given[row, column]
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_additions_to_what_was_never_written():
+    spec = AtomicAdd(32, 3, dtype=int32, src=RowMajor, dst=RowMajor)(GL, GL)
+    body = (added(access("src", (THREAD, BLOCK)), access("dst", (THREAD, BLOCK)), int32),)
+    with pytest.raises(SimulationError, match=r"dst.* is read before anything was written to it"):
+        of_threads(body, spec=spec, grid=3, src=np.ones((32, 3), np.int32))
+
+
+@pytest.mark.parametrize("accumulate", [0, 1, "k"])
+def test_a_product_begins_anew_or_adds(accumulate):
+    """Element by element: what was there counts where `accumulate` holds, of threads that may differ."""
+    spec = MatMul(32, 1, 1, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    condition = {0: as_expr(0), 1: as_expr(1), "k": less(THREAD, 7)}[accumulate]
+    fma = next(one for one in INSTRUCTIONS if one.name == "FFMA")
+    places = access("A", (THREAD, 0)), access("B", (0, 0)), access("C", (THREAD, 0), write=True)
+    body = (performed(fma, MatMul(1, 1, 1)(GL, GL, GL)(Thread), *places, accumulate=condition),)
+    arrays = {
+        "A": np.arange(32, dtype=np.float32).reshape(32, 1),
+        "B": np.full((1, 1), 3, np.float32),
+        "C": np.full((32, 1), 50, np.float32),
+    }
+    adds = {0: np.zeros(32, bool), 1: np.ones(32, bool), "k": np.arange(32) < 7}[accumulate]
+    got = of_threads(body, spec=spec, **arrays)["C"]
+    np.testing.assert_array_equal(got[:, 0], np.arange(32) * 3 + np.where(adds, 50, 0))
+
+
+@pytest.mark.parametrize("target", [float16, int32], ids=str)
+def test_a_copy_converts(target):
+    """Values of another type are rounded as the type says."""
+    spec = Move(32, dst_dtype=target)(GL, GL)
+    move = Move(1, dst_dtype=target)(GL, GL)(Thread)
+    given = np.linspace(-2, 2049.3, 32).astype(np.float32)
+    body = (performed(MOVE, move, access("src", (THREAD,)), access("dst", (THREAD,), write=True)),)
+    got = of_threads(body, spec=spec, src=given)["dst"]
+    np.testing.assert_array_equal(got, given.astype(target.to_numpy()))
+
+
+@pytest.mark.parametrize("dtype", [float32, int32], ids=str)
+def test_registers_that_nothing_was_put_into(dtype):
+    """Poison comes out of them, and is named: a float by its result, an integer at once."""
+    spec = Move(32, dtype=dtype)(GL, GL)
+    one = local("r", (2,), RF, dtype)
+    load = performed(MOVE, Move(1, dtype=dtype)(GL, RF)(Thread), access("src", (THREAD,)), access("r", (0,), write=True))
+    for number, right in ((0, True), (1, False)):
+        store = performed(MOVE, Move(1, dtype=dtype)(RF, GL)(Thread), access("r", (number,)), access("dst", (THREAD,), write=True))
+        given = np.arange(32).astype(dtype.to_numpy())
+        if right:
+            np.testing.assert_array_equal(of_threads((load, store), one, spec=spec, src=given)["dst"], given)
+        else:
+            with pytest.raises(
+                SimulationError, match=r"r\[1\] \(register 1\) is read before anything was written to it: thread 0 of block 0"
+            ):
+                of_threads((load, store), one, spec=spec, src=given)
