@@ -163,3 +163,19 @@ def test_buffers_in_use():
     buffers = [attrs.evolve(local(name, (32,), SH), offset=128 * number) for number, name in enumerate("xy")]
     plan = planned((copy(access("src", (THREAD,)), access("y", (THREAD,)), (GL, SH)),), *buffers)
     assert [one.name for one in plan.shared_in_use] == ["y"]
+
+
+def test_turns_that_write_one_element_come_one_after_the_other():
+    """Behind a loop that runs in Python too: the last turn of all stays."""
+    body = loops((copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + K // 2 * 32,))),), (J, 3), (K, 4))
+    got, given = result(body)
+    np.testing.assert_array_equal(got[:64], np.concatenate([given[288:320], given[352:384]]))
+
+
+def test_places_follow_all_loops_around():
+    """A place that only an outer loop moves is found again in the inner one, and moves with the outer one."""
+    outer = copy(access("src", (THREAD + J * 32,)), access("dst", (THREAD + J * 32,)))
+    inner = copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + BOTH * 32 + 96,)))
+    body = (ir.For(J, as_expr(3), (ir.For(K, as_expr(4), (outer, inner)),)),)
+    got, given = result(body)
+    np.testing.assert_array_equal(got[:480], np.concatenate([given[:96], given[:384]]))
