@@ -355,7 +355,7 @@ def test_barriers_that_the_text_says():
 
 FAULTS = {
     "an element of another thread": (ADD, "%12 = %9[thread]", "%12 = %9[thread // 2]"),
-    "no accumulation": (FIGURE_8, " {accumulate=0 < k}", ""),
+    "no accumulation": (FIGURE_8, "{accumulate=0 < k}", "{accumulate=0}"),
     "another block's tile": (FIGURE_8, "%11:[128,128].fp16.GL = %8[@bid_m, @bid_n]", "%11 = %8[@bid_n, @bid_m]"),
     "another warp's rows": (TENSOR_CORES, "%a = %a_rows[w, 0]", "%a = %a_rows[3 - w, 0]"),
 }

@@ -30,7 +30,18 @@ class GenericDefinition(FusedDefinition):
 
     def evaluate(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], types: Mapping[str, DType], chunk: int = 0) -> dict[str, Any]:
         """Refused: there is no formula."""
-        raise ArgumentError("a generic spec means what its decomposition does: nothing to compare it with", legal="MatMul Move ...")
+        raise _no_formula()
+
+    def check_meaning(self) -> None:
+        raise _no_formula()
+
+
+def _no_formula() -> ArgumentError:
+    return ArgumentError(
+        "a generic spec means what its decomposition does: nothing to compare it with",
+        legal="MatMul Move ...",
+        hint="the outermost spec by its kind, as `%3 <- MatMul<<<#4, #5>>>(%1, %2) {`: its results are compared with what that means",
+    )
 
 
 def generic_spec(level: Level, operands: Sequence[View], results: Sequence[View]) -> Spec:

@@ -62,18 +62,18 @@ def lines_of(text: object) -> list[Line]:
     parts: list[str] = []
     start, column, level = 0, 1, 0
     for number, line in enumerate(text.split("\n"), 1):
-        stripped = line.strip()
+        stripped = _without_remark(line).strip()
         if not parts:
             if not stripped:
                 continue
             start, column = number, len(line) - len(line.lstrip()) + 1
-        parts.append(stripped if not parts else line.rstrip())
+        parts.append(stripped if not parts else _without_remark(line).rstrip())
         if not (len(parts) == 1 and stripped.startswith("//")):
             level += _balance(stripped)
         if level < 0:
             Line(stripped, number, column).refuse("a parenthesis is closed that was not opened")
         if level == 0:
-            found.append(_logical("\n".join(parts), start, column))
+            found += _logical("\n".join(parts), start, column)
             parts = []
     if parts:
         Line(parts[0], start, column).refuse("a parenthesis is not closed before the text ends")
@@ -81,6 +81,16 @@ def lines_of(text: object) -> list[Line]:
 
 
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'")
+_NESTS: Final = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
+
+
+def _blanked(text: str) -> str:
+    """A text of the same length in which nothing in quotes means anything."""
+    return _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), text)
+
+
+_REMARK: Final = re.compile(r"(?<=[{}])\s*//")
+"""A remark behind a brace, where no division can stand."""
 
 
 def _balance(line: str) -> int:
@@ -89,18 +99,44 @@ def _balance(line: str) -> int:
     return sum(plain.count(one) for one in "([") - sum(plain.count(one) for one in ")]")
 
 
-def _logical(text: str, number: int, column: int) -> Line:
-    if text.endswith("{") and not text.startswith("//"):
-        return Line(text[:-1].rstrip(), number, column, True)
-    return Line(text, number, column)
+def _without_remark(line: str) -> str:
+    """A line without the remark at its end: behind a brace, or behind a line about tensors, outside all parentheses.
+
+    Elsewhere `//` divides. A line that begins with it is a comment of the kernel, and stays.
+    """
+    if "//" not in line or line.lstrip().startswith("//"):
+        return line
+    plain = _blanked(line)
+    if (remark := _REMARK.search(plain)) is not None:
+        return line[: remark.start()]
+    if not line.lstrip().startswith(("%", "#", "@", "(")):
+        return line
+    level = 0
+    for place, character in enumerate(plain):
+        level += _NESTS.get(character, 0)
+        if level <= 0 and plain.startswith("//", place):
+            return line[:place]
+    return line
+
+
+def _logical(text: str, number: int, column: int) -> list[Line]:
+    """The line, without the brace that begins a body, and in front of lines of the braces that end bodies where it closes some."""
+    if text.startswith("//"):
+        return [Line(text, number, column)]
+    if text.endswith("{"):
+        return [Line(text[:-1].rstrip(), number, column, True)]
+    closed = 0
+    while text.endswith("}") and _blanked(text).count("}") > _blanked(text).count("{"):
+        text, closed = text[:-1].rstrip(), closed + 1
+    return [*([Line(text, number, column)] if text else []), *[Line("}", number, column)] * closed]
 
 
 def split_at(text: str, word: str) -> tuple[str, str | None]:
     """A text before and behind a word between blanks that stands outside all parentheses; all of it, and None, where there is none."""
     level = 0
-    plain = _QUOTED.sub(lambda found: "_" * len(found[0]), text)
+    plain = _blanked(text)
     for place, character in enumerate(plain):
-        level += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(character, 0)
+        level += _NESTS.get(character, 0)
         if level == 0 and character.isspace() and re.match(rf"\s{word}\s", plain[place:]):
             return text[:place].rstrip(), text[place + len(word) + 1 :].strip()
     return text, None
@@ -110,7 +146,7 @@ def options_behind(text: str) -> tuple[str, str]:
     """A text without the braces at its end, and what stands in them."""
     if not text.endswith("}"):
         return text, ""
-    plain = _QUOTED.sub(lambda found: "_" * len(found[0]), text)
+    plain = _blanked(text)
     level = 0
     for place in range(len(plain) - 1, -1, -1):
         level += {"}": 1, "{": -1}.get(plain[place], 0)
@@ -123,9 +159,9 @@ def listed(text: str) -> list[tuple[str, str]]:
     """Options between commas, as names and values; a word alone has no value."""
     found: list[str] = [""]
     level = 0
-    plain = _QUOTED.sub(lambda one: "_" * len(one[0]), text)
+    plain = _blanked(text)
     for place, character in enumerate(plain):
-        level += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(character, 0)
+        level += _NESTS.get(character, 0)
         if character == "," and level == 0:
             found.append("")
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -12,6 +12,9 @@ from fireiron.compiler import Program
 from fireiron.errors import LayoutError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.graphene.generic import GENERIC, generic_spec
+from fireiron.graphene.groups import group_of, made_group, named_indices, plain_name, require_same_group, sizes_in
+from fireiron.graphene.joining import Around, Nest, Results
+from fireiron.graphene.lanes import move_of_lanes
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
@@ -20,24 +23,30 @@ from fireiron.language.execution import Execution, parse_execution
 from fireiron.language.statement import read_definition, read_statement
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Executable
-from fireiron.lower.walk import RESERVED
+from fireiron.lower.walk import OPERANDS, RESERVED
 from fireiron.spec import Kind, Spec, Starter
-from fireiron.values.expr import Expr, Var, as_expr, constant, is_cuda_name, sym
-from fireiron.values.layout import Layout
-from fireiron.values.machine import Kernel, Level, as_architecture
-from fireiron.values.notation import indices, parse_group, parse_view, pieces, read_expression, view_text
-from fireiron.values.tensor import Storage, Tensor, Tiled, View
+from fireiron.specs.matmul import MatMul
+from fireiron.values.expr import FALSE, Expr, Var, as_expr, constant, is_cuda_name, sym
+from fireiron.values.layout import Layout, coalesce, make_layout, product
+from fireiron.values.machine import RF, Kernel, Level, as_architecture
+from fireiron.values.notation import dtype_text, parse_group, parse_view, pieces, read_expression, strided, view_text
+from fireiron.values.notation.shapes import parts_of, read_shapes, shape_text
+from fireiron.values.tensor import Dim, Mode, Storage, Tensor, Tiled, View, whole_view
 from fireiron.values.units import BLOCK, THREAD
 
 _FOR: Final = re.compile(r"For\s*\(\s*(\w+)\s*=\s*(\d+)\s*;\s*(\w+)\s*<\s*(.+?)\s*;\s*(\w+)\s*\+=\s*(\d+)\s*\)", re.IGNORECASE | re.DOTALL)
 _IF: Final = re.compile(r"If\s*\((.*)\)", re.IGNORECASE | re.DOTALL)
 _SKIP: Final = re.compile(r"Skip\s+unless\s+%(\w+)", re.IGNORECASE)
-_LET: Final = re.compile(r"Let\s+(.*?)\s*=(?!=)\s*(.*)", re.IGNORECASE | re.DOTALL)
+_LET: Final = re.compile(r"(?:Let\s+|(?=[@(]))(.*?)\s*=(?!=)\s*(.*)", re.IGNORECASE | re.DOTALL)
 _INDICES: Final = re.compile(r"(#\w+)\s*\.\s*indices\(\s*\)")
+_PLACE: Final = re.compile(r"[@(][^=]*=\s*#\w+\s*\.\s*indices\(\s*\)", re.DOTALL)
+_ACCUMULATE: Final = re.compile(r"\{[^{}]*\baccumulate\s*=[^{}]*\}\s*$")
 _WORD: Final = re.compile(r"(\w+)\s*(.*)", re.DOTALL)
 _MADE: Final = re.compile(r"([%#]\w+)\s*(?::\s*([^=<]*?))?\s*=\s*([%#]\w+)\s*(.*)", re.DOTALL)
 _DEFINED: Final = re.compile(r"[%#]\w+\s*:(?!.*(?:<-|←)).*", re.DOTALL)
 _SPEC: Final = re.compile(r"(.*?)\s*(?:<-|←)\s*Spec\s*<<<(.*?)>>>\s*\((.*)\)\s*", re.DOTALL)
+_MOVE: Final = re.compile(r"%(\w+)(\[[^\]]*\])?\s*(?:<-|←)\s*Move\s*<<<(.*?)>>>\s*\((.*)\)\s*", re.DOTALL)
+_OPERAND: Final = re.compile(r"(?:^|[(,])\s*(%\w+)\s*(?=[,)\[]|<-|←)")
 _STEP: Final = re.compile(r"Step\s+(\w+)", re.IGNORECASE)
 _LOOP_FLAGS: Final = ("unroll", "spread")
 _LOOP_NUMBERS: Final = ("stages", "period", "producers", "in_flight", "groups")
@@ -86,13 +95,19 @@ class _Scope:
     values: dict[str, Any]
     texts: dict[str, str]
     tiles: dict[str, Tiled]
-    loops: frozenset[str] = frozenset()
+    nest: Nest = attrs.field(factory=Nest)
     depth: int = 0
+    own: int | None = None
+
+    @property
+    def turning(self) -> frozenset[Var]:
+        """The indices of loops, and the values that they decide."""
+        return frozenset((*(loop.var for loop in self.nest.loops), *self.nest.values))
 
     def inner(self, line: Line) -> _Scope:
         if self.depth >= MOST_NESTED:
             line.refuse("too many bodies within bodies", legal=f"at most {MOST_NESTED}")
-        return _Scope(dict(self.values), dict(self.texts), dict(self.tiles), self.loops, self.depth + 1)
+        return _Scope(dict(self.values), dict(self.texts), dict(self.tiles), self.nest, self.depth + 1, self.own)
 
 
 class _Reader:
@@ -106,6 +121,11 @@ class _Reader:
         self.threads: int | None = None
         self.whole: dict[str, Any] = {"facts": [], "title": [], "unchecked": [], "settled": [], "lets": []}
         self.names: dict[str, None] = {}
+        self.called: dict[str, str] = {}
+        self.original: dict[str, str] = {}
+        self.results = Results()
+        self.private: set[str] = set()
+        self.words = frozenset(re.findall(r"\w+", text))
 
     # -------------------------------------------------------------------------------------- the whole kernel
 
@@ -171,6 +191,7 @@ class _Reader:
         count = constant(self.grid)
         blocks = None if count is None else execution.blocks or (Layout(count),)
         self.whole["execution"] = Execution(blocks, execution.threads or (Layout(self.threads),))
+        scope.own = self.threads
         scope.values[THREAD.name] = Var(THREAD.name, 0, self.threads - 1)
         scope.values[BLOCK.name] = BLOCK if count is None else Var(BLOCK.name, 0, max(count - 1, 0))
         with line.here():
@@ -180,12 +201,36 @@ class _Reader:
         """The spec with its tensors called as its operands are, as parameters of kernels are; the text goes on with its own names."""
         views = {}
         for operand, view in spec.operands.items():
+            if view != whole_view(view.tensor):
+                raise LayoutError(f"{operand} is a part of a tensor", got=view_text(view), legal="a kernel takes whole tensors")
             renamed = attrs.evolve(view, tensor=attrs.evolve(view.tensor, name=operand))
-            if view.tensor.name:
-                scope.texts[f"%{view.tensor.name}"] = view_text(renamed)
+            name = self.original.get(view.tensor.name, view.tensor.name)
+            if name:
+                scope.texts[f"%{name}"] = view_text(renamed)
+                if name in self.called:
+                    raise LayoutError(
+                        f"%{name} is named twice", legal="each operand and result of the outermost spec is a tensor of its own"
+                    )
+                self.called[name] = operand
             views[operand] = renamed
             self.names[operand] = None
-        return spec.with_operands(**views)
+            self.results.make(operand, Nest())
+        made = spec.with_operands(**views)
+        for output in made.outputs:
+            if made.accumulate != FALSE:
+                self.results.write(made.operands[output], Nest())
+        return made
+
+    def _c_name(self, view: View) -> View:
+        """A view whose tensor has a name in CUDA: `%1` is called `t1` there, with as many `_` behind as no word of the text has."""
+        number = view.tensor.name
+        if not number or not number[0].isdigit():
+            return view
+        name = f"t{number}"
+        while name in self.words:
+            name += "_"
+        self.original[name] = number
+        return attrs.evolve(view, tensor=attrs.evolve(view.tensor, name=name))
 
     def _units(self, spec: Spec, execution: Execution, line: Line) -> None:
         """The numbers of blocks and threads: of the outermost spec, where no line in front says them."""
@@ -291,7 +336,11 @@ class _Reader:
         word = re.match(r"\w*", text)
         reader = _WORDS.get(word[0].lower()) if word else None
         if text.startswith("//"):
-            yield Comment(text[2:].removeprefix(" "))
+            if not text.isprintable():
+                line.refuse("a comment is one line of printable characters")
+            yield Comment(text[2:].strip())
+        elif _PLACE.fullmatch(text) and not line.opens:
+            yield from self._read_let(line, scope, root)
         elif reader is not None:
             yield from reader(self, line, scope, root)
         elif re.search(r"<-|←", text):
@@ -299,7 +348,7 @@ class _Reader:
         elif (made := _MADE.fullmatch(text)) is not None and not line.opens:
             with line.here(made.start(4)):
                 self._make(made, scope)
-        elif _DEFINED.fullmatch(text) and not line.opens:
+        elif text.startswith("#") and _DEFINED.fullmatch(text) and not line.opens:
             self._define(line, scope)
         else:
             line.refuse("this is nothing that a body may contain", legal=_ITEMS)
@@ -310,15 +359,17 @@ class _Reader:
         if found is None or not line.opens or len({found[1], found[3], found[5]}) > 1:
             line.refuse("this is no loop", legal="For (k = 0; k < 64; k += 1) {unroll, stages=3} {")
         with line.here(found.start(4)):
-            extent = read_expression(found[4], scope.values)
+            extent = self._expression(found[4], scope)
         with line.here(len(text)):
             var, said = self._loop_options(found[1], extent, options, scope)
         first, step = int(found[2]), int(found[6])
         if step < 1:
             line.refuse("a loop steps forward", offset=found.start(6), legal="at least 1")
+        if extent.high <= first:
+            line.refuse("a loop without a turn", offset=found.start(2), legal=f"a number below {extent}")
         inner = scope.inner(line)
         self._bind(var, inner, line)
-        inner.loops |= {var.name}
+        inner.nest = attrs.evolve(inner.nest, loops=(*inner.nest.loops, Around(var, first, step, extent)))
         yield Loop(For(var, extent, (), first=first, step=step, **said), self._body(inner, line))
 
     def _loop_options(self, name: str, extent: Expr, options: str, scope: _Scope) -> tuple[Var, dict[str, Any]]:
@@ -344,10 +395,10 @@ class _Reader:
         if found is None or not line.opens:
             line.refuse("this is no condition", legal="If (m < M) {")
         with line.here(found.start(1)):
-            condition = read_expression(found[1], scope.values)
+            condition = self._expression(found[1], scope)
             if condition.low < 0 or condition.high > 1:
                 raise LayoutError(f"{condition} is neither true nor false", legal="m < M, all_of((m < M, n < N))")
-        items = self._body(scope.inner(line), line)
+        items = self._body(self._guarded(scope, line, condition.variables()), line)
         for item in items:
             if isinstance(item, (SyncPoint, Commit, Begin)):
                 line.refuse("a barrier is for all threads, and stands under no condition", hint="close the If in front of it")
@@ -357,45 +408,52 @@ class _Reader:
         found = _SKIP.fullmatch(line.text)
         if found is None or not line.opens:
             line.refuse("this leaves nothing out", legal="Skip unless %needed {")
-        yield Unless(found[1], self._body(scope.inner(line), line))
+        yield Unless(self.called.get(found[1], found[1]), self._body(self._guarded(scope, line, scope.turning), line))
+
+    def _guarded(self, scope: _Scope, line: Line, variables: Iterable[Var]) -> _Scope:
+        """The scope of a body that is for some threads, or some turns of loops, alone."""
+        inner = scope.inner(line)
+        inner.nest = attrs.evolve(inner.nest, conditions=(*inner.nest.conditions, (line.number, frozenset(variables))))
+        return inner
+
+    def _expression(self, text: str, scope: _Scope) -> Expr:
+        """An index expression, in which names may be marked as the paper marks them: `@bid_m`."""
+        return read_expression(plain_name(text), scope.values)
 
     def _read_let(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         text, options = options_behind(line.text)
         found = _LET.fullmatch(text)
         if found is None or line.opens:
             line.refuse("this names no value", legal="Let m = thread % 32, Let m, n = #4.indices()")
-        names = [one.strip() for one in found[1].split(",")]
         with line.here(found.start(2)):
-            values = self._values(found[2], scope)
-            if len(values) != len(names):
-                raise LayoutError(f"{len(names)} names for {len(values)} values", legal=", ".join(map(str, values)))
-            ranges = [(max(value.low, 0), value.high, 1) for value in values]
+            pairs = self._named_values(found[1], found[2], scope)
+            ranges = [(max(value.low, 0), value.high, 1) for _, value in pairs]
             for key, said in listed(options):
-                if key != "range" or len(names) > 1:
+                if key != "range" or len(pairs) > 1:
                     raise LayoutError(f"what is {key} of a value?", legal="range=0..7")
                 ranges = [_range(said)]
-            lets = [Let(Var(name, *one), value) for name, value, one in zip(names, values, ranges, strict=True)]
+            lets = [Let(Var(name, *one), value) for (name, value), one in zip(pairs, ranges, strict=True)]
         for let in lets:
             # What blocks and threads alone decide has a name in the whole kernel; anything else has it where it stands.
-            free = not any(var.name in scope.loops for var in let.value.variables())
+            free = scope.turning.isdisjoint(let.value.variables())
             self._bind(let.var, scope, line)
             if not free:
-                scope.loops |= {let.var.name}
+                scope.nest = attrs.evolve(scope.nest, values={**scope.nest.values, let.var: let.value})
             if root and free:
                 self.whole["lets"].append(let)
             else:
                 yield let
 
-    def _values(self, text: str, scope: _Scope) -> list[Expr]:
+    def _named_values(self, names: str, text: str, scope: _Scope) -> list[tuple[str, Expr]]:
+        """Names with their values: of one expression, or of where a unit is in its group."""
         found = _INDICES.fullmatch(text.strip())
         if found is None:
-            return [read_expression(text, scope.values)]
-        if found[1] not in scope.texts:
-            raise LayoutError(f"{found[1]} is no group", legal=[one for one in scope.texts if one.startswith("#")])
-        _, unit, shapes = parse_group(scope.texts[found[1]])
-        if shapes is None:
-            raise LayoutError(f"{found[1]} has as many units as the strategy makes: its shape is not known", legal="[16,16].thread")
-        return [one for place in indices(shapes, scope.values[unit]) for one in place]
+            value = self._expression(text, scope)
+            if len(listed_names := names.split(",")) > 1:
+                raise LayoutError(f"{len(listed_names)} names for 1 values", legal=str(value))
+            return [(plain_name(names), value)]
+        group = group_of(scope.texts, found[1])
+        return named_indices(names, group, scope.values[parse_group(group)[1]])
 
     def _read_barrier(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         words = line.text.rstrip("() ").split()[1:]
@@ -404,7 +462,8 @@ class _Reader:
             required = False if words.pop(0) == "no" else None
         if len(words) > 1 or line.opens:
             line.refuse("this is no barrier", legal="Barrier, Barrier k, Barrier no a_sh, Barrier maybe k")
-        yield SyncPoint(required, words[0] if words else "")
+        subject = words[0].lstrip("%") if words else ""
+        yield SyncPoint(required, self.called.get(subject, subject))
 
     def _read_commit(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         words = line.text.rstrip("() ").split()[1:] or [Completion.GROUP.value]
@@ -434,28 +493,33 @@ class _Reader:
         name, said, source, rest = found[1], found[2], found[3], found[4].strip()
         if source not in scope.texts and source not in scope.tiles:
             raise LayoutError(f"{source} stands for nothing here", legal=[*scope.texts, *scope.tiles])
-        if name.startswith("#"):
-            self._one_unit(name, source, rest, scope)
+        if name.startswith("#") or source.startswith("#"):
+            self._make_group(name, said, source, rest, scope)
             return
-        scope.texts.pop(name, None)
-        scope.tiles.pop(name, None)
-        if tile := re.fullmatch(r"\.\s*tile\(\s*\[?(.*?)\]?\s*\)", rest, re.DOTALL):
-            sizes = tuple(_tile(one, scope) for one in pieces(tile[1], ","))
-            view = scope.tiles[source].at((0,), False) if source in scope.tiles else parse_view(scope.texts[source], scope.values)
-            tiled = view.tile(*sizes)
-            _require_said(said, tiled.shape, name)
+        if tile := re.fullmatch(r"\.\s*tile\(\s*(.*?)\s*\)", rest, re.DOTALL):
+            sizes = tuple(_tile(one, scope) for one in sizes_in(tile[1]))
+            if source in scope.tiles:
+                raise LayoutError(f"{source} are tiles already", hint=f"%9 = {source}[0, 0] takes one of them, which can be tiled")
+            tiled = parse_view(scope.texts[source], scope.values).tile(*sizes)
+            shapes = [[part.outer for part in tiled.cuts], [part.inner for part in tiled.cuts]]
+            _require_said(said, shapes, tiled.view, name, scope)
+            scope.texts.pop(name, None)
             scope.tiles[name] = tiled
         elif place := re.fullmatch(r"\[(.*)\]", rest, re.DOTALL):
             view = self._part(source, pieces(place[1], ","), scope)
-            _require_said(said, tuple(size for size in view.shape if constant(size) != 1), name)
+            _require_said(said, [[dim.modes for dim in view.dims]], view, name, scope)
+            scope.tiles.pop(name, None)
             scope.texts[name] = view_text(view)
         else:
             raise LayoutError(f"{rest!r} makes no tensor", legal="%6 = %1.tile(128, _), %9 = %6[m, 0]")
 
-    def _one_unit(self, name: str, source: str, rest: str, scope: _Scope) -> None:
-        if not re.fullmatch(r"\.\s*scalar\(\s*\)", rest):
-            raise LayoutError(f"{rest!r} makes no group", legal="#22 = #5.scalar()")
-        scope.texts[name] = f"{name}:[].{parse_group(scope.texts[source])[1]}"
+    def _make_group(self, name: str, said: str | None, source: str, rest: str, scope: _Scope) -> None:
+        if not (name.startswith("#") and source.startswith("#")):
+            raise LayoutError(f"{name} of {source}", legal="% for tensors and their tiles, # for groups of threads and blocks")
+        made = made_group(name, scope.texts[source], rest, lambda size: _tile(size, scope))
+        if said:
+            require_same_group(said, name, made)
+        scope.texts[name] = made
 
     def _part(self, source: str, place: list[str], scope: _Scope) -> View:
         """A tile by its numbers, or of a tensor without tiles an element by its coordinates."""
@@ -464,18 +528,25 @@ class _Reader:
         else:
             view = parse_view(scope.texts[source], scope.values)
             tiled = view.tile(*[1 if one.strip() != "_" else None for one in place])
-        numbers = tuple(as_expr(0) if one.strip() == "_" else read_expression(one.strip().lstrip("@#"), scope.values) for one in place)
+        numbers = tuple(as_expr(0) if one.strip() == "_" else self._expression(one.strip().lstrip("#"), scope) for one in place)
         by_unit, by_turn = (tiled.at(numbers, unit) for unit in (True, False))
-        units = [any(var.name not in scope.loops for var in number.variables()) for number in numbers]
+        units = [not scope.turning.issuperset(number.variables()) for number in numbers]
         return by_turn.with_dims({dim: by_unit.dims[dim] for dim, unit in enumerate(units) if unit})
 
     # -------------------------------------------------------------------------------------- specs
 
     def _spec(self, line: Line, scope: _Scope) -> Item:
         where = f"line {line.number} of the text"
+        with line.here():
+            of_lanes = self._of_lanes(line, scope, where)
+        if isinstance(of_lanes, Leaf):
+            return of_lanes
+        if of_lanes is not None:
+            return Inner(of_lanes, self._body(scope.inner(line), line), where)
         if line.opens:
             with line.here():
                 spec, _ = self._statement(line.text, scope)
+                self._require_known(spec)
             return Inner(spec, self._body(scope.inner(line), line), where)
         text, instruction = split_at(line.text, "by")
         with line.here():
@@ -484,7 +555,12 @@ class _Reader:
                 text, settled = split_at(text, "as")
             spec, _ = self._statement(text, scope)
             if spec.allocates:
-                self._allocate(spec, settled, scope)
+                spec = self._allocate(spec, settled, scope)
+            elif instruction is None and spec.kind == MatMul.kind and not _ACCUMULATE.search(text):
+                spec = attrs.evolve(spec, accumulate=self.results.accumulates(spec.operands[spec.outputs[0]], scope.nest))
+            self._require_known(spec)
+            for name in () if spec.allocates else spec.outputs:
+                self.results.write(spec.operands[name], scope.nest)
         if instruction is None:
             return Leaf(spec, where=where)
         with line.here(line.text.rindex(instruction)):
@@ -495,34 +571,88 @@ class _Reader:
             require_changes(said, spec)
         return Leaf(spec, self.known[name], said, where)
 
+    def _of_lanes(self, line: Line, scope: _Scope, where: str) -> Leaf | Spec | None:
+        """A Move of a group into registers that each of its threads has for itself, as the paper writes `ldmatrix`; None for any other.
+
+        With a body it is a generic spec, since what the group holds together is what its body makes of it.
+        """
+        found = _MOVE.fullmatch(line.text)
+        name = None if found is None else self.called.get(found[1], found[1])
+        result = None if found is None else scope.tiles.get(f"%{found[1]}")
+        if found is None or (result is None and f"%{found[1]}" not in scope.texts):
+            return None
+        view = result.view if result is not None else self._view(f"%{found[1]}{found[2] or ''}", scope)
+        if view.tensor.name not in self.private or name is None:
+            return None
+        groups = [scope.texts.get(one.strip(), one) for one in pieces(found[3], ",")]
+        level, _ = parse_execution(groups, scope.values, scope.own)
+        if level.threads == 1:
+            return None
+        source = self._view(found[4], scope)
+        for one in (source, view):
+            self._require_made(one)
+        self.results.write(view, scope.nest)
+        if line.opens:
+            return generic_spec(level, [source], [view])
+        return move_of_lanes(level, view if result is None or found[2] else result, source, where)
+
     def _statement(self, text: str, scope: _Scope) -> tuple[Spec, Execution]:
         found = _SPEC.fullmatch(text)
         texts = scope.texts
+        for name in _OPERAND.findall(text):
+            self._require_no_tiles(name, scope)
         if found is None:
-            return read_statement(text, texts, scope.values)
+            return read_statement(text, texts, scope.values, scope.own)
         views = [[self._view(one, scope) for one in (pieces(part, ",") if part.strip() else [])] for part in (found[3], found[1])]
         if not views[1]:
             raise LayoutError(f"{GENERIC} writes nothing", legal="%out <- Spec<<<#blocks, #threads>>>(%in) {")
-        level, execution = parse_execution([texts.get(one.strip(), one) for one in pieces(found[2], ",")], scope.values)
-        return generic_spec(level, views[0], views[1]), execution
+        level, execution = parse_execution([texts.get(one.strip(), one) for one in pieces(found[2], ",")], scope.values, scope.own)
+        operands, results = ([self._c_name(view) for view in part] for part in views)
+        for name in (view.tensor.name for view in (*operands, *results) if view.tensor.name):
+            if not is_cuda_name(name) or name.startswith("__") or (name in RESERVED and name not in OPERANDS):
+                raise LayoutError(f"%{name} is no name of a tensor", legal="an identifier that means nothing in CUDA C++, or a number")
+        return generic_spec(level, operands, results), execution
 
     def _view(self, text: str, scope: _Scope) -> View:
         name, bracket, place = text.strip().partition("[")
+        self._require_no_tiles(name.strip(), scope)
         known = scope.texts.get(name.strip())
         return parse_view(text if known is None else f"{known}{bracket}{place}", scope.values)
 
-    def _allocate(self, spec: Spec, settled: str | None, scope: _Scope) -> None:
+    def _require_known(self, spec: Spec) -> None:
+        """Refuse tensors that nothing has made: an operand of the kernel is one, and what an `Allocate` in front makes."""
+        for view in spec.operands.values():
+            self._require_made(view)
+
+    def _require_made(self, view: View) -> None:
+        name = view.tensor.name
+        if name not in self.results.made:
+            legal = [f"%{self.original.get(one, one)}" for one in self.results.made]
+            raise LayoutError(f"%{self.original.get(name, name)} is no tensor of the kernel", legal=legal, hint="Allocate makes one")
+
+    def _require_no_tiles(self, name: str, scope: _Scope) -> None:
+        if name in scope.tiles:
+            raise LayoutError(f"{name} are tiles", legal="one of them, or the tensor that was tiled")
+
+    def _allocate(self, spec: Spec, settled: str | None, scope: _Scope) -> Spec:
         """The name of a new tensor, and how it lies in memory where a leaf says so."""
-        (view,) = spec.operands.values()
+        ((operand, view),) = spec.operands.items()
+        said, view = view.tensor.name, self._c_name(view)
         tensor: Tensor = view.tensor
         if not is_cuda_name(tensor.name) or tensor.name in RESERVED:
             raise LayoutError(f"%{tensor.name} is no name of a new tensor", legal="an identifier that means nothing in CUDA C++, as %a_sh")
-        if tensor.name in self.names:
-            raise LayoutError(f"{tensor.name} is defined twice", hint="another name: names of tensors are those of the whole kernel")
+        if tensor.name in self.names or said in self.called:
+            raise LayoutError(f"{said} is defined twice", hint="another name: names of tensors are those of the whole kernel")
         self.names[tensor.name] = None
-        scope.texts[f"%{tensor.name}"] = view_text(view)
+        self.called[said] = tensor.name
+        self.results.make(tensor.name, scope.nest)
+        if spec.level.threads == 1 and tensor.memory == RF:
+            self.private.add(tensor.name)
+        scope.texts[f"%{said}"] = view_text(view)
+        scope.tiles.pop(f"%{said}", None)
         if settled is not None:
             self.whole["settled"].append((tensor, _value(settled, Storage, "a storage", scope)))
+        return spec.with_operands(**{operand: view})
 
 
 def _count(shapes: tuple[Layout, ...]) -> int:
@@ -575,16 +705,42 @@ def _tile(text: str, scope: _Scope) -> int | Layout | None:
     return Layout(read_literal(sizes, {}), read_literal(strides, {}))
 
 
-def _require_said(said: str | None, shape: tuple[Expr, ...], name: str) -> None:
-    """The shape that a text writes behind a name is the one that it has."""
-    if not said or not said.strip().startswith("["):
+def _require_said(said: str | None, shapes: Sequence[Sequence[tuple[Mode, ...]]], view: View, name: str, scope: _Scope) -> None:
+    """What a text writes behind a name is what it has: sizes of tiles and of what is in one, strides where it writes them, type, memory.
+
+    `shapes` are the modes of the coordinates by dimension, the outermost shape first.
+    """
+    if not said or not said.strip():
         return
-    sizes = re.match(r"\[([^\[\]:]*)", said.strip())
-    assert sizes is not None
-    wanted = [int(one) for one in sizes[1].split(",") if one.strip().isdecimal()]
-    got = [constant(one) for one in shape]
-    if None not in got and [one for one in wanted if one != 1] != [one for one in got if one != 1]:
-        raise LayoutError(f"{name} has the shape [{','.join(map(str, got))}]", got=said.strip())
+    parts = parts_of(f"{name}:{said}")
+    if parts.rest or parts.swizzle:
+        raise LayoutError(f"{said.strip()!r} is no shape", legal=f"[8,8].{dtype_text(view.dtype)}.{view.memory.name}")
+    if parts.element != dtype_text(view.dtype) or (parts.memory or view.memory.name).replace(" ", "") != view.memory.name.replace(" ", ""):
+        raise LayoutError(f"{name} is of {dtype_text(view.dtype)} in {view.memory.name}", got=said.strip())
+    sizes = [[Dim(modes).size for modes in dims] for dims in shapes]
+    wanted = [[product(dim.shape) for dim in shape] for shape in read_shapes(parts.shapes, scope.values)]
+    if [_above_one(dims) for dims in wanted] != [_above_one(dims) for dims in sizes]:
+        raise LayoutError(f"{name} has the shape {'.'.join(f'[{_listed(dims)}]' for dims in sizes)}", got=said.strip())
+    if any(strides is not None for _, strides in parts.shapes):
+        made = [[strided(view, axis, modes) for axis, modes in enumerate(dims)] for dims in shapes]
+        if [_steps(shape) for shape in read_shapes(parts.shapes, scope.values)] != [_steps(dims) for dims in made]:
+            raise LayoutError(
+                f"{name} has other strides", got=said.strip(), legal=".".join(map(shape_text, (make_layout(*dims) for dims in made)))
+            )
+
+
+def _above_one(sizes: Iterable[Any]) -> list[Expr]:
+    return [one for one in map(as_expr, sizes) if constant(one) != 1]
+
+
+def _steps(dims: Iterable[Layout]) -> list[list[tuple[Any, Any]]]:
+    """Sizes and strides by dimension, without those of one element."""
+    leaves = [[(as_expr(size), as_expr(stride)) for size, stride in coalesce(dim).modes if size != 1] for dim in dims]
+    return [one for one in leaves if one]
+
+
+def _listed(sizes: Iterable[Any]) -> str:
+    return ",".join(map(str, sizes))
 
 
 _HEADERS: Final[Mapping[str, Callable[[_Reader, str, _Scope], None]]] = {

@@ -242,7 +242,7 @@ def show(program: Program, glyphs: tuple[str, ...] = UNICODE, columns: int | Non
 
     for launch in program.launches:
         yield tree(launch.program.tree, glyphs, columns) + "\n"
-    if (made := fused(program.spec)) is not None:
+    if (made := fused(program.spec)) is not None and made.steps:
         yield text_of(made, program.spec.title) + "\n"
     yield tree(program.tree, glyphs, columns)
     for step in program.strategy.steps:

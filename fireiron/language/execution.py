@@ -53,8 +53,11 @@ def execution_text(level: Level, execution: Execution) -> str:
     return f"{blocks}, {threads}"
 
 
-def parse_execution(groups: list[str], symbols: Symbols) -> tuple[Level, Execution]:
-    """The level of one group, or of the paper's two; and how these arrange their units, where that is not what the level says itself."""
+def parse_execution(groups: list[str], symbols: Symbols, own: int | None = None) -> tuple[Level, Execution]:
+    """The level of one group, or of the paper's two; and how these arrange their units, where that is not what the level says itself.
+
+    Inside a kernel whose blocks have `own` threads, a group that no level has is all of them: the block, by whatever arrangement.
+    """
     parsed = [parse_group(one) for one in groups]
     units = [unit for _, unit, _ in parsed]
     if units not in (["block"], ["thread"], ["block", "thread"]):
@@ -66,20 +69,24 @@ def parse_execution(groups: list[str], symbols: Symbols) -> tuple[Level, Executi
     if len(parsed) == 1 and units == ["block"]:
         return Block, Execution()
     name, _, threads = parsed[-1]
-    level = _level(name, threads, groups[-1], symbols, len(parsed) > 1)
-    own = threads is None or (level.layout is not None and len(threads) == 1 and _leaves(threads) == _leaves((level.layout,)))
-    return level, Execution(threads=None if own else threads)
+    level = _level(name, threads, groups[-1], symbols, len(parsed) > 1, own)
+    plain = threads is None or (level.layout is not None and len(threads) == 1 and _leaves(threads) == _leaves((level.layout,)))
+    return level, Execution(threads=None if plain else threads)
 
 
-def _level(name: str, threads: Shapes | None, text: str, symbols: Symbols, in_a_block: bool) -> Level:
+def _level(name: str, threads: Shapes | None, text: str, symbols: Symbols, in_a_block: bool, own: int | None) -> Level:
     """The level that has these threads: one that the name says, else the first; of one block, any others are all its threads."""
     known = (*(one for one in symbols.values() if isinstance(one, Level)), *LEVELS)
     fitting = [one for one in known if (one == Block if threads is None else _same(one, threads))]
     named = [one for one in known if one.label == name and (one in fitting or (one == Block and threads is not None))]
     if not named and name and not name.isdecimal():
         raise LayoutError(f"{text.strip()!r} is no level", legal=[level_text(one) for one in known])
-    if not (named or fitting) and not in_a_block:
-        raise LayoutError(f"no level has the units of {text.strip()!r}", legal=[level_text(one) for one in known])
+    whole = in_a_block if own is None else threads is not None and _set(threads) == [(own, 1)]
+    if not (named or fitting) and not whole:
+        legal = [level_text(one) for one in known]
+        raise LayoutError(
+            f"no level has the units of {text.strip()!r}", legal=legal if own is None else [*legal, f"[{own}].thread, all of a block"]
+        )
     return (named or fitting or [Block])[0]
 
 

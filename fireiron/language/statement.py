@@ -76,8 +76,11 @@ def parse_statement(text: str, symbols: Mapping[str, Any] | None = None) -> tupl
     return read_statement(last, dict(read_definition(line) for line in before if line.strip()), symbols or {})
 
 
-def read_statement(line: str, defined: Mapping[str, str], symbols: Mapping[str, Any]) -> tuple[Spec, Execution]:
-    """The spec of a statement of one line, and how it arranges blocks and threads; `defined` are the texts that names stand for."""
+def read_statement(line: str, defined: Mapping[str, str], symbols: Mapping[str, Any], own: int | None = None) -> tuple[Spec, Execution]:
+    """The spec of a statement of one line, and how it arranges blocks and threads; `defined` are the texts that names stand for.
+
+    `own` are the threads of a block, where that is known: inside a kernel.
+    """
     found = _STATEMENT.fullmatch(line.strip())
     if found is None:
         raise LayoutError(f"{line!r} is no spec", legal="%out <- Move<<<#blocks, #threads>>>(%in)")
@@ -93,7 +96,7 @@ def read_statement(line: str, defined: Mapping[str, str], symbols: Mapping[str, 
     views = _in_order(made, views)
     made = made if "signature" in chosen else kind.of_views(values, views)
     views = tuple(_of_rank(view, len(dims)) for view, dims in zip(views, made.uses.values(), strict=True))
-    level, execution = parse_execution([defined.get(one.strip(), one) for one in _listed(groups)], symbols)
+    level, execution = parse_execution([defined.get(one.strip(), one) for one in _listed(groups)], symbols, own)
     return Spec(level, kind, views, values, **chosen), execution
 
 

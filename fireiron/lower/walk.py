@@ -43,7 +43,10 @@ def _contract(operands: Iterable[str], dims: Iterable[str]) -> set[str]:
     return {f"{operand.lower()}{suffix}" for operand in operands for suffix in suffixes}
 
 
-_CONTRACT = _contract(("a", "b", "c", "src", "dst", "lhs", "rhs"), "mnkb")
+OPERANDS = ("a", "b", "c", "src", "dst", "lhs", "rhs")
+"""What operands of specs that steps make are called: a kernel's own may be called so, nothing else."""
+
+_CONTRACT = _contract(OPERANDS, "mnkb")
 """Those of the specs that steps make; a spec adds its own."""
 
 _VECTORS = {

@@ -44,6 +44,9 @@ class Judge:
     unknown: dict[str, int] = attrs.field(factory=dict, init=False)
     _made: tuple[Mapping[str, Any], dict[str, Bounded]] | None = attrs.field(default=None, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self.spec.kind.check_meaning(self.spec.definition)
+
     def wrong(self, output: str, got: Any) -> Mapping[str, Any] | None:
         """What is wrong with a whole output, of which a sample is compared where it is large; None where nothing is."""
         if self._made is None:

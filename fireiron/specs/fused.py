@@ -149,6 +149,9 @@ class FusedDefinition(Definition):
     def __str__(self) -> str:
         return "; ".join(map(str, self.steps))
 
+    def check_meaning(self) -> None:
+        """Refuse a definition of which nothing says what it computes; the steps of any other say it."""
+
     only = None
     joins = False
     sets_numbers = False
@@ -518,6 +521,10 @@ class FusedKind(Kind):
                 types[step.formula.output] = made.kept_in(step, types, types[step.formula.output])
                 ranges.pop(step.formula.output, None)
             check_integers(step.formula, ranges, bounds, f"step {step.name}", shown)
+
+    def check_meaning(self, made: Definition) -> None:
+        super().check_meaning(made)
+        self.made.check_meaning()
 
     def short(self, spec: Spec) -> str | None:
         """The definition called with sizes, types and storage orders, where that makes the spec."""

@@ -29,8 +29,9 @@ from fireiron.values.notation.threads import (
     parse_threads,
     reshaped,
     threads_text,
+    tiled,
 )
-from fireiron.values.notation.views import parse_tensor, parse_view, tensor_text, tiles_of, tiles_text, view_text
+from fireiron.values.notation.views import parse_tensor, parse_view, strided, tensor_text, tiles_of, tiles_text, view_text
 from fireiron.values.notation.words import SHORT, Symbols, dtype_text, exact, expression_text, pieces, read_expression, symbols_of
 
 __all__ = [
@@ -50,9 +51,11 @@ __all__ = [
     "pieces",
     "read_expression",
     "reshaped",
+    "strided",
     "symbols_of",
     "tensor_text",
     "threads_text",
+    "tiled",
     "tiles_of",
     "tiles_text",
     "view_text",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fireiron.errors import LayoutError
 from fireiron.values.expr import Expr, as_expr
-from fireiron.values.layout import Layout, composition, reading, sum_of_digits
+from fireiron.values.layout import Layout, composition, logical_divide, make_layout, reading, sum_of_digits
 from fireiron.values.machine import LEVELS, Level
 from fireiron.values.notation.shapes import ALL, UNITS, Parts, listed, omittable, parts_of, read_shapes, shape_text, sizes_of, strides_of
 from fireiron.values.notation.words import Symbols
@@ -132,3 +132,36 @@ def reshaped(shapes: Sequence[Layout], depth: int, arrangement: Layout) -> tuple
     if arrangement.size() != shapes[depth].size() or not arrangement.is_bijective():
         raise LayoutError(f"{arrangement} does not number {shapes[depth].size()} units, each once", legal="as many units, compact strides")
     return (*shapes[:depth], composition(shapes[depth], arrangement), *shapes[depth + 1 :])
+
+
+def tiled(shapes: Sequence[Layout], sizes: Sequence[int | Layout | None]) -> tuple[Layout, ...]:
+    """Shapes whose innermost one is divided into groups (the paper's `tile`): so many units, a layout, or None (all), by dimension.
+
+    Legal when the groups divide that shape: no group lacks units.
+
+    >>> warp = parse_threads("#4:[32].thread")
+    >>> print(threads_text(tiled(warp, (8,))), threads_text(tiled(warp, (Layout((4, 2), (1, 16)),))))
+    [4]:[8].[8]:[1].thread [4]:[4].[(4,2)]:[(1,16)].thread
+
+    Source: Graphene section 4, Figures 5b and 6.
+    """
+    *around, last = shapes
+    if len(sizes) != last.rank():
+        raise LayoutError(
+            f"tile: {len(sizes)} sizes for the {last.rank()} dimensions of {threads_text(shapes)}", legal="one each; _ keeps it whole"
+        )
+    halves = [_halves(dim, size) for dim, size in zip(last, sizes, strict=True)]
+    return (*around, *(make_layout(*(half[place] for half in halves)) for place in (1, 0)))
+
+
+def _halves(dim: Layout, size: int | Layout | None) -> tuple[Layout, Layout]:
+    """The units of a group along a dimension, and its groups."""
+    tile = Layout(dim.size()) if size is None else size if isinstance(size, Layout) else Layout(size)
+    if dim.size() % tile.size():
+        raise LayoutError(
+            f"groups of {tile.size()} units do not divide {dim.size()}", legal=[n for n in range(1, dim.size() + 1) if dim.size() % n == 0]
+        )
+    group, groups = logical_divide(dim, tile)
+    if group.size() * groups.size() != dim.size():
+        raise LayoutError(f"groups {tile} do not divide {dim.size()} units", legal="a layout whose complement numbers the groups")
+    return group, groups

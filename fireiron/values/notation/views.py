@@ -205,6 +205,11 @@ def tiles_of(view: View) -> tuple[Layout, Layout]:
     return make_layout(*outer), make_layout(*inner)
 
 
+def strided(view: View, dim: int, modes: Sequence[Mode]) -> Layout:
+    """Modes of the coordinates of a view's dimension, as a layout over addresses."""
+    return _after(list(view.tensor.storage().layout)[view.axis(dim)], [(mode.size, mode.stride) for mode in modes])
+
+
 def _after(mode: Layout, digits: Sequence[tuple[Expr, Expr]]) -> Layout:
     """The layout of a dimension after digits of its coordinate: a multiple of its only step, or the composition."""
     found = []

@@ -1,0 +1,104 @@
+"""Groups of threads and blocks that a text makes of others, and where a unit is in them (Graphene, section 4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fireiron.errors import LayoutError
+from fireiron.values.expr import Expr
+from fireiron.values.layout import Layout
+from fireiron.values.notation import group_text, indices, parse_group, parse_threads, pieces, reshaped, tiled
+from fireiron.values.notation.shapes import parts_of, read_shapes
+
+SizeReader = Callable[[str], "int | Layout | None"]
+
+_SCALAR: Final = re.compile(r"\.\s*scalar\(\s*\)")
+_TILE: Final = re.compile(r"\.\s*tile\(\s*(.*?)\s*\)", re.DOTALL)
+_RESHAPE: Final = re.compile(r"\.\s*reshape\(\s*([0-9]{1,3})\s*,\s*\[([^\[\]]*)\]\s*\)", re.DOTALL)
+_LEGAL: Final = "#22 = #5.scalar(), #5 = #4.tile(8), #6 = #5.reshape(0, [2,2])"
+
+
+def made_group(name: str, source: str, rest: str, size: SizeReader) -> str:
+    """The text of the group that a line makes: one unit of another, or that one tiled or reshaped."""
+    _, unit, shapes = parse_group(source)
+    if _SCALAR.fullmatch(rest):
+        return f"{name}:[].{unit}"
+    if shapes is None:
+        raise LayoutError(f"{source} has as many units as the strategy makes: its shape is not known", legal="[16,16].thread")
+    if (found := _TILE.fullmatch(rest)) is not None:
+        return group_text(tiled(shapes, tuple(map(size, sizes_in(found[1])))), name[1:], unit)
+    if (found := _RESHAPE.fullmatch(rest)) is not None:
+        (arrangement,) = parse_threads(f"#0:[{found[2]}].thread")
+        return group_text(reshaped(shapes, int(found[1]), arrangement), name[1:], unit)
+    raise LayoutError(f"{rest!r} makes no group", legal=_LEGAL)
+
+
+def sizes_in(text: str) -> list[str]:
+    """The sizes between the parentheses of `tile`: `128, _`, the paper's `[128, _]`, and `[2:2], [(2,2):(1,4)]`."""
+    items = pieces(text, ",")
+    if len(items) == 1 and (inside := text.strip()).startswith("[") and inside.endswith("]"):
+        return pieces(inside[1:-1], ",")
+    return items
+
+
+def require_same_group(said: str, name: str, text: str) -> None:
+    """The shape that a line writes behind the name of a group is the one that it makes; strides may be left out."""
+    parts = parts_of(f"{name}:{said}")
+    _, unit, made = parse_group(text)
+    written = [read_shapes((one,), {})[0] for one in parts.shapes]
+    same = (
+        parts.element == unit
+        and not parts.memory
+        and not parts.rest
+        and [one.shape for one in written] == [one.shape for one in made or ()]
+    )
+    if not same or (any(strides for _, strides in parts.shapes) and written != [*(made or ())]):
+        raise LayoutError(f"{name} is {text.partition(':')[2]}", got=said.strip())
+
+
+def named_indices(names: str, text: str, unit: Expr) -> list[tuple[str, Expr]]:
+    """The coordinates of a unit in a group by name: `(@m, @n), @i` for `[2,2].[8].thread`, without parentheses `@m, @n, @i`."""
+    _, _, shapes = parse_group(text)
+    if shapes is None:
+        raise LayoutError(f"{text} has as many units as the strategy makes: its shape is not known", legal="[16,16].thread")
+    places = indices(shapes, unit)
+    items = [one.strip() for one in pieces(names, ",")]
+    flat = [one for place in places for one in place]
+    if any(one.startswith("(") for one in items):
+        if len(items) != len(places):
+            raise LayoutError(f"{len(items)} names for {len(places)} shapes", legal=_nested(places))
+        pairs = [(_inside(item), place) for item, place in zip(items, places, strict=True)]
+    else:
+        pairs = [(items, tuple(flat))]
+    for listed, place in pairs:
+        if len(listed) != len(place):
+            raise LayoutError(f"{len(listed)} names for {len(place)} values", legal=_nested(places))
+    return [(plain_name(name), value) for listed, place in pairs for name, value in zip(listed, place, strict=True)]
+
+
+def _inside(item: str) -> list[str]:
+    return pieces(item[1:-1], ",") if item.startswith("(") and item.endswith(")") else [item]
+
+
+def _nested(places: tuple[tuple[Expr, ...], ...]) -> str:
+    return ", ".join(f"({', '.join(map(str, place))})" if len(place) > 1 else str(place[0]) for place in places if place)
+
+
+_MARKED: Final = re.compile(r"@\s*(?=[A-Za-z_])")
+
+
+def plain_name(text: str) -> str:
+    """A name, or an expression, without the paper's `@` in front of names."""
+    return _MARKED.sub("", text).strip()
+
+
+def group_of(texts: Mapping[str, Any], name: str) -> str:
+    """The text of a group by its name."""
+    if name not in texts:
+        raise LayoutError(f"{name} is no group", legal=[one for one in texts if one.startswith("#")])
+    return str(texts[name])
+
+
+__all__ = ["group_of", "made_group", "named_indices", "plain_name", "require_same_group", "sizes_in"]
