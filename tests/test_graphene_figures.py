@@ -1,10 +1,12 @@
 """The listings of the Graphene paper as the paper prints them, as texts that a user pastes: Figures 8 and 1d, and what their lines may say."""
 
+import os
 import random
 import re
 
 import numpy as np
 import pytest
+from figure_8 import SMALLEST, Interpreter, Unknown, mutated
 from printed_text import HostProgram, Printed
 from problems import integers
 
@@ -414,3 +416,82 @@ def test_braces_and_remarks_at_the_end_of_lines():
     text = re.sub(r"\)\n      \}\n    \}\n", ") } } // both\n", smaller(FIGURE_8)).replace("{\n", "{ // (a remark\n")
     text = text.replace("= #4.scalar()\n", "= #4.scalar() // one block\n")
     assert parse_kernel(text).cuda == parse_kernel(smaller(FIGURE_8)).cuda
+
+
+FIGURES_4_TO_6 = """
+%A:[4,8 : 1,4].fp32.GL
+%Z:[4,8 : 1,4].fp32.GL
+#1:[1].block
+#4:[32].thread
+%Z <- Spec<<<#1, #4>>>(%A) {
+  %B:[2,2 : 2,16].[2,4 : 1,4].fp32 = %A.tile([2:1],[4:1])
+  %C:[2,2 : 1,16].[2,4 : 2,4].fp32 = %A.tile([2:2],[4:1])
+  %D:[2,2 : 1,8].[2,(2,2) : 2,(4,16)].fp32 = %A.tile([2:2],[(2,2):(1,4)])
+  #5:[4].[8].thread = #4.tile(8)
+  #6:[2,2].[8].thread = #5.reshape(0, [2,2])
+  #7:[4:4].[(4,2):(1,16)].thread = #4.tile([(4,2):(1,16)])
+  (@m, @n), @i = #6.indices()
+  (@quad), (@place) = #7.indices()
+  %E = %A.tile(1, 1)
+  %F = %E[@i % 4, @m * 4 + @n * 2 + @i // 4]
+  %G = %Z.tile(1, 1)
+  %H = %G[@place % 4, @quad * 2 + @place // 4]
+  %F2 = %E[@place % 4, @quad * 2 + @place // 4]
+  %H <- Move<<<[1].thread>>>(%F2)
+}
+"""
+
+
+def test_figures_4_to_6():
+    """Their tensors and groups with the strides that the figures print, as lines of a kernel."""
+    program = parse_kernel(FIGURES_4_TO_6)
+    array = np.arange(32, dtype=np.float32).reshape(4, 8)
+    np.testing.assert_array_equal(simulate(program.ir, {"A": array}).outputs["Z"], array)
+    for right, wrong in (
+        ("2,4 : 1,4].fp32 = %A.tile([2:1]", "2,4 : 2,4].fp32 = %A.tile([2:1]"),
+        ("[4:4].[(4,2):(1,16)]", "[4:8].[(4,2):(1,16)]"),
+    ):
+        with pytest.raises(LayoutError):
+            parse_kernel(FIGURES_4_TO_6.replace(right, wrong))
+    assert "thread / 16" in program.cuda or "threadIdx.x / 16" in program.cuda
+
+
+# ------------------------------------------------------------------------------------------------------------ mutations
+
+FUZZ = int(os.environ.get("FIREIRON_FUZZ", "1"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_mutations_mean_what_they_say(seed):
+    """Tokens and lines of Figure 8 left out, exchanged, doubled: refused by an error of the project, or what an interpreter of the text says."""
+    generator = random.Random(seed)
+    accepted = 0
+    for _ in range(40 * FUZZ):
+        text = mutated(SMALLEST, generator)
+        try:
+            program = parse_kernel(text, "sm_80")
+            ir = program.ir
+            assert program.cuda
+        except FireironError as error:
+            assert str(error)
+            continue
+        given = inputs_of(program)
+        try:
+            expected, written = Interpreter(text).run(*given.values())
+        except Unknown:
+            continue
+        (got,) = simulate(ir, given).outputs.values()
+        np.testing.assert_array_equal(np.where(written, got, 0), np.where(written, expected, 0), text)
+        read_back(program)
+        accepted += 1
+    assert accepted, "some mutations are kernels"
+
+
+def test_the_interpreter_finds_what_is_wrong():
+    """It is an oracle: of the figure it makes the product, and of another element another."""
+    program = parse_kernel(SMALLEST)
+    given = inputs_of(program)
+    product = given["t1"].astype(float) @ given["t2"].astype(float)
+    for text, same in ((SMALLEST, True), (SMALLEST.replace("%16[k, n]", "%16[k, 0]"), False)):
+        got, written = Interpreter(text).run(*given.values())
+        assert written.all() and np.array_equal(got, product) == same

@@ -48,14 +48,18 @@ def require_same_group(said: str, name: str, text: str) -> None:
     parts = parts_of(f"{name}:{said}")
     _, unit, made = parse_group(text)
     written = [read_shapes((one,), {})[0] for one in parts.shapes]
-    same = (
-        parts.element == unit
-        and not parts.memory
-        and not parts.rest
-        and [one.shape for one in written] == [one.shape for one in made or ()]
-    )
-    if not same or (any(strides for _, strides in parts.shapes) and written != [*(made or ())]):
+    same = parts.element == unit and not parts.memory and not parts.rest
+    if any(strides for _, strides in parts.shapes):
+        # The paper's [(4,2):(1,16)] is one dimension of two strides, or two dimensions: the units are the same.
+        same &= [_leaves(one) for one in written] == [_leaves(one) for one in made or ()]
+    else:
+        same &= [one.shape for one in written] == [one.shape for one in made or ()]
+    if not same:
         raise LayoutError(f"{name} is {text.partition(':')[2]}", got=said.strip())
+
+
+def _leaves(shape: Layout) -> list[tuple[Any, Any]]:
+    return [leaf for leaf in shape.modes if leaf[0] != 1]
 
 
 def named_indices(names: str, text: str, unit: Expr) -> list[tuple[str, Expr]]:
