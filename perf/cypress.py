@@ -586,7 +586,7 @@ def page(results):
         "# Cypress's experiments, its figures and ours",
         "Written by `python perf/cypress.py FOLDER --page` from the files beside it. A ratio is the other's time by ours, in bursts; in parentheses busy, and as the paper measures (published): the mean of 100 launches behind 5.",
     ]
-    everyone = {"expert": [], "Triton": []}
+    everyone = {"expert": [], "Triton": [], "FlashAttention-2": []}
     for name, rows in results.items():
         experiment = EXPERIMENTS[name]
         parts += [f"## {experiment.title}"]
@@ -598,10 +598,12 @@ def page(results):
             parts += ["What differs from the first in one decision:", text]
         if name in FIRST:
             for start, values in beside.items():
-                everyone["Triton" if start.startswith("Triton") else "expert"] += values if start not in ("torch.compile", "FA2") else []
+                kind = start if start in everyone else "Triton" if start.startswith("Triton") else "expert"
+                everyone[kind] += values if start not in ("torch.compile", "FA2") else []
     if everyone["expert"]:
         parts.append(
-            f"All: {span(everyone['expert'])} times the libraries (the paper: 0.80 to 1.09 of expert code), {span(everyone['Triton'])} times Triton (0.99 to 2.18)."
+            f"All: {span(everyone['expert'])} times the libraries (the paper: 0.80 to 1.09 of expert code), {span(everyone['Triton'])} times "
+            f"Triton (0.99 to 2.18). FlashAttention-2, whose kernels use no `wgmma`, is not among them: {span(everyone['FlashAttention-2'])}."
         )
     return "\n\n".join(parts) + "\n"
 
