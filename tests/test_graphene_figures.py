@@ -315,6 +315,32 @@ def test_moves_that_no_instruction_of_a_warp_does(old, new, message):
         parse_kernel(text)
 
 
+def test_half_a_warp_does_not_take_part():
+    """An instruction of a warp for some of its threads: Figure 1d, and one that is named."""
+    half = FIGURE_1D.replace("%11 <- Move<<<#3, #4>>>(%10) }", "If (thread < 16) {\n    %11 <- Move<<<#3, #4>>>(%10) } }")
+    named = """
+%a:[16,16].fp16
+%b:[16,16].fp16
+#warp:[32].thread
+#1:[1].block
+#2:[64].thread
+%b <- Spec<<<#1, #2>>>(%a) {
+  %s:[16,16].fp16.SH <- Allocate<<<#1, #2>>>()
+  %s <- Move<<<#1, #2>>>(%a)
+  %r:[16,16].fp16.RF <- Allocate<<<#warp>>>()
+  If (thread < 32) {
+    %r <- Move<<<#warp>>>(%s) by LDMATRIX_16x16_ROW
+    %b <- Move<<<#warp>>>(%r)
+  }
+}
+"""
+    for text in (half, named.replace("thread < 32", "thread < 16")):
+        with pytest.raises(DecompositionError, match="all 32 threads of a unit take part in LDMATRIX_16x16_ROW"):
+            _ = parse_kernel(text, "sm_80").ir
+    array = np.arange(256, dtype=np.float16).reshape(16, 16)
+    np.testing.assert_array_equal(simulate(parse_kernel(named, "sm_80").ir, {"a": array}).outputs["b"], array)
+
+
 def test_targets_without_the_instruction_are_refused():
     with pytest.raises(MatchError, match="target wants sm_75 or newer"):
         _ = parse_kernel(FIGURE_1D, "sm_70").ir

@@ -160,7 +160,9 @@ def _program(items: tuple[Item, ...], condition: Expr, draft: Draft, children: l
             case Unless(needed=needed, items=inner):
                 found.append(Skip(needed, _program(inner, condition, draft, children)))
             case Leaf(instruction=Executable()):
-                found += performed(item, attrs.evolve(draft, active=all_of((draft.active, condition)), origin=item.where or draft.origin))
+                there = attrs.evolve(draft, active=all_of((draft.active, condition)), origin=item.where or draft.origin)
+                found += performed(item, there)
+                _require_together(found[-1], there)
             case Leaf(spec=spec, where=where):
                 found.append(_child(spec, Done(origin=where or None), condition, children))
             case Inner(spec=spec, items=inner, where=where):
@@ -191,6 +193,26 @@ def performed(leaf: Leaf, draft: Draft) -> tuple[Stmt, ...]:
         rows = "; ".join(f"{one.field} wants {one.wanted}, got {one.got}" for one in wrong)
         raise MatchError(f"{leaf.instruction.name} does not perform {leaf.spec}: {rows}", at=leaf.where or None)
     return leaf.instruction.emit(leaf.spec, draft)
+
+
+def _require_together(statement: Stmt, draft: Draft) -> None:
+    """Refuse an instruction of a warp, or of more, for which a condition lets some threads of a unit go and not others."""
+    if not isinstance(statement, Exec) or not statement.lane_maps or draft.thread not in (active := _expanded(draft)).variables():
+        return
+    others = {var.name: var.low for var in active.variables() if var != draft.thread}
+    together = max(32, statement.spec.level.threads or 1)
+    holds = [bool(active.evaluate({**others, draft.thread.name: number})) for number in range(draft.thread.high + 1)]
+    if any(len(set(holds[first : first + together])) > 1 for first in range(0, len(holds), together)):
+        where = f"all {together} threads of a unit take part in {statement.instruction.name}, and {draft.active} lets some of them go"
+        raise DecompositionError(where, within=statement.spec, at=draft.origin, hint="a condition that units share, as thread // 32 < 2")
+
+
+def _expanded(draft: Draft) -> Expr:
+    """The condition of a statement over blocks, threads and loops alone."""
+    active, definitions = draft.active, draft.whole.definitions
+    while not active.variables().isdisjoint(definitions):
+        active = active.substitute({var: definitions[var] for var in active.variables() & set(definitions)})
+    return active
 
 
 def single(instruction: Executable, spec: Spec, draft: Draft) -> Exec | None:
