@@ -630,7 +630,22 @@ def test_readers_know_the_ir_and_below_only(name):
     assert found <= BELOW_READERS | {top}
 
 
-SIMULATOR = ("boxes", "plan", "tickets", "memory", "shadow", "places", "rings", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
+SIMULATOR = (
+    "boxes",
+    "plan",
+    "tickets",
+    "memory",
+    "shadow",
+    "places",
+    "rings",
+    "chunk",
+    "watch",
+    "execute",
+    "run",
+    "warps",
+    "launch",
+    "__init__",
+)
 """The simulator's files from below to above."""
 
 
