@@ -129,14 +129,14 @@ class Program(Displayed):
         """The program of a bound strategy; tunables without a value take the first legal combination."""
         target = as_architecture(strategy.target if architecture is None else architecture)
         assert strategy.spec is not None
-        if name is not None and not (is_cuda_name(name) and name not in RESERVED | {"main"} and not name.startswith("__")):
+        if name is not None and not (is_cuda_name(name) and name not in RESERVED and not name.startswith("__")):
             raise ArgumentError(
                 "the name of a kernel must be an identifier that means nothing else in CUDA C++", got=name, legal="my_kernel"
             )
         if not isinstance(instructions, tuple) or not all(isinstance(one, Executable) for one in instructions):
             raise ArgumentError("instructions must be a tuple of executables", got=instructions, legal="(Mine(), *INSTRUCTIONS)")
         said = next((step.whole_kernel[1] for step in strategy.steps if step.whole_kernel[1]), "")
-        label = name or said or strategy.spec.title.lower()
+        label = name or said or _kernel_name(strategy.spec.title)
         if not strategy.tunables():
             return Program(strategy, strategy.spec, target, instructions, label)
         start = time.perf_counter()
@@ -325,6 +325,12 @@ class Program(Displayed):
                 rows.append((node.step.summary(), child.spec))
             node = child
         return tuple(rows)
+
+
+def _kernel_name(title: str) -> str:
+    """What the kernel of a spec is called where nothing is said: its title, with `_kernel` after what CUDA C++ means something by."""
+    label = title.lower()
+    return f"{label}_kernel" if label in RESERVED else label
 
 
 def _error_of(finding: Finding) -> FireironError:

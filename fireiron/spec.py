@@ -25,6 +25,7 @@ from fireiron.specs.formula import REST, Definition, Number, definition, open_op
 from fireiron.specs.integers import Range, check_integers
 from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, require_no_refinement, unfitting
+from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
@@ -769,6 +770,12 @@ def _range_of(view: View) -> Range:
 
 def _check_kernel(spec: Spec) -> None:
     spec.kind.check_integers(spec)
+    taken = next((name for name in spec.operands if not name.isascii() or is_taken(name)), None)
+    if taken is not None:
+        raise ArgumentError(
+            f"{spec.title}: an operand called {taken}, which means something in CUDA C++", legal="an identifier of ASCII letters",
+            hint="another name in the formula",
+        )  # fmt: skip
     if any(not (memory.of_grid or memory.counts) for memory in spec.memories):
         names = ", ".join(memory.name for memory in spec.memories)
         raise ArgumentError(f"{spec.title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")

@@ -247,7 +247,7 @@ class _Reader:
     # -------------------------------------------------------------------------------------- headers
 
     def _read_kernel(self, text: str, scope: _Scope) -> None:
-        if not is_cuda_name(text) or text in RESERVED or text == "main":
+        if not is_cuda_name(text) or text in RESERVED:
             raise LayoutError(f"{text!r} is no name of a kernel", legal="an identifier that means nothing else in CUDA C++")
         self.whole["name"] = text
 

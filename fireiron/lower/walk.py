@@ -29,6 +29,7 @@ from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.alternate import with_products_of_turns
 from fireiron.spec import Spec, symbols_of
+from fireiron.values.cuda_names import TAKEN
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
 from fireiron.values.layout import Layout
 from fireiron.values.machine import Architecture
@@ -49,33 +50,11 @@ OPERANDS = ("a", "b", "c", "src", "dst", "lhs", "rhs")
 _CONTRACT = _contract(OPERANDS, "mnkb")
 """Those of the specs that steps make; a spec adds its own."""
 
-_VECTORS = {
-    f"{prefix}{kind}{lanes}"
-    for prefix in ("", "make_")
-    for kind in ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "longlong", "ulonglong", "float", "double")
-    for lanes in range(1, 5)
-}
-
-_KEYWORDS = {
-    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char", "char8_t",
-    "char16_t", "char32_t", "class", "compl", "concept", "const", "consteval", "constexpr", "constinit", "const_cast", "continue",
-    "co_await", "co_return", "co_yield", "decltype", "default", "delete", "do", "double", "dynamic_cast", "else", "enum", "explicit",
-    "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new",
-    "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private", "protected", "public", "register", "reinterpret_cast",
-    "requires", "return", "short", "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this",
-    "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
-    "wchar_t", "while", "xor", "xor_eq",
-}  # fmt: skip
-"""The keywords of C++20 ([lex.key])."""
-
-RESERVED = frozenset(_CONTRACT | _VECTORS | _KEYWORDS | {
-    "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "min", "max", "fma", "fmaf", "half", "half2",
-    "nv_bfloat16", "dim3", "warpSize", "threadIdx", "blockIdx",
-    "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register", "hilbert", "quotient",
-    "shared_address", "warp_of_block", "nvcuda", "NULL", "INFINITY", "NAN",
+RESERVED = frozenset(_CONTRACT | TAKEN | {
+    "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "piece", "pair", "index_0", "index_1",
+    "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_of_block",
 })  # fmt: skip
-"""Names that generated code must not bind: C++ keywords, what the printer uses itself, and macros of the headers that nvcc reads
-(NVRTC has no INFINITY and no NAN: the printer makes such constants of their bits)."""
+"""Names that generated code must not bind: those of CUDA C++, and what the printer uses itself."""
 
 
 @attrs.frozen

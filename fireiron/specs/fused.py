@@ -43,6 +43,7 @@ from fireiron.specs.formula import (
 from fireiron.specs.integers import Range, check_integers
 from fireiron.specs.meaning import computing, evaluated, joining, limits_of, multiplied, neutral
 from fireiron.specs.terms import Sums
+from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, StorageOrder, Strides, strides_of
@@ -987,9 +988,17 @@ def _text(made: FusedDefinition) -> str:
 
 def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], roles: Mapping[str, tuple[str, ...]]) -> None:
     """Refuse names that are none, or that mean something else."""
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ArgumentError("Fused: the name of a definition is an identifier", got=name)
+    if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
+        raise ArgumentError("Fused: the name of a definition is an identifier of CUDA C++", got=name, legal="softmax, my_kernel")
+    for one in uses:
+        if not one.isascii() or is_taken(one):
+            raise ArgumentError(
+                f"Fused: an operand called {one}, which means something in CUDA C++", legal="an identifier of ASCII letters",
+                hint=f"{one.strip('_') if one.isascii() else 'x'}_values, or another name",
+            )  # fmt: skip
     for one in (*order, *uses):
+        if not one.isascii() or one.startswith("__"):
+            raise ArgumentError(f"Fused: {one} is no identifier of CUDA C++", legal="ASCII letters, no two underscores in front")
         if one in FUNCTIONS or one in REDUCTIONS or one in TAKEN or one in ("inf", "and", "or") or one.startswith((INDICES, EXTENTS)):
             raise ArgumentError(f"Fused: {one} has a meaning of its own", hint="another name")
     both = set(order) & set(uses)
@@ -1019,6 +1028,10 @@ def _check_steps(made: FusedDefinition) -> None:
     written: set[str] = set(made.uses) - set(made.outputs)
     for step in made.steps:
         one = step.formula
+        if not one.output.isascii() or one.output.startswith("__"):
+            raise ArgumentError(
+                f"step {step.name}: {one.output} is no identifier of CUDA C++", legal="ASCII letters, no two underscores in front"
+            )
         for element in (one.target, *one.elements):
             _check_element(step, element, known, made)
         if one.joins and one.output in made.uses and one.output not in written:

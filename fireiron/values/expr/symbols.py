@@ -5,26 +5,16 @@ from __future__ import annotations
 import keyword
 
 from fireiron.errors import ArgumentError, shown
+from fireiron.values.cuda_names import KEYWORDS
 from fireiron.values.expr.nodes import INT_MAX, Var
 
 SYMBOL_MAX = 2**31 - 2**12
 """The default upper end of a symbol: rounding it up to a tile still fits 32 bits, so tiles are counted without 64-bit divisions."""
 
 
-_CPP_KEYWORDS = """
-    alignas alignof and_eq asm auto bitand bitor bool case catch char char8_t char16_t char32_t compl concept const consteval
-    constexpr constinit const_cast co_await co_return co_yield decltype default delete do double dynamic_cast enum explicit export
-    extern false float friend goto inline int long mutable namespace new noexcept not_eq nullptr operator or_eq private protected
-    public register reinterpret_cast requires short signed sizeof static static_assert static_cast struct switch template this
-    thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t xor xor_eq
-"""
-
-
 def is_cuda_name(name: object) -> bool:
     """Whether generated code may bind a name: an ASCII identifier that is a keyword neither of Python nor of C++."""
-    return (
-        isinstance(name, str) and name.isidentifier() and name.isascii() and not (keyword.iskeyword(name) or name in _CPP_KEYWORDS.split())
-    )
+    return isinstance(name, str) and name.isidentifier() and name.isascii() and not (keyword.iskeyword(name) or name in KEYWORDS)
 
 
 def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = SYMBOL_MAX) -> Var:
@@ -38,7 +28,7 @@ def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = SYMBOL_MAX) -
     """
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
         raise ArgumentError(f"sym({shown(name)}): a name must be an identifier", legal="ASCII letters, digits and _", hint='sym("M")')
-    if keyword.iskeyword(name) or name in _CPP_KEYWORDS.split():
+    if keyword.iskeyword(name) or name in KEYWORDS:
         raise ArgumentError(f"sym({name!r}): {name} is a keyword of Python or C++", hint=f'sym("{name}_size")')
     for label, value in (("multiple_of", multiple_of), ("low", low), ("high", high)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

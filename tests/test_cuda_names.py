@@ -1,0 +1,94 @@
+"""Names that CUDA C++ gives a meaning to: refused for operands, written otherwise for all that generated code names by itself."""
+
+import re
+
+import pytest
+from corpus import kept
+
+import fireiron
+from fireiron import *
+from fireiron.gpu import toolchain
+from fireiron.values.cuda_names import BUILT_INS, FUNCTIONS, KEYWORDS, TAKEN, is_taken
+
+NAMES = ("int", "class", "fmaxf", "expf", "sqrtf", "blockIdx", "threadIdx", "half", "uint3", "size_t", "memcpy", "NULL", "std", "main", "printf", "assert")  # fmt: skip
+needs_nvrtc = pytest.mark.skipif(not any(one.serves("sm_80") for one in toolchain.toolchains()), reason="no NVRTC for sm_80")
+
+
+def defined(name="g", operand="X", temporary="t", dim="m"):
+    steps = {
+        "first": f"{temporary}[{dim}] = exp({operand}[{dim}]) + max({operand}[{dim}], 1)",
+        "last": f"Y[{dim}] = sqrt({temporary}[{dim}])",
+    }
+    return Fused(name=name, dims=dim, operands={operand: dim, "Y": dim}, each=steps)
+
+
+def compiled(made, dim="m"):
+    """The kernel, compiled where NVRTC is."""
+    return made.tile(**{dim: 8}).to(Block).tile(**{dim: 1}).to(Thread).done()(made(**{dim: 32}, dtype=float32)).compile("sm_80")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "__half", "__x", "é", "é2"])
+def test_operands_are_refused(name):
+    with pytest.raises(ArgumentError, match="means something in CUDA C|has a meaning of its own") as refused:
+        defined(operand=name)
+    assert refused.value.hint and refused.value.at
+
+
+@pytest.mark.parametrize("name", ["__half", "__x", "é"])
+def test_no_name_of_a_definition_is_foreign(name):
+    for wrong in ({"name": name}, {"temporary": name}, {"dim": name}):
+        with pytest.raises(ArgumentError, match="identifier of CUDA C"):
+            defined(**wrong)
+
+
+def test_operands_of_kinds_are_refused():
+    scaled = fireiron.spec.Starter(Kind("Scaled", "expf[m] = 2 * X[m]"))
+    with pytest.raises(ArgumentError, match="an operand called expf"):
+        scaled(8)(GL, GL)(Kernel)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", [*NAMES, "min", "exp"])
+@pytest.mark.parametrize("role", ["name", "temporary", "dim"])
+def test_all_other_names_compile(name, role):
+    """A kernel called `exp` is printed as `exp_kernel`, a temporary `expf` as `expf2`."""
+    if (role, name) in {("dim", "min"), ("dim", "exp"), ("temporary", "size_t"), ("dim", "size_t")}:
+        with pytest.raises(ArgumentError):
+            defined(**{role: name})
+        return
+    kernel = compiled(defined(**{role: name}), name if role == "dim" else "m")
+    assert not is_taken(kernel.program.name)
+
+
+CALLED = re.compile(r"(?<!::)\b([A-Za-z_]\w*)(?:<[^<>()]*>)?\(")
+DECLARED = re.compile(r"__device__ __forceinline__ [\w ]+?[ *](\w+)\(")
+
+
+def unknown_names(text):
+    """What a text calls, and neither declares nor has from CUDA."""
+    plain = re.sub(r'//[^\n]*|"[^"]*"', "", text)
+    declared = {*DECLARED.findall(text), *re.findall(r"\n(\w+)\(\n?", text), *re.findall(r"(?:auto|using|#define) (\w+)\b", text)}
+    return {name for name in CALLED.findall(plain) if not is_taken(name) and name not in declared}
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_function_that_is_printed_has_an_entry(part):
+    """In texts of the corpus: a new function of CUDA that the printer calls is a name that nothing else may have."""
+    seen = 0
+    for number, one in enumerate(kept()):
+        if number % 120 == 30 * part:
+            kind, text = one.outcome()
+            if kind == "text":
+                text = "\n".join(line.rpartition("  ")[0] for line in text.splitlines())
+                assert not unknown_names(text), one.name
+                seen += 1
+    assert seen >= 5
+
+
+def test_a_function_without_an_entry_is_noticed():
+    assert unknown_names("k(float* x)\n{\n  x[0] = sinf(x[1]) + sinful(x[2]);\n}") >= {"sinful"}
+
+
+def test_the_tables_are_apart():
+    assert not KEYWORDS & BUILT_INS and not KEYWORDS & FUNCTIONS and not BUILT_INS & FUNCTIONS
+    assert {"fmaf", "expf", "exp2f", "fmaxf", "rsqrtf", "tanhf", "erff", "blockIdx", "uint4", "while"} <= TAKEN
