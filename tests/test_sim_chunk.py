@@ -125,3 +125,17 @@ def test_turns_that_write_one_element_come_in_order():
     body = (ir.For(k, as_expr(4), (copy(access("src", (THREAD + k * 8,)), access("dst", (THREAD,))),)),)
     done, given = run(body)
     np.testing.assert_array_equal(done.outputs["dst"][:32], given[24:56])
+
+
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_blocks_that_use_other_parts_of_their_shared_memory(blocks):
+    """Blocks of a chunk go to addresses of their own, and each has its own memory."""
+    block = Var("block", 0, blocks - 1)
+    buffer = attrs.evolve(local("x", (32 * blocks,), SH), offset=0)
+    there = access("x", (THREAD + block * 32,))
+    body = (
+        copy(access("src", (THREAD + block * 16,)), there, memories=(GL, SH)),
+        copy(there, access("dst", (THREAD + block * 32,)), memories=(SH, GL)),
+    )
+    done, given = run(body, buffer, elements=32 * blocks, grid=blocks)
+    np.testing.assert_array_equal(done.outputs["dst"], np.concatenate([given[number * 16 : number * 16 + 32] for number in range(blocks)]))
