@@ -123,3 +123,22 @@ def test_a_number_for_each_note():
     history = History({})
     assert [history.note(Place("k"), "operand", {"k": value, "other": 1}) for value in (4, 5)] == [0, 1]
     assert [env for _, _, env in history.log] == [{"k": 4}, {"k": 5}]
+
+
+def test_a_barrier_forgets_readers_only_if_it_held_the_first_and_the_last():
+    """Threads 3 and 12 read; a barrier of eight held 12 and not 3, so both stay, however near the next reader is to 12."""
+    shadow = Shadow(1, PITCH)
+    shadow.read(at(0), at(3), at(3), Clock(), 1)
+    shadow.read(at(0), at(12), at(12), Clock(), 2)
+    shadow.read(at(0), at(13), at(13), passed(8), 3)
+    sides, clocks, logs = shadow.touches("read")
+    assert (sides[0][0], sides[1][0], logs[0][0], logs[1][0]) == (3, 13, 1, 3)
+    assert len(shadow.conflicts(sides, clocks, at(0), at(14), at(14), passed(8, 8))) == 1
+
+
+def test_all_who_add_are_remembered():
+    shadow = Shadow(2, PITCH)
+    for number, (key, thread) in enumerate(((0, 5), (1, 9), (0, 2))):
+        shadow.add(at(key), at(thread), at(thread), Clock(), number)
+    sides, _, logs = shadow.touches("add")
+    assert [*zip(*(side.tolist() for side in sides), strict=True)] == [(2, 5), (9, 9)] and [*logs[0]] == [2, 1]
