@@ -33,7 +33,7 @@ NEAREST = {
     "check/races/holding.py": "races_performers planted stages",
     "check/races/loops.py": "races lengths",
     "check/races/meetings.py": "races_places races",
-    "check/races/order.py": "races rings",
+    "check/races/order.py": "races rings turns_of_warpgroups",
     "check/races/places.py": "races",
     "check/races/segments.py": "races crews",
     "check/races/tiles.py": "tiles",
