@@ -342,8 +342,11 @@ def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others:
         if not _recovered(floordiv(block, count), frozenset(atom for atom, _ in others), 6):
             return False
         block = mod(block, count)
+    quotients = [one for atom, _ in pair for one in _nodes(atom) if isinstance(one, FloorDiv)]
+    # The quotient of a cluster's number is one of the block's, where the divisor is known.
+    bands = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None and size > each}
     block = floordiv(block, as_expr(each))
-    bands = {one.right for atom, _ in pair for one in _nodes(atom) if isinstance(one, FloorDiv) and one.left == block}
+    bands |= {one.right for one in quotients if one.left == block}
     factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
     heights = {rows for factor in factors for _, columns in pair for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
     heights |= {rows for band in bands for _, columns in pair if (rows := _times(band, columns))}

@@ -2,8 +2,8 @@
 
 A turn that is left out touches nothing. Where all turns touch the same elements of what threads share, whichever of them are taken are as
 good as the first ones: as many turns, a number known only at run time. Reads of global memory that the turn moves do not matter, as
-nothing writes there. Barriers behind a turn that is left out would order more, and are not counted. The number of a turn among those that
-were taken, by which a ring goes on, is that of the counted loop.
+nothing writes there. Barriers, fences and waits for copies after a turn that is left out would order more, and are not
+counted. The number of a turn among those that were taken, by which a ring goes on, is that of the counted loop.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import Final
 
 import attrs
 
-from fireiron.ir import Acquire, Barrier, Comment, For, Kernel, Let, Release, Stmt, execs, statements, substituted
+from fireiron.ir import Acquire, Barrier, Comment, Fence, For, Kernel, Let, Release, Stmt, Wait, execs, statements, substituted
 from fireiron.values.expr import ONE, Expr, Min, Var, constant, minimum, tables_of
 
 TAKEN: Final = "_taken"
 """The end of the name of how many turns of a loop are taken."""
+
+ORDERING: Final = (Barrier, Fence, Wait)
+"""Statements that touch nothing and order what others touch."""
 
 
 def with_counted_turns(kernel: Kernel) -> Kernel:
@@ -52,9 +55,9 @@ def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[V
         counts.append(count := Var(f"{one.var.name}{TAKEN}", 0, max(one.extent.high, 0), parameter=True))
     if inner.taken is not None:
         inner = attrs.evolve(inner, taken=None, body=substituted(inner.body, {inner.taken: one.var}))
-    barriers = tuple(part for part in one.body if isinstance(part, Barrier))
+    ends = tuple(part for part in one.body if isinstance(part, ORDERING))
     extent = count if constant(one.extent) is not None else minimum(count, one.extent)
-    return attrs.evolve(one, extent=extent, body=(attrs.evolve(inner, extent=ONE), *barriers))
+    return attrs.evolve(one, extent=extent, body=(attrs.evolve(inner, extent=ONE), *ends))
 
 
 def _may_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], again: bool) -> bool:
@@ -64,9 +67,9 @@ def _may_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], 
 
 
 def _chosen(loop: For, lets: Mapping[Var, Expr]) -> For | None:
-    """What a turn does if data say so, and nothing else does anything in it, but for barriers behind it."""
+    """What a turn does if data say so, and nothing else does anything in it, but for `ORDERING` statements after it."""
     rest = [one for one in loop.body if not isinstance(one, (Let, Comment))]
-    if not rest or any(not isinstance(one, Barrier) for one in rest[1:]) or not isinstance(rest[0], For) or rest[0].extent.high > 1:
+    if not rest or any(not isinstance(one, ORDERING) for one in rest[1:]) or not isinstance(rest[0], For) or rest[0].extent.high > 1:
         return None
     return rest[0] if isinstance(rest[0].extent, Var) and _reads(rest[0].extent, lets) else None
 

@@ -61,7 +61,9 @@ def gathered(spec: Spec, views: dict[str, View], order: list[Step], sizes: tuple
         views = moved(views, spec, attrs.evolve(digits[dim], size=as_expr(size)), place, unit=True)
         places.append(place)
         before *= size
-    return Gathered(views, shared, BlockCluster(tuple(size for _, size in along), tuple(places)))
+    # One cluster along a dimension is no digit of their numbers, as one tile is none of those of blocks.
+    several = [digit for digit in shared if constant(digit.size) != 1]
+    return Gathered(views, several, BlockCluster(tuple(size for _, size in along), tuple(places)))
 
 
 def _block(order: Sequence[Step], each: int, persistent: int, draft: Draft) -> Var:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import attrs
@@ -109,16 +110,27 @@ def _placed(counts: tuple[Expr, ...], places: tuple[Expr, ...], unit: Expr, one:
 
 
 def _walked(counts: tuple[Expr, ...], unit: Expr, one: TaskMapping, names: Draft | Inside) -> tuple[Expr, ...]:
-    """The indices of a number: its digits, the last ones fastest; the last two in bands or along a curve, if a mapping says so."""
-    if len(counts) < 2 or not one.bands:
-        return _digits(counts, unit)
+    """The indices of a number: its digits, the last ones fastest; the last two in bands or along a curve, if a mapping says so.
+
+    A dimension with a single launch has no digit. Otherwise the text divides by a count that a block's number never reaches, and no check
+    can read the number off its digits.
+    """
+    several = [at for at, count in enumerate(counts) if constant(count) != 1]
+    of_matrix = [at for at in several if at >= len(counts) - 2]
+    walk = _digits if len(of_matrix) < 2 or not one.bands else functools.partial(_in_order, one=one, names=names)
+    indices = dict(zip(several, walk(tuple(counts[at] for at in several), unit), strict=True))
+    return tuple(indices.get(at, ZERO) for at in range(len(counts)))
+
+
+def _in_order(counts: tuple[Expr, ...], unit: Expr, one: TaskMapping, names: Draft | Inside) -> tuple[Expr, ...]:
+    """The indices of a number whose last two walk in bands or along a curve."""
     *outer, lines, columns = counts
     front: tuple[Expr, ...] = ()
     if outer:
         grid = lines * columns
         front, unit = _digits(tuple(outer), unit // grid), mod(unit, grid)
         unit = unit if constant(grid) is not None else names.let("block_tile", unit)
-    high, wide = _along(one, len(counts))[-2:]
+    high, wide = (1, 1, *one.cluster)[-2:]
     if one.walk == BY_CURVE:
         return (*front, *place_on_curve(unit, lines, columns, names))
     if one.walk == BY_COLUMNS:

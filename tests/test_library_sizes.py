@@ -1,0 +1,147 @@
+"""Every form of the library around its own tiles: one element, a tile and an element less or more, and sizes known at run time. The checks
+report nothing there."""
+
+import functools
+import inspect
+import itertools
+
+import pytest
+from campaign.subjects.library_texts import _forms
+from problems import library
+
+from fireiron import ColMajor, ir, sym
+from fireiron.check import safety
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, MatchError, ResourceError
+from fireiron.language.library import bind, find
+from fireiron.strategies import hopper
+from fireiron.values.expr import FloorDiv, constant
+
+HIGH = 16384
+"""The most that a size known at run time is, so that addresses fit 64 bits in a batch too."""
+
+OPTIONS = {
+    "hopper:integers": {"dtype": "int8", "c_dtype": "int32", "B": ColMajor},
+    "hopper_batched:integers": {"dtype": "int8", "c_dtype": "int32", "B": ColMajor},
+    "hopper_skinny:split_k": {"c_dtype": "float32"},
+    "layernorm:at_once": {"form": "at_once"},
+}
+"""What some forms need that is not their module's usual problem."""
+
+BLOCK_LEVEL = ("wmma_simple:warp_level",)
+"""Forms for the problem of one block, which has no sizes of its own."""
+
+FORMS = [name for name in _forms() if name not in BLOCK_LEVEL]
+
+
+def dimensions(name):
+    """The dimensions of a form's problem, with the sizes that its module states: those parameters of `spec` that have no default."""
+    module = library(name.partition(":")[0])
+    parameters = inspect.signature(module.spec).parameters.values()
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    return dict(zip(needed, module.SIZES, strict=True))
+
+
+NEAR = ("1", "tile - 1", "tile", "tile + 1", "symbolic")
+"""Sizes of a dimension."""
+
+
+def program(name, sizes):
+    """A form on a problem for its own target, with the values of tunables that its module states."""
+    entry = find(name)
+    return bind(entry, sizes, OPTIONS.get(name, {})).program(entry.strategy.target)
+
+
+def symbol(dim, multiple_of):
+    """A size known at run time."""
+    return sym(dim.lower(), multiple_of=multiple_of, high=HIGH)
+
+
+@functools.cache
+def tile(name, dim):
+    """The largest tile in which a kernel counts a dimension that is known at run time; where it must be known before, the module's own size."""
+    size = symbol(dim, 8)
+    try:
+        kernel = program(name, {**dimensions(name), dim: size}).lowered
+    except FireironError:
+        return dimensions(name)[dim]
+    counts = [kernel.grid]
+    counts += [one.extent for one in ir.statements(kernel.body) if isinstance(one, ir.For)]
+    counts += [one.value for one in ir.statements(kernel.body) if isinstance(one, ir.Let)]
+    quotients = [node for count in counts for node in nodes(count) if isinstance(node, FloorDiv) and node.variables() == {size}]
+    return max((constant(node.right) or 0 for node in quotients), default=dimensions(name)[dim])
+
+
+def nodes(value):
+    """An expression and all its parts."""
+    yield value
+    for child in value.children:
+        yield from nodes(child)
+
+
+def size(name, dim, near, step):
+    """The size of a dimension near to its tile, `step` elements less or more; the smallest is `step` too, and of one known at run time it
+    is a divisor."""
+    whole = tile(name, dim)
+    known = {"1": step, "tile - 1": max(whole - step, step), "tile": whole, "tile + 1": whole + step}
+    return known[near] if near in known else symbol(dim, step)
+
+
+def outcome(name, choice, step):
+    """What is refused and what the checks report of a form at sizes near to its tiles."""
+    sizes = {dim: size(name, dim, near, step) for dim, near in zip(dimensions(name), choice, strict=True)}
+    try:
+        kernel = program(name, sizes).lowered
+    except (ArgumentError, DecompositionError, MatchError, ResourceError) as error:  # a limit that is stated, not a defect of a pass
+        return error, []
+    return None, [one.message for one in safety(kernel) if one.severity == "error"]
+
+
+CASES = [(name, *first) for name in FORMS for first in itertools.product(NEAR, repeat=len(dimensions(name)) - 1)]
+
+
+@pytest.mark.sampled(300)
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+def test_no_form_of_the_library_is_refused_by_the_checks(case):
+    """Where a form takes no single elements (TMA moves 16 bytes at least), it is asked for groups of 16 instead."""
+    name, *first = case
+    for last in NEAR:
+        refused, findings = outcome(name, (*first, last), 1)
+        assert findings == [], last
+        if refused is not None:
+            assert outcome(name, (*first, last), 16)[1] == [], last
+
+
+MET = (
+    ("tasks_gemm", ("tile", "symbolic", "tile"), 1),
+    ("tasks_gemm", ("symbolic", "1", "tile"), 1),
+    ("tasks_gemm:warpgroups", ("tile - 1", "symbolic", "tile"), 1),
+    ("tasks_dual", ("1", "symbolic", "tile"), 1),
+    ("hopper_ragged:clustered", ("symbolic", "tile", "tile"), 16),
+    ("hopper_ragged:clustered", ("symbolic", "tile + 1", "tile"), 16),
+    ("grouped_ragged", ("symbolic", "tile", "symbolic"), 1),
+    ("hopper_ragged", ("tile", "tile", "symbolic"), 1),
+)
+"""What the checks refused once: one launch along a dimension, clusters of which one or a known number fill the columns, turns that data choose
+around copies that are waited for after them."""
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("name", "choice", "step"), MET)
+def test_what_the_checks_refused_once(name, choice, step):
+    assert outcome(name, choice, step) == (None, [])
+
+
+@pytest.mark.parametrize("walk", [0, 1, 2])
+@pytest.mark.parametrize("columns", [256, 512, 2056])
+def test_clusters_walk_over_a_known_number_of_columns(walk, columns):
+    """The divisor of a cluster's number is known then, and so is folded into that of the block's."""
+    spec = hopper.spec(symbol("M", 8), columns, 64)
+    kernel = hopper.strategy.with_(cm=1, cn=2, blocks=65536, walk=walk)(spec).program("sm_90a").lowered
+    assert [one.message for one in safety(kernel) if one.severity == "error"] == []
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_the_library_takes_its_own_tiles(name):
+    """Otherwise the test above would ask nothing."""
+    assert outcome(name, ("tile",) * len(dimensions(name)), 16) == (None, [])
