@@ -850,3 +850,26 @@ def test_a_stored_step_says_all_of_it():
     ):
         with pytest.raises(StoreError, match=message):
             TaskProgram.of_stored(fields, Store(()))
+
+
+@task("copy", Inner, reads=["src"], writes=["dst"])
+def through_a_temporary(dst, src):
+    own = make_tensor(dst.shape, "float32")
+    launch("copy", own, src)
+    launch("copy", dst, own)
+
+
+@pytest.mark.parametrize("blocks_of", [16, 4], ids=["one block", "several blocks"])
+def test_a_temporary_in_global_memory_is_refused(blocks_of):
+    """A kernel has none of its own: the text named what nothing declared, and several blocks were called a race."""
+    grid = attrs.evolve(INSTANCES[0], tunables={"R": blocks_of, "C": 8})
+    block = TaskMapping("block", "through_a_temporary", BLOCK, [GLOBAL] * 2, calls=["stay", "move"])
+    stay = TaskMapping("stay", "blocks", BLOCK, [GLOBAL, NONE], SIZES, ["thread"])
+    program = Tasks(through_a_temporary, blocks, whole)
+    strategy = tasks.strategy(program, Mapping([grid, *INSTANCES[1:], block, stay]))
+    with pytest.raises(DecompositionError, match="is mapped to GLOBAL, and a kernel has no global memory of its own") as refused_here:
+        strategy(moved()).cuda("sm_80")
+    assert refused_here.value.legal == "SHARED REGISTER" and "SHARED or REGISTER in the mapping" in refused_here.value.hint
+    kept = tasks.strategy(program, Mapping([grid, *INSTANCES[1:], attrs.evolve(block, calls=("keep", "move"))]))
+    a = numpy.arange(16 * 8, dtype="f4").reshape(16, 8)
+    assert (kept(moved()).compile("sm_80")(a) == a).all()

@@ -193,7 +193,7 @@ class _Path:
         if any(number is None for number in counts):
             return None
         needed = self.scene.needs((*access.expressions(), statement.performed, *_tests(statement, access)))
-        axes = [(loop.var.name, np.asarray(loop.values(number or 0))) for loop, number in zip(around, counts, strict=True)]
+        axes = [(loop.var.name, np.array(loop.values(number or 0), dtype=int)) for loop, number in zip(around, counts, strict=True)]
         axes = [(name, values if name in needed else values[:1]) for name, values in axes]
         if len(self.scene.threads) * math.prod(len(values) for _, values in axes) * size_of(access) > POINTS:
             return None

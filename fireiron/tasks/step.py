@@ -217,6 +217,12 @@ class Reader(Runner):
                 legal="SHARED REGISTER",
                 at=call_site(),
             )
+        if memory is not None and memory.of_grid:
+            raise DecompositionError(
+                f"make_tensor: {self.known.names.get(number, 'a tensor')} is mapped to GLOBAL, and a kernel has no global memory of its own",
+                got=memory, legal="SHARED REGISTER", at=call_site(),
+                hint="SHARED or REGISTER in the mapping of the instance that it is launched on; or make it a tensor of the entry point",
+            )  # fmt: skip
         name = self._name(self.known.names.get(number, "t"), memory or RF)
         owner = "accumulates" if number in self.known.sums else "reads"
         layout, stored = self.known.orders.get(number, ColMajor), self.known.layouts.get(number)
