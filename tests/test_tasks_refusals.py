@@ -867,7 +867,7 @@ def test_a_temporary_in_global_memory_is_refused(blocks_of):
     stay = TaskMapping("stay", "blocks", BLOCK, [GLOBAL, NONE], SIZES, ["thread"])
     program = Tasks(through_a_temporary, blocks, whole)
     strategy = tasks.strategy(program, Mapping([grid, *INSTANCES[1:], block, stay]))
-    with pytest.raises(DecompositionError, match="is mapped to GLOBAL, and a kernel has no global memory of its own") as refused_here:
+    with pytest.raises(DecompositionError, match="is mapped to GLOBAL, and a kernel owns no global memory") as refused_here:
         strategy(moved()).cuda("sm_80")
     assert refused_here.value.legal == "SHARED REGISTER" and "SHARED or REGISTER in the mapping" in refused_here.value.hint
     kept = tasks.strategy(program, Mapping([grid, *INSTANCES[1:], attrs.evolve(block, calls=("keep", "move"))]))

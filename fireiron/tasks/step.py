@@ -219,7 +219,7 @@ class Reader(Runner):
             )
         if memory is not None and memory.of_grid:
             raise DecompositionError(
-                f"make_tensor: {self.known.names.get(number, 'a tensor')} is mapped to GLOBAL, and a kernel has no global memory of its own",
+                f"make_tensor: {self.known.names.get(number, 'a tensor')} is mapped to GLOBAL, and a kernel owns no global memory",
                 got=memory, legal="SHARED REGISTER", at=call_site(),
                 hint="SHARED or REGISTER in the mapping of the instance that it is launched on; or make it a tensor of the entry point",
             )  # fmt: skip
