@@ -11,6 +11,17 @@ SAMPLES = ((9, 18), (4, 6))
 
 WHOLE = (
     "test_campaign",
+    "test_check_alignment",
+    "test_check_banks",
+    "test_check_blocks",
+    "test_check_bounds",
+    "test_check_boxes",
+    "test_check_counted",
+    "test_check_filled",
+    "test_check_loaded",
+    "test_check_resources",
+    "test_check_scene",
+    "test_check_turns",
     "test_contracts",
     "test_corpus",
     "test_documents",
@@ -25,8 +36,14 @@ WHOLE = (
     "test_launch_driver",
     "test_maps",
     "test_prepared",
+    "test_products",
+    "test_races_lengths",
+    "test_races_performers",
+    "test_races_places",
 )
-"""Files whose cases all run: each is another extension, another page, another thing that somebody met, another argument of a launch."""
+"""Files whose cases all run: each is another extension, another page, another thing that somebody met, another argument of a launch,
+another limit of a check that decides in milliseconds.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)
