@@ -185,7 +185,11 @@ class _Solver:
                 case Barrier(scope=scope):
                     summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
                 case Roles():
-                    statement = statement.rebuilt(tuple(self.solve(child, loops)[0] for child in statement.children))
+                    # What one elected thread does is in order, and it waits for others at the mbarriers of rings alone: a barrier of several
+                    # threads that it arrived at would count it as one of those.
+                    statement = statement.rebuilt(
+                        tuple(role.body if role.elected else self.solve(role.body, loops)[0] for role in statement.roles)
+                    )
                     summary = self._everywhere(())
                 case Acquire() | Release() | NextTile() | Leave() | Skip():
                     summary = self._everywhere(())
