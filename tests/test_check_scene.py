@@ -164,6 +164,8 @@ def test_a_sum_is_its_terms_and_its_number(value):
         (N - minimum(N, T + 5), True),
         (N - minimum(T + 5, N), True),
         (as_expr(8) - minimum(as_expr(8), T), True),
+        (T + 5 - minimum(N, T + 5), True),
+        (T + 4 - minimum(N, T + 5), False),
         (N - 1 - minimum(N, T + 5), False),
         (N + 3 - minimum(N, T + 5), True),
         (N - minimum(T + 5, OUTER * 9), False),

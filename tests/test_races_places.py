@@ -275,3 +275,13 @@ def test_loops_that_are_taken_as_a_whole_name_the_iteration():
     (one,) = found(loop(4, at(T + i * 32)), threads=64, buffers=(shaped("s", 256),))
     first, second = one.details["loops"]
     assert {one.details["threads"][0] + first["i"] * 32} == {one.details["threads"][1] + second["i"] * 32} == {one.details["address"]}
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_the_address_of_a_stage_is_counted_from_its_buffer(stage):
+    """Stages lie behind each other; what a finding names is the place in all of them."""
+    whole = shaped("s", 64, offset=256)
+    staged = attrs.evolve(whole, tensor=attrs.evolve(whole.tensor, copies=3))
+    step = touch(T // 2, write=True, copy=i % 3, active=equal(i, stage))
+    (one,) = found(loop(3, step, BLOCK_BARRIER), buffers=(staged,))
+    assert one.details["address"] == one.details["element"][0] + stage * 64 and one.details["loops"] == [{"i": stage}] * 2
