@@ -8,9 +8,9 @@ from corpus import kept
 import fireiron
 from fireiron import *
 from fireiron.gpu import toolchain
-from fireiron.values.cuda_names import BUILT_INS, FUNCTIONS, KEYWORDS, TAKEN, is_taken
+from fireiron.values.cuda_names import BUILT_INS, FUNCTIONS, KEYWORDS, PRINTED, TAKEN, is_taken
 
-NAMES = ("int", "class", "fmaxf", "expf", "sqrtf", "blockIdx", "threadIdx", "half", "uint3", "size_t", "memcpy", "NULL", "std", "main", "printf", "assert")  # fmt: skip
+NAMES = ("int", "class", "fmaxf", "expf", "sqrtf", "blockIdx", "threadIdx", "half", "uint3", "size_t", "NULL", "std", "main", "assert")  # fmt: skip
 needs_nvrtc = pytest.mark.skipif(not any(one.serves("sm_80") for one in toolchain.toolchains()), reason="no NVRTC for sm_80")
 
 
@@ -48,7 +48,7 @@ def test_operands_of_kinds_are_refused():
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("name", [*NAMES, "min", "exp"])
+@pytest.mark.parametrize("name", [*NAMES, "min", "exp", "printf", "memcpy"])
 @pytest.mark.parametrize("role", ["name", "temporary", "dim"])
 def test_all_other_names_compile(name, role):
     """A kernel called `exp` is printed as `exp_kernel`, a temporary `expf` as `expf2`."""
@@ -57,7 +57,7 @@ def test_all_other_names_compile(name, role):
             defined(**{role: name})
         return
     kernel = compiled(defined(**{role: name}), name if role == "dim" else "m")
-    assert not is_taken(kernel.program.name)
+    assert kernel.program.name not in TAKEN
 
 
 CALLED = re.compile(r"(?<!::)\b([A-Za-z_]\w*)(?:<[^<>()]*>)?\(")
@@ -89,6 +89,13 @@ def test_a_function_without_an_entry_is_noticed():
     assert unknown_names("k(float* x)\n{\n  x[0] = sinf(x[1]) + sinful(x[2]);\n}") >= {"sinful"}
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("name", ["y0", "j1f", "sinf", "round", "clock"])
+def test_functions_that_nothing_calls_may_be_operands(name):
+    assert compiled(defined(operand=name)).program.name == "g"
+
+
 def test_the_tables_are_apart():
+    assert PRINTED <= FUNCTIONS
     assert not KEYWORDS & BUILT_INS and not KEYWORDS & FUNCTIONS and not BUILT_INS & FUNCTIONS
     assert {"fmaf", "expf", "exp2f", "fmaxf", "rsqrtf", "tanhf", "erff", "blockIdx", "uint4", "while"} <= TAKEN

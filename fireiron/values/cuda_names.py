@@ -56,19 +56,25 @@ FUNCTIONS: Final = (
     tex1D tex2D tex3D surf1Dread surf2Dread
 """)
 )
-"""Functions that generated code calls, or that are declared in every unit, so that nothing else of the name can be."""
+"""Functions that are declared in every unit, so that no kernel can have the name."""
+
+PRINTED: Final = _words("""
+    abs llabs min max fma fmaf fabs fabsf fmax fmaxf fmin fminf erf erff exp expf exp2 exp2f log logf log2 log2f rsqrt rsqrtf sqrt sqrtf
+    tanh tanhf atomicAdd atomicInc atomicExch
+""")
+"""Those that generated code calls: a parameter of the name would hide them."""
 
 TAKEN: Final = KEYWORDS | BUILT_INS | FUNCTIONS
-"""All of them."""
+"""What generated code gives to nothing that it names by itself."""
 
 
 def is_taken(name: str) -> bool:
-    """Whether a name means something in CUDA C++; one with two underscores at its beginning belongs to the implementation ([lex.name]).
+    """Whether no operand can have a name: it means something in generated code, or belongs to the implementation ([lex.name]).
 
-    >>> [is_taken(name) for name in ("expf", "blockIdx", "__half", "acc")]
-    [True, True, True, False]
+    >>> [is_taken(name) for name in ("expf", "blockIdx", "__half", "acc", "y0")]
+    [True, True, True, False, False]
     """
-    return name in TAKEN or name.startswith("__")
+    return name in KEYWORDS or name in BUILT_INS or name in PRINTED or name.startswith("__")
 
 
-__all__ = ["BUILT_INS", "FUNCTIONS", "KEYWORDS", "TAKEN", "is_taken"]
+__all__ = ["BUILT_INS", "FUNCTIONS", "KEYWORDS", "PRINTED", "TAKEN", "is_taken"]
