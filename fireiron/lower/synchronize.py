@@ -185,8 +185,8 @@ class _Solver:
                 case Barrier(scope=scope):
                     summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
                 case Roles():
-                    # What one elected thread does is in order, and it waits for others at the mbarriers of rings alone: a barrier of several
-                    # threads that it arrived at would count it as one of those.
+                    # What one elected thread does is in order, and it waits for others at the mbarriers of rings alone: a barrier of
+                    # several threads would count it as one of those.
                     statement = statement.rebuilt(
                         tuple(role.body if role.elected else self.solve(role.body, loops)[0] for role in statement.roles)
                     )
