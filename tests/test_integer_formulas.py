@@ -15,6 +15,8 @@ from printed_text import COMPILER, HostProgram, Printed
 from fireiron import *
 from fireiron.errors import ArgumentError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.specs import meaning
+from fireiron.specs.formula import formula_of
 
 SEED = 20281128
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
@@ -380,3 +382,10 @@ def test_nvrtc_takes_each_width(result):
         made = of_two(formula, **operands)
         spec = made(m=8, n=32, types={"c": int32, "Y": result, **({"X": float32} if "X[" in formula else {})})
         compile_cuda(strategy_of(made)(spec).cuda("sm_80"), "sm_80")
+
+
+@pytest.mark.parametrize("number", [-(10**30), 1 << 63, (1 << 64) + (1 << 45), -1000000015047466219876688855040])
+def test_whole_numbers_beyond_64_bits_are_floats_where_floats_are_stored(number):
+    """A running maximum begins at -1e30, which the text of its spec writes as a whole number."""
+    result = meaning.perform(formula_of(f"dst[m] = {number}"), {"dst": np.zeros(4, np.float32)}, {"dst": float32}, False)
+    assert np.array_equal(result, np.full(4, number, np.float32))

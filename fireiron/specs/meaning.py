@@ -229,7 +229,8 @@ def _elementwise(
 
     result = types[formula.output]
     if isinstance(formula.value, Number):
-        return numpy.full(shape, convert(_constant(formula.value), result))
+        number = formula.value if result.kind == "int" or abs(formula.value.value) < 1 << 63 else Number(float(formula.value.value))
+        return numpy.full(shape, convert(_constant(number), result))
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         aligned = _aligned(formula, values)
         if isinstance(formula.value, Element):
