@@ -707,7 +707,7 @@ AT_IMPORT = {
     "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.grid", "language.methods",
-    "language.numerals", "ir.awaited",
+    "language.numerals", "ir.awaited", "ir.accumulators",
     "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "draw", "export", "files", "function",
     "matmul", "operators", "stacks", "tune",
 }  # fmt: skip

@@ -16,6 +16,7 @@ from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, Completion, Counter, Exec, For, Kernel, Let, NextTile, Reciprocal, Roles, TensorMap, execs, statements
+from fireiron.ir.accumulators import begun_in_loops
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Made, Noted, Path
 from fireiron.values.document import Assignment, Joined
@@ -256,7 +257,8 @@ def _registers(kernel: Kernel, buffer: Buffer, read: bool) -> Item:
     align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
     note = "" if size <= MOST_REGISTERS else "; too many for registers: lives in local memory"
     known = "" if read else "[[maybe_unused]] "
-    return Noted(f"{known}{align}{buffer.dtype.cuda} {buffer.name}[{size}];", f"of {_shape(buffer)}{note}")
+    first = " = {}" if buffer.name in begun_in_loops(kernel) else ""  # else ptxas gives some itself, between the products (C7515)
+    return Noted(f"{known}{align}{buffer.dtype.cuda} {buffer.name}[{size}]{first};", f"of {_shape(buffer)}{note}")
 
 
 def _toucher(kernel: Kernel, buffer: Buffer) -> Exec:

@@ -13,9 +13,23 @@ from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.quotients import Quotients
-from fireiron.cuda.types import APPROXIMATE, COMPOSED, PAIRS, applied, approximate, carrier, composed, converted, literal, widened, zero
+from fireiron.cuda.types import (
+    ACCUMULATED,
+    APPROXIMATE,
+    COMPOSED,
+    PAIRS,
+    applied,
+    approximate,
+    carrier,
+    composed,
+    converted,
+    literal,
+    widened,
+    zero,
+)
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Completion, Exec, Kernel, Peers, Piece, Side
+from fireiron.ir.accumulators import accumulators
 from fireiron.ir.text import Braces, Copy, Function, Item, Path, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
 from fireiron.values.expr import FALSE, TRUE, ZERO, Const, Expr, all_of, as_expr, conjuncts
@@ -324,7 +338,7 @@ class KernelPrinter:
             items.append(Assignment(slot, self._loaded(source, dtype, read, read.condition, by.load)))
         for write in writes:
             lane = write.first - start
-            one = converted(f"piece[{lane}]", held, dtype)
+            one = self._narrowed(source, f"piece[{lane}]", held, dtype)
             value = one if write.width == 1 else f"*reinterpret_cast<const {carrier(dtype, write.width)}*>(&piece[{lane}])"
             items.append(self.under(write.condition, self._store(target, write, by.store)(value)))
         return Braces("", tuple(items))
@@ -363,8 +377,14 @@ class KernelPrinter:
         else:
             value = Joined(("*", self._address(access, piece, "const ")))
         if piece.width == 1:
-            value = converted(value, old, dtype)
+            value = self._narrowed(access, value, old, dtype)
         return value if condition == TRUE else Choice(self.condition(condition, Binds.ALL), value, nothing)
+
+    def _narrowed(self, source: Access, value: Text, kind: DType, dtype: DType) -> Text:
+        """An element that is copied, converted; an accumulator of products is computed first, where 16 bits are made of it alone."""
+        if kind == float32 and dtype in PAIRS and source.buffer in accumulators(self.kernel):
+            value = Call(self.function(ACCUMULATED), (value,))
+        return converted(value, kind, dtype)
 
     def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
         """A user's text in a scope of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 from fireiron.ir.text import Function
 from fireiron.values.document import Call, Text
@@ -173,6 +174,16 @@ def widened(source: DType) -> Function:
     """
     note = "a factor of 8 bits; the empty asm keeps NVVM from dp4a of three products, of which ptxas makes wrong code at times"
     return Function("widened", (f"{source.cuda} x",), ("int value = x;", 'asm("" : "+r"(value));', "return value;"), note, result="int")
+
+
+ACCUMULATED: Final = Function(
+    "accumulated",
+    ("float x",),
+    ("return __fadd_rn(x, -0.0f);",),
+    "x, computed behind the wait for it: ptxas would convert an accumulator of products before it, and then let no product run on",
+    result="float",
+)
+"""The function around an accumulator of which a single element is converted. Adding -0 changes no number; no compiler leaves it out."""
 
 
 PAIRS: Mapping[DType, tuple[str, str]] = {

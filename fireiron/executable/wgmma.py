@@ -34,6 +34,7 @@ from fireiron.executable.by_lanes import (
 )
 from fireiron.executable.mma import wrapped
 from fireiron.ir import Commit, Completion, Exec, Fence, For, Stmt, Wait, edited
+from fireiron.ir.accumulators import copied_in
 from fireiron.ir.awaited import awaited
 from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.lanes import LaneMap, Part
@@ -236,7 +237,8 @@ class Wgmma(Executable):
 
     def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
         if isinstance(statement, For):
-            return [f"{printer.function(hold(self.result))}({name});" for name in statement.holds]
+            copied = copied_in(printer.kernel)
+            return [f"{printer.function(hold(self.result, name in copied))}({name});" for name in statement.holds]
         if isinstance(statement, Wait):
             line = f"{printer.function(WAIT)}<{statement.groups}>();"
             held = [f"{printer.function(hold(self.result))}({name});" for name in statement.holds]
@@ -394,19 +396,26 @@ WAIT = Function(
 
 
 @functools.cache
-def hold(kind: DType) -> Function:
-    """The function that takes registers of a type as they are at its place, so that no use of them moves in front of it."""
+def hold(kind: DType, copied: bool = False) -> Function:
+    """The function that takes registers of a type as they are at its place, so that no use of them moves in front of it.
+
+    Those that were `copied` there from memory, it computes: ptxas moves conversions and choices behind an empty `asm`, but no sums.
+    """
     words, letter = ("values", "f") if kind == float32 else ("reinterpret_cast<unsigned*>(values)", "r")
     last = "count" if kind.bytes == 4 else f"count / {4 // kind.bytes}"
+    computed = copied and kind == float32
+    lines = (
+        *(("  values[word] = __fadd_rn(values[word], -0.0f);",) if computed else ()),
+        f'  asm volatile("" : "+{letter}"({words}[word]) :: "memory");',
+    )
+    waited = "registers that products wrote are used behind the wait for them"
+    note = "registers are filled before products add to them" if computed else waited
+    loop = f"for (int word = 0; word < {last}; ++word)"
     return Function(
-        "hold",
+        "hold_copied" if computed else "hold",
         (f"{kind.cuda} (&values)[count]",),
-        (
-            "#pragma unroll",
-            f"for (int word = 0; word < {last}; ++word)",
-            f'  asm volatile("" : "+{letter}"({words}[word]) :: "memory");',
-        ),
-        "registers that products wrote are used behind the wait for them",
+        ("#pragma unroll", *((f"{loop} {{", *lines, "}") if computed else (loop, *lines))),
+        note,
         "int count",
     )
 

@@ -47,10 +47,15 @@ def shared_usage(buffers: Iterable[Buffer], stages: Iterable[Stages] = ()) -> tu
     )
 
 
+def register_words(buffer: Buffer) -> int:
+    """The 32-bit registers of a thread that an array takes."""
+    return -(-buffer.bytes // 4)
+
+
 def register_usage(kernel: Kernel) -> tuple[Usage, ...]:
     """The arrays in registers. One with more elements than a thread has registers lies in local memory, and is left out."""
     return tuple(
-        Usage(one.name, -(-one.bytes // 4), _described(one, 1), one.tensor.origin)
+        Usage(one.name, register_words(one), _described(one, 1), one.tensor.origin)
         for one in kernel.buffers
         if one.memory.private and (constant(one.elements) or 0) <= kernel.architecture.registers_per_thread
     )

@@ -11,6 +11,7 @@ who writes there.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -41,6 +42,8 @@ from fireiron.ir import (
     statements,
     unknown,
 )
+from fireiron.ir.accumulators import begun_in_loops, copied_in
+from fireiron.lower.registers import require_registers
 from fireiron.lower.specialize import touches_stage
 from fireiron.values.expr import Expr, all_of, as_expr, constant, less, mod
 
@@ -54,7 +57,12 @@ OLDEST = 32
 
 
 def products(kernel: Kernel) -> Kernel:
-    """The kernel with its products in groups, the waits for them, and each stage given back where nothing reads it any more."""
+    """The kernel with its products in groups, the waits for them, and each stage given back where nothing reads it any more.
+
+    Raises:
+        ResourceError: a thread has not the registers for them.
+    """
+    require_registers(kernel)
     inside = list(statements(kernel.body))
     if not any(isinstance(one, Release) or (isinstance(one, Exec) and one.completion is PRODUCT) for one in inside):
         return kernel
@@ -152,7 +160,7 @@ class _Follower:
     """Follows the program of a role, or of all threads."""
 
     def __init__(self, kernel: Kernel, body: tuple[Stmt, ...], threads: int) -> None:
-        self.body, self.threads = body, threads
+        self.kernel, self.body, self.threads = kernel, body, threads
         self.private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in kernel.rings if ring.buffers}
         self.orders = {ring.name for ring in kernel.rings if ring.each}
@@ -352,16 +360,15 @@ class _Writer:
     def _at_stake(self, loop: For, mine: frozenset[str]) -> tuple[str, ...]:
         """Of registers that threads wrote in front of a loop those of products under way at its end, if it may be one without a turn: a
         compiler would move what was written to them there, and so wait for the products, or refuse to let any fly. So it would from one
-        group to the next where a loop of known turns, which it may unroll, adds to the registers of several, and threads leave them alone.
+        product to the next where a loop of known turns, which it may unroll, adds to the registers of several, and threads leave them
+        alone; and what threads copied there it would move in any loop.
         """
         if constant(loop.extent) is not None:
-            inside = {id(one) for one, _ in execs(loop.body)}
             left = mine.difference(*self.follower.touched(loop))
-            own = [group.writes & left for group in self.follower.groups.values() if any(id(one) in inside for one in group.products)]
-            several = frozenset[str]().union(*own) if len(set(filter(None, own))) > 1 else frozenset[str]()
-            return tuple(sorted(several))
+            tiles = {name: count for name, count in _accumulated(loop).items() if name in left}
+            return tuple(sorted(tiles if sum(tiles.values()) > 1 else copied_in(self.follower.kernel).intersection(tiles)))
         flying = frozenset().union(*(self.follower.groups[number].writes for number in self.sky.groups))
-        return tuple(sorted(mine & flying & self.follower.used(loop)))
+        return tuple(sorted((mine | begun_in_loops(self.follower.kernel)) & flying & self.follower.used(loop)))
 
     # ------------------------------------------------------------------------------------------ waits
 
@@ -514,6 +521,18 @@ class _Writer:
 def _matters(statement: Stmt) -> bool:
     """Whether what a statement does has to be followed."""
     return isinstance(statement, (Acquire, Release, Wait)) or (isinstance(statement, Exec) and statement.completion is PRODUCT)
+
+
+def _accumulated(loop: For) -> dict[str, int]:
+    """The registers to which products in a loop add, by buffer: in how many parts, each by an instruction of its own."""
+    parts: dict[str, int] = {}
+    for stmt, loops in execs(loop.body):
+        for access in stmt.accesses if stmt.completion is PRODUCT else ():
+            if access.write:
+                variables = {var for value in access.expressions() for var in value.variables()}
+                count = math.prod(constant(inner.extent) or 1 for inner in loops if inner.var in variables)
+                parts[access.buffer] = max(parts.get(access.buffer, 0), count)
+    return parts
 
 
 def _is_product(statement: Stmt) -> bool:

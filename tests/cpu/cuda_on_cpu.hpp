@@ -136,6 +136,7 @@ inline double odd(long long number)
 
 }  // namespace ptx
 
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline __half __float2half_rn(float number) { return number; }
 inline __half __double2half(double number) { return number; }
 inline __half __int2half_rn(int number) { return number; }

@@ -1,0 +1,85 @@
+"""What products of a warpgroup need in registers, and whether a thread has so many.
+
+Where accumulators do not fit, ptxas issues each product by itself and waits for it (C7511, C7512), or refuses the text (C7602). A kernel
+is refused before there is a text if one group of products does not fit: the accumulators and factors that it names, the accumulators that
+the same program carries through its loops, and what a thread needs for addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fireiron.errors import ResourceError
+from fireiron.ir import Buffer, Completion, Exec, Kernel, Roles, Stmt, execs
+from fireiron.ir.accumulators import accumulators, is_carried
+from fireiron.ir.usage import register_words
+
+REGISTERS = 65536
+"""32-bit registers of a multiprocessor of Hopper (CUDA C++ Programming Guide, "Compute Capabilities")."""
+
+MOST = 255
+"""Registers that an instruction can name."""
+
+UNIT = 8
+"""Registers of a thread are given in multiples of it."""
+
+GROUP_THREADS = 128
+"""Registers are given to warps by fours, one for each quarter of a multiprocessor."""
+
+SPARE = 32
+"""Registers of a thread beside accumulators and factors: with 24 the simplest kernels are serialised, with 32 the library's are not."""
+
+MOST_GIVEN = 240
+"""Registers that a thread of two warpgroups has where a third one, which loads, gives it some."""
+
+
+def require_registers(kernel: Kernel) -> None:
+    """Refuse products whose accumulators and factors a thread cannot hold."""
+    if not accumulators(kernel):
+        return
+    for body, limit in _programs(kernel):
+        products = [(stmt, loops) for stmt, loops in execs(body) if stmt.completion is Completion.PRODUCT]
+        carried = {name for stmt, loops in products if is_carried(stmt, loops) for name in _registers(kernel, stmt, written=True)}
+        for stmt, _ in products:
+            names = carried.union(_registers(kernel, stmt))
+            buffers = [buffer for buffer in kernel.buffers if buffer.name in names]
+            if sum(map(register_words, buffers)) + SPARE > limit:
+                raise _refusal(kernel, stmt, buffers, limit)
+
+
+def _programs(kernel: Kernel) -> Iterator[tuple[tuple[Stmt, ...], int]]:
+    """The programs of the roles, or of all threads, and the registers that a thread has there."""
+    threads = -(-kernel.threads // GROUP_THREADS) * GROUP_THREADS * max(kernel.resident, 1)
+    launched = min(MOST, REGISTERS // threads // UNIT * UNIT)
+    roles = [role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
+    if not roles:
+        yield kernel.body, launched
+    for role in roles:
+        yield role.body, role.registers or launched
+
+
+def _registers(kernel: Kernel, stmt: Exec, written: bool = False) -> Iterator[str]:
+    """The buffers in registers that a product names, or only those that it writes."""
+    for access in stmt.accesses:
+        if kernel.buffer(access.buffer).memory.private and (access.write or not written):
+            yield access.buffer
+
+
+def _refusal(kernel: Kernel, stmt: Exec, buffers: list[Buffer], limit: int) -> ResourceError:
+    needed = sum(map(register_words, buffers))
+    parts = ", ".join(f"{buffer.name} {register_words(buffer)}" for buffer in buffers)
+    largest = max(buffers, key=register_words)
+    helps = needed + SPARE <= MOST_GIVEN and kernel.threads <= 3 * GROUP_THREADS and not _gives(kernel)
+    more = "; or specialize(128), whose producer gives others its registers" if helps else ""
+    return ResourceError(
+        f"{needed} registers of a thread for products, of {limit} with {kernel.threads} threads in a block: {parts}",
+        within=stmt.spec,
+        legal=f"at most {limit - SPARE} registers, as {SPARE} are for addresses",
+        at=stmt.origin or largest.tensor.origin,
+        hint=f"a smaller tile for Warpgroup, fewer warpgroups in a block{more}",
+    )
+
+
+def _gives(kernel: Kernel) -> bool:
+    """Whether a producer gives registers already."""
+    return any(role.registers for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles)
