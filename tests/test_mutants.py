@@ -46,9 +46,9 @@ MUTANTS = [
     *mutants(
         "check/loaded.py",
         "test_loaded",
-        ("what a skipped body puts", "                    self.put = before\n                case _:", "                    pass\n                case _:"),
+        ("what a skipped body puts", "                    self._restore(before)\n                case Let()", "                    pass\n                case Let()"),
         ("a loop without turns", "if count is None and loop.extent.low < 1 else None", "if False else None"),
-        ("who performs it", "frame, known) & who[:, None]", "frame, known)"),
+        ("who performs it", "frame, known) & performing[..., None]", "frame, known)"),
         ("which registers", "marks[touch.registers[touch.mask], lanes[touch.mask]] = True", "marks[:] = True"),
     ),
     *mutants(
@@ -390,13 +390,13 @@ MUTANTS = [
     *mutants(
         "check/products.py",
         "test_products",
-        ("groups under way", "for one in (self.open, *self.groups):\n                        self._refuse(statement, one.written & (", "for one in (self.open,):\n                        self._refuse(statement, one.written & ("),
-        ("products not committed", "for one in (self.open, *self.groups):\n                        self._refuse(statement, one.written & (", "for one in self.groups:\n                        self._refuse(statement, one.written & ("),
-        ("touches before a fence", "                    self.touched |= written | read\n", ""),
+        ("groups under way", "for one in (self.state.open, *self.state.groups):\n                        self._refuse(statement, one.written & (", "for one in (self.state.open,):\n                        self._refuse(statement, one.written & ("),
+        ("products not committed", "for one in (self.state.open, *self.state.groups):\n                        self._refuse(statement, one.written & (", "for one in self.state.groups:\n                        self._refuse(statement, one.written & ("),
+        ("touches before a fence", "                    self.state.touched |= written | read\n", ""),
         ("which fence", "case Fence(reach=Reach.REGISTERS):", "case Fence(reach=Reach.PROXY):"),
         ("which wait", "case Wait(completion=Completion.PRODUCT, groups=groups):", "case Wait(groups=groups):"),
-        ("how many groups", "max(len(self.groups) - groups, 0)", "max(len(self.groups) - groups + 1, 0)"),
-        ("without a commit", "for name in sorted(self.open.written | self.open.read):", "for name in ():"),
+        ("how many groups", "max(len(self.state.groups) - groups, 0)", "max(len(self.state.groups) - groups + 1, 0)"),
+        ("without a commit", "for name in sorted(self.state.open.written | self.state.open.read):", "for name in ():"),
         ("iterations", "for _ in range(self.turns if count is None", "for _ in range(1 if count is None"),
     ),
     *mutants(
@@ -577,12 +577,12 @@ MUTANTS = [
     *mutants(
         "check/races/__init__.py",
         "test_check",
-        ("blocks", "findings = [*_inside_a_block(scene), *between_blocks(scene)]", "findings = _inside_a_block(scene)"),
+        ("blocks", "*_inside_a_block(scene), *between_blocks(scene)]", "*_inside_a_block(scene)]"),
     ),
     *mutants(
         "check/__init__.py",
         "test_alignment",
-        ("what decides", "check_boxes, check_alignment)", "check_boxes)"),
+        ("what decides", "check_boxes, check_alignment,\n", "check_boxes,\n"),
     ),
     *mutants(
         "check/boxes.py",
@@ -857,7 +857,7 @@ MUTANTS = [
         ("several conditions", "        if others:", "        if False:"),
         ("what keeps its result", "value.arguments[2] == step.formula.target:", "True:"),
         ("who takes the turns", "    if spec.level.is_below(Block):", "    if False:"),
-        ("what a hidden turn changes", "    require_neutral(made, mask, spec)\n", ""),
+        ("what a hidden turn changes", "    if change is not None:\n        raise change\n", ""),
     ),
     *mutants(
         "check/counted.py",
@@ -865,7 +865,7 @@ MUTANTS = [
         ("shared memory that a turn moves", "            if shared and any(", "            if False and any("),
         ("writes that a turn moves", "            if access.write and not shared:", "            if False:"),
         ("what data say", "return bool(tables_of(value)) or any(", "return True or any("),
-        ("barriers behind", "body=(attrs.evolve(inner, extent=ONE), *barriers))", "body=(attrs.evolve(inner, extent=ONE),))"),
+        ("barriers behind", "body=(attrs.evolve(inner, extent=ONE), *ends))", "body=(attrs.evolve(inner, extent=ONE),))"),
     ),
     *mutants(
         "decomp/region.py",
@@ -933,7 +933,7 @@ MUTANTS = [
     *mutants(
         "sim/plan.py",
         "test_sim",
-        ("values paired by place", "self.numbers = None if regular == elements or", "self.numbers = None if True or"),
+        ("values paired by place", "return None if regular == elements or", "return None if True or"),
         ("which value is at a place", "np.array([numbers[one] for one in regular])", "np.argsort([numbers[one] for one in regular])"),
     ),
     *mutants(

@@ -147,7 +147,7 @@ REFUSED = {
         lambda: MatMul.tile(64, 64).to(Block).load(A, SH).stages(2).tile(8, 8).to(Thread).tile(1, 1).split(1).done()(halves(64, 64, 16)),
         r"stages\(2\) of a_sh: no producer fills it in turns",
     ),
-    "too many": (lambda: sums((64, 64, 128), {"A": 17}), r"stages: must be a positive integer\n +got +17\n(.*\n)* +legal +1 \.\.\. 16"),
+    "too many": (lambda: sums((64, 64, 128), {"A": 17}), r"stages: must be at most 16\n +got +17\n(.*\n)* +legal +1 \.\.\. 16"),
     "none": (lambda: sums((64, 64, 128), {"A": 0}), "stages: must be a positive integer"),
     "no room": (lambda: sums((64, 128, 320), {"A": 2, "B1": 16, "B2": 14}), r"stages\(11\), which takes 229888"),
     "registers": (

@@ -182,7 +182,7 @@ def test_the_printed_text(tmp_path):
 
 REFUSED = {
     "no persistent": (lambda: MatMul.tile(64, 64).to(Block).turns(2), "a block has one tile, and nothing to take in turns"),
-    "three": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).turns(3), "turns: must be a positive integer"),
+    "three": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).turns(3), "turns: must be at most 2"),
     "none": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).turns(0), "turns: must be a positive integer"),
 }
 

@@ -54,7 +54,7 @@ Array = Any
 ORDERING = (Barrier, Wait, Acquire, Release, ClusterBarrier, NextTile)
 """What orders threads."""
 
-FOLLOWED = 64
+FOLLOWED = 1024
 """Values of a loop that are followed at most."""
 
 POINTS = 1 << 20
@@ -171,7 +171,7 @@ class _Path:
     # ------------------------------------------------------------------------------------------ loops
 
     def _loop(self, loop: For, loops: Mapping[str, int]) -> None:
-        if all(self.marks[access.buffer].all_whole for work in self._inside(loop) for access in self._touching(work.statement)):
+        if self._is_whole(loop):
             return
         roots, ordered = self._reliance(loop)
         count = self._count(loop, loops)
@@ -184,6 +184,8 @@ class _Path:
         else:
             values = loop.values(max(loop.extent.low, loop.first + 2 * loop.step) if count is None else count)
             for value in self._few(values, loop, loop.var.name in roots):
+                if self._is_whole(loop):
+                    break
                 self.follow(loop.body, {**loops, loop.var.name: value})
         if before is not None and not self.producing:
             self.marks = before
@@ -202,9 +204,15 @@ class _Path:
             return int(self.scene.frame([], loops).value(loop.extent))
         return None
 
-    @staticmethod
-    def _few(values: Sequence[int], loop: For, matters: bool) -> Sequence[int]:
-        once = (loop.period or FOLLOWED) + 1 if matters else 1
+    def _is_whole(self, loop: For) -> bool:
+        """Whether all that a loop touches was written."""
+        return all(self.marks[access.buffer].all_whole for work in self._inside(loop) for access in self._touching(work.statement))
+
+    def _few(self, values: Sequence[int], loop: For, matters: bool) -> Sequence[int]:
+        """The values of a loop that are followed: once round its period, if nothing but the copies of buffers depends on its variable."""
+        inside = [self._roots_inside(work.statement, access) for work in self._inside(loop) for access in self._touching(work.statement)]
+        alone = loop.period and not any(loop.var.name in roots for roots in inside)
+        once = (loop.period if alone else FOLLOWED) + 1 if matters else 1
         return values if len(values) <= once else [*values[:once], values[-1]] if matters else values[:1]
 
     def _reliance(self, loop: For) -> tuple[frozenset[str], bool]:

@@ -189,6 +189,8 @@ class _Path:
         self, statement: Exec, access: Access, around: Sequence[For], count: int, loops: Mapping[str, int]
     ) -> _Touch | None:
         """What an access touches in all iterations of the loops around it; None where that depends on more, or is too much."""
+        if _is_unspecified(statement):
+            return None
         counts = [count, *(constant(loop.extent) for loop in around[1:])]
         if any(number is None for number in counts):
             return None
@@ -232,6 +234,8 @@ class _Path:
 
     def _touch(self, statement: Exec, access: Access, loops: Mapping[str, int], condition: Expr) -> _Touch | None:
         """What an access touches; None where that depends on more than threads and loops."""
+        if _is_unspecified(statement):
+            return None
         roots = self.scene.needs((*access.expressions(), condition, *_tests(statement, access)))
         key = (id(statement), id(access), condition, *((name, loops[name]) for name in sorted(roots & frozenset(loops))))
         if key not in self.touches:
@@ -285,6 +289,11 @@ class _Path:
             )
             finding = Finding("registers", "error", access.buffer, text, access.origin or statement.origin)
             self.findings[id(statement), access.buffer] = finding
+
+
+def _is_unspecified(statement: Exec) -> bool:
+    """Whether only the text of a micro-kernel says which thread of a group touches which registers."""
+    return statement.collective and not any(statement.lane_maps)
 
 
 def _readers(scene: Scene, private: Mapping[str, Buffer]) -> dict[str, Array]:

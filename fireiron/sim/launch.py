@@ -208,15 +208,23 @@ class _Launch:
 def _require_work(cluster: Sequence[Chunk]) -> None:
     """Refuse a grid with blocks all of whose results lie outside their tensors; in a cluster, whose blocks come together, with none inside.
 
-    Where arrays of integers say who does what, the grid is a bound, and blocks beyond the last one's work have none.
+    Where arrays of integers say who does what, the grid is a bound, and blocks beyond the last one's work have none. So it is where tiles
+    interleave, as layouts do that deal every fourth row to a block: past the end of an array some blocks of the last period have none.
     """
-    if cluster[0].tables:
+    if cluster[0].tables or _interleaves(cluster[0].plan):
         return
     for position in set.intersection(*(set(chunk.idle().tolist()) for chunk in cluster)):
         raise SimulationError(
             f"block {cluster[0].block(position)} of the grid has no work: each element that it writes lies outside its tensor",
             hint="the grid has a block too many, or guards leave out too much",
         )
+
+
+def _interleaves(plan: Plan) -> bool:
+    """Whether elements of one block lie between those of another: what was dealt first, to blocks, has not the largest stride."""
+    written = [operand.access for site in plan.sites for operand in site.operand_list if operand.write and operand.buffer.memory.of_grid]
+    strides = [[dealt.stride for dealt in modes if dealt.unit] for access in written for modes in access.dealt]
+    return any(along and along[0] < max(along) for along in strides)
 
 
 def _may_drop_poison(plan: Plan) -> bool:

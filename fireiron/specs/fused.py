@@ -990,17 +990,17 @@ def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], 
     """Refuse names that are none, or that mean something else."""
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
         raise ArgumentError("Fused: the name of a definition is an identifier of CUDA C++", got=name, legal="softmax, my_kernel")
+    for one in (*order, *uses):
+        if not one.isascii() or one.startswith("__"):
+            raise ArgumentError(f"Fused: {one} is no identifier of CUDA C++", legal="ASCII letters, no two underscores in front")
+        if one in FUNCTIONS or one in REDUCTIONS or one in TAKEN or one in ("inf", "and", "or") or one.startswith((INDICES, EXTENTS)):
+            raise ArgumentError(f"Fused: {one} has a meaning of its own", hint="another name")
     for one in uses:
         if not one.isascii() or is_taken(one):
             raise ArgumentError(
                 f"Fused: an operand called {one}, which means something in CUDA C++", legal="an identifier of ASCII letters",
                 hint=f"{one.strip('_') if one.isascii() else 'x'}_values, or another name",
             )  # fmt: skip
-    for one in (*order, *uses):
-        if not one.isascii() or one.startswith("__"):
-            raise ArgumentError(f"Fused: {one} is no identifier of CUDA C++", legal="ASCII letters, no two underscores in front")
-        if one in FUNCTIONS or one in REDUCTIONS or one in TAKEN or one in ("inf", "and", "or") or one.startswith((INDICES, EXTENTS)):
-            raise ArgumentError(f"Fused: {one} has a meaning of its own", hint="another name")
     both = set(order) & set(uses)
     if both:
         raise ArgumentError(f"Fused: {both.pop()} is a dimension and an operand")
