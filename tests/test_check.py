@@ -9,6 +9,7 @@ import attrs
 import handmade
 import numpy as np
 import pytest
+import touching
 from counted import python_calls
 from guards import with_conditions
 from handmade import THREAD, execution, kernel_of, local
@@ -843,7 +844,12 @@ def test_the_race_check_shares_no_code_with_lowering():
 
 
 def test_what_is_undecided_has_a_place():
-    """The step that made the buffer: turns that data choose, of a length known at run time only."""
-    module = library("grouped_ragged")
-    found = safety(module.strategy(module.spec(70, 256, sym("K", multiple_of=8, high=4096))).program("sm_80").lowered)
-    assert found and all("undecided" in one.message and "grouped_ragged.py:" in one.at for one in found)
+    """The step that made the buffer: its addresses depend on a number that only the launch knows."""
+    shared = touching.buffer("s", 4096)
+    shared = attrs.evolve(shared, tensor=attrs.evolve(shared.tensor, origin="mine.py:7"))
+    place = touching.T + touching.K % 64
+    program = touching.kernel(
+        touching.writes(place), touching.BLOCK_BARRIER, touching.reads(place), buffers=[shared], symbols=(touching.K,)
+    )
+    found = [finding for finding in check_races(Scene(program)) if "undecided" in finding.message]
+    assert found and all(finding.at == "mine.py:7" for finding in found)
