@@ -43,6 +43,7 @@ NEAREST = {
     "lower/allocate.py": "inspect stages",
     "lower/divide.py": "reciprocals",
     "lower/outside.py": "ahead guard",
+    "lower/registers.py": "serialised",
     "lower/rotate.py": "verbs_together",
     "lower/touches.py": "wait",
     "lower/vectorize.py": "fused_vectors alignment",
