@@ -96,6 +96,10 @@ class Turns:
         rest = number - self.var
         return self.counted and self.var not in rest.variables() and rest.low + self.loop.first >= 0
 
+    def values(self) -> Iterator[Expr]:
+        """What the names of the loop are, in terms of others."""
+        yield from (*self.named, *self.of_warp, *self.rotated, *(value for _, value in self.parities.values()))
+
     def begun(self, value: Expr) -> Expr:
         """A value as it is in the first turn."""
         return replaced(value, {self.var: as_expr(self.loop.first)})
@@ -427,10 +431,13 @@ class Addresses:
     def leave(self) -> Lines:
         """The loop ends: the lines for what it named."""
         turns = self.turns.pop()
+        turns.named = {value: name for value, name in turns.named.items() if self._is_read(name, turns)}
         self.used |= {var for value in (*turns.named, *turns.rotated) for var in value.variables()}
         counted = {value: name for value, name in turns.named.items() if isinstance(value, Mod) and turns.counts(value.left)}
-        begun = [Assignment(f"int {name}", expression(turns.begun(value))) for value, name in counted.items()]
-        begun += [Assignment(f"int {name}", expression(turns.begun(value))) for name, value in turns.parities.values()]
+        starts = [(name, turns.begun(value)) for value, name in counted.items()]
+        starts += [(name, turns.begun(value)) for name, value in turns.parities.values()]
+        self.used |= {var for _, value in starts for var in value.variables()}
+        begun = [Assignment(f"int {name}", expression(value)) for name, value in starts]
         (turns.before if turns.around is None else turns.around.before).extend(begun)
         top: list[Item] = [
             Assignment(f"const {self._kind(value)} {name}", expression(value))
@@ -446,6 +453,15 @@ class Addresses:
             for stage, name in turns.of_warp.items()
         ]
         return Lines(tuple(turns.before), tuple(top), tuple(_counted_on(value, name, turns) for value, name in counted.items()))
+
+    def _is_read(self, name: Var, turns: Turns) -> bool:
+        """Whether the text reads a name: a stage may be the same whatever turn a loop begins with."""
+        others = (
+            value
+            for one in (turns, *self.turns)
+            for value in (*one.named, *one.of_warp, *one.rotated, *(v for _, v in one.parities.values()))
+        )
+        return name in self.used or any(name in value.variables() for value in others)
 
     def _kind(self, value: Expr) -> str:
         """The type of a name of a loop. That of sizes is unsigned, like all that is added to it: quotients by powers of two are shifts

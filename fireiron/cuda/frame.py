@@ -231,32 +231,40 @@ def _buffers(kernel: Kernel) -> Iterable[Item]:
     """The declarations of buffers."""
     makers = Makers(kernel)
     shared = [buffer for buffer in kernel.buffers if buffer.memory.of_block]
+    read = _read(kernel)
+    # Compilers warn of an array that nobody reads, unless the text says that it knows.
+    known = {buffer.name: "" if buffer.name in read else "[[maybe_unused]] " for buffer in kernel.buffers}
     if dynamic_shared_bytes(kernel):
         align = max(16, *(buffer.tensor.align for buffer in shared))
         yield f"extern __shared__ __align__({align}) unsigned char smem[];"
         for buffer in shared:
             kind, start = buffer.dtype.cuda, f"smem + {buffer.offset}" if buffer.offset else "smem"
-            line = f"{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});"
+            line = f"{known[buffer.name]}{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});"
             yield Made(Noted(line, _shape(buffer)), makers.of_buffer(buffer.name))
     else:
         for buffer in shared:
             align = max(16, buffer.tensor.align)
-            line = f"__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];"
+            line = f"{known[buffer.name]}__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];"
             yield Made(Noted(line, _shape(buffer)), makers.of_buffer(buffer.name))
-    read = {access.buffer for one, _ in execs(kernel.body) for access in one.accesses if not access.write}
     for buffer in kernel.buffers:
         if buffer.memory.private:
-            yield Made(_registers(kernel, buffer, buffer.name in read), makers.of_buffer(buffer.name))
+            yield Made(_registers(kernel, buffer, known[buffer.name]), makers.of_buffer(buffer.name))
 
 
-def _registers(kernel: Kernel, buffer: Buffer, read: bool) -> Item:
-    """The array of a thread, or the fragments of a warp. Compilers warn of one that nobody reads, unless the text says that it knows."""
+def _read(kernel: Kernel) -> set[str]:
+    """The buffers that a statement reads, and what statements have for themselves."""
+    inside = [stmt for stmt, _ in execs(kernel.body)]
+    own = {stmt.scratch.name for stmt in inside if stmt.scratch is not None}
+    return own.union(access.buffer for stmt in inside for access in stmt.accesses if not access.write)
+
+
+def _registers(kernel: Kernel, buffer: Buffer, known: str) -> Item:
+    """The array of a thread, or the fragments of a warp."""
     if buffer.memory.fragment is not None:
         return Noted(_toucher(kernel, buffer).instruction.declaration(kernel, buffer), f"of {_shape(buffer)}")
     size = buffer.total.high
     align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
     note = "" if size <= MOST_REGISTERS else "; too many for registers: lives in local memory"
-    known = "" if read else "[[maybe_unused]] "
     first = " = {}" if buffer.name in begun_in_loops(kernel) else ""  # else ptxas gives some itself, between the products (C7515)
     return Noted(f"{known}{align}{buffer.dtype.cuda} {buffer.name}[{size}]{first};", f"of {_shape(buffer)}{note}")
 

@@ -17,6 +17,7 @@ from fireiron.cuda.types import (
     ACCUMULATED,
     APPROXIMATE,
     COMPOSED,
+    EIGHT_BITS,
     PAIRS,
     applied,
     approximate,
@@ -24,6 +25,7 @@ from fireiron.cuda.types import (
     composed,
     converted,
     literal,
+    through_bytes,
     widened,
     zero,
 )
@@ -347,7 +349,12 @@ class KernelPrinter:
         """A store of a value to what one piece takes, by a function where global memory is written by one."""
         if not by or not self.buffer(access).memory.of_grid:
             return functools.partial(Assignment, self._target(access, piece))
-        return functools.partial(called, by, self._address(access, piece))
+        return functools.partial(called, self._by(by, access, piece), self._address(access, piece))
+
+    def _by(self, by: str, access: Access, piece: Piece) -> str:
+        """The function that loads or stores a piece; of a single float of 8 bits one of the text's own."""
+        kind = self.buffer(access).dtype
+        return self.function(through_bytes(by, kind)) if kind in EIGHT_BITS and piece.width == 1 else by
 
     def _address(self, access: Access, piece: Piece, const: str = "") -> Text:
         """The address of a piece, as a pointer to what it takes at once."""
@@ -371,7 +378,7 @@ class KernelPrinter:
         if condition == FALSE:
             return nothing
         if by and self.buffer(access).memory.of_grid:
-            value: Text = Call(by, (self._address(access, piece, "const "),))
+            value: Text = Call(self._by(by, access, piece), (self._address(access, piece, "const "),))
         elif piece.width == 1:
             value = self.place(access, offset)
         else:

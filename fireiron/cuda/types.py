@@ -176,6 +176,16 @@ def widened(source: DType) -> Function:
     return Function("widened", (f"{source.cuda} x",), ("int value = x;", 'asm("" : "+r"(value));', "return value;"), note, result="int")
 
 
+def through_bytes(by: str, kind: DType) -> Function:
+    """A load or store of CUDA (`by`: `__ldcs`, `__stcs`) of one float of 8 bits, of which CUDA has none: by the byte that it is."""
+    name, note = by.strip("_"), f"{by} of a float of 8 bits, of which CUDA has none"
+    if by.startswith("__ld"):
+        byte = f"reinterpret_cast<unsigned char&>(value) = {by}(reinterpret_cast<const unsigned char*>(source));"
+        return Function(name, (f"const {kind.cuda}* source",), (f"{kind.cuda} value;", byte, "return value;"), note, result=kind.cuda)
+    store = f"{by}(reinterpret_cast<unsigned char*>(target), reinterpret_cast<unsigned char&>(value));"
+    return Function(name, (f"{kind.cuda}* target", f"{kind.cuda} value"), (store,), note)
+
+
 ACCUMULATED: Final = Function(
     "accumulated",
     ("float x",),
