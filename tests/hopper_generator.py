@@ -218,7 +218,7 @@ def draw(seed):
         try:
             drawn = DrawnHopper(f"{seed}/{refused}")
             drawn.program = drawn.strategy.program(TARGET)
-            _ = drawn.program.lowered
+            _ = drawn.program.ir
             return drawn, refused
         except REFUSALS:
             refused += 1
