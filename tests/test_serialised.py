@@ -36,6 +36,10 @@ def ringed(spec, tiles, warpgroup, bk, stages, copy=None, store=None):
     return chain.tile(*warpgroup).to(Warpgroup).done()
 
 
+FEW = Move.tile(1, 1).to(Thread).done()
+"""A copy by threads, element by element."""
+
+
 def by_warpgroup(*tile):
     return Move.tile(*tile).to(Warpgroup).done()
 
@@ -58,6 +62,10 @@ STRATEGIES = {
     "C7517, one step of k in a loop over tiles": lambda: (
         product(128, 112, 256, dtype=float8_e4m3, c_dtype=float16, **BYTES).tile(128, 192).to(Block).persistent(132).epilog(RF, float32)
         .load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 192).to(Warpgroup).done()
+    ),
+    "C7517, several tiles that begin with their products": lambda: ringed(product(128, 8, 32, dtype=float16), (128, 8), (128, 8), 16, 3, FEW),
+    "C7517, accumulators that are copied in before a loop of one turn": lambda: ringed(
+        product(156, 28, 32, dtype=tf32, accumulate=True, A=RowMajor, C=RowMajor), (128, 64), (128, 64), 32, 2
     ),
     "C7514, conversions of single accumulators": lambda: ringed(
         product(256, 128, sym("K", multiple_of=16), dtype=float16, A=RowMajor, B=RowMajor), (64, 128), (64, 128), 32, 4, Move.coalesced(8).done(),

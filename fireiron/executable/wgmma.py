@@ -243,7 +243,10 @@ class Wgmma(Executable):
             line = f"{printer.function(WAIT)}<{statement.groups}>();"
             held = [f"{printer.function(hold(self.result))}({name});" for name in statement.holds]
             return [Noted(line, statement.reason) if statement.reason else line, *held]
-        return [f"{printer.function(COMMIT if isinstance(statement, Commit) else FENCE)}();"]
+        if isinstance(statement, Fence):
+            held = [f"{printer.function(hold(self.result, copied=True))}({name});" for name in statement.holds]
+            return [*held, f"{printer.function(FENCE)}();"]
+        return [f"{printer.function(COMMIT)}();"]
 
     def _function(self, columns: int, transposed: tuple[bool, ...]) -> Function:
         """The instruction as a function of where a thread keeps its accumulators, and of the descriptors of the two factors."""

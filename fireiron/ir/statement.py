@@ -502,11 +502,12 @@ class Reach(enum.Enum):
 @attrs.frozen
 class Fence(Stmt):
     """What a thread did before is there for engines too. That of the proxy is executed by the thread that wrote, in front of the barrier
-    behind which others rely on it.
+    behind which others rely on it. `holds` are registers, by buffer, that have their values in front of one for products.
     """
 
     reach: Reach
     reason: str = ""
+    holds: tuple[str, ...] = ()
     orders: tuple[Dependence, ...] = _orders()
 
 

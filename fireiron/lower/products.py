@@ -112,16 +112,18 @@ class _Sky:
     """What may be under way at a place of the program.
 
     `groups` are how many groups were committed behind the last one of each, `turns` who is held, by turn and by how many iterations ago it
-    was acquired. `own` are the registers that threads wrote themselves, and no product since.
+    was acquired. `own` are the registers that threads wrote themselves, and no product since; of accumulators filled by copies `copied` are
+    those that no text in front of products takes yet.
     """
 
     groups: dict[int, int] = attrs.field(factory=dict)
     turns: dict[tuple[_Turn, int], _Held] = attrs.field(factory=dict)
     own: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
 
     def copy(self) -> _Sky:
         """The same, to be changed."""
-        return _Sky(dict(self.groups), dict(self.turns), self.own)
+        return _Sky(dict(self.groups), dict(self.turns), self.own, self.copied)
 
     def commit(self, group: int, read: Iterable[_Turn]) -> None:
         """A group takes off, which reads the stages of some turns."""
@@ -140,7 +142,7 @@ class _Sky:
     def later(self, own: Iterable[_Turn]) -> _Sky:
         """At the head of the next iteration of a loop whose body acquires the turns `own`."""
         mine = set(own)
-        return _Sky(self.groups, {(turn, lag + (turn in mine)): held for (turn, lag), held in self.turns.items()}, self.own)
+        return _Sky(self.groups, {(turn, lag + (turn in mine)): held for (turn, lag), held in self.turns.items()}, self.own, self.copied)
 
     def joined(self, other: _Sky) -> _Sky:
         """What may be under way where two ways meet."""
@@ -150,7 +152,12 @@ class _Sky:
             held = [one.turns[key] for one in (self, other) if key in one.turns]
             ages = [one.age for one in held if one.age is not None]
             turns[key] = _Held(min(ages, default=None), all(one.over for one in held))
-        return _Sky(groups, turns, self.own | other.own)
+        return _Sky(groups, turns, self.own | other.own, self.copied | other.copied)
+
+    def write(self, registers: frozenset[str], copied: frozenset[str]) -> None:
+        """Threads write registers; the accumulators among them that copies fill are `copied`."""
+        self.own |= registers
+        self.copied |= registers & copied
 
 
 # ---------------------------------------------------------------------------------------------- one program
@@ -317,7 +324,7 @@ class _Writer:
             case _:
                 written, read = self.follower.touched(statement)
                 self._wait_for_registers(statement, written, read)
-                self.sky.own |= written
+                self.sky.write(written, copied_in(self.follower.kernel))
                 self.result.append(statement)
 
     def _group(self) -> None:
@@ -331,9 +338,12 @@ class _Writer:
         clash = {one: self.follower.groups[one] for one in self.sky.groups}
         met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
         self._wait({one: names for one, names in met.items() if names}, group.products)
-        self.result += [Fence(Reach.REGISTERS, orders=_met(self.follower.others, group.products, first_writes=True)), *run, Commit(PRODUCT)]
+        orders = _met(self.follower.others, group.products, first_writes=True)
+        copied = tuple(sorted(self.sky.copied & group.writes))
+        self.result += [Fence(Reach.REGISTERS, holds=copied, orders=orders), *run, Commit(PRODUCT)]
         held = [turn for (turn, lag), one in self.sky.turns.items() if not lag and not one.over]
         self.sky.own -= group.writes
+        self.sky.copied -= group.writes
         self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
         if self.loop is not None and self.loop.in_flight is not None:
             self._end()  # so many groups run on, of whichever turn: what the others read is given back before the next ones are issued
@@ -348,12 +358,14 @@ class _Writer:
         if early:  # inside the loop they could not be given back, and it wants their stages
             self._wait_for_turns(early)
         if not any(_matters(one) for one in statements(loop.body)):
-            self.sky.own |= written
+            self.sky.write(written, copied_in(self.follower.kernel))
             self.result.append(loop)
             return
         own, mine = set(_turns(self.follower.rings, loop.body)), self.sky.own
+        once = constant(loop.extent) == 1  # its body stands for itself in the text
+        self.sky.copied -= frozenset() if once else self.follower.used(loop)
         written_anew, self.sky = self.follower.loop(loop, self.sky)
-        self.result.append(attrs.evolve(written_anew, holds=self._at_stake(loop, mine)))
+        self.result.append(attrs.evolve(written_anew, holds=() if once else self._at_stake(loop, mine)))
         left = [key for key in self.sky.turns if key[0] in own]
         self.last = (loop, left) if left else None
 
@@ -364,7 +376,7 @@ class _Writer:
         alone; and what threads copied there it would move in any loop.
         """
         if constant(loop.extent) is not None:
-            left = mine.difference(*self.follower.touched(loop))
+            left = (mine | begun_in_loops(self.follower.kernel)).difference(*self.follower.touched(loop))
             tiles = {name: count for name, count in _accumulated(loop).items() if name in left}
             return tuple(sorted(tiles if sum(tiles.values()) > 1 else copied_in(self.follower.kernel).intersection(tiles)))
         flying = frozenset().union(*(self.follower.groups[number].writes for number in self.sky.groups))
