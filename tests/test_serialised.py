@@ -25,10 +25,10 @@ def product(*sizes, **options):
     return MatMul(*sizes, **options)(GL, GL, GL)(Kernel)
 
 
-def ringed(spec, tiles, warpgroup, bk, stages, copy=None, store=None):
+def ringed(spec, tiles, warpgroup, bk, stages, copy=None, store=None, accumulator=float32):
     """A product through a ring, with the copies and the store as they are chosen unless said otherwise."""
     chain = spec.tile(*tiles).to(Block)
-    chain = chain.epilog(RF, float32) if store is None else chain.epilog(RF, float32, Init.done(), store)
+    chain = chain.epilog(RF, accumulator) if store is None else chain.epilog(RF, accumulator, Init.done(), store)
     chain = chain.split(bk).pipeline(stages)
     chain = (
         chain.specialize().load(A, SH, Move.done()).load(B, SH, Move.done()) if copy is None else chain.load(A, SH, copy).load(B, SH, copy)
@@ -79,6 +79,10 @@ STRATEGIES = {
         product(384, 128, 991, dtype=float8_e4m3, c_dtype=float16, accumulate=True, A=RowMajor), (192, 48), (192, 48), 128, 3,
         Move.coalesced(16).done(), by_warpgroup(192, 48),
     ),
+    "C7515, integers that are copied in": lambda: ringed(
+        product(16, sym("N", multiple_of=16), sym("K"), dtype=int8, accumulate=True, A=RowMajor, C=RowMajor), (16, 128), (16, 64), 64, 3,
+        Move.coalesced(16).done(), by_warpgroup(16, 64), int32,
+    ),
     "C7515, accumulators without a first value": lambda: scaled(64, m=128, n=64, k=512),
     "C7515, the same in a loop of unknown length": lambda: scaled(128, m=sym("M"), n=64, k=sym("K", multiple_of=16)),
     "C7515, the same with a factor in registers": lambda: held(
@@ -114,6 +118,20 @@ def test_accumulators_that_a_thread_cannot_hold_are_refused(warpgroup, groups, t
         chain.program(TARGET).lowered  # noqa: B018
     assert str(caught.value).startswith(said)
     assert "a smaller tile for Warpgroup" in str(caught.value) and ("specialize(128)" in str(caught.value)) == (said.startswith("144"))
+
+
+def test_accumulators_that_are_in_use_together_are_counted_together():
+    """Of one turn, too, which carries nothing."""
+    each = {
+        "left": "acc[m,n] = sum(k, A[m,k] * B[k,n])",
+        "right": "more[m,n] = sum(k, A[m,k] * B2[k,n])",
+        "store": "D[m,n] = acc[m,n] * more[m,n]",
+    }
+    definition = Fused(name="two", dims="m n k", operands={"A": "m k", "B": "k n", "B2": "k n", "D": "m n"}, each=each)
+    chain = definition(m=256, n=144, k=64, dtype=float16).tile(m=128, n=144).to(Block).load("A", SH).load("B", SH).load("B2", SH)
+    chain = chain.tile(m=128).to(Warpgroup).step("left", MatMul.done()).step("right", MatMul.done()).done()
+    with pytest.raises(ResourceError, match="288 registers of a thread for products, .*: acc 144, more 144"):
+        chain.program(TARGET).lowered  # noqa: B018
 
 
 def test_more_registers_from_the_producer_serve():

@@ -402,25 +402,18 @@ WAIT = Function(
 def hold(kind: DType, copied: bool = False) -> Function:
     """The function that takes registers of a type as they are at its place, so that no use of them moves in front of it.
 
-    Those that were `copied` there from memory, it computes: ptxas moves conversions and choices behind an empty `asm`, but no sums.
+    Those that were `copied` there from memory, it computes: ptxas moves conversions and choices behind an empty `asm`, but neither a sum
+    with -0 nor a permutation of bytes, which change nothing.
     """
     words, letter = ("values", "f") if kind == float32 else ("reinterpret_cast<unsigned*>(values)", "r")
     last = "count" if kind.bytes == 4 else f"count / {4 // kind.bytes}"
-    computed = copied and kind == float32
-    lines = (
-        *(("  values[word] = __fadd_rn(values[word], -0.0f);",) if computed else ()),
-        f'  asm volatile("" : "+{letter}"({words}[word]) :: "memory");',
-    )
+    computed = "__fadd_rn({}, -0.0f)" if kind == float32 else "__byte_perm({}, 0, 0x3210)"
+    loop, word = f"for (int word = 0; word < {last}; ++word)", f"{words}[word]"
+    held = f'  asm volatile("" : "+{letter}"({word}) :: "memory");'
+    body = (f"{loop} {{", f"  {word} = {computed.format(word)};", held, "}") if copied else (loop, held)
     waited = "registers that products wrote are used behind the wait for them"
-    note = "registers are filled before products add to them" if computed else waited
-    loop = f"for (int word = 0; word < {last}; ++word)"
-    return Function(
-        "hold_copied" if computed else "hold",
-        (f"{kind.cuda} (&values)[count]",),
-        ("#pragma unroll", *((f"{loop} {{", *lines, "}") if computed else (loop, *lines))),
-        note,
-        "int count",
-    )
+    note = "registers are filled before products add to them" if copied else waited
+    return Function("hold_copied" if copied else "hold", (f"{kind.cuda} (&values)[count]",), ("#pragma unroll", *body), note, "int count")
 
 
 def _family() -> tuple[Wgmma, ...]:

@@ -1,8 +1,8 @@
 """What products of a warpgroup need in registers, and whether a thread has so many.
 
-Where accumulators do not fit, ptxas issues each product by itself and waits for it (C7511, C7512), or refuses the text (C7602). A kernel
-is refused before there is a text if one group of products does not fit: the accumulators and factors that it names, the accumulators that
-the same program carries through its loops, and what a thread needs for addresses.
+Where accumulators do not fit, ptxas issues each product by itself and waits for it (C7511, C7512), or refuses the text (C7602). A kernel is
+refused before there is a text if one product does not fit: the accumulators and factors that it names, other accumulators that are in
+use before and after it, or that the same program carries through its loops, and what a thread needs for addresses.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ def require_registers(kernel: Kernel) -> None:
     if not accumulators(kernel):
         return
     for body, limit in _programs(kernel):
-        products = [(stmt, loops) for stmt, loops in execs(body) if stmt.completion is Completion.PRODUCT]
-        carried = {name for stmt, loops in products if is_carried(stmt, loops) for name in _registers(kernel, stmt, written=True)}
-        for stmt, _ in products:
-            names = carried.union(_registers(kernel, stmt))
+        spans, carried = _spans(kernel, body), _carried(kernel, body)
+        for place, (stmt, _) in enumerate(execs(body)):
+            if stmt.completion is not Completion.PRODUCT:
+                continue
+            alive = {name for name, (first, last) in spans.items() if first <= place <= last}
+            names = {*carried, *alive, *_registers(kernel, stmt)}
             buffers = [buffer for buffer in kernel.buffers if buffer.name in names]
             if sum(map(register_words, buffers)) + SPARE > limit:
                 raise _refusal(kernel, stmt, buffers, limit)
@@ -56,6 +58,21 @@ def _programs(kernel: Kernel) -> Iterator[tuple[tuple[Stmt, ...], int]]:
         yield kernel.body, launched
     for role in roles:
         yield role.body, role.registers or launched
+
+
+def _spans(kernel: Kernel, body: tuple[Stmt, ...]) -> dict[str, tuple[int, int]]:
+    """The places of the first and the last use of each accumulator, in the order of the text."""
+    spans: dict[str, tuple[int, int]] = {}
+    for place, (stmt, _) in enumerate(execs(body)):
+        for name in accumulators(kernel).intersection(access.buffer for access in stmt.accesses):
+            spans[name] = spans.get(name, (place, place))[0], place
+    return spans
+
+
+def _carried(kernel: Kernel, body: tuple[Stmt, ...]) -> set[str]:
+    """The accumulators that a program carries through loops."""
+    products = [(stmt, loops) for stmt, loops in execs(body) if stmt.completion is Completion.PRODUCT]
+    return {name for stmt, loops in products if is_carried(stmt, loops) for name in _registers(kernel, stmt, written=True)}
 
 
 def _registers(kernel: Kernel, stmt: Exec, written: bool = False) -> Iterator[str]:

@@ -136,6 +136,14 @@ inline double odd(long long number)
 
 }  // namespace ptx
 
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector)
+{
+  const unsigned long long bytes = static_cast<unsigned long long>(high) << 32 | low;
+  unsigned result = 0;
+  for (int byte = 0; byte < 4; ++byte)
+    result |= static_cast<unsigned>(bytes >> (selector >> 4 * byte & 7) * 8 & 0xff) << 8 * byte;
+  return result;
+}
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline __half __float2half_rn(float number) { return number; }
 inline __half __double2half(double number) { return number; }
