@@ -214,6 +214,32 @@ def test_executable_that_emits_several_statements():
     assert run(chain, 20, 20, 6).cuda.count("// twice") == 1
 
 
+@pytest.mark.parametrize("text", ["dst[0] = 0;", None, iter(["dst[0] = 0;"])], ids=["text", "nothing", "iterator"])
+def test_an_instruction_that_returns_no_lines_is_refused(text):
+    """Of a text each letter was a line."""
+
+    @attrs.frozen
+    class Lettered(Executable):
+        def mismatches(self, spec, architecture):
+            return () if spec.title == "Init" else (Mismatch("spec", "Init", spec.title),)
+
+        def cuda(self, printer, statement):
+            return text
+
+    chain = (
+        MatMul.tile(16, 16).to(Block).epilog(RF, Init.tile(1, 1).to(Thread).done(Lettered("lettered")), Move.tile(1, 1).to(Thread).done())
+    )
+    with pytest.raises(DecompositionError, match=r"Lettered.cuda\(printer, statement\) returns no list of lines") as refused:
+        _ = run(chain.split(4).tile(1, 1).to(Thread).split(1).done(), 16, 16, 8).cuda
+    assert type(text).__name__ in str(refused.value) and "return [text] in Lettered.cuda" in str(refused.value)
+
+
+def test_an_open_leaf_says_where_the_last_step_stands():
+    with pytest.raises(IncompleteError) as refused:
+        MatMul.tile(16, 16).to(Block).split(4)(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).cuda()
+    assert "test_extensions.py:" in str(refused.value)
+
+
 def test_chains_with_extensions_of_our_own_evaluate():
     """Whatever `__str__` says: only refinements of the package have methods of their own."""
 

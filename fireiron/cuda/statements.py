@@ -14,7 +14,7 @@ from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, left, next_tile, released
 from fireiron.cuda.versions import Branch
-from fireiron.errors import VerificationError
+from fireiron.errors import DecompositionError, VerificationError
 from fireiron.ir import (
     BLOCK_SCOPE,
     WARP_SCOPE,
@@ -61,6 +61,20 @@ _WARPGROUP_BARRIER = Function(
     "the 128 threads of a warpgroup wait for each other, at the named barrier of their number (0 is that of __syncthreads)",
 )
 """PTX ISA 9.7.13.1. The number is no constant, so that all 16 barriers of the block are taken: nothing else here uses one."""
+
+
+def _items(statement: Exec, items: object) -> list[Item]:
+    """What an instruction prints; refused where it is no list: of a text each letter would be a line."""
+    if isinstance(items, (list, tuple)):
+        return list(items)
+    name = type(statement.instruction).__name__
+    raise DecompositionError(
+        f"{name}.cuda(printer, statement) returns no list of lines",
+        got=type(items).__name__,
+        legal='["a = b;", "c = d;"], and blocks of fireiron.ir.text among them',
+        within=statement.spec,
+        hint=f"return [text] in {name}.cuda, or text.splitlines()",
+    )
 
 
 def _numbered_barriers(groups: int) -> Function:
@@ -291,7 +305,7 @@ class Statements:
             case Exec():
                 if not statement.pieces and not statement.collective and not statement.instruction.tests_edges:
                     raise VerificationError(f"{statement.instruction.name} {statement.spec}: nothing says which of its elements are stored")
-                return list(statement.instruction.cuda(self.printer, statement))
+                return _items(statement, statement.instruction.cuda(self.printer, statement))
         raise unknown(statement, "the printer")
 
     def _any_of_warp(self, needed: str) -> Text:

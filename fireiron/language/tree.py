@@ -1069,8 +1069,20 @@ def require_complete(node: Node) -> None:
         raise IncompleteError(
             f"{len(leaves)} open {'leaf' if len(leaves) == 1 else 'leaves'}: {listing}",
             within=node.spec,
+            at=_last_origin(node),
             hint=_missing_step(node) or "decompose further and end with .done(), or .done(micro_kernel)",
         )
+
+
+def _last_origin(node: Node) -> str | None:
+    """Where the last step stands that leads to an open leaf; None where none does."""
+    origin = None
+    while True:
+        origin = getattr(node.step, "origin", None) or origin
+        child = next((child for _, child in node.children if not child.complete), None)
+        if child is None:
+            return origin
+        node = child
 
 
 def _missing_step(node: Node) -> str | None:
