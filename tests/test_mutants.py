@@ -307,7 +307,7 @@ MUTANTS = [
         "test_products",
         ("names in a batch", "(self.run and isinstance(statement, Let))", "False"),
         ("loops of products", "return bool(inner) and all(", "return bool(inner) and not all("),
-        ("the commit of a batch", "first_writes=True)), *run, Commit(PRODUCT)]", "first_writes=True)), *run]"),
+        ("the commit of a batch", "orders=orders), *run, Commit(PRODUCT)]", "orders=orders), *run]"),
         ("what others touch", "return self._registers(others, write=True), self._registers(others, write=False)", "return frozenset(), frozenset()"),
         ("loops that add up", "<= self.follower.used(loop):", "<= frozenset():"),
         ("one wait for all", "        self.sky.wait(wait.groups)\n", ""),

@@ -431,7 +431,9 @@ class Addresses:
     def leave(self) -> Lines:
         """The loop ends: the lines for what it named."""
         turns = self.turns.pop()
-        turns.named = {value: name for value, name in turns.named.items() if self._is_read(name, turns)}
+        # A parity changes where the stage that is counted begins again, whether or not the text reads that.
+        counting = {value for value in turns.named if turns.parities and isinstance(value, Mod) and turns.counts(value.left)}
+        turns.named = {value: name for value, name in turns.named.items() if value in counting or self._is_read(name, turns)}
         self.used |= {var for value in (*turns.named, *turns.rotated) for var in value.variables()}
         counted = {value: name for value, name in turns.named.items() if isinstance(value, Mod) and turns.counts(value.left)}
         starts = [(name, turns.begun(value)) for value, name in counted.items()]
