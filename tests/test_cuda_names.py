@@ -10,7 +10,7 @@ from fireiron import *
 from fireiron.gpu import toolchain
 from fireiron.values.cuda_names import BUILT_INS, FUNCTIONS, KEYWORDS, PRINTED, TAKEN, is_taken
 
-NAMES = ("int", "class", "fmaxf", "expf", "sqrtf", "blockIdx", "threadIdx", "half", "uint3", "size_t", "NULL", "std", "main", "assert")  # fmt: skip
+NAMES = ("int", "class", "fmaxf", "expf", "sqrtf", "blockIdx", "threadIdx", "half", "uint3", "size_t", "NULL", "std", "assert")  # fmt: skip
 needs_nvrtc = pytest.mark.skipif(not any(one.serves("sm_80") for one in toolchain.toolchains()), reason="no NVRTC for sm_80")
 
 
@@ -48,7 +48,7 @@ def test_operands_of_kinds_are_refused():
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("name", [*NAMES, "min", "exp", "printf", "memcpy"])
+@pytest.mark.parametrize("name", [*NAMES, "main", "min", "exp", "printf", "memcpy"])
 @pytest.mark.parametrize("role", ["name", "temporary", "dim"])
 def test_all_other_names_compile(name, role):
     """A kernel called `exp` is printed as `exp_kernel`, a temporary `expf` as `expf2`."""
@@ -90,7 +90,7 @@ def test_a_function_without_an_entry_is_noticed():
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("name", ["y0", "j1f", "sinf", "round", "clock"])
+@pytest.mark.parametrize("name", ["y0", "j1f", "sinf", "round", "clock", "main"])
 def test_functions_that_nothing_calls_may_be_operands(name):
     assert compiled(defined(operand=name)).program.name == "g"
 
@@ -99,3 +99,15 @@ def test_the_tables_are_apart():
     assert PRINTED <= FUNCTIONS
     assert not KEYWORDS & BUILT_INS and not KEYWORDS & FUNCTIONS and not BUILT_INS & FUNCTIONS
     assert {"fmaf", "expf", "exp2f", "fmaxf", "rsqrtf", "tanhf", "erff", "blockIdx", "uint4", "while"} <= TAKEN
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", ["log10", "y0", "main"])
+def test_sizes_may_have_names_of_functions_that_nothing_calls(name):
+    problem = Move(sym(name), 8)(GL, GL)(Kernel)
+    assert Move.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(problem).compile("sm_80").program.name == "move"
+
+
+def test_sizes_have_no_names_that_are_printed():
+    with pytest.raises(ArgumentError, match="generated code uses the name"):
+        Move.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(Move(sym("fmaf"), 8)(GL, GL)(Kernel)).cuda("sm_80")

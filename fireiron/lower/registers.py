@@ -91,7 +91,7 @@ def _refusal(kernel: Kernel, stmt: Exec, buffers: list[Buffer], limit: int) -> R
     return ResourceError(
         f"{needed} registers of a thread for products, of {limit} with {kernel.threads} threads in a block: {parts}",
         within=stmt.spec,
-        legal=f"at most {limit - SPARE} registers, as {SPARE} are for addresses",
+        legal=f"at most {max(limit - SPARE, 0)} registers, as {SPARE} are for addresses",
         at=stmt.origin or largest.tensor.origin,
         hint=f"a smaller tile for Warpgroup, fewer warpgroups in a block{more}",
     )

@@ -29,7 +29,7 @@ from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.alternate import with_products_of_turns
 from fireiron.spec import Spec, symbols_of
-from fireiron.values.cuda_names import TAKEN
+from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
 from fireiron.values.layout import Layout
 from fireiron.values.machine import Architecture
@@ -158,7 +158,7 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
     symbols = symbols_of(spec)
     for var in symbols:
         # Identifiers with two underscores belong to the C++ implementation ([lex.name]).
-        if var.name in RESERVED | set(spec.operands) or var.name.startswith("__"):
+        if var.name in (RESERVED - FUNCTIONS) | set(spec.operands) or is_taken(var.name):
             raise ArgumentError(
                 f"a symbol called {var.name}: generated code uses the name", within=spec, hint=f'another name: sym("{var.name}_size")'
             )

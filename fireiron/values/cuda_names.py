@@ -33,7 +33,7 @@ _VECTOR_TYPES: Final = frozenset(
 BUILT_INS: Final = _VECTOR_TYPES | _words("""
     threadIdx blockIdx blockDim gridDim warpSize dim3 half half2 nv_bfloat16 nv_bfloat162 nvcuda cuda std cooperative_groups
     size_t ptrdiff_t clock_t nullptr_t max_align_t int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
-    NULL INFINITY NAN HUGE_VAL HUGE_VALF assert offsetof cudaError_t cudaStream_t CUtensorMap main
+    NULL INFINITY NAN HUGE_VAL HUGE_VALF assert offsetof cudaError_t cudaStream_t CUtensorMap
 """)
 """Variables, types, namespaces and macros. (NVRTC has no INFINITY and no NAN: the printer makes such constants of their bits.)"""
 
@@ -52,7 +52,7 @@ FUNCTIONS: Final = (
     | _words("""
     abs labs llabs isfinite isinf isnan signbit umin umax llmin llmax ullmin ullmax saturate
     atomicAdd atomicSub atomicExch atomicMin atomicMax atomicInc atomicDec atomicCAS atomicAnd atomicOr atomicXor
-    printf malloc free memcpy memset memcmp memmove clock clock64 alloca strlen strcmp strcpy rand srand time exit abort signal
+    main printf malloc free memcpy memset memcmp memmove clock clock64 alloca strlen strcmp strcpy rand srand time exit abort signal
     tex1D tex2D tex3D surf1Dread surf2Dread
 """)
 )
