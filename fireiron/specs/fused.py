@@ -990,11 +990,12 @@ def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], 
     """Refuse names that are none, or that mean something else."""
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
         raise ArgumentError("Fused: the name of a definition is an identifier of CUDA C++", got=name, legal="softmax, my_kernel")
+    for one in (*order, *uses):
+        if one in FUNCTIONS or one in REDUCTIONS or one in TAKEN or one in ("inf", "and", "or") or one.startswith((INDICES, EXTENTS)):
+            raise ArgumentError(f"Fused: {one} has a meaning of its own", hint="another name")
     for one in order:
         if not one.isascii() or one.startswith("__"):
             raise ArgumentError(f"Fused: {one} is no identifier of CUDA C++", legal="ASCII letters, no two underscores in front")
-        if one in FUNCTIONS or one in REDUCTIONS or one in TAKEN or one in ("inf", "and", "or") or one.startswith((INDICES, EXTENTS)):
-            raise ArgumentError(f"Fused: {one} has a meaning of its own", hint="another name")
     for one in uses:
         if not one.isascii() or is_taken(one):
             raise ArgumentError(
