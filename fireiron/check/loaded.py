@@ -269,9 +269,7 @@ class _Path:
         if touch is None:
             self._of(access.buffer, 1)[:] = True
         else:
-            marks = self._of(access.buffer, int(touch.registers.max(initial=0)) + 1)
-            lanes = np.broadcast_to(np.arange(len(touch.mask))[:, None], touch.mask.shape)
-            marks[touch.registers[touch.mask], lanes[touch.mask]] = True
+            _mark(self._of(access.buffer, int(touch.registers.max(initial=0)) + 1), touch)
         if constant(self.private[access.buffer].total) is not None and self.written[access.buffer][:, self.readers[access.buffer]].all():
             self.whole.add(access.buffer)
 
@@ -289,6 +287,18 @@ class _Path:
             )
             finding = Finding("registers", "error", access.buffer, text, access.origin or statement.origin)
             self.findings[id(statement), access.buffer] = finding
+
+
+def _mark(marks: Array, touch: _Touch) -> None:
+    """Mark what is touched; most accesses touch the same registers in each thread, all of them."""
+    registers, mask = touch.registers, touch.mask
+    lanes = np.arange(len(mask))[:, None]
+    if not mask.all():
+        marks[registers[mask], np.broadcast_to(lanes, mask.shape)[mask]] = True
+    elif (registers == registers[:1]).all():
+        marks[registers[0]] = True
+    else:
+        marks[registers, lanes] = True
 
 
 def _is_unspecified(statement: Exec) -> bool:

@@ -13,7 +13,22 @@ import numpy as np
 from fireiron.check.counted import with_counted_turns
 from fireiron.errors import ArgumentError, VerificationError
 from fireiron.ir import Access, Exec, For, Kernel, Let, NextTile, Piece, Stmt, execs, scratch_access, statements
-from fireiron.values.expr import BRACKETS, INT_MAX, Expr, Min, Sum, Var, all_of, as_expr, compiled, conjuncts, constant, minimum, tables_of
+from fireiron.values.expr import (
+    BRACKETS,
+    INT_MAX,
+    ZERO,
+    Expr,
+    Min,
+    Sum,
+    Var,
+    all_of,
+    as_expr,
+    compiled,
+    conjuncts,
+    constant,
+    minimum,
+    tables_of,
+)
 from fireiron.values.machine import int32
 
 Array = Any
@@ -206,24 +221,26 @@ class Scene:
     def addresses(self, frame: Frame, access: Access) -> Array:
         """Addresses in elements at every point of the frame, the access's elements along a last axis."""
         buffer = self.kernel.buffer(access.buffer)
-        # Of many elements one expression is evaluated, with their offsets along an axis, instead of one expression each.
-        if size_of(access) <= 8:
+        storage = access.storage or buffer.storage
+        if not storage.layout.static:
             parts = [frame.full(buffer.address(access, offset)) for offset in access.elements()]
             return np.stack(parts, axis=-1)
+        # Numbers from here on: an expression of each element's address would take longer to simplify than to evaluate.
         steps = offsets_of(access).T
-        names = [Var(f"element {dim}", 0, int(step.max())) for dim, step in enumerate(steps)]
-        moved = attrs.evolve(access, base=tuple(base + name for base, name in zip(access.base, names, strict=True)))
-        fixed = {name: value for name, value in frame.items() if isinstance(value, int)}
-        last = len(frame.axes)
-        longer = self.frame([*frame.axes, (f"element {len(steps)}", np.arange(size_of(access)))], fixed)
-        for name, step in zip(names, steps, strict=True):
-            longer[name.name] = step.reshape([1] * last + [-1])
-        return longer.full(buffer.address(moved, (0,) * len(steps)))
+        places = storage.address([_along(frame, base) + step for base, step in zip(access.base, steps, strict=True)])
+        if access.copy != ZERO:
+            places = places + _along(frame, access.copy) * _along(frame, buffer.elements)
+        return np.broadcast_to(places, (*frame.shape, len(steps[0]) if len(steps) else 1))
 
     def coordinates(self, frame: Frame, access: Access) -> list[Array]:
         """Coordinates per dimension at every point of the frame, the access's elements along a last axis."""
         steps = offsets_of(access).T
         return [frame.full(base)[..., None] + step for base, step in zip(access.base, steps, strict=True)]
+
+
+def _along(frame: Frame, expression: Expr) -> Array:
+    """A value over the axes of a frame that it depends on, with room for an access's elements along a last axis."""
+    return np.asarray(frame.value(expression))[..., None]
 
 
 def _uses(body: tuple[Stmt, ...]) -> Iterator[Use]:
