@@ -39,7 +39,7 @@ from fireiron.strategies import hopper, hopper_batched
 from fireiron.tune.record import Record, describe, strategy_hash
 from fireiron.tune.records import Records
 from fireiron.tune.records.choosing import Question
-from fireiron.tune.records.tiles import Problem, candidates, expected_us, known, tile_of
+from fireiron.tune.records.tiles import Problem, candidates, corrections, expected_us, known, tile_of
 from fireiron.values.machine import as_architecture, as_dtype
 
 ARCHITECTURE = "sm_90a"
@@ -231,11 +231,11 @@ def pool(case, records, most):
     spec = case.spec
     name = "hopper_batched" if len(case.shape) == 4 else "hopper"
     problem = Problem.of(describe(spec))
-    near = [(problem.apart(one.problem), one) for one in known(records, [name, *STRATEGIES], 90)]
+    corrected = corrections((problem.apart(one.problem), one) for one in known(records, [name, *STRATEGIES], 90))
     found = [(one.name, dict(one.values)) for one in candidates(records, Question(spec, as_architecture(ARCHITECTURE)))]
     found += [(name, values_of(tile, case)) for tile in TILES]
     best = {}
-    for one in sorted(found, key=lambda one: expected_us(problem, one[1], near)):
+    for one in sorted(found, key=lambda one: expected_us(problem, one[1], corrected)):
         best.setdefault(tile_of(one[1]), one)
     chosen = list(best.values())[:most]
     others = [(name, dict(one, **walk)) for name, one in chosen[:1] for walk in ({"bands": 8}, {"bands": 16}) if "bands" in one]
@@ -636,10 +636,10 @@ def judge(options):
         if len(group) < 2:
             continue
         others = [one for one in (bests if not options.all else rows) if one.group[0] != name[0]]
-        near = [(group[0].problem.apart(one.problem), one.known) for one in others]
+        corrected = corrections((group[0].problem.apart(one.problem), one.known) for one in others)
         best = min(group, key=lambda row: row.us)
-        taken, words = least(group, functools.partial(expected_of, near))
-        bare, _ = least(group, functools.partial(expected_of, ()))
+        taken, words = least(group, functools.partial(expected_of, corrected))
+        bare, _ = least(group, functools.partial(expected_of, {}))
         losses.append((taken / best.us, bare / best.us, max(row.us for row in group) / best.us))
         table.append((" ".join(map(str, name)), len(group), best.us, taken / best.us, bare / best.us, best.words, words))
     table.sort(key=lambda row: -row[3])
@@ -650,9 +650,9 @@ def judge(options):
         )
 
 
-def expected_of(near, row):
-    """What is expected of a candidate by others, given with their distances."""
-    return expected_us(row.problem, row.values, near)
+def expected_of(corrected, row):
+    """What is expected of a candidate by others."""
+    return expected_us(row.problem, row.values, corrected)
 
 
 def least(group, expected):

@@ -228,24 +228,34 @@ def _digits(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Ex
 def _tight(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
     """The same with widths of what is touched, all threads and loops enumerated: where conditions on them take away what ranges allow."""
     parts = [[(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)] for part in offset]
-    elements = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _elements(scene, local, uses)
-    if elements is None or not len(elements):
+    widths = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _reach(scene, local, uses)
+    if widths is None:
         return None
-    widths = _reach(elements)
     return [_Digits(tuple((atoms[0], factor) for atoms, factor in part), width) for part, width in zip(parts, widths, strict=True)]
 
 
 def _widths(scene: Scene, local: Local, uses: Sequence[Use]) -> Iterator[Sequence[int]]:
     """How far what a block touches reaches along each dimension: by ranges; then for all threads and loops, less what conditions take."""
     yield [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
-    elements = _elements(scene, local, uses)
-    if elements is not None and len(elements):
-        yield _reach(elements)
+    widths = _reach(scene, local, uses)
+    if widths is not None:
+        yield widths
 
 
-def _reach(elements: Array) -> list[int]:
-    """How far elements reach along each dimension, from the first to the last."""
-    return [int(one) + 1 for one in np.ptp(elements, axis=0)]
+def _reach(scene: Scene, local: Local, uses: Sequence[Use]) -> list[int] | None:
+    """How far what a block touches reaches along each dimension, from the first to the last; None where it touches nothing, or too much
+    to enumerate.
+    """
+    touching = _touching(scene, local, uses)
+    ends: list[list[tuple[int, int]]] = []
+    for use, frame, active in touching or ():
+        if active.any():
+            bases = (frame.value(part) if active.all() else frame.full(part)[active] for part in local.parts[use.access.base])
+            steps = offsets_of(use.access).T
+            ends.append([(int(np.min(base) + step.min()), int(np.max(base) + step.max())) for base, step in zip(bases, steps, strict=True)])
+    if touching is None or not ends:
+        return None
+    return [max(high for _, high in dim) - min(low for low, _ in dim) + 1 for dim in zip(*ends, strict=True)]
 
 
 def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list[tuple[Expr, int]], list[Expr]]:
@@ -499,7 +509,19 @@ def _inside(scene: Scene, use: Use, element: Array, sizes: Mapping[str, int]) ->
 
 def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
     """All local coordinates that a block touches."""
+    touching = _touching(scene, local, uses)
+    if touching is None:
+        return None
     rows = []
+    for use, frame, active in touching:
+        coordinates = (part[active].ravel() for part in local.coordinates(frame, use.access))
+        rows.append(distinct(np.stack(list(coordinates), axis=-1), axis=0))
+    return distinct(np.concatenate(rows), axis=0)
+
+
+def _touching(scene: Scene, local: Local, uses: Sequence[Use]) -> list[tuple[Use, Frame, Array]] | None:
+    """The accesses with all threads and iterations of a block, and in which of these they touch anything; None where they are too many."""
+    found = []
     for use in uses:
         guards, _ = scene.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in use.loops)}))
         needed = scene.needs((*local.parts[use.access.base], *guards))
@@ -508,8 +530,8 @@ def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
             return None
         frame = scene.frame([("thread", scene.threads), *axes])
         active = functools.reduce(np.logical_and, (frame.full(guard).astype(bool) for guard in guards), np.ones(frame.shape, dtype=bool))
-        rows.append(distinct(np.stack([part[active].ravel() for part in local.coordinates(frame, use.access)], axis=-1), axis=0))
-    return distinct(np.concatenate(rows), axis=0)
+        found.append((use, frame, active))
+    return found
 
 
 def _overlap(use: Use, blocks: tuple[int, int], element: Iterable[int], sizes: Mapping[str, int]) -> Finding:

@@ -255,12 +255,17 @@ def _across_lines(view: View) -> bool:
     return apart is not None and across_lines([step.factor for step in apart], view.dtype.bytes, view.tensor.align)
 
 
+@functools.cache
+def _takes_clusters(name: str) -> bool:
+    """Whether a strategy of the library has blocks in clusters, of as many as its values say."""
+    return {"cm", "cn"} <= set(find(name).strategy.tunables())
+
+
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
     """Tiles of a strategy; where rows of A or B lie across lines of L2 also in clusters of two, which ask for half as many lines."""
-    known = find(name).strategy.tunables()
     for values in tiles:
         yield values
-        if any(work.across) and {"cm", "cn"} <= set(known):
+        if any(work.across) and _takes_clusters(name):
             yield from ({**values, along: 2} for along in ("cm", "cn"))
 
 

@@ -307,7 +307,7 @@ class Loops:
 
     def _iterations(self, loop: For, fixed: Mapping[str, int], lengths: Lengths) -> Sequence[int]:
         if id(loop) in self.differing:
-            return range(len(self.differing[id(loop)].piece(lengths[PIECE])))
+            return self._turns_of_tiles(loop, fixed, lengths[PIECE])
         extent = self.opened(loop.extent)
         if extent in lengths:
             return range(lengths[extent])
@@ -333,6 +333,15 @@ class Loops:
         if count > MOST_ITERATIONS:
             self.doubt(loop, f"loop {loop.var} runs {count} times, and its iterations are all different")
         return range(min(count, MOST_ITERATIONS))
+
+    def _turns_of_tiles(self, loop: For, fixed: Mapping[str, int], number: int) -> Sequence[int]:
+        """The turns at which a block takes a piece of a sequence of tiles, and of those behind it what decides about all."""
+        one, course = self.differing[id(loop)], self.course(loop)
+        new, count = len(one.piece(number)), one.turns(number)
+        if course.period is None or count <= new + course.kept:
+            return range(count)
+        every = [self._changes(other, fixed, count) for other in self._alike(loop)]
+        return _shortened(np.unique(np.concatenate((np.arange(1, new + 1), *every))), count, course)
 
     def _changes(self, loop: For, fixed: Mapping[str, int], count: int) -> Array:
         """The iterations that differ from the one before in which threads are active, or in the length of a loop inside."""

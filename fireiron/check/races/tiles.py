@@ -21,7 +21,7 @@ import numpy as np
 from fireiron.check.persistence import Persistence, persistence
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.scene import MANY, Scene
-from fireiron.ir import BLOCK_SCOPE, Barrier, Completion, Exec, For, Ring, Stmt, Wait, statements
+from fireiron.ir import BLOCK_SCOPE, Barrier, Completion, Exec, For, Leave, Ring, Stmt, Wait, statements
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
 PIECE = Var("piece of the sequence of tiles", 0, MANY)
@@ -39,7 +39,8 @@ class Differing:
     """A loop over tiles in which a loop takes another number of turns in each: the name of the tile's number, and a sequence that decides.
 
     A block that takes fewer tiles, `most`, is followed through each piece of the sequence of so many. Where it is known only at run time
-    how many turns a tile has, `length`, the sequence is one of all lengths that there may be. `taken` is how many tiles a block takes.
+    how many turns a tile has, `length`, the sequence is one of all lengths that there may be. `taken` is how many tiles a block takes, and
+    `more` how many turns it has beyond a piece: all that are left where all blocks take as many.
     """
 
     tile: Var
@@ -47,6 +48,7 @@ class Differing:
     most: int
     length: Expr | None = None
     taken: Expr = ONE
+    more: int = 0
 
     @property
     def said(self) -> Var:
@@ -59,11 +61,18 @@ class Differing:
         return max(-(-(len(self.sequence) - 1) // max(self.most - 1, 1)), 1)
 
     def piece(self, number: int) -> Sequence[int]:
-        """The tiles of a piece."""
+        """The tiles of a piece, as many of them as say something new."""
         start = number * max(self.most - 1, 1)
-        piece = self.sequence[start : start + self.most]
-        missing = 0 if constant(self.taken) is None else self.most - len(piece)  # where all blocks take as many
-        return [*piece, *itertools.islice(itertools.cycle(self.sequence), missing)]
+        return self.sequence[start : start + self.most]
+
+    def turns(self, number: int) -> int:
+        """How many turns a block has in a piece, or is followed through."""
+        return min(len(self.piece(number)) + self.more, self.most)
+
+    def at(self, number: int, turn: int) -> int:
+        """The tile at a turn in a piece; behind those that say something new the sequence begins again."""
+        piece = self.piece(number)
+        return piece[turn] if turn < len(piece) else self.sequence[(turn - len(piece)) % len(self.sequence)]
 
 
 def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing]:
@@ -81,17 +90,25 @@ def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing
         if not rings:
             parted = _parted(scene, one, course)
             found |= {} if parted is None else {id(one.loop): parted}
+        more = _more(one, taken, course)
         if tile not in growth.variables() or not _says_all(growth, [length for _, length in _lengths(scene, one)], tile):
             continue
         if growth.variables() == {tile} and tiles is not None and tiles <= MANY:
             lengths = np.broadcast_to(compiled(growth)({tile.name: np.arange(tiles)}), (tiles,))
-            found[id(one.loop)] = Differing(tile, _sequence([int(length) for length in lengths], rings), most, None, taken)
+            found[id(one.loop)] = Differing(tile, _sequence([int(length) for length in lengths], rings), most, None, taken, more)
         else:
             least = max(growth.low, 0)
             last = max(min(growth.high, _most_kinds(rings)), least)
             sequence = [least + kind for kind in _sequence(range(least, last + 1), rings)]
-            found[id(one.loop)] = Differing(tile, sequence, most, growth, taken)
+            found[id(one.loop)] = Differing(tile, sequence, most, growth, taken, more)
     return found
+
+
+def _more(one: Persistence, taken: Expr, course: Callable[[For], Any]) -> int:
+    """How many turns are followed beyond those that say something new."""
+    if any(isinstance(part, Leave) for part in one.loop.body):  # a block is done at any turn, when it finds no tile left
+        return int(course(one.loop).kept)
+    return 0 if constant(taken) is None else max(one.loop.extent.high, 1)
 
 
 def _parted(scene: Scene, one: Persistence, course: Callable[[For], Any]) -> Differing | None:
@@ -117,7 +134,7 @@ def _parted(scene: Scene, one: Persistence, course: Callable[[For], Any]) -> Dif
     each = list(kinds.values())
     sequence = [*each, *each[:1]] if sides == 1 else list(_neighbours(len(each), each.__getitem__))
     taken = opened(scene, one.loop.extent, frozenset({tile.name}))
-    return Differing(tile, sequence, max(one.loop.extent.high, 1), alike, taken)
+    return Differing(tile, sequence, max(one.loop.extent.high, 1), alike, taken, _more(one, taken, course))
 
 
 def _lengths(scene: Scene, one: Persistence) -> list[tuple[For, Expr]]:

@@ -403,8 +403,8 @@ class Tracer:
         one = self.loops.differing.get(id(loop))
         if one is None:
             return found
-        piece = one.piece(walk.lengths[PIECE])
-        return found | {one.said.name: piece[walk.fixed[loop.var.name]], TURNS.name: len(piece)}
+        number = walk.lengths[PIECE]
+        return found | {one.said.name: one.at(number, walk.fixed[loop.var.name]), TURNS.name: one.turns(number)}
 
     def _exec(self, statement: Exec, walk: Walk) -> None:
         for site in self.sites.get(_key(statement, walk.loops), ()):

@@ -87,17 +87,35 @@ class Question:
     def program(self, record: Record) -> Program | None:
         """The record's strategy for the spec; None where it has changed since, is not known, not legal or not accepted.
 
-        It is lowered as far as comparing it with others needs; whether it can be synchronised, `_is_safe` says of the one that is taken.
+        It is lowered as far as comparing it with others needs; whether it can be synchronised, `safe` says of the one that is taken.
+        Tunables that the record says nothing of have their first values, if these are legal.
         """
+        return self._made(record, first=True) or self._made(record, first=False)
+
+    def _made(self, record: Record, first: bool) -> Program | None:
+        """The same, where tunables that the record says nothing of have their `first` values, or else those that are legal."""
         strategy = current_strategy(record, self.strategies)
         if strategy is None:
             return None
         try:
-            program = strategy.with_(**record.values)(self.lowered or self.spec).program(self.target)
+            bound = strategy.with_(**record.values)
+            left = {name: tunable.values[0] for name, tunable in bound.tunables().items()}
+            if left and first:
+                bound = bound.with_(**left)
+            elif not left and not first:
+                return None
+            program = bound(self.lowered or self.spec).program(self.target)
             _ = program.sequential
         except FireironError:
             return None
         return program if self.accept(program) else None
+
+    def safe(self, record: Record, program: Program | None) -> Program | None:
+        """A program of the record that can be synchronised, and in which the independent checks find nothing: this one, if it can."""
+        if program is not None and not _is_safe(program):
+            program = self._made(record, first=False)
+            return program if program is not None and _is_safe(program) else None
+        return program
 
 
 def for_spec(records: Iterable[Record], spec: Spec, target: Architecture) -> list[Record]:
@@ -110,8 +128,8 @@ def for_spec(records: Iterable[Record], spec: Spec, target: Architecture) -> lis
 def exact(records: Iterable[Record], question: Question) -> Choice | None:
     """The best of the records that were measured for just what is asked."""
     for record in sorted(for_spec(records, question.spec, question.target), key=functools.partial(preference, gpu=question.gpu)):
-        program = question.program(record)
-        if program is not None and _is_safe(program):
+        program = question.safe(record, question.program(record))
+        if program is not None:
             return Choice(record, True, f"tuned for just this: {said(record)}", program)
     return None
 
@@ -120,8 +138,9 @@ def nearest(records: Iterable[Record], question: Question) -> Choice | None:
     """Of the records of other sizes that are about as near as the nearest legal one, the one that is predicted to be fastest here."""
     near = _neighbours(records, question)
     ranked = sorted(near, key=lambda one: _predicted(one[2], one[1].gpu)) if len(near) > 1 else near
-    for distance, record, program in ranked:
-        if _is_safe(program):
+    for distance, record, compared in ranked:
+        program = question.safe(record, compared)
+        if program is not None:
             sizes = "x".join(map(str, record.shape))
             among = f", predicted to be the fastest of {len(near)} neighbours" if len(near) > 1 else ""
             return Choice(record, False, f"tuned for {sizes} (distance {distance:.2f}){among}, and legal here: {said(record)}", program)

@@ -156,12 +156,24 @@ def known(records: Iterable[Record], names: Iterable[str], capability: int) -> t
     return tuple(found)
 
 
-def expected_us(problem: Problem, values: Mapping[str, int], near: Iterable[tuple[float, Known]]) -> float:
-    """The estimate for a tile, put right by what records say of it; `near` are records with their distances."""
-    weights = [(1 / (distance**2 + CERTAIN), one.off) for distance, one in near if one.tile == tile_of(values)]
-    total = DOUBT + sum(weight for weight, _ in weights)
-    off = (DOUBT * UNSEEN + sum(weight * off for weight, off in weights)) / total
-    return estimated_us(problem.work, values) * math.exp(off)
+Corrections = Mapping[tuple[int | None, ...], float]
+"""How much longer than estimated a tile is taken to need, as a logarithm, by tile."""
+
+
+def corrections(near: Iterable[tuple[float, Known]]) -> Corrections:
+    """What records say of their tiles; `near` are records with their distances."""
+    weights: dict[tuple[int | None, ...], list[tuple[float, float]]] = {}
+    for distance, one in near:
+        weights.setdefault(one.tile, []).append((1 / (distance**2 + CERTAIN), one.off))
+    return {
+        tile: (DOUBT * UNSEEN + sum(weight * off for weight, off in each)) / (DOUBT + sum(weight for weight, _ in each))
+        for tile, each in weights.items()
+    }
+
+
+def expected_us(problem: Problem, values: Mapping[str, int], corrected: Corrections) -> float:
+    """The estimate for a tile, put right by what records say of it."""
+    return estimated_us(problem.work, values) * math.exp(corrected.get(tile_of(values), UNSEEN))
 
 
 @attrs.frozen
@@ -190,16 +202,17 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
     by_tile: dict[Any, Candidate] = {}
     if not near:
         return []
+    corrected = corrections(near)
     for limit in (AS_NEAR, math.inf):
         for distance, one in near:
             name = one.record.strategy if one.record.strategy in names else SAME.get(one.record.strategy, "")
             if distance <= limit and name in names:
                 for values in in_clusters(name, problem.work, [of_types(one.record.values, spec, one.problem.work.bytes)]):
-                    us = expected_us(problem, values, near)
+                    us = expected_us(problem, values, corrected)
                     by_tile.setdefault(_kind(values), Candidate(name, values, one.record, distance, us))
         for name in names if limit == AS_NEAR else ():
             for values in in_clusters(name, problem.work, tiles_of(name, spec, len(names) == 1)):
-                own = Candidate(name, values, None, math.inf, expected_us(problem, values, near))
+                own = Candidate(name, values, None, math.inf, expected_us(problem, values, corrected))
                 by_tile.setdefault(_kind(values), own)
     same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
     return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
