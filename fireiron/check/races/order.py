@@ -413,7 +413,7 @@ class Order:
         late = met & ~(agent.seen | self._ordered_within(event))
         if late:
             self._meet(agent, event, late)
-        if event.by_engine and (hidden := met & self.written & ~(agent.fenced | late)):
+        if event.by_engine and (hidden := met & self.written & ~agent.fenced):  # of the same thread, too
             self._meet(agent, event, hidden, hidden=True)
         self._record(agent, event, atoms)
         return True
