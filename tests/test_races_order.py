@@ -59,6 +59,9 @@ def run(*traces, blocks=1, same_thread=False, atoms=8):
     return list(found.values()), list(broken)
 
 
+run_all = run
+
+
 def racy(*traces, **options):
     found, broken = run(*traces, **options)
     assert not broken
@@ -483,3 +486,298 @@ def test_drawn_traces_are_judged_as_lane_by_lane(chunk, engines):
         assert bool(hidden | races) == bool(expected | unseen), (seed, traces)
         verdicts[bool(expected | unseen)] += 1
     assert min(verdicts) >= 5, verdicts
+
+
+# ---------------------------------------------------------------------------------------------- rings
+
+PLAIN = ring(2)
+BYTES = 128 * 4
+
+
+def wait(number, side=Side.FULL, of=PLAIN, own=()):
+    return Turn(of, side, number, None, (), own)
+
+
+def arrive(number, side=Side.EMPTY, arrivals=(1,) * 8, of=PLAIN, ranks=()):
+    return Turn(of, side, number, arrivals, ranks)
+
+
+def fill(number, of=PLAIN, atom=None, elements=128, ranks=(0,), step=None):
+    """A load, one element of four bytes as often as is asked for."""
+    atom = number % of.stages if atom is None else atom
+    return touch([atom], step=step, completion=Completion.RING, turn=Turn(of, Side.FULL, number, None, ranks), elements=elements)
+
+
+def produced(*numbers, of=PLAIN):
+    return [one for number in numbers for one in (wait(number, Side.EMPTY, of), arrive(number, Side.FULL, of=of), fill(number, of))]
+
+
+def consumed(*numbers, of=PLAIN, arrivals=(1,) * 8):
+    """Reads of each stage, and one lane that says so."""
+    return [
+        one
+        for number in numbers
+        for one in (wait(number, of=of), touch([number % of.stages], Kind.READ), WARP, arrive(number, arrivals=arrivals, of=of))
+    ]
+
+
+def turns(consumers, producer, count=4, **options):
+    """Consumers that all do the same, behind them the producer."""
+    return run(*[consumers] * count, producer, **options)
+
+
+def test_a_ring_that_is_right():
+    for stages in (1, 2, 3):
+        of = ring(stages)
+        for count in (0, 1, 2, 5, 9):
+            assert turns(consumed(*range(count), of=of), produced(*range(count), of=of)) == ([], [])
+
+
+def test_what_is_read_before_it_is_full():
+    """Or written again before all have read it."""
+    reading = [touch([0], Kind.READ), wait(0), WARP, arrive(0)]
+    (race,), broken = turns(reading, produced(0))
+    assert broken == [] and {race.before.kind, race.behind.kind} == {Kind.READ, Kind.WRITE}
+    (race,), broken = run(produced(0), *[reading] * 4)
+    assert broken == [] and race.under_way and race.before.completion is Completion.RING
+    early = [wait(0), arrive(0), touch([0], Kind.READ), *consumed(1), wait(2), touch([0], Kind.READ), WARP, arrive(2)]
+    found, broken = turns(early, produced(0, 1, 2))
+    assert broken == [] and len(found) == 1 and not found[0].under_way
+    fence_less = [wait(0), touch([0], Kind.READ), arrive(0), *consumed(1, 2)]
+    (race,), broken = turns(fence_less, produced(0, 1, 2))
+    assert broken == [] and race.before.kind is Kind.READ, "other lanes may still read it"
+
+
+def test_a_wait_that_is_never_over():
+    found, broken = turns(consumed(0, 1), produced(0))
+    assert found == [] and broken == [f"ring: agent {number} waits for ever for turn 1 to be full" for number in range(4)]
+    found, broken = turns(consumed(0), produced(0, 1, 2, 3))
+    assert broken == ["ring: agent 4 waits for ever for turn 3 to be empty", "ring: turn 1 is filled, and nobody waits for it"]
+    _, broken = run([], [], [], [wait(0)], blocks=2)
+    assert broken == ["ring: agent 1 of block 1 of the cluster waits for ever for turn 0 to be full"]
+
+
+def test_a_turn_that_nobody_waits_for():
+    _, broken = turns(consumed(0, 1), produced(0, 1, 2))
+    assert broken == ["ring: turn 2 is filled, and nobody waits for it"]
+    _, broken = turns([], produced(0))
+    assert broken == ["ring: turn 0 is filled, and nobody waits for it"]
+    one_of_them = [consumed(0), [arrive(0)], [arrive(0)], [arrive(0)]]
+    assert run(*one_of_them, produced(0)) == ([], []), "one who waits is enough"
+
+
+def test_a_wait_for_another_stage():
+    _, broken = turns([*consumed(1)], produced(1))
+    assert broken[:1] == ["ring: the wait for turn 1 to be empty is at stage 1, and it is the agent's turn 0"]
+    assert "ring: the arrival at turn 1 to be empty is at stage 1, and it is the agent's turn 0" in broken
+    _, broken = turns(consumed(0), [arrive(0, Side.FULL), fill(0), arrive(1, Side.FULL), wait(0, Side.EMPTY)])
+    assert broken and all("stage" in one or "filled" in one or "middle" in one for one in broken)
+
+
+def test_a_wait_that_passes_by_parity_alone():
+    """Of the phase two before, or two behind, of the one that is meant."""
+    late = [wait(0), wait(1), wait(2), wait(3), wait(4)]
+    ready = [arrive(number) for number in range(9)]
+    _, broken = turns([*ready[:4], *late], produced(0, 1, 2, 3), count=4)
+    assert "ring: the wait for turn 0 to be full passes by parity alone" not in "".join(broken)
+    behind = [one for number in (0, 1, 2, 3, 4, 5) for one in (wait(number, Side.EMPTY), arrive(number, Side.FULL), fill(number))]
+    skipping = [wait(0), WARP, *[arrive(0)] * 1, wait(1), arrive(1)]
+    _, broken = turns(skipping, behind)
+    assert any("waits for ever" in one for one in broken)
+    of = ring(1, consumers=1)
+    twice = [arrive(0, Side.FULL, of=of), fill(0, of), arrive(1, Side.FULL, of=of), fill(1, of), arrive(2, Side.FULL, of=of), fill(2, of)]
+    _, broken = run(twice, [wait(0, of=of)])
+    assert "ring: the wait for turn 0 to be full passes by parity alone: 3 phases are over, not 1" in broken
+
+
+def test_bytes_that_are_missing_or_too_many():
+    for elements in (64, 127):
+        short = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=elements)]
+        _, broken = turns([], short)
+        assert broken == ["ring: turn 0 is filled, and nobody waits for it", "ring: the full barrier of stage 0 is left in the middle of a phase"]
+        _, broken = turns(consumed(0), short)
+        assert broken[0] == "ring: agent 0 waits for ever for turn 0 to be full"
+    two_halves = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
+    assert turns(consumed(0), two_halves)[1] == []
+    _, broken = turns([*consumed(0)], [wait(0, Side.EMPTY), fill(0, elements=128), arrive(0, Side.FULL)])
+    assert broken == [], "bytes may come before the arrival"
+    _, broken = turns(consumed(0), [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=256)])
+    assert broken and any("left in the middle" in one for one in broken)
+
+
+def test_how_many_arrive():
+    for arrivals, right in (((1,) * 4, True), ((1,) * 8, True), ((4, 0, 0, 0), True), ((1, 1, 1, 0), False), ((1, 1, 1), False), ((2, 1, 1, 1), False)):
+        _, broken = turns(consumed(0, arrivals=arrivals), produced(0))
+        assert broken == ([] if right else ["ring: the empty barrier of stage 0 is left in the middle of a phase"]), arrivals
+    _, broken = turns(consumed(0, arrivals=(2,) * 4), produced(0))
+    assert broken == [], "two phases are over where one is meant: whoever waits then finds it"
+    _, broken = turns(consumed(0, 1, 2, arrivals=(2,) * 4), produced(0, 1, 2))
+    assert "ring: the wait for turn 2 to be empty" not in broken[:0] and broken
+
+
+def test_phases():
+    """Of more arrivals than a phase waits for the others are at the next one."""
+    one = Phases(2, 2)
+    one.arrive(1, 16, 1)
+    assert (one.over, one.known, one.left) == (0, 0, 1)
+    one.arrive(2, 32, 3)
+    assert (one.over, one.known, one.left, one.known_over) == (2, 3, 2, 48)
+    loaded = Phases(1, 1)
+    loaded.bytes += 8
+    loaded.arrive(1, 0, 1)
+    assert (loaded.over, loaded.known) == (0, 0)
+    loaded.bring(2, 4)
+    assert loaded.over == 0
+    loaded.bring(4, 4)
+    assert (loaded.over, loaded.known, loaded.coming, loaded.left) == (1, 7, 0, 1)
+    loaded.bring(8, 4)
+    assert (loaded.over, loaded.known) == (1, 7) and loaded.bytes == -4
+    loaded.bytes += 4
+    loaded.arrive(16, 0, 1)
+    assert (loaded.over, loaded.known) == (2, 31)
+    crowded = Phases(1, 1)
+    crowded.bytes = 4
+    crowded.arrive(1, 0, 3)
+    assert (crowded.over, crowded.left) == (0, -2), "arrivals that the bytes of a phase do not let on stay in it"
+
+
+def test_rounds_are_sets_of_phases():
+    rounds = Rounds(["a", "b", "a"])
+    for barrier, number in itertools.product("ab", range(5)):
+        assert rounds.count(barrier, rounds.up_to(barrier, number)) == number
+        assert rounds.count("a" if barrier == "b" else "b", rounds.up_to(barrier, number)) == 0
+        assert rounds.up_to(barrier, number) | rounds.up_to(barrier, 2) == rounds.up_to(barrier, max(number, 2))
+    assert rounds.up_to("a", -1) == rounds.up_to("b", 0) == 0
+    assert rounds.count("a", rounds.up_to("a", 3) | rounds.up_to("b", 4)) == 3
+    assert rounds.up_to("a", 2) & rounds.up_to("b", 4) == 0
+
+
+def test_knowledge_comes_with_arrivals():
+    """What all lanes of a warp know goes on; what one of them has under way, or did not wait for, does not."""
+    of = Ring("hand", 1, ("s",), 0, 1)
+    to, behind = [touch([0]), WARP, arrive(0, arrivals=(1, 1, 1), of=of)], [wait(0, Side.EMPTY, of), wait(1, Side.EMPTY, of), touch([0])]
+
+    def run(one, other):
+        found, broken = run_all(other, one)
+        return len(found), broken
+
+    assert run(to, behind) == (0, [])
+    assert run([to[0], to[2]], behind) == (1, [])
+    assert run(to, [behind[0], behind[2]]) == (1, []), "turn 0 is empty from the first"
+    copy = touch([0], completion=Completion.GROUP)
+    assert run([copy, Commit(), WARP, to[2]], behind) == (1, [])
+    assert run([copy, Commit(), Wait(0), to[2]], behind) == (1, []), "other lanes have waited for their own"
+    assert run([copy, Commit(), Wait(0), WARP, to[2]], behind) == (0, [])
+    product = [touch([0], Kind.READ, completion=Completion.PRODUCT), Commit(Completion.PRODUCT)]
+    assert run([*product, Wait(0, completion=Completion.PRODUCT), to[2]], behind) == (0, [])
+    assert run([*product, WARP, to[2]], behind) == (1, [])
+    third = [wait(number, Side.EMPTY, of) for number in range(3)]
+    handed_on = [*behind[:2], arrive(1, arrivals=(1, 1, 1), of=of)]
+    found, broken = run_all([*third, touch([0])], handed_on, to)
+    assert (found, broken) == ([], []), "what a wait brings goes on with the next arrival"
+
+
+# ---------------------------------------------------------------------------------------------- clusters
+
+
+def test_loads_for_other_blocks():
+    """They count the bytes there, and bring the knowledge there."""
+    shared = ring(1, consumers=2)
+    meet = ClusterBarrier()
+    consumer = lambda rank: [meet, wait(0, of=shared), touch({0: [rank]}, Kind.READ), WARP, arrive(0, of=shared, ranks=(0, 1)), meet]
+    announced = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared)]
+    both = Turn(shared, Side.FULL, 0, None, (0, 1))
+    halves = lambda first: [touch({1: [0, 1]}, completion=Completion.RING, turn=both, elements=64, step=first)]
+    traces = [consumer(0), [*announced, *halves(1), meet], consumer(1), [*announced, *halves(1), meet]]
+    found, broken = run(*traces, blocks=2)
+    assert (found, broken) == ([], [])
+    missing = [traces[0], [one for one in traces[1] if not isinstance(one, Touch)], traces[2], traces[3]]
+    assert any("waits for ever" in one for one in run(*missing, blocks=2)[1])
+    early = [[one for one in trace if one is not meet or place] for trace in traces for place in (0,)]
+    _, broken = run(*early, blocks=2)
+    assert "ring: turn 0 is loaded, in another block of the cluster, whose barriers may not be made yet" in broken
+    assert "ring: the arrival at turn 0 to be empty, in another block of the cluster, whose barriers may not be made yet" in broken
+    open_end = [trace[:-1] for trace in traces]
+    _, broken = run(*open_end, blocks=2)
+    assert broken == ["a block ends while others of its cluster may arrive at its barriers, or send loads to it"]
+
+
+def test_blocks_that_are_not_there():
+    shared = ring(1, consumers=1)
+    meet = ClusterBarrier()
+    beyond = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0, 2)), meet]
+    producer = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared, ranks=(0,)), meet]
+    idle = [meet, meet]
+    _, broken = run(beyond, producer, idle, idle, blocks=2)
+    assert broken == ["ring: the arrival at turn 0 to be empty, in block 2 of a cluster of 2"]
+    right = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,)), meet]
+    assert run(right, producer, idle, idle, blocks=2) == ([], [])
+    far = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared, ranks=(0, 3)), meet]
+    _, broken = run(right, far, idle, idle, blocks=2)
+    assert broken == ["ring: turn 0 is loaded, in block 3 of a cluster of 2"]
+    own = [wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,))]
+    assert run(own, [wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared)]) == ([], []), "its own needs no meeting"
+
+
+def test_who_reaches_a_block_last_matters():
+    """A block may end when all others have met once more behind what they do in it."""
+    shared = ring(1, consumers=1)
+    meet = ClusterBarrier()
+    across = [meet, arrive(0, of=shared, ranks=(1,)), meet]
+    assert run(across, [meet, meet], blocks=2) == ([], [])
+    _, broken = run([meet, meet, arrive(0, of=shared, ranks=(1,))], [meet, meet], blocks=2)
+    assert broken == ["a block ends while others of its cluster may arrive at its barriers, or send loads to it"]
+    _, broken = run([meet, meet, arrive(0, of=shared, ranks=(1,)), meet], [meet, meet, meet], blocks=2)
+    assert broken == []
+
+
+# ---------------------------------------------------------------------------------------------- groups in turns
+
+ORDER = Ring("order", 2, (), 0, 1)
+
+
+def in_turns(first, step, count, of=PLAIN, order=ORDER, per=1, give=True, await_order=True):
+    """A group that takes turns with another: waits for its turn of the order, consumes, and gives the order on."""
+    trace = []
+    for tile in range(first, count, step):
+        if await_order:
+            trace.append(Turn(order, Side.EMPTY, tile + order.stages - 1))
+        for turn in range(per):
+            trace += consumed(tile * per + turn, of=of)
+        if give:
+            trace.append(Turn(order, Side.EMPTY, tile, (1,) * 8))
+    return trace
+
+
+def test_groups_that_take_turns():
+    of = ring(2, consumers=1)
+    for count, per in ((2, 1), (3, 1), (4, 2), (7, 2), (5, 3)):
+        traces = [in_turns(0, 2, count, of, per=per), in_turns(1, 2, count, of, per=per), produced(*range(count * per), of=of)]
+        assert run(*traces) == ([], []), (count, per)
+        for without in (0, 1):
+            faulty = list(traces)
+            faulty[without] = in_turns(without, 2, count, of, per=per, give=False)
+            if count > 2:
+                assert run(*faulty)[1], (count, per, without)
+    unordered = [in_turns(0, 2, 7, of, per=2, await_order=False), in_turns(1, 2, 7, of, per=2, await_order=False), produced(*range(14), of=of)]
+    _, broken = run(*unordered)
+    assert any("is by an agent that has not waited for turn 2, by which the one before it is over" in one for one in broken)
+
+
+def test_a_phase_that_an_agent_does_not_know_to_be_over():
+    """Groups in turns: an agent has not been at each phase itself."""
+    of = ring(1, consumers=1)
+    traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
+    assert run(*traces) == ([], [])
+    late = [one for one in traces[1] if not (isinstance(one, Turn) and one.ring is ORDER and one.arrivals is None)]
+    _, broken = run(traces[0], late, traces[2])
+    assert "ring: the wait for turn 1 to be full may pass by parity alone: of 1 phases before it the agent knows 0 to be over" in broken
+    assert any("may pass by parity alone: of 3 phases before it the agent knows" in one for one in broken)
+
+
+def test_an_arrival_that_may_count_to_an_earlier_phase():
+    of = ring(1, consumers=1)
+    traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
+    late = [one for one in traces[1] if not (isinstance(one, Turn) and one.arrivals is None)]
+    _, broken = run(traces[0], late, traces[2])
+    assert "ring: the arrival at turn 1 to be empty may count to an earlier phase: of 1 before it the agent knows 0 to be over" in broken
