@@ -138,6 +138,24 @@ def test_loops_that_roles_have_both():
     )
     known, by_name = of(steps)
     assert known.course(by_name["j"]).addresses == 2 and known.course(by_name["j"]).period == 4 and known.in_turns
+    pair = ringed(
+        [loop(N, *consume(J), writes(T + J % 3 * 128, name="t"), Wait(20), var=J)],
+        [loop(N, *produce(J), writes(T + J % 5 * 128, name="t"), var=J)], buffers=buffers, symbols=SIZES,
+    )  # fmt: skip
+    (roles,) = pair.body
+    known, _ = of(pair)
+    got = [known.course(role.body[0]) for role in roles.roles]
+    assert [attrs.asdict(one) for one in got] == [attrs.asdict(Course(60, False, 122, True, 15))] * 2
+    still = ringed([loop(N, full(3), reads(T), Wait(7), var=J)], [loop(N, filled(3), var=J)], symbols=SIZES)
+    (roles,) = still.body
+    known, _ = of(still)
+    assert [attrs.asdict(known.course(role.body[0])) for role in roles.roles] == [attrs.asdict(Course(4, False, 13, False, 1))] * 2
+    moving = ringed(
+        [loop(N, *consume(J), writes(T + J * 128, name="g"), var=J)], [loop(N, *produce(J), var=J)], buffers=(staged(2), G), symbols=SIZES,
+    )  # fmt: skip
+    (roles,) = moving.body
+    known, _ = of(moving)
+    assert [known.course(role.body[0]).moves for role in roles.roles] == [True, True]
     thirds = ringed([loop(9, *consume(J), var=J, step=3)], [loop(9, *produce(J), var=J)], symbols=SIZES)
     known, by_name = of(thirds)
     assert (known.course(by_name["j"]).period, known.course(by_name["j"]).addresses) == (12, 3)
@@ -440,6 +458,26 @@ def test_the_least_length_that_names_say():
     assert got == [[0], [4]]
 
 
+def test_names_of_what_is_left_of_a_size():
+    """A size less a minimum of it is not negative, though its range does not say so; a difference may be."""
+    plain, left = (writes(T), BLOCK_BARRIER), N - minimum(N, M)
+
+    def least(name, value, extent):
+        (found,) = {min(one.values()) for one in lengths(Let(name, value), loop(extent, *plain))[0][:1]}
+        return found
+
+    rest, more = Var("rest", 0, 1 << 20), Var("rest", 1, 1 << 20)
+    assert least(rest, left, rest + 2) == 4 and least(rest, left, rest) == 0, "two at least, of which four decide"
+    assert least(rest, N - M, rest + 2) == 0 and least(more, left, more + 2) == 0
+    assert least(more, left + 1, more + 2) in (0, 4)
+    other = Var("other", 0, 9)
+    both = lengths(Let(rest, left), Let(other, N - M), loop(rest + other + 2, *plain))[0]
+    assert min(min(one.values()) for one in both) == 0, "each of the names counts"
+    few = lengths(Let(rest, left), loop(minimum(rest, ONE) + 2, *plain))[0]
+    assert sorted(min(one.values()) for one in few) == [2, 3]
+    assert sorted(min(one.values()) for one in lengths(Let(rest, N - M), loop(minimum(rest, ONE) + 2, *plain))[0]) == [0, 1, 2, 3]
+
+
 # ---------------------------------------------------------------------------------------------- loops of unknown length in each other
 
 
@@ -462,6 +500,95 @@ def test_which_lengths_say_something_new():
         for n, m in itertools.product(range(6), range(9)):
             new = n <= 1 or m <= window or (m <= window + period and (n <= few or few > 2))
             assert one.is_new({N: n, M: m}) == new
+
+
+@pytest.mark.parametrize("address, wait", [(ZERO, 0), (i % 2 * 128, 0), (i % 3 * 128, 0), (ZERO, 3)])
+@pytest.mark.parametrize("turns", [1, 2])
+def test_what_is_left_out_of_combinations(address, wait, turns):
+    """As each inner loop of that length says: the longest window, and the common period."""
+    inner = lambda var, stages: loop(M, writes(T + var % stages * 128), *([Wait(wait)] if wait else []), BLOCK_BARRIER, var=var)
+    body = [inner(A, 2), *([inner(B, 3)] if turns == 2 else []), loop(7, reads(T), BLOCK_BARRIER, var=C)]
+    known, by_name = loops_of(loop(N, reads(T + address), *body, Wait(0)))
+    few = known.course(by_name["i"]).addresses + 1
+    courses = [known.course(by_name[name]) for name in ("a", "b")[:turns]]
+    window, period = max(one.kept - one.period for one in courses), (2, 6)[turns - 1]
+    got = {(one[N], one[M]) for one in known.lengths()}
+    outer, long = {n for n, _ in got}, max(m for _, m in got)
+    assert long >= window + period - 1 or turns == 2
+    every = set(itertools.product(outer, {m for _, m in got if True}))
+    is_new = lambda n, m: n <= 1 or m <= window or (m <= window + period and (n <= few or few > 2))
+    assert got == {pair for pair in every if is_new(*pair)} or window + period > long
+
+
+def test_lengths_that_are_not_all_followed_leave_nothing_out():
+    """Without counting, a loop is followed for two lengths, which say nothing of those between."""
+    found, _ = lengths(loop(N, loop(M, writes(T), BLOCK_BARRIER, var=A)))
+    assert {(one[N], one[M]) for one in found} == {(n, m) for n in (0, 4) for m in (0, 4)}
+    found, _ = lengths(loop(N, loop(M, writes(T), BLOCK_BARRIER, var=A), writes(T + i % 2 * 128), BLOCK_BARRIER))
+    pairs = {(one[N], one[M]) for one in found}
+    assert {n for n, _ in pairs} == {0, 1, 2, 3, 6} and {m for _, m in pairs} == {0, 4} and len(pairs) == 10
+
+
+# ---------------------------------------------------------------------------------------------- turns of tiles
+
+
+def tiles(count, blocks, *body, extra=(), at=Var("tile", 0, 999)):
+    """A block that stays, with turns of different lengths."""
+    block, turn = Var("block", 0, 63), Var("turn", 0, 999)
+    extent = as_expr(count) // blocks + less(block, count % blocks)
+    length = at % 3 + 1
+    return kernel(
+        For(turn, extent, (Let(at, block + turn * blocks), loop(length, writes(T), BLOCK_BARRIER, var=A), BLOCK_BARRIER, *body)),
+        *extra, grid=minimum(as_expr(count), as_expr(blocks)), buffers=BUFFERS, symbols=SIZES,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "blocks"), [(8, 2), (40, 2), (39, 1), (40, 1), (300, 3), (301, 3)])
+def test_turns_of_tiles_that_decide(count, blocks):
+    """All that say something new, one after the other, and of those behind what decides about equal ones."""
+    turn = Var("turn", 0, 999)
+    for condition, at in ((None, ()), (less(turn, 25), (25,)), (less(70, turn), (71,))):
+        extra = (reads(T),) if condition is None else (reads(T, active=condition),)
+        known, by_name = of(tiles(count, blocks, *extra))
+        one, course = known.differing[id(by_name["turn"])], known.course(by_name["turn"])
+        assert one.more == (one.most if count % blocks == 0 else 0) and one.pieces >= 1
+        for piece in range(one.pieces):
+            new, turns = len(one.piece(piece)), one.turns(piece)
+            expected = cut(turns, sorted({*range(1, new + 1), *at} & set(range(1, turns))), course)
+            assert list(known.iterations(by_name["turn"], {}, {subject.PIECE: piece})) == (
+                list(range(turns)) if turns <= new + course.kept else expected
+            )
+
+
+def test_turns_whose_addresses_never_repeat_are_all_followed():
+    known, by_name = of(tiles(300, 3, writes(T + Var("turn", 0, 999) * Var("turn", 0, 999) % 509 * 128, name="g")))
+    assert known.course(by_name["turn"]).period is None
+    assert list(known.iterations(by_name["turn"], {}, {subject.PIECE: 0})) == list(range(100))
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 2, 3])
+def test_turns_behind_the_sequence(beyond):
+    """Up to as many as decide all are followed; of more, the equal ones are left out."""
+    known, by_name = of(tiles(90, 1))
+    one, course = known.differing[id(by_name["turn"])], known.course(by_name["turn"])
+    count = len(one.piece(0)) + course.kept + beyond
+    known, by_name = of(tiles(count, 1))
+    got = list(known.iterations(by_name["turn"], {}, {subject.PIECE: 0}))
+    assert got == ([*range(count)] if beyond <= 0 else [*range(count - beyond)] if course.period == 1 else got)
+
+
+def test_lengths_of_loops_over_tiles():
+    """A piece for each part of the sequence; what the tile says is no length of its own."""
+    program = tiles(40, 2, loop(N, writes(T), BLOCK_BARRIER, var=B))
+    known, by_name = of(program)
+    one = known.differing[id(by_name["turn"])]
+    found = known.lengths()
+    assert [each[subject.PIECE] for each in found if each[N] == 0] == list(range(one.pieces))
+    assert {each[N] for each in found} == {0, 4} and all(set(each) == {subject.PIECE, N} for each in found)
+    assert known.tiles == {"tile"} and known.opened(Var("tile", 0, 999) + 1) == Var("tile", 0, 999) + 1
+    program = tiles(40, 2, loop(Var("tile", 0, 999) // 2, writes(T), BLOCK_BARRIER, var=B))
+    known, by_name = of(program)
+    assert known.differing == {} and known.opened(Var("tile", 0, 999)) == Var("turn", 0, 999) * 2 + Var("block", 0, 63)
 
 
 # ---------------------------------------------------------------------------------------------- conditions
