@@ -1,11 +1,18 @@
 """Kernels with a ring made by hand: four warps that consume and one elected thread that produces, with a fault where one is asked for."""
 
+import itertools
+from types import SimpleNamespace
+
 import attrs
-from touching import SM_80, SPEC, WARP_BARRIER, Engine, T, buffer, reads, touch
+from touching import SM_80, SPEC, WARP_BARRIER, Engine, T, buffer, reads, touch, writes
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_races
+from fireiron.check.races.places import Footprint
+from fireiron.check.races.traces import Kind, Touch
+from fireiron.check.scene import Use
+from fireiron.ir import Completion
 from fireiron.ir import Kernel as Program
 from fireiron.values.expr import ONE, ZERO, Var, as_expr, equal, less, minimum
 
@@ -15,6 +22,7 @@ WIDTH = 128
 BLOCK, TURN, TILE, J = Var("block", 0, 63), Var("turn", 0, 63), Var("tile", 0, 63), Var("j", 0, 63)
 TAKEN = Var("taken", 0, 1 << 20)
 LANE_0 = equal(T % 32, 0)
+NUMBERS = itertools.count(1000)
 
 
 def ring(stages=2, name="ring", buffers=("s",), consumers=4, **fields):
@@ -85,6 +93,18 @@ def over_tiles(tiles, blocks, *body, growth=ONE, taken=None, first=0, step=1):
 def grid_of(tiles, blocks):
     """The grid of such a kernel."""
     return minimum(as_expr(tiles), as_expr(blocks))
+
+
+def event(atoms, kind=Kind.WRITE, step=None, completion=Completion.NONE, engine=False, turn=None, use=None, warps=8, elements=32, stage=0, name="s"):
+    """A touch of atoms, which each warp touches, or of those said by warp; a statement of its own."""
+    if use is None:
+        statement = (reads if kind is Kind.READ else writes)(T, width=elements, completion=completion, name=name)
+        statement = attrs.evolve(statement, instruction=Engine() if engine else statement.instruction)
+        use = Use(statement, (), statement.accesses[0])
+    by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
+    footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
+    under_way = completion is not Completion.NONE
+    return Touch(next(NUMBERS) if step is None else step, footprint, {}, kind, under_way, turn, stage)
 
 
 def found(program):

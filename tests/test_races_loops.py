@@ -6,7 +6,7 @@ import random
 import attrs
 import numpy as np
 import pytest
-from handrings import TURN, J, consume, emptied, filled, found, full, load, produce, ring, ringed, staged
+from handrings import TAKEN, TILE, TURN, J, consume, emptied, filled, found, full, load, over_tiles, produce, ring, ringed, staged
 from touching import BLOCK_BARRIER, T, buffer, copies, i, kernel, loop, racy_by_hand, reads, touch, writes
 
 from fireiron import *
@@ -561,9 +561,22 @@ def test_turns_of_tiles_that_decide(count, blocks):
 
 
 def test_turns_whose_addresses_never_repeat_are_all_followed():
-    known, by_name = of(tiles(300, 3, writes(T + Var("turn", 0, 999) * Var("turn", 0, 999) % 509 * 128, name="g")))
-    assert known.course(by_name["turn"]).period is None
-    assert list(known.iterations(by_name["turn"], {}, {subject.PIECE: 0})) == list(range(100))
+    """Where roles take turns of a ring, the period is that of its rounds; without one there is none."""
+    length = TILE % 2 + 1
+    for place, period in ((ZERO, 4), (TURN % 3 * 128, 12)):
+        body = (loop(length, *consume(TAKEN + J), var=J), writes(T + place, name="t"))
+        program = ringed(
+            [over_tiles(90, 1, *body, taken=TAKEN, growth=length)],
+            [over_tiles(90, 1, loop(length, *produce(TAKEN + J), var=J), taken=TAKEN, growth=length)],
+            buffers=(staged(2), buffer("t", 4096, 8192)), grid=1,
+        )  # fmt: skip
+        known, _ = of(program)
+        (roles,) = program.body
+        for role in roles.roles:
+            one, course = known.differing[id(role.body[0])], known.course(role.body[0])
+            new = len(one.piece(0))
+            assert course.period == period and one.turns(0) == 90
+            assert list(known.iterations(role.body[0], {}, {subject.PIECE: 0})) == cut(90, range(1, new + 1), course)
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1, 2, 3])

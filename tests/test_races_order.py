@@ -2,10 +2,10 @@
 
 import itertools
 import random
-from types import SimpleNamespace
 
 import attrs
 import pytest
+from handrings import event as touch
 from handrings import ring
 from touching import Engine, T, kernel, reads, writes
 
@@ -37,20 +37,6 @@ pytestmark = pytest.mark.sampled(1)
 
 BLOCK, WARP, GROUP = Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE), Barrier(WARPGROUP_SCOPE)
 PROXY, REGISTERS = Fence(Reach.PROXY), Fence(Reach.REGISTERS)
-NUMBERS = itertools.count(1000)
-
-
-def touch(atoms, kind=Kind.WRITE, step=None, completion=Completion.NONE, engine=False, turn=None, use=None, warps=8, elements=32):
-    """A touch of atoms, which each warp touches, or of those said by warp; a statement of its own."""
-    if use is None:
-        statement = (reads if kind is Kind.READ else writes)(T, width=elements, completion=completion)
-        statement = attrs.evolve(statement, instruction=Engine() if engine else statement.instruction)
-        use = Use(statement, (), statement.accesses[0])
-    by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
-    footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
-    under_way = completion is not Completion.NONE
-    return Touch(next(NUMBERS) if step is None else step, footprint, {}, kind, under_way, turn)
-
 
 def run(*traces, blocks=1, same_thread=False, atoms=8):
     """What agents find, by the two touches, and what is wrong with the barriers of rings."""
@@ -258,6 +244,16 @@ def test_groups_complete_the_oldest_first(completion):
     assert not racy([copies[0], copies[1], commit, Wait(0, completion=completion), users[1]], same_thread=True)
     assert racy([copies[0], Wait(0, completion=completion), commit, users[0]], same_thread=True)
     assert racy([copies[0], commit, copies[1], Wait(0, completion=completion), users[1]], same_thread=True), "in no group yet"
+
+
+def test_a_commit_takes_what_was_issued_since_the_last_one():
+    first, second = touch([0], completion=Completion.GROUP), touch([1], completion=Completion.GROUP)
+    trace = [first, Commit(), second, Commit(), Wait(1), touch([0])]
+    assert not racy(trace, same_thread=True)
+    again = [first, Commit(), Commit(), Wait(1), touch([0])]
+    assert not racy(again, same_thread=True), "an empty group is one"
+    late = [BLOCK, first, Commit(), BLOCK, Commit(), Wait(1), touch([0])]
+    assert not racy(late, [BLOCK, BLOCK], same_thread=True)
 
 
 def test_whose_copies_and_products_a_wait_is_for():
@@ -731,6 +727,18 @@ def test_who_reaches_a_block_last_matters():
     assert broken == []
 
 
+def test_blocks_that_nobody_reaches_need_no_meeting():
+    """An agent that has met nobody reaches its own block alone."""
+    shared = ring(1, consumers=1)
+
+    def block(rank):
+        load = fill(0, shared, atom=rank, ranks=(rank,))
+        return [wait(0, of=shared), WARP, arrive(0, of=shared)], [wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), load]
+
+    assert run(*block(0), *block(1), blocks=2) == ([], [])
+    assert run([], [], blocks=2) == ([], [])
+
+
 # ---------------------------------------------------------------------------------------------- groups in turns
 
 ORDER = Ring("order", 2, (), 0, 1)
@@ -781,3 +789,56 @@ def test_an_arrival_that_may_count_to_an_earlier_phase():
     late = [one for one in traces[1] if not (isinstance(one, Turn) and one.arrivals is None)]
     _, broken = run(traces[0], late, traces[2])
     assert "ring: the arrival at turn 1 to be empty may count to an earlier phase: of 1 before it the agent knows 0 to be over" in broken
+
+
+def numbers(*traces):
+    """How the turns of rings are counted where groups take them in turns."""
+    from fireiron.check.races.order import _numbered
+
+    return {name: dict(sorted(found.items())) for name, found in _numbered(traces).items()}
+
+
+def test_turns_are_counted_where_groups_take_them_in_turns():
+    """By those that are filled, or given on; others are as far from the nearest of these as their numbers say."""
+    order = lambda number, arrivals=None: Turn(ORDER, Side.EMPTY, number, arrivals)
+    given = [order(number, (1,)) for number in (0, 1, 7, 8, 20)]
+    filling = [arrive(number, Side.FULL) for number in (0, 1, 2, 10, 11, 30)]
+    waits = [wait(number) for number in (0, 1, 2, 10, 11, 30)]
+    assert numbers([*filling, *waits]) == {}, "no groups in turns: each counts its own"
+    found = numbers(given, [*filling, *waits])
+    assert found["order"] == {0: 0, 1: 1, 7: 2, 8: 3, 20: 4} and found["ring"] == {0: 0, 1: 1, 2: 2, 10: 3, 11: 4, 30: 5}
+    found = numbers(given, [order(number) for number in (2, 6, 9, 19, 21, 5)])
+    assert found["order"] == {0: 0, 1: 1, 2: 2, 5: 0, 6: 1, 7: 2, 8: 3, 9: 4, 19: 3, 20: 4, 21: 5}
+    found = numbers(given, [*filling, wait(3), wait(9, Side.EMPTY), wait(31), wait(29)])
+    assert {number: found["ring"][number] for number in (3, 9, 29, 31)} == {3: 3, 9: 2, 29: 4, 31: 6}
+    found = numbers(given, [arrive(3), wait(5)])
+    assert found["ring"] == {3: 0, 5: 0}, "which nobody fills"
+    each = Ring("units", 2, (), 0, 1, each=128)
+    units = [Turn(each, Side.EMPTY, number, (1,)) for number in (4, 9)]
+    assert numbers(units, filling) == {"units": {4: 0, 9: 1}}, "units of a role have each turn of other rings"
+    assert set(numbers(units, given, filling)) == {"units", "order", "ring"}
+
+
+def test_turns_with_gaps_are_at_the_stages_of_their_numbers():
+    """Iterations are left out of long loops by whole rounds, and the phase is that of those that are followed."""
+    of = ring(2, consumers=1)
+    long = lambda number: number if number < 4 else number + 40
+
+    def shifted(trace):
+        return [attrs.evolve(one, number=long(one.number)) if isinstance(one, Turn) else one for one in trace]
+
+    def loaded(trace):
+        return [attrs.evolve(one, turn=attrs.evolve(one.turn, number=long(one.turn.number))) if isinstance(one, Touch) and one.turn else one for one in trace]
+
+    traces = [in_turns(0, 2, 8, of), in_turns(1, 2, 8, of), loaded(shifted(produced(*range(8), of=of)))]
+    traces = [shifted(one) for one in traces[:2]] + traces[2:]
+    found, broken = run(*traces)
+    assert found == [] and all("order" in one for one in broken)
+    order = [one for trace in traces for one in trace if isinstance(one, Turn) and one.ring is ORDER]
+    assert order
+    plain = ring(2)
+    whole = [shifted(consumed(*range(8), of=plain))] * 4 + [loaded(shifted(produced(*range(8), of=plain)))]
+    assert run(*whole) == ([], []), "each agent counts its own"
+    odd = lambda number: number if number < 4 else number + 41
+    wrong = [[attrs.evolve(one, number=odd(one.number)) if isinstance(one, Turn) else one for one in trace] for trace in whole[:1]] * 4 + whole[4:]
+    assert any("is at stage" in one for one in run(*wrong)[1])
