@@ -14,7 +14,7 @@ from fireiron.check.races.traces import Kind, Touch
 from fireiron.check.scene import Use
 from fireiron.ir import Completion
 from fireiron.ir import Kernel as Program
-from fireiron.values.expr import ONE, ZERO, Var, as_expr, equal, less, minimum
+from fireiron.values.expr import ONE, Var, as_expr, equal, less, minimum
 
 WIDTH = 128
 """Elements of a stage."""
@@ -95,7 +95,19 @@ def grid_of(tiles, blocks):
     return minimum(as_expr(tiles), as_expr(blocks))
 
 
-def event(atoms, kind=Kind.WRITE, step=None, completion=Completion.NONE, engine=False, turn=None, use=None, warps=8, elements=32, stage=0, name="s"):
+def event(
+    atoms,
+    kind=Kind.WRITE,
+    step=None,
+    completion=Completion.NONE,
+    engine=False,
+    turn=None,
+    use=None,
+    warps=8,
+    elements=32,
+    stage=0,
+    name="s",
+):
     """A touch of atoms, which each warp touches, or of those said by warp; a statement of its own."""
     if use is None:
         statement = (reads if kind is Kind.READ else writes)(T, width=elements, completion=completion, name=name)

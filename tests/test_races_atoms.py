@@ -63,7 +63,7 @@ def test_nothing_is_touched():
     empty = placed(3)
     assert split([empty], 4, 7) == 0 and list(empty.atoms) == []
     other = placed(5, 1, 1, 2)
-    assert split([empty, other], 2, 7) == 2 and other.atoms == [[7], [8]] or other.atoms == [[8], [7]]
+    assert split([empty, other], 2, 7) == 2 and sorted(other.atoms) == [[7], [8]]
     assert list(empty.atoms) == []
 
 
@@ -73,7 +73,7 @@ def test_different_accesses_get_different_numbers():
 
     numbers = _multipliers(64).tolist()
     assert len(set(numbers)) == 64 and all(one % 2 for one in numbers) and numbers == _multipliers(70).tolist()[:64]
-    assert min(one.bit_length() for one in numbers) > 50 and all(24 <= bin(one).count("1") <= 44 or True for one in numbers)
+    assert min(one.bit_length() for one in numbers) > 50
     spread = [sum(one >> bit & 1 for one in numbers) for bit in range(1, 64)]
     assert all(12 <= count <= 52 for count in spread)
     pairs = {one + other & (1 << 64) - 1 for position, one in enumerate(numbers) for other in numbers[:position]}

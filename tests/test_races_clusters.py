@@ -6,7 +6,6 @@ from handrings import TURN, emptied, grid_of, load, over_tiles
 from touching import BLOCK_BARRIER, T, kernel, loop, reads, writes
 
 from fireiron import *
-from fireiron import ir
 from fireiron.check import Scene, check_races
 from fireiron.check.races.clusters import at_places, blocks_of, uneven
 from fireiron.ir import Let

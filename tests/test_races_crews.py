@@ -9,7 +9,19 @@ from touching import BLOCK_BARRIER, WARP_BARRIER
 from fireiron.check.races.crews import Crews
 from fireiron.check.races.segments import SEVERAL, Area, Screened, Segment
 from fireiron.check.races.traces import Kind, Turn
-from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, WARPGROUP_SCOPE, Barrier, ClusterBarrier, Commit, Completion, Fence, Reach, Ring, Scope, Side, Wait
+from fireiron.ir import (
+    WARPGROUP_SCOPE,
+    Barrier,
+    ClusterBarrier,
+    Commit,
+    Completion,
+    Fence,
+    Reach,
+    Ring,
+    Scope,
+    Side,
+    Wait,
+)
 
 pytestmark = pytest.mark.sampled(1)
 
@@ -91,7 +103,9 @@ def test_eight_warps_are_two_crews():
     assert answers(*[trace] * 8) == NONE
     inside = [touch(1, each()), GROUP, touch(2, neighbours(), Kind.READ)]
     assert answers(*[inside] * 8) == BOTH
-    blocks = [[touch(1, {0: [rank * 4], 1: [rank * 4 + 1]}), GROUP, touch(2, {0: [rank * 4 + 1], 1: [rank * 4]}, Kind.READ)] for rank in range(2)]
+    blocks = [
+        [touch(1, {0: [rank * 4], 1: [rank * 4 + 1]}), GROUP, touch(2, {0: [rank * 4 + 1], 1: [rank * 4]}, Kind.READ)] for rank in range(2)
+    ]
     assert answers(*[blocks[0]] * 2, *[blocks[1]] * 2, blocks=2) == BOTH
 
 
@@ -128,7 +142,10 @@ def test_engines_and_fences_of_a_crew():
     assert four(touch(1, each()), PROXY, WARP_BARRIER, all_of_them) == NONE
     assert four(touch(1, each()), PROXY, PAIR, engine) == BOTH
     reading = [BLOCK_BARRIER, touch(3, [0, 1, 2, 3], Kind.READ, by_engine=True)]
-    assert four(touch(1, each()), PROXY, BLOCK_BARRIER, other=reading) == BOTH and four(touch(1, each()), BLOCK_BARRIER, PROXY, other=reading) == NONE
+    assert (
+        four(touch(1, each()), PROXY, BLOCK_BARRIER, other=reading) == BOTH
+        and four(touch(1, each()), BLOCK_BARRIER, PROXY, other=reading) == NONE
+    )
 
 
 # ---------------------------------------------------------------------------------------------- rings

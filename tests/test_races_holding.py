@@ -1,6 +1,5 @@
 """Who holds which stage of a ring, by hand: what an agent does with stages that are not its own, each with its text."""
 
-import attrs
 import pytest
 from handrings import event, ring
 from touching import BLOCK_BARRIER, WARP_BARRIER
@@ -147,7 +146,9 @@ def test_an_order_of_groups():
     order = Ring("order", 2, (), 0, 4)
     assert errors(empty(1, order), emptied(0, of=order)) == []
     assert errors(emptied(0, of=order)) == ["order: the arrival at turn 0 to be empty is by an agent that does not hold it empty"]
-    assert errors(empty(0, order), emptied(0, of=order)) == ["order: the arrival at turn 0 to be empty is by an agent that does not hold it empty"]
+    assert errors(empty(0, order), emptied(0, of=order)) == [
+        "order: the arrival at turn 0 to be empty is by an agent that does not hold it empty"
+    ]
     three = Ring("order", 3, (), 0, 4)
     assert errors(empty(2, three), emptied(0, of=three), empty(5, three), emptied(3, of=three)) == []
     assert errors(empty(2, three), emptied(0, of=three), emptied(0, of=three)) != []

@@ -10,12 +10,10 @@ from handrings import ring
 from touching import Engine, T, kernel, reads, writes
 
 from fireiron import *
-from fireiron import ir
 from fireiron.check import Scene, check_races
-from fireiron.check.races.order import Agent, Order, Phases, Race, Rounds, mark
+from fireiron.check.races.order import Order, Phases, Rounds, mark
 from fireiron.check.races.places import Footprint
 from fireiron.check.races.traces import Kind, Touch, Turn
-from fireiron.check.scene import Use
 from fireiron.errors import VerificationError
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -37,6 +35,7 @@ pytestmark = pytest.mark.sampled(1)
 
 BLOCK, WARP, GROUP = Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE), Barrier(WARPGROUP_SCOPE)
 PROXY, REGISTERS = Fence(Reach.PROXY), Fence(Reach.REGISTERS)
+
 
 def run(*traces, blocks=1, same_thread=False, atoms=8):
     """What agents find, by the two touches, and what is wrong with the barriers of rings."""
@@ -378,7 +377,9 @@ def by_lanes(traces, same_thread, blocks=1):
                         continue
                     if (other, id(former)) not in known[me]:
                         races.add(mark(former, event))
-                    elif event.by_engine and former.kind is not Kind.READ and not former.by_engine and (other, id(former)) not in fenced[me]:
+                    elif (
+                        event.by_engine and former.kind is not Kind.READ and not former.by_engine and (other, id(former)) not in fenced[me]
+                    ):
                         hidden.add(mark(former, event))
         for lane in range(2):
             me = agent, lane
@@ -590,7 +591,10 @@ def test_bytes_that_are_missing_or_too_many():
     for elements in (64, 127):
         short = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=elements)]
         _, broken = turns([], short)
-        assert broken == ["ring: turn 0 is filled, and nobody waits for it", "ring: the full barrier of stage 0 is left in the middle of a phase"]
+        assert broken == [
+            "ring: turn 0 is filled, and nobody waits for it",
+            "ring: the full barrier of stage 0 is left in the middle of a phase",
+        ]
         _, broken = turns(consumed(0), short)
         assert broken[0] == "ring: agent 0 waits for ever for turn 0 to be full"
     two_halves = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
@@ -602,13 +606,20 @@ def test_bytes_that_are_missing_or_too_many():
 
 
 def test_how_many_arrive():
-    for arrivals, right in (((1,) * 4, True), ((1,) * 8, True), ((4, 0, 0, 0), True), ((1, 1, 1, 0), False), ((1, 1, 1), False), ((2, 1, 1, 1), False)):
+    for arrivals, right in (
+        ((1,) * 4, True),
+        ((1,) * 8, True),
+        ((4, 0, 0, 0), True),
+        ((1, 1, 1, 0), False),
+        ((1, 1, 1), False),
+        ((2, 1, 1, 1), False),
+    ):
         _, broken = turns(consumed(0, arrivals=arrivals), produced(0))
         assert broken == ([] if right else ["ring: the empty barrier of stage 0 is left in the middle of a phase"]), arrivals
     _, broken = turns(consumed(0, arrivals=(2,) * 4), produced(0))
     assert broken == [], "two phases are over where one is meant: whoever waits then finds it"
     _, broken = turns(consumed(0, 1, 2, arrivals=(2,) * 4), produced(0, 1, 2))
-    assert "ring: the wait for turn 2 to be empty" not in broken[:0] and broken
+    assert broken
 
 
 def test_phases():
@@ -767,7 +778,11 @@ def test_groups_that_take_turns():
             faulty[without] = in_turns(without, 2, count, of, per=per, give=False)
             if count > 2:
                 assert run(*faulty)[1], (count, per, without)
-    unordered = [in_turns(0, 2, 7, of, per=2, await_order=False), in_turns(1, 2, 7, of, per=2, await_order=False), produced(*range(14), of=of)]
+    unordered = [
+        in_turns(0, 2, 7, of, per=2, await_order=False),
+        in_turns(1, 2, 7, of, per=2, await_order=False),
+        produced(*range(14), of=of),
+    ]
     _, broken = run(*unordered)
     assert any("is by an agent that has not waited for turn 2, by which the one before it is over" in one for one in broken)
 
@@ -830,6 +845,12 @@ def test_turns_with_gaps_are_at_the_stages_of_their_numbers():
         _, broken = run(*traces, produced(*tiles, of=of))
         assert any(one.startswith("ring: ") and "is at stage 1, and it is the agent's turn" in one for one in broken), tiles
     plain = ring(2)
-    for tiles, right in (([0, 1, 2, 3, 44, 45], True), ([0, 1, 2, 45], False), ([0, 1, 2, 7, 8], True), ([0, 1, 2, 5, 6], False), ([0, 1, 3, 4], False)):
+    for tiles, right in (
+        ([0, 1, 2, 3, 44, 45], True),
+        ([0, 1, 2, 45], False),
+        ([0, 1, 2, 7, 8], True),
+        ([0, 1, 2, 5, 6], False),
+        ([0, 1, 3, 4], False),
+    ):
         _, broken = turns(consumed(*tiles, of=plain), produced(*tiles, of=plain))
         assert (broken == []) == right, "each agent counts its own"

@@ -22,15 +22,15 @@ from handrings import (
     ringed,
     staged,
 )
-from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, copies, kernel, loop, racy_by_hand, reads, touch, writes
+from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, copies, kernel, loop, racy_by_hand, reads, writes
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_races
 from fireiron.check.races.loops import Course
-from fireiron.check.races.tiles import LENGTH, TURNS, Differing, differing, of_tiles, opened
-from fireiron.ir import Commit, Completion, Fence, For, Let, Reach, Wait
-from fireiron.values.expr import ONE, TRUE, ZERO, Var, all_of, any_of, as_expr, constant, equal, less, minimum
+from fireiron.check.races.tiles import LENGTH, PIECE, TURNS, Differing, differing, of_tiles, opened
+from fireiron.ir import Commit, Completion, For, Let, Wait
+from fireiron.values.expr import ONE, Var, all_of, any_of, as_expr, constant, less, minimum
 
 pytestmark = pytest.mark.sampled(1)
 
@@ -68,6 +68,7 @@ def test_turns_beyond_a_piece(most, more):
 
 
 def test_what_a_sequence_is_of():
+    assert LENGTH.low == TURNS.low == PIECE.low == 0, "a tile may have no turn"
     assert Differing(TILE, [0], 1).said == TILE and Differing(TILE, [0], 1).turns(0) == 1
     assert Differing(TILE, [0], 1, L + TILE).said == LENGTH
 
@@ -116,7 +117,9 @@ def chosen(program, course=STILL):
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
-@pytest.mark.parametrize("length, tiles", [(TILE + 1, 40), (TILE, 40), (TILE // 2, 31), (TILE % 3, 9), (7 - TILE, 8), (as_expr(2) + TILE * 5, 9)])
+@pytest.mark.parametrize(
+    "length, tiles", [(TILE + 1, 40), (TILE, 40), (TILE // 2, 31), (TILE % 3, 9), (7 - TILE, 8), (as_expr(2) + TILE * 5, 9)]
+)
 def test_each_length_stands_behind_each(stages, length, tiles):
     """Lengths up to a turn more than two rounds are told apart, longer ones by where in two rounds they end."""
     first, second = chosen(causal(tiles, 3, length, stages))
@@ -142,7 +145,9 @@ def test_tiles_of_one_length_are_no_matter():
     assert chosen(causal(8, 3, as_expr(4))) == []
     assert chosen(ringed([loop(4, *consume(J), var=J)], [loop(4, *produce(J), var=J)])) == []
     assert chosen(causal(8, 3, TILE + 1, growth=ONE)) == [], "nobody counts"
-    assert chosen(causal(8, 3, TILE + 1, growth=ONE, consumer=(BLOCK_BARRIER,), producer=(BLOCK_BARRIER,))) == [], "a barrier parts no roles"
+    assert chosen(causal(8, 3, TILE + 1, growth=ONE, consumer=(BLOCK_BARRIER,), producer=(BLOCK_BARRIER,))) == [], (
+        "a barrier parts no roles"
+    )
     pair = causal(8, 3, TILE + 1), causal(8, 3, TILE + 1, growth=ONE)
     (mine,), (theirs,) = ([one for one in each.body if isinstance(one, ir.Roles)] for each in pair)
     one_counts = attrs.evolve(pair[0], body=(ir.Roles((mine.roles[0], theirs.roles[1])),))
@@ -258,7 +263,14 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
     turns = loop(length, *consume(number, stages), var=J)
     if at_turn is not None:  # a stage is not given back there
         acquire, read, barrier, give_back = consume(number, stages)
-        turns = loop(length, acquire, read, barrier, attrs.evolve(give_back, active=all_of((give_back.active, any_of((less(TURN, at_turn), less(as_expr(at_turn), TURN)))))), var=J)
+        turns = loop(
+            length,
+            acquire,
+            read,
+            barrier,
+            attrs.evolve(give_back, active=all_of((give_back.active, any_of((less(TURN, at_turn), less(as_expr(at_turn), TURN)))))),
+            var=J,
+        )
     extra = () if behind is None else behind
     consumer = (
         full(TURN, name), ir.NextTile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
@@ -389,7 +401,9 @@ def test_lengths_of_a_grid_that_is_known():
     assert parted(turns(TILE // 8 * 2 - 2), BLOCK_BARRIER, tiles=24) == [0, 2, 0]
     assert parted(turns(TILE % 2 * 0 + 4), BLOCK_BARRIER, tiles=24) is None
     (one,) = chosen(plain(24, 3, STEPS, BLOCK_BARRIER))
-    assert one.most == 8 and one.more == 8 and one.taken == as_expr(8) and one.length == TILE + 1 and one.said == LENGTH and one.tile == TILE
+    assert (
+        one.most == 8 and one.more == 8 and one.taken == as_expr(8) and one.length == TILE + 1 and one.said == LENGTH and one.tile == TILE
+    )
     (one,) = chosen(plain(25, 3, STEPS, BLOCK_BARRIER))
     assert one.most == 9 and one.more == 0
     (one,) = chosen(plain(2, 3, STEPS, BLOCK_BARRIER))
@@ -418,16 +432,16 @@ def test_what_parts_no_tile_from_the_next():
     assert parted(turns(TILE), inner, BLOCK_BARRIER) is not None, "the longer one is said by the other"
     assert parted(STEPS, loop(TILE // 2, writes(T), var=I2), BLOCK_BARRIER) is None
     assert parted(turns(minimum(L, TILE)), loop(minimum(minimum(L, TILE), ONE), writes(T), var=I2), BLOCK_BARRIER, symbols=(L,)) is not None
-    assert parted(STEPS, writes(T + TURN % 2 * 128), BLOCK_BARRIER) is None and parted(STEPS, reads(T, copy=TURN % 2), BLOCK_BARRIER) is None
+    assert (
+        parted(STEPS, writes(T + TURN % 2 * 128), BLOCK_BARRIER) is None and parted(STEPS, reads(T, copy=TURN % 2), BLOCK_BARRIER) is None
+    )
     assert parted(STEPS, writes(T + TURN * 128, name="g"), BLOCK_BARRIER, buffers=(SHARED, GLOBAL)) is not None
     assert parted(STEPS, loop(3, writes(T + TURN % 2), var=I2), BLOCK_BARRIER) is None
 
 
 S, G = "s", "g"
 SHARED, GLOBAL = staged(1), attrs.evolve(staged(1, "g"), tensor=attrs.evolve(staged(1, "g").tensor, memory=GL))
-PRODUCT, BULK = (
-    attrs.evolve(reads(T), instruction=Engine(), completion=one) for one in (Completion.PRODUCT, Completion.BULK)
-)
+PRODUCT, BULK = (attrs.evolve(reads(T), instruction=Engine(), completion=one) for one in (Completion.PRODUCT, Completion.BULK))
 
 
 @pytest.mark.parametrize(
@@ -476,7 +490,9 @@ def drawn(chance):
 
     def step(var):
         kind = chance.random()
-        where = chance.choice((thread, 31 - thread, thread // 2 * 2)) + (0 if var is None else (var + chance.choice((0, 1))) % chance.choice((1, 2)) * 32)
+        where = chance.choice((thread, 31 - thread, thread // 2 * 2)) + (
+            0 if var is None else (var + chance.choice((0, 1))) % chance.choice((1, 2)) * 32
+        )
         if kind < 0.5:
             return (chance.choice((writes, reads, reads, copies))(where),)
         if kind < 0.65:
