@@ -49,7 +49,7 @@ MUTANTS = [
         ("what a skipped body puts", "                    self._restore(before)\n                case Let()", "                    pass\n                case Let()"),
         ("a loop without turns", "if count is None and loop.extent.low < 1 else None", "if False else None"),
         ("who performs it", "frame, known) & performing[..., None]", "frame, known)"),
-        ("which registers", "marks[touch.registers[touch.mask], lanes[touch.mask]] = True", "marks[:] = True"),
+        ("which registers", "marks[registers[mask], np.broadcast_to(lanes, mask.shape)[mask]] = True", "marks[:] = True"),
     ),
     *mutants(
         "lower/vectorize.py",
@@ -1035,7 +1035,7 @@ MUTANTS = [
     *mutants(
         "check/races/tiles.py",
         "test_hopper_attention",
-        ("tiles whose lengths the run time knows", "found[id(one.loop)] = Differing(tile, sequence, most, growth, taken)", "pass"),
+        ("tiles whose lengths the run time knows", "found[id(one.loop)] = Differing(tile, sequence, most, growth, taken, more)", "pass"),
     ),
     *mutants(
         "check/counted.py",
