@@ -1,26 +1,31 @@
 """How long a product of matrices takes on Hopper by tiles of a size: the estimate by which a tile is chosen where none is measured.
 
-Blocks come in waves, one tile to a multiprocessor. A tile takes the time of its products, or of what passes shared memory, whichever is
-longer; no less than its stages take to be filled again and again, each time after the memory's latency; the kernel no less than the memory
-needs for A, B and C. Each wave begins with copies that nothing hides, and ends with a tile that is stored. That the last wave costs as much
-as a full one is what decides between large tiles, latency between small ones.
+Blocks come in waves, one tile to a multiprocessor; blocks of clusters to as many multiprocessors as clusters fit on. A tile takes the time
+of its products, or of what passes shared memory, whichever is longer; no less than its stages take to be filled again and again, each time
+after the memory's latency; the kernel no less than the memory needs for A, B and C. Each wave begins with copies that nothing hides, and
+ends with a tile that is stored. That the last wave costs as much as a full one is what decides between large tiles, latency between small
+ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import attrs
 
-from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 
 
 @attrs.frozen
 class Work:
     """A product: `stack` matrices of `rows` x `columns`, sums of `depth` products of elements of `bytes` bytes; C has `result_bytes`.
 
-    `across` says of A and of B whether its rows (columns) are no multiples of a line of L2, so that most pieces of one lie across two.
+    `begins` says of A and of B of how many bytes, a power of two up to a line of L2, all its rows (columns, where these are
+    contiguous) begin at multiples: where it is less than a line, pieces of a line lie across two. `beside` says whether a line of A goes
+    along the rows of C, a line of B along its columns: such an operand is copied in pieces as wide as a tile, others as a step along k.
     """
 
     rows: int
@@ -29,7 +34,13 @@ class Work:
     bytes: int = 2
     result_bytes: int = 2
     stack: int = 1
-    across: tuple[bool, bool] = (False, False)
+    begins: tuple[int, int] = (128, 128)
+    beside: tuple[bool, bool] = (False, False)
+
+    @property
+    def across_lines(self) -> bool:
+        """Whether pieces of A or B lie across lines."""
+        return min(self.begins) < LINE_BYTES
 
     @property
     def least_bytes(self) -> int:
@@ -37,9 +48,14 @@ class Work:
         read = (self.rows + self.columns) * self.depth * self.bytes
         return self.stack * (read + self.rows * self.columns * self.result_bytes)
 
-    def tiles(self, bm: int, bn: int) -> int:
-        """Tiles of the result."""
-        return self.stack * -(-self.rows // bm) * -(-self.columns // bn)
+    def tiles(self, bm: int, bn: int, cluster: tuple[int, int] = (1, 1)) -> int:
+        """Tiles of the result; along rows and columns as many as whole clusters have, those beyond the edges included.
+
+        >>> Work(6000, 2000, 3000).tiles(128, 256), Work(6000, 2000, 3000).tiles(128, 256, (2, 1))
+        (376, 384)
+        """
+        (cm, cn), down, along = cluster, -(-self.rows // bm), -(-self.columns // bn)
+        return self.stack * -(-down // cm) * cm * -(-along // cn) * cn
 
 
 LINE_BYTES: Final = 128
@@ -49,18 +65,19 @@ COPIED_BYTES: Final = 16
 """Bytes of which rows that TMA copies are multiples; others are copied first, to rows that begin where a line does."""
 
 
-def across_lines(steps: Iterable[int], bytes: int, align: int) -> bool:
-    """Whether most rows of a matrix, or columns where these are contiguous, begin inside a line of L2, as the kernel reads them.
+def row_begins(steps: Iterable[int], bytes: int, align: int) -> int:
+    """Of how many bytes, a power of two up to a line of L2, all rows of a matrix (columns, where these are contiguous) begin at multiples.
 
     Args: `steps` are elements of `bytes` bytes of which the distances from row to row are multiples, in a stack also those from matrix to
-        matrix; `align` are bytes of which the address is one. More is not known of the address: it counts as one where a line begins.
+        matrix; `align` are bytes of which the address is one. More is not known of the address: it counts as one where a line begins. What
+        is copied first begins at lines.
 
-    >>> across_lines([520], bytes=2, align=16), across_lines([512], bytes=2, align=16)
-    (True, False)
+    >>> row_begins([520], bytes=2, align=16), row_begins([512], bytes=2, align=16), row_begins([513], bytes=2, align=16)
+    (16, 128, 128)
     """
     distances = [step * bytes for step in steps]
     copied_first = any(distance % COPIED_BYTES for distance in (align, *distances))
-    return not copied_first and any(distance % LINE_BYTES for distance in distances)
+    return LINE_BYTES if copied_first else math.gcd(LINE_BYTES, *distances)
 
 
 @attrs.frozen
@@ -84,9 +101,13 @@ class Figures:
     read: float = 257.0
     memory: float = 4.25e6
     outside: float = 0.818
-    across: float = 2.7
-    clustered: float = 1.02
+    received: Mapping[int, float] = MappingProxyType({16: 0.706, 32: 1.051, 64: 0.947})
+    asked: Mapping[int, float] = MappingProxyType({16: 3.37, 32: 2.008, 64: 2.188})
+    broken: float = 0.474
+    joined: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.571, 4: 1.317, 8: 3.126})
+    clustered: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.012, 4: 1.012, 8: 1.115})
     blocked: float = 1.48
+    blocked_across: float = 3.363
     turning: float = 6.74
     limited: float = 3.59
     clock: float = 1980.0
@@ -95,7 +116,7 @@ class Figures:
 
 H200: Final = Figures()
 """Fitted to 1022 times on an H200 (perf/results/2026-11-22-h200-hopper), of four types and storage orders: 3.6 % off on average;
-`across` and `clustered` to 45 of two sizes, in clusters and without."""
+what pieces across lines and clusters cost to 1156 of 40 sizes, halves by rows (2026-11-28-h200-choice): 8 % off on average."""
 
 SHARED_BYTES: Final = 227 * 1024
 """Shared memory of a block on Hopper, at most."""
@@ -114,17 +135,20 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     182
     """
     bm, bn = values["bm"], values["bn"]
-    tiles = work.tiles(bm, bn)
-    waves = -(-tiles // (MULTIPROCESSORS * _blocks(work, values, tiles)))
+    tiles, resident = work.tiles(bm, bn, _cluster(values)), at_once(math.prod(_cluster(values)))
+    waves = -(-tiles // (resident * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / figures.products
     copied = _copied(work, values, figures) * work.bytes / figures.copied + _read(values) * work.bytes / figures.read
-    clocks = -(-tiles // MULTIPROCESSORS) * work.depth * _added(multiplied, copied, figures.blocked)
+    blocked = figures.blocked_across if work.across_lines else figures.blocked
+    clocks = -(-tiles // resident) * work.depth * _added(multiplied, copied, blocked)
     turns = waves * max(0.0, work.depth / _ring(values) - 1)
     in_blocks = _added(clocks / figures.clock, turns * figures.turn, figures.turning)
     from_memory = (work.least_bytes + figures.outside * _outside(work, bm, bn)) / figures.memory
     edges = waves * (figures.wave + bm * bn * figures.stored / figures.clock)
-    waiting = figures.clustered if _cluster(values) != (1, 1) else 1.0
-    return waiting * (figures.launch + edges + _added(in_blocks, from_memory, figures.limited))
+    together = min(math.prod(_cluster(values)), max(figures.joined))
+    return (
+        figures.launch + figures.joined[together] + figures.clustered[together] * (edges + _added(in_blocks, from_memory, figures.limited))
+    )
 
 
 def _added(one: float, other: float, exponent: float) -> float:
@@ -138,13 +162,18 @@ def _cluster(values: Mapping[str, int]) -> tuple[int, int]:
 
 
 def _copied(work: Work, values: Mapping[str, int], figures: Figures) -> float:
-    """What a block copies for each step of k, in elements of whole lines.
-
-    Blocks of a cluster that share an operand copy a part of it each. That saves time where lines are what limits.
-    """
+    """What a block copies for each step of k, in elements of whole lines."""
     cm, cn = _cluster(values)
-    a, b = (figures.across / shared if across else 1.0 for across, shared in zip(work.across, (cn, cm), strict=True))
-    return max(1.0, a) * values["bm"] + max(1.0, b) * values["bn"]
+    sides = zip((values["bm"], values["bn"]), work.begins, work.beside, (cn, cm), strict=True)
+    return sum(_lines(side, begins, beside, shared, work.bytes, figures) for side, begins, beside, shared in sides)
+
+
+def _lines(side: int, begins: int, beside: bool, shared: int, bytes: int, figures: Figures) -> float:
+    """The same of one operand, `side` rows or columns of a tile, of which `shared` blocks copy a part each."""
+    if begins >= LINE_BYTES:
+        return side
+    broken = figures.broken if beside and side * bytes % LINE_BYTES else 0.0
+    return side * (1 + broken) * max(1.0, figures.received[begins] + figures.asked[begins] / shared)
 
 
 def _ring(values: Mapping[str, int]) -> int:
