@@ -22,7 +22,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.ir.cluster import at_once
+from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
@@ -282,10 +282,12 @@ def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> It
 
 
 def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mapping[str, int]:
-    """Values with another cluster; blocks that stay are no more than run at once."""
+    """Values with another cluster; blocks stay where C has more tiles than run at once, if the strategy has a number for it."""
     found = {**values, "cm": cm, "cn": cn}
-    if values.get("blocks", MANY_BLOCKS) < MANY_BLOCKS and at_once(cm * cn) < values["blocks"]:
-        found["blocks"] = MANY_BLOCKS
+    if "blocks" in values:
+        resident = at_once(cm * cn)
+        stays = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == MULTIPROCESSORS
+        found["blocks"] = MULTIPROCESSORS if stays else MANY_BLOCKS
     return found
 
 

@@ -84,12 +84,19 @@ def row_begins(steps: Iterable[int], bytes: int, align: int) -> int:
 class Figures:
     """What the estimate divides by.
 
-    Microseconds: `launch` of a kernel, `wave` of each wave, before its first product and behind its last one, `turn` of the stages of a
-    block, from a copy that is asked for to the product that has read it. Clocks: `stored`, to store an element of a tile. Bytes: `copied`
-    into shared memory and `read` by `wgmma` in a clock, `memory` in a microsecond. `outside`: what a byte counts that a tile reads beyond
-    the edge of a matrix; `across`: what one counts that is copied in pieces that lie across two lines of L2. Times of two things that are
-    done at once are added with the exponents `blocked`, for products and copies of a block, `turning`, for these and turns of stages, and
-    `limited`, for blocks and memory. `clustered` is what the time is multiplied by where blocks wait for each other. `clock` is in MHz,
+    Microseconds: `launch` of a kernel, `wave` of each wave, before its first product and behind its last one, `block` of each further block
+    that a multiprocessor has in a wave, `turn` of the stages of a block, from a copy that is asked for to the product that has read it.
+    Clocks: `stored`, to store an element of a tile. Bytes: `copied` into shared memory and `read` by `wgmma` in a clock, `memory` in a
+    microsecond; `least`, what a piece counts at least that is copied as one. `outside`: what a byte counts that a tile reads beyond the
+    edge of a matrix.
+
+    Of pieces that lie across lines of L2, by the bytes of which their rows begin at multiples: what a byte counts that a block receives
+    (`received`) and that it asks for (`asked`), of which blocks of a cluster that share an operand have a part each; `broken`: how much
+    more it counts in tiles that end inside a line. `joined`: microseconds of a kernel in which clusters of so many blocks begin and end
+    together; `clustered`: what the rest of its time is multiplied by.
+
+    Times of two things that are done at once are added with the exponents `blocked`, for products and copies of a block (`blocked_across`
+    where pieces lie across lines), `turning`, for these and turns of stages, and `limited`, for blocks and memory. `clock` is in MHz,
     `products` are bytes of two factors that a multiprocessor multiplies in a clock.
     """
 
@@ -101,13 +108,15 @@ class Figures:
     read: float = 257.0
     memory: float = 4.25e6
     outside: float = 0.818
-    received: Mapping[int, float] = MappingProxyType({16: 0.706, 32: 1.051, 64: 0.947})
-    asked: Mapping[int, float] = MappingProxyType({16: 3.37, 32: 2.008, 64: 2.188})
-    broken: float = 0.474
-    joined: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.571, 4: 1.317, 8: 3.126})
-    clustered: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.012, 4: 1.012, 8: 1.115})
+    received: Mapping[int, float] = MappingProxyType({16: 0.62, 32: 1.23, 64: 0.77})
+    asked: Mapping[int, float] = MappingProxyType({16: 3.38, 32: 1.64, 64: 2.22})
+    broken: float = 0.48
+    least: float = 79.0
+    block: float = 0.31
+    joined: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.98, 4: 1.37, 8: 2.92})
+    clustered: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.11})
     blocked: float = 1.48
-    blocked_across: float = 3.363
+    blocked_across: float = 2.94
     turning: float = 6.74
     limited: float = 3.59
     clock: float = 1980.0
@@ -116,7 +125,8 @@ class Figures:
 
 H200: Final = Figures()
 """Fitted to 1022 times on an H200 (perf/results/2026-11-22-h200-hopper), of four types and storage orders: 3.6 % off on average;
-what pieces across lines and clusters cost to 1156 of 40 sizes, halves by rows (2026-11-28-h200-choice): 8 % off on average."""
+what pieces, pieces across lines, clusters and blocks that share a multiprocessor cost to 2988 of 270 sizes, those and
+perf/results/2026-11-28-h200-choice: 7 % off."""
 
 SHARED_BYTES: Final = 227 * 1024
 """Shared memory of a block on Hopper, at most."""
@@ -136,19 +146,20 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     """
     bm, bn = values["bm"], values["bn"]
     tiles, resident = work.tiles(bm, bn, _cluster(values)), at_once(math.prod(_cluster(values)))
+    each = -(-tiles // resident)
     waves = -(-tiles // (resident * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / figures.products
     copied = _copied(work, values, figures) * work.bytes / figures.copied + _read(values) * work.bytes / figures.read
     blocked = figures.blocked_across if work.across_lines else figures.blocked
-    clocks = -(-tiles // resident) * work.depth * _added(multiplied, copied, blocked)
+    clocks = each * work.depth * _added(multiplied, copied, blocked)
     turns = waves * max(0.0, work.depth / _ring(values) - 1)
     in_blocks = _added(clocks / figures.clock, turns * figures.turn, figures.turning)
     from_memory = (work.least_bytes + figures.outside * _outside(work, bm, bn)) / figures.memory
-    edges = waves * (figures.wave + bm * bn * figures.stored / figures.clock)
+    further = 0 if values.get("blocks", tiles) < tiles else each - waves
+    edges = waves * (figures.wave + bm * bn * figures.stored / figures.clock) + further * figures.block
     together = min(math.prod(_cluster(values)), max(figures.joined))
-    return (
-        figures.launch + figures.joined[together] + figures.clustered[together] * (edges + _added(in_blocks, from_memory, figures.limited))
-    )
+    running = edges + _added(in_blocks, from_memory, figures.limited)
+    return figures.launch + figures.joined[together] + figures.clustered[together] * running
 
 
 def _added(one: float, other: float, exponent: float) -> float:
@@ -164,16 +175,19 @@ def _cluster(values: Mapping[str, int]) -> tuple[int, int]:
 def _copied(work: Work, values: Mapping[str, int], figures: Figures) -> float:
     """What a block copies for each step of k, in elements of whole lines."""
     cm, cn = _cluster(values)
-    sides = zip((values["bm"], values["bn"]), work.begins, work.beside, (cn, cm), strict=True)
-    return sum(_lines(side, begins, beside, shared, work.bytes, figures) for side, begins, beside, shared in sides)
+    a, b = (_lines(work, values, operand, side, shared, figures) for operand, (side, shared) in enumerate((("bm", cn), ("bn", cm))))
+    return a + b
 
 
-def _lines(side: int, begins: int, beside: bool, shared: int, bytes: int, figures: Figures) -> float:
-    """The same of one operand, `side` rows or columns of a tile, of which `shared` blocks copy a part each."""
+def _lines(work: Work, values: Mapping[str, int], operand: int, side: str, shared: int, figures: Figures) -> float:
+    """The same of one operand, of which `shared` blocks copy a part each."""
+    begins, beside = work.begins[operand], work.beside[operand]
+    width = (values[side] if beside else values.get("bk", 64)) * work.bytes
+    copied = values[side] * max(1.0, figures.least / min(width, LINE_BYTES))
     if begins >= LINE_BYTES:
-        return side
-    broken = figures.broken if beside and side * bytes % LINE_BYTES else 0.0
-    return side * (1 + broken) * max(1.0, figures.received[begins] + figures.asked[begins] / shared)
+        return copied
+    broken = figures.broken if beside and width % LINE_BYTES else 0.0
+    return copied * (1 + broken) * max(1.0, figures.received[begins] + figures.asked[begins] / shared)
 
 
 def _ring(values: Mapping[str, int]) -> int:
