@@ -541,7 +541,7 @@ def _kernels_for(arrays: Sequence[Any], out: Any, options: Options, arch: Any, p
     if is_few(sizes, options, architecture) and not is_pinned(pinned):
         with contextlib.suppress(FireironError):  # arrays that lie so that it does not copy them are left to the others
             return _decoded(sizes, q.dtype, views, aligned, architecture, tuple(made.values()))
-    choice = _chosen(problems, _Place(architecture, device, aligned), is_pinned(pinned))
+    choice = _kept_or_chosen(problems, _Place(architecture, device, aligned), is_pinned(pinned))
     seen = tuple(views.values())
     return _Found(CompiledKernel(choice.program), choice, seen[:3], seen[3:], tuple(made.values()))
 
@@ -678,6 +678,24 @@ class _Place:
 def _by_tma(strategy: Strategy) -> bool:
     """Whether it is meant for a producer that fills its stages."""
     return strategy.target == WARPGROUP_ARCHITECTURE
+
+
+def _kept_or_chosen(problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice:
+    """What another process chose on this GPU, else what is chosen now, and kept."""
+    from fireiron.gpu import launch
+    from fireiron.tune.records import kept
+
+    if place.device is None or not launch.gpu_available():
+        return _chosen(problems, place, pinned)
+    specs = tuple((attrs.astuple(one.options), one.spec, one.packed) for one in problems)
+    asked = specs, dict(place.aligned), pinned, gpu_name(place.device)
+    key = kept.key_of("attention", place.architecture, launch.driver_version(), *asked)
+    found = kept.recalled(key)
+    if found is not None:
+        return found[0]
+    choice = _chosen(problems, place, pinned)
+    kept.remember(key, choice, 0)
+    return choice
 
 
 def _chosen(problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice:

@@ -514,7 +514,7 @@ class _MatMul:
 
     def _of_problem(self, asked: _Asked) -> _Made:
         """The kernel of a problem: the one that it has already, else one that is chosen now."""
-        found = self._problems.get(asked) or _made(asked)
+        found = self._problems.get(asked) or _kept_or_made(asked)
         keep(self._problems, asked, found)
         return found
 
@@ -787,6 +787,25 @@ def _asked(a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | N
 def _seen(operand: Operand, way: Way) -> Operand:
     shape, steps = way.stepped(operand.shape, operand.steps)
     return attrs.evolve(operand, shape=shape, steps=steps)
+
+
+def _kept_or_made(asked: _Asked) -> _Made:
+    """The kernel of a problem on a GPU as another process chose it, else one that is chosen now, and kept."""
+    from fireiron.gpu import launch
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.tune.records import kept
+
+    if asked.device is None or not launch.gpu_available():
+        return _made(asked)
+    problems = tuple((one.spec, one.transposed) for one in asked.problems)
+    key = kept.key_of("matmul", asked.architecture, launch.driver_version(), problems, asked.aligned, asked.pinned, gpu_name(asked.device))
+    found = kept.recalled(key)
+    if found is not None and found[1] < len(asked.problems):
+        choice, number = found
+        return _Made(CompiledKernel(choice.program), choice, asked.problems[number])
+    made = _made(asked)
+    kept.remember(key, made.choice, asked.problems.index(made.problem))
+    return made
 
 
 def _made(asked: _Asked) -> _Made:

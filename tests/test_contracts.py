@@ -452,7 +452,7 @@ def performs_somewhere(module, spec):
 ROOMS = (
     ("places", "strategies", "_version", "folders", "found", "display"),
     ("errors",),
-    ("settings", "files", "operators"),
+    ("settings", "files", "operators", "kept"),
     ("values",),
     ("spec", "specs", "stacks", "batches", "copies"),
     ("ir",),
