@@ -682,20 +682,11 @@ def _by_tma(strategy: Strategy) -> bool:
 
 def _kept_or_chosen(problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice:
     """What another process chose on this GPU, else what is chosen now, and kept."""
-    from fireiron.gpu import launch
     from fireiron.tune.records import kept
 
-    if place.device is None or not launch.gpu_available():
-        return _chosen(problems, place, pinned)
     specs = tuple((attrs.astuple(one.options), one.spec, one.packed) for one in problems)
-    asked = specs, dict(place.aligned), pinned, gpu_name(place.device)
-    key = kept.key_of("attention", place.architecture, launch.driver_version(), *asked)
-    found = kept.recalled(key)
-    if found is not None:
-        return found[0]
-    choice = _chosen(problems, place, pinned)
-    kept.remember(key, choice, 0)
-    return choice
+    asked = specs, dict(place.aligned), pinned
+    return kept.chosen("attention", place.architecture, place.device, asked, lambda: (_chosen(problems, place, pinned), 0))[0]
 
 
 def _chosen(problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice:

@@ -791,21 +791,16 @@ def _seen(operand: Operand, way: Way) -> Operand:
 
 def _kept_or_made(asked: _Asked) -> _Made:
     """The kernel of a problem on a GPU as another process chose it, else one that is chosen now, and kept."""
-    from fireiron.gpu import launch
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.tune.records import kept
 
-    if asked.device is None or not launch.gpu_available():
-        return _made(asked)
+    def choose() -> tuple[Choice, int]:
+        made = _made(asked)
+        return made.choice, asked.problems.index(made.problem)
+
     problems = tuple((one.spec, one.transposed) for one in asked.problems)
-    key = kept.key_of("matmul", asked.architecture, launch.driver_version(), problems, asked.aligned, asked.pinned, gpu_name(asked.device))
-    found = kept.recalled(key)
-    if found is not None and found[1] < len(asked.problems):
-        choice, number = found
-        return _Made(CompiledKernel(choice.program), choice, asked.problems[number])
-    made = _made(asked)
-    kept.remember(key, made.choice, asked.problems.index(made.problem))
-    return made
+    choice, number = kept.chosen("matmul", asked.architecture, asked.device, (problems, asked.aligned, asked.pinned), choose)
+    return _Made(CompiledKernel(choice.program), choice, asked.problems[number])
 
 
 def _made(asked: _Asked) -> _Made:
@@ -1047,12 +1042,28 @@ def _finished(
     further |= {name: operand_of(array, name) for name, array in outs.items() if name != RESULT}
     seen_so = {name: _seen_as(one, stacked, name in folded) for name, one in further.items()}
     specs = {one: _with_operands(one, transposed(inner) if one.transposed else inner, seen_so, types, given) for one in asked.problems}
-    choice, problem = _recorded(specs, seen_so, asked) or _by_product(specs, seen_so, asked, text)
+    choice, problem = _kept_or_finished(specs, seen_so, asked, text)
     from fireiron.gpu.kernel import CompiledKernel
 
     spec, turned = specs[problem]
     made = _Made(CompiledKernel(choice.program), choice, problem)
     return _Finished(made, stacked, tuple(name for name in spec.inputs if name not in "AB"), spec.outputs, turned, folded)
+
+
+def _kept_or_finished(specs: Specs, further: Given, asked: _Asked, text: str) -> tuple[Choice, Problem]:
+    """The choice for a product with an epilogue as another process made it, else one that is made now, and kept."""
+    from fireiron.tune.records import kept
+
+    problems = tuple(specs)
+
+    def choose() -> tuple[Choice, int]:
+        choice, problem = _recorded(specs, further, asked) or _by_product(specs, further, asked, text)
+        return choice, problems.index(problem)
+
+    aligned = asked.aligned, {name: one.align for name, one in further.items()}
+    made = tuple((one.spec, one.transposed, spec) for one, (spec, _) in specs.items())
+    choice, number = kept.chosen("epilogue", asked.architecture, asked.device, (made, aligned, asked.pinned), choose)
+    return choice, problems[number]
 
 
 Specs = Mapping[Problem, tuple[Spec, frozenset[str]]]

@@ -271,6 +271,7 @@ def test_a_call_takes_what_another_process_chose(monkeypatch):
     monkeypatch.setattr(launch, "gpu_available", lambda: True)
     monkeypatch.setattr(launch, "driver_version", lambda: (13, 0))
     monkeypatch.setattr(module, "gpu_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(choices, "device_name", lambda device: "NVIDIA H200")
     first = module._kept_or_made(asked)
     monkeypatch.setattr(module, "_made", lambda asked: pytest.fail("it is chosen again"))
     second = module._kept_or_made(asked)

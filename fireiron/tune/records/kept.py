@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Callable
 from typing import Any, Final
 
 from fireiron import kept, settings
 from fireiron.compiler import Program
 from fireiron.errors import CacheWarning
 from fireiron.executable import INSTRUCTIONS
-from fireiron.gpu import programs, toolchain
+from fireiron.gpu import launch, programs, toolchain
 from fireiron.places import library_folder
 from fireiron.tune.records.choosing import Choice
 from fireiron.tune.records.files import record_files, stamp
@@ -22,6 +23,30 @@ from fireiron.values.machine import Architecture
 
 KIND: Final = "choice"
 """The kind of these entries, and the ending of their names."""
+
+
+def chosen(
+    call: str, architecture: Architecture, device: int | None, asked: tuple[Any, ...], choose: Callable[[], tuple[Choice, int]]
+) -> tuple[Choice, int]:
+    """What another process chose on this GPU, else what is chosen now, and kept: a choice, and for which of the problems it is.
+
+    Args: `call` names the function; `asked` is all that decides beside target, records and compiler, as values of the language, numbers and
+        texts. Where there is no GPU nothing is kept.
+    """
+    if device is None or not launch.gpu_available():
+        return choose()
+    key = key_of(call, architecture, launch.driver_version(), *asked, device_name(device))
+    found = recalled(key)
+    if found is None:
+        found = choose()
+        remember(key, *found)
+    return found
+
+
+def device_name(device: int) -> str:
+    """What a GPU calls itself."""
+    name = launch.require_cupy().cuda.runtime.getDeviceProperties(device)["name"]
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def key_of(call: str, architecture: Architecture, newest: tuple[int, int] | None, *asked: Any) -> str | None:
@@ -73,4 +98,4 @@ def remember(key: str | None, choice: Choice, number: int) -> None:
             kept.save(programs.place(KIND, key), data)
 
 
-__all__ = ["KIND", "key_of", "recalled", "remember"]
+__all__ = ["KIND", "chosen", "device_name", "key_of", "recalled", "remember"]
