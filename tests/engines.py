@@ -1,16 +1,20 @@
 """Kernels by hand whose copies an engine makes: a tile by TMA from an array to shared memory or back, and products by wgmma."""
 
+from typing import ClassVar
+
 import attrs
 import numpy as np
 from handmade import access, kernel_of, local, parameters
 
 from fireiron import *
 from fireiron import ir
+from fireiron.executable.fma import Fma
 from fireiron.executable.thread_move import MOVE
 from fireiron.executable.tma import TMA_LOAD, TMA_STORE
 from fireiron.ir.chunks import swizzle_of
 from fireiron.sim import simulate
 from fireiron.values.expr import ZERO, Var, all_of, as_expr, equal, less
+from fireiron.values.machine import as_architecture
 
 THREADS = 32
 STAGES = 2
@@ -147,3 +151,89 @@ def streamed(turns=5, stages=2, warps=1, consumer=None, producer=None, **fields)
     kernel = kernel_of(spec, (ir.Roles(roles),), buffer, threads=THREADS * (warps + 1), target="sm_90a")
     ring = attrs.evolve(ir.Ring("ring", stages, ("tile",), ROWS * COLUMNS * 2, warps), **fields)
     return attrs.evolve(kernel, workers=THREADS * warps, rings=(ring,), shared_bytes=buffer.offset + buffer.bytes)
+
+
+# ---------------------------------------------------------------------------------------------- products by hand
+
+
+@attrs.frozen
+class EngineFma(Fma):
+    """A multiply-add of each thread that an engine performs, as it does wgmma: smaller, and under way alike."""
+
+    by_engine: ClassVar[bool] = True
+
+
+ENGINE_FMA = EngineFma("ENGINE_FMA")
+REGISTER = ir.Completion.PRODUCT
+
+
+def by_products(*steps):
+    """A kernel of one warp by steps: each is a statement, or a word for one of those below; registers are a, b, c and d, one element each.
+
+    `a=` loads a from the array, `=c` stores c, `c+=ab` is the product under way, `fence`, `commit` and `wait 0` are what they say.
+    """
+    kernel = kernel_of(Move(32, 1, dtype=float32)(GL, GL), tuple(map(_step, steps)), *(local(name, (1, 1), RF) for name in "abcd"))
+    return attrs.evolve(kernel, architecture=as_architecture("sm_90a"))
+
+
+def _step(step):
+    pieces = lambda count: ((ir.Piece(0),),) * count
+    register = lambda name, write=False: access(name, (0, 0), write=write)
+    if isinstance(step, ir.Stmt):
+        return step
+    if step == "fence":
+        return ir.Fence(ir.Reach.REGISTERS)
+    if step == "commit":
+        return ir.Commit(REGISTER)
+    if step.startswith("wait "):
+        return ir.Wait(int(step[5:]), completion=REGISTER)
+    if step.endswith("="):
+        accesses = access("src", (LANE, 0)), register(step[0], True)
+        return ir.Exec(MOVE, Move(1, 1, dtype=float32)(GL, RF)(Thread), accesses, pieces=pieces(2), origin=f"at {step}")
+    if step.startswith("="):
+        accesses = register(step[1]), access("dst", (LANE, 0), write=True)
+        return ir.Exec(MOVE, Move(1, 1, dtype=float32)(RF, GL)(Thread), accesses, pieces=pieces(2), origin=f"at {step}")
+    target, left, right = step[0], step[-2], step[-1]
+    accesses = register(left), register(right), register(target, True)
+    adds = as_expr(int("+" in step))
+    spec = MatMul(1, 1, 1)(RF, RF, RF)(Thread)
+    return ir.Exec(ENGINE_FMA, spec, accesses, accumulate=adds, completion=REGISTER, pieces=pieces(3), origin=f"at {step}")
+
+
+FENCE_BEFORE = "is touched by ENGINE_FMA .* with no fence of registers before it"
+BEHIND = "is touched by ENGINE_FMA .* behind ordinary statements, with no fence of registers"
+UNDER_WAY = "is touched by {} .* while a product that uses it is under way"
+MOVED, MULTIPLIED = UNDER_WAY.format("Move"), UNDER_WAY.format("ENGINE_FMA")
+
+OF_PRODUCTS = {
+    "right": ("a=, b=, c=, fence, c+=ab, commit, wait 0, =c", None),
+    "one after the other": ("a=, b=, c=, fence, c+=ab, commit, c+=ab, commit, wait 0, =c", None),
+    "a factor is read": ("a=, b=, c=, fence, c+=ab, =a, =b, commit, wait 0, =c", None),
+    "another register is written": ("a=, b=, c=, fence, c+=ab, d=, commit, wait 0, =c", None),
+    "behind a fence another register is written": ("a=, b=, c=, fence, d=, c+=ab, commit, wait 0, =c", None),
+    "written behind the wait": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, fence, c+=ab, commit, wait 0, =c", None),
+    "the older group is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =c, wait 0", None),
+    "a product of products": ("a=, b=, c=, d=, fence, c+=ab, commit, wait 0, d+=cb, commit, wait 0, =d", None),
+    "no fence": ("a=, b=, c=, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
+    "a fence of the proxy": ("a=, b=, c=, proxy, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
+    "a factor is loaded behind the fence": ("b=, c=, fence, a=, c+=ab, commit, wait 0, =c", f"^a {BEHIND}"),
+    "the sum is loaded behind the fence": ("a=, b=, fence, c=, c+=ab, commit, wait 0, =c", f"^c {BEHIND}"),
+    "a factor is read behind the fence": ("a=, b=, c=, fence, =b, c+=ab, commit, wait 0, =c", f"^b {BEHIND}"),
+    "written behind the wait, no fence": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, c+=ab, commit, wait 0, =c", f"^a {BEHIND}"),
+    "the sum is stored too early": ("a=, b=, c=, fence, c+=ab, commit, =c, wait 0", f"^c {MOVED}(?s:.*)at +at =c(?s:.*)a wait for its group before"),
+    "the sum is stored, not committed": ("a=, b=, c=, fence, c+=ab, wait 0, =c", f"^c {MOVED}"),
+    "the younger group is not waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =d, wait 0", f"^d {MOVED}"),
+    "neither of two groups is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 2, =c, wait 0", f"^c {MOVED}"),
+    "a factor is loaded too early": ("a=, b=, c=, fence, c+=ab, commit, a=, wait 0, =c", f"^a {MOVED}"),
+    "a factor of one of two": ("a=, b=, c=, fence, c+=ab, commit, c+=ab, commit, wait 1, b=, wait 0, =c", f"^b {MOVED}"),
+    "a factor is made by another product": ("a=, b=, c=, fence, c+=ab, commit, a+=cb, commit, wait 0, =c", f"^a, c {MULTIPLIED}"),
+    "the sum is a factor": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=cb, commit, wait 0, =d", f"^c {MULTIPLIED}"),
+    "a factor is a sum": ("a=, b=, c=, d=, fence, c+=ab, commit, b+=dd, commit, wait 0, =c", f"^b {MULTIPLIED}"),
+}  # fmt: skip
+"""What products under way allow, and what not: steps, and what is said of them."""
+
+
+def of_products(name):
+    """The kernel of that name, and what is said of it."""
+    steps, message = OF_PRODUCTS[name]
+    return by_products(*(ir.Fence(ir.Reach.PROXY) if step == "proxy" else step for step in steps.split(", "))), message

@@ -10,6 +10,7 @@ import pytest
 from campaign.faults.detectors import outputs, shadow_of
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
+from engines import OF_PRODUCTS, copied, of_products
 from handmade import access, kernel_of, local
 from ringed import TARGET, halves, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS
@@ -190,3 +191,23 @@ def test_registers_that_nothing_was_put_into(dtype):
                 SimulationError, match=r"r\[1\] \(register 1\) is read before anything was written to it: thread 0 of block 0"
             ):
                 of_threads((load, store), one, spec=spec, src=given)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", OF_PRODUCTS)
+def test_registers_of_products_under_way(name, order):
+    """By hand: what may be touched while they are, and what wants a fence before, or a wait."""
+    made, message = of_products(name)
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    if message is not None:
+        with pytest.raises(SimulationError, match=message):
+            copied(made, given, None if order is None else random.Random(order))
+        return
+    a = given.astype(np.float64)
+    steps = OF_PRODUCTS[name][0].split(", ")
+    values = {step[0]: a for step in steps if step.endswith("=")}
+    for step in steps:
+        if "+=" in step:
+            values[step[0]] = values[step[0]] + values[step[-2]] * values[step[-1]]
+    stored = [step[1] for step in steps if step.startswith("=")][-1]
+    np.testing.assert_array_equal(copied(made, given, None if order is None else random.Random(order)), values[stored])

@@ -7,6 +7,7 @@ import re
 import attrs
 import numpy as np
 import pytest
+from engines import OF_PRODUCTS, copied, of_products
 from handmade import access, kernel_of, local
 
 from fireiron import *
@@ -820,7 +821,7 @@ def test_memory_of_a_statement_lies_in_that_of_the_block():
 
 def test_a_statement_of_the_block_in_a_loop():
     """It is no axis: the turns come one after the other, with what stands in each of them."""
-    one, scratch = with_scratch(Block)
+    one, _ = with_scratch(Block)
     one = attrs.evolve(one, accesses=(access("src", (K * 32,), (32,)), access("dst", (K * 32,), (32,), write=True)), scratch=None)
     for order in ORDERS:
         found = said(kernel((ir.For(K, as_expr(4), (one,)),)), order=order)
@@ -852,3 +853,23 @@ def test_statements_that_nobody_executes(statement):
 @pytest.mark.parametrize("statement", [ir.Comment("a"), ir.Chain(ir.Link.WAIT)], ids=repr)
 def test_statements_that_do_nothing_here(statement):
     assert planned((statement,)).nodes == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", OF_PRODUCTS)
+def test_registers_of_products_under_way(name, order):
+    """By hand: what may be touched while they are, and what wants a fence before, or a wait."""
+    made, message = of_products(name)
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    if message is not None:
+        with pytest.raises(SimulationError, match=message):
+            copied(made, given, None if order is None else random.Random(order))
+        return
+    a = given.astype(np.float64)
+    steps = OF_PRODUCTS[name][0].split(", ")
+    values = {step[0]: a for step in steps if step.endswith("=")}
+    for step in steps:
+        if "+=" in step:
+            values[step[0]] = values[step[0]] + values[step[-2]] * values[step[-1]]
+    stored = [step[1] for step in steps if step.startswith("=")][-1]
+    np.testing.assert_array_equal(copied(made, given, None if order is None else random.Random(order)), values[stored])
