@@ -412,7 +412,7 @@ def _with_lets(scope: _Scope, lets: Iterable[Let]) -> _Scope:
 
 
 def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
-    """The loops, names and the only statement of a nest; None if it has barriers or more statements, or a loop that does not count alone."""
+    """The loops, names and the only statement of a nest; None if it has barriers or more statements, or a loop that leaves turns out."""
     loops: list[For] = []
     lets: list[Let] = []
     while True:
