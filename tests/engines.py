@@ -170,15 +170,17 @@ REGISTER = ir.Completion.PRODUCT
 def by_products(*steps):
     """A kernel of one warp by steps: each is a statement, or a word for one of those below; registers are a, b, c and d, one element each.
 
-    `a=` loads a from the array, `=c` stores c, `c+=ab` is the product under way, `fence`, `commit` and `wait 0` are what they say.
+    x lies in shared memory, an element a thread. `a=` loads a from the array, `=c` stores c, `c+=ab` is the product under way, `fence`, `commit` and `wait 0` are what they say.
     """
-    kernel = kernel_of(Move(32, 1, dtype=float32)(GL, GL), tuple(map(_step, steps)), *(local(name, (1, 1), RF) for name in "abcd"))
-    return attrs.evolve(kernel, architecture=as_architecture("sm_90a"))
+    kernel = kernel_of(
+        Move(32, 1, dtype=float32)(GL, GL), tuple(map(_step, steps)), *(local(name, (1, 1), RF) for name in "abcd"), local("x", (32, 1), SH)
+    )
+    return attrs.evolve(kernel, architecture=as_architecture("sm_90a"), shared_bytes=128)
 
 
 def _step(step):
     pieces = lambda count: ((ir.Piece(0),),) * count
-    register = lambda name, write=False: access(name, (0, 0), write=write)
+    register = lambda name, write=False: access(name, (LANE if name == "x" else 0, 0), write=write)
     if isinstance(step, ir.Stmt):
         return step
     if step == "fence":
@@ -187,16 +189,24 @@ def _step(step):
         return ir.Commit(REGISTER)
     if step.startswith("wait "):
         return ir.Wait(int(step[5:]), completion=REGISTER)
+    if step == "proxy":
+        return ir.Fence(ir.Reach.PROXY)
+    if step == "barrier":
+        return ir.Barrier(ir.WARP_SCOPE)
     if step.endswith("="):
         accesses = access("src", (LANE, 0)), register(step[0], True)
-        return ir.Exec(MOVE, Move(1, 1, dtype=float32)(GL, RF)(Thread), accesses, pieces=pieces(2), origin=f"at {step}")
+        return ir.Exec(
+            MOVE, Move(1, 1, dtype=float32)(GL, SH if step[0] == "x" else RF)(Thread), accesses, pieces=pieces(2), origin=f"at {step}"
+        )
     if step.startswith("="):
         accesses = register(step[1]), access("dst", (LANE, 0), write=True)
-        return ir.Exec(MOVE, Move(1, 1, dtype=float32)(RF, GL)(Thread), accesses, pieces=pieces(2), origin=f"at {step}")
+        return ir.Exec(
+            MOVE, Move(1, 1, dtype=float32)(SH if step[1] == "x" else RF, GL)(Thread), accesses, pieces=pieces(2), origin=f"at {step}"
+        )
     target, left, right = step[0], step[-2], step[-1]
     accesses = register(left), register(right), register(target, True)
     adds = as_expr(int("+" in step))
-    spec = MatMul(1, 1, 1)(RF, RF, RF)(Thread)
+    spec = MatMul(1, 1, 1)(*(SH if name == "x" else RF for name in (left, right, target)))(Thread)
     return ir.Exec(ENGINE_FMA, spec, accesses, accumulate=adds, completion=REGISTER, pieces=pieces(3), origin=f"at {step}")
 
 
@@ -214,6 +224,10 @@ OF_PRODUCTS = {
     "written behind the wait": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, fence, c+=ab, commit, wait 0, =c", None),
     "the older group is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =c, wait 0", None),
     "a product of products": ("a=, b=, c=, d=, fence, c+=ab, commit, wait 0, d+=cb, commit, wait 0, =d", None),
+    "a factor in shared memory": ("b=, c=, fence, x=, proxy, barrier, c+=xb, =x, commit, wait 0, =c", None),
+    "a factor in shared memory is written": ("b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, barrier, x=, =c", None),
+    "a factor in shared memory is written too early": (
+        "b=, c=, fence, x=, proxy, barrier, c+=xb, commit, x=, wait 0, =c", "^x.* is written while a product that reads it is under way"),
     "no fence": ("a=, b=, c=, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
     "a fence of the proxy": ("a=, b=, c=, proxy, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
     "a factor is loaded behind the fence": ("b=, c=, fence, a=, c+=ab, commit, wait 0, =c", f"^a {BEHIND}"),
@@ -236,4 +250,33 @@ OF_PRODUCTS = {
 def of_products(name):
     """The kernel of that name, and what is said of it."""
     steps, message = OF_PRODUCTS[name]
-    return by_products(*(ir.Fence(ir.Reach.PROXY) if step == "proxy" else step for step in steps.split(", "))), message
+    return by_products(*steps.split(", ")), message
+
+
+# ---------------------------------------------------------------------------------------------- tiles that blocks take
+
+
+def fetched(tiles=5, blocks=2, stages=2, warps=1, consumer=None, producer=None, extent=None, **fields):
+    """A kernel whose blocks take tiles of as many elements as they have consumers, one after the other, and copy each.
+
+    `consumer` and `producer` make another list of the statements of a turn of theirs; `fields` are others of the ring.
+    """
+    threads = THREADS * warps
+    turn, tile = Var("turn", 0, tiles), Var("tile", 0, tiles - 1)
+    thread = Var("thread", 0, threads - 1)
+    place, count = tile * threads + thread, as_expr(tiles)
+    one = access("src", (place,)), access("dst", (place,), write=True)
+    move = ir.Exec(MOVE, Move(1, dtype=float32)(GL, GL)(Thread), one, pieces=((ir.Piece(0),),) * 2)
+    comes_by, leaves = ir.NextTile(tile, count, "tiles", turn), ir.Leave(tile, count)
+    last = ir.Barrier(ir.WARP_SCOPE), ir.Release("tiles", ir.Side.EMPTY, turn, equal(thread % THREADS, 0))
+    takes = (ir.Acquire("tiles", ir.Side.FULL, turn), comes_by, *last, leaves, move)
+    taken = attrs.evolve(comes_by, takes=True)
+    gives = (ir.Acquire("tiles", ir.Side.EMPTY, turn), taken, ir.Release("tiles", ir.Side.FULL, turn), leaves)
+    turns = as_expr(tiles + 1) if extent is None else as_expr(extent)
+    roles = (
+        ir.Role("consumers", 0, threads, (ir.For(turn, turns, (consumer or tuple)(takes)),)),
+        ir.Role("producer", threads, 32, (ir.For(turn, turns, (producer or tuple)(gives)),), elected=True),
+    )
+    kernel = kernel_of(Move(tiles * threads, dtype=float32)(GL, GL), (ir.Roles(roles),), threads=threads + 32, grid=blocks, target="sm_90a")
+    ring = attrs.evolve(ir.Ring("tiles", stages, (), 0, warps, tiles=True), **fields)
+    return attrs.evolve(kernel, workers=threads, rings=(ring,), shared_bytes=24 * stages, counter=ir.Counter("taken"))

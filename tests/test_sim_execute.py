@@ -193,6 +193,7 @@ def test_registers_that_nothing_was_put_into(dtype):
                 of_threads((load, store), one, spec=spec, src=given)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", OF_PRODUCTS)
 def test_registers_of_products_under_way(name, order):

@@ -7,7 +7,7 @@ import re
 import attrs
 import numpy as np
 import pytest
-from engines import OF_PRODUCTS, copied, of_products
+from engines import OF_PRODUCTS, copied, fetched, of_products, streamed
 from handmade import access, kernel_of, local
 
 from fireiron import *
@@ -22,7 +22,7 @@ from fireiron.sim import plan as planning
 from fireiron.sim import simulate
 from fireiron.sim.plan import Loop, Nest, Plan
 from fireiron.values.expr import TRUE, Var, as_expr, less
-from fireiron.values.tensor import Tensor
+from fireiron.values.tensor import Dim, Mode, Tensor
 
 THREAD, K, J = Var("thread", 0, 31), Var("k", 0, 3), Var("j", 0, 2)
 
@@ -108,7 +108,7 @@ def test_what_reads_where_it_writes_is_no_axis():
 def test_axes_of_at_most_so_many_elements(monkeypatch):
     """The outermost ones run in Python."""
     body = loops((copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + BOTH * 32,))),), (J, 3), (K, 4))
-    for most, axes in ((384, ["j", "k"]), (383, ["k"]), (128, ["k"]), (127, None)):
+    for most, axes in ((384, ["j", "k"]), (383, ["k"]), (128, ["k"]), (127, None), (31, None)):
         monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
         plan = planned(body)
         (node,) = plan.nodes
@@ -222,7 +222,7 @@ def alike(first, second):
     return all(np.array_equal(first[name], second[name], equal_nan=True) for name in first)
 
 
-L = Var("l", 0, 1)
+L = Var("l", 0, 3)
 
 
 def drawn(draw):
@@ -830,18 +830,19 @@ def test_a_statement_of_the_block_in_a_loop():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_statement_of_several_warps_in_a_loop(order):
-    """Whose lanes pass values on: no warp performs it before the others have come."""
+    """Whose lanes pass values on: no warp performs it before the others have come, and each receives what the maps say."""
     thread = Var("thread", 0, 127)
-    turned = LaneMap.along((128,), ((128, 0, 1),), ((1, 0, 1),))
+    straight, turned = (LaneMap.along((128,), lanes, ((1, 0, 1),)) for lanes in (((128, 0, 1),), ((4, 0, 32), (32, 0, 1))))
     one = of_one(
         MOVE,
         Move(128, dtype=float32)(GL, GL)(Warpgroup),
         access("src", (thread + K * 128,)),
         access("dst", (thread + K * 128,), write=True),
-        lane_maps=(turned, turned),
+        lane_maps=(straight, turned),
     )
     found = said(kernel((ir.For(K, as_expr(4), (one,)),), threads=128), order=order)
-    np.testing.assert_array_equal(found["dst"], np.arange(1, 513))
+    numbers = np.arange(1, 513).reshape(4, 4, 32).transpose(0, 2, 1).ravel()
+    np.testing.assert_array_equal(found["dst"], numbers)
 
 
 @pytest.mark.parametrize("statement", [ir.Begin("a"), ir.SyncPoint(None, "a"), ir.Hole("a")], ids=repr)
@@ -873,3 +874,174 @@ def test_registers_of_products_under_way(name, order):
             values[step[0]] = values[step[0]] + values[step[-2]] * values[step[-1]]
     stored = [step[1] for step in steps if step.startswith("=")][-1]
     np.testing.assert_array_equal(copied(made, given, None if order is None else random.Random(order)), values[stored])
+
+
+# ---------------------------------------------------------------------------------------------- rings
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("tiles, blocks", [(1, 1), (5, 1), (5, 2), (5, 5), (2, 2)])
+def test_tiles_that_blocks_take(tiles, blocks, order):
+    """Each block goes through tiles of its own, as many as it happens to get."""
+    given = np.arange(1, tiles * 32 + 1, dtype=np.float32)
+    np.testing.assert_array_equal(copied(fetched(tiles, blocks), given, None if order is None else random.Random(order)), given)
+
+
+def beside_a_ring(*others, writes="y", barrier=None):
+    """Two warps read a ring's stages and then write to a buffer of their own, which may lie in the same bytes."""
+    kernel = streamed(2, 2, warps=2)
+    thread = Var("thread", 0, 63)
+    (roles,) = kernel.body
+    consumers, producer = roles.roles
+    write = copy(access("src", (thread,)), access(writes, (63 - thread,)), (GL, SH))
+    move = ir.Exec(
+        MOVE, Move(1, 1, dtype=float16)(GL, SH)(Thread), (access("src", (0, thread)), access(writes, (0, 63 - thread), write=True))
+    )
+    move = attrs.evolve(move, pieces=write.pieces)
+    more = (move,) if barrier is None else (ir.Barrier(barrier), move)
+    consumers = attrs.evolve(consumers, body=(*consumers.body, *more))
+    return attrs.evolve(kernel, body=(ir.Roles((consumers, producer)),), buffers=(*kernel.buffers, *others), shared_bytes=8192)
+
+
+GROUP = ir.Scope("group of 64", 64)
+HALVES = np.arange(1, 16 * 64 + 1).reshape(16, 64).astype(np.float16)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "offsets, barrier, right",
+    [((1024,), None, False), ((1024,), GROUP, True), ((4096,), None, True), ((1024, 4096), None, False), ((4096, 1024), None, True)],
+)
+def test_bytes_of_a_ring_that_others_write_to(offsets, barrier, right, order):
+    """Turns order those who read a ring with those who fill it, not with those who write to its bytes under another name."""
+    others = [attrs.evolve(local(name, (1, 64), SH, float16), offset=offset) for name, offset in zip("yz", offsets, strict=False)]
+    made, chance = beside_a_ring(*others, barrier=barrier), None if order is None else random.Random(order)
+    if right:
+        np.testing.assert_array_equal(copied(made, HALVES, chance), HALVES)
+    else:
+        with pytest.raises(SimulationError, match="race on [xy].*reads it .*writes it|race on tile.*writes it .*reads it"):
+            copied(made, HALVES, chance)
+
+
+# ---------------------------------------------------------------------------------------------- what warps leave out
+
+
+NEEDED = local("needed", (1,), RF, int32)
+
+
+def left_out(*body, needed="needed"):
+    """Threads have the number of their warp in `needed`, which is 0 in the first one; a warp performs the body if it needs it."""
+    thread = Var("thread", 0, 63)
+    number = of_one(MOVE, Move(1, dtype=int32)(GL, RF)(Thread), access("src", (thread,)), access("needed", (0,), write=True))
+    init = of_one(MOVE, Move(1, dtype=int32)(GL, RF)(Thread), access("src", (thread + 64,)), access("r", (0,), write=True))
+    store = of_one(MOVE, Move(1, dtype=int32)(RF, GL)(Thread), access("r", (0,)), access("dst", (thread,), write=True))
+    return kernel_of(
+        Move(192, dtype=int32)(GL, GL),
+        (number, init, ir.Skip("needed", body), store),
+        NEEDED,
+        local("r", (2,), RF, int32),
+        local("s", (2,), RF, int32),
+        threads=64,
+    )
+
+
+def moved(source, target):
+    return of_one(MOVE, Move(1, dtype=int32)(RF, RF)(Thread), access(source, (0,)), access(target, (0,), write=True))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("needing", [(), (0,), (31,), (32,), (63,), (0, 40), range(64)], ids=str)
+def test_what_a_warp_leaves_out(needing, order):
+    """All of a warp perform it if one of them needs it; of a warp that does not, registers keep what they had."""
+    given = np.concatenate([np.isin(np.arange(64), needing) * 5, np.arange(100, 164), np.zeros(64)]).astype(np.int32)
+    got = copied(left_out(moved("needed", "r")), given, None if order is None else random.Random(order))[:64]
+    some = np.repeat([any(one // 32 == warp for one in needing) for warp in (0, 1)], 32)
+    np.testing.assert_array_equal(got, np.where(some, given[:64], given[64:128]))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_a_warp_that_leaves_it_out_never_wrote(order):
+    """It has nothing in registers that only others of the block wrote."""
+    made = left_out(moved("needed", "s"))
+    body = (*made.body[:-1], moved("s", "r"), made.body[-1])
+    made = attrs.evolve(made, body=body)
+    for needing, right in ((range(64), True), ((0, 63), True), ((40,), False), ((1,), False)):
+        given = np.concatenate([np.isin(np.arange(64), needing), np.zeros(128)]).astype(np.int32)
+        found = said(made, {"src": given}, order)
+        if right:
+            np.testing.assert_array_equal(found["dst"][:64], given[:64])
+        else:
+            first = 0 if min(needing) >= 32 else 32
+            assert found.startswith(f"s[0] (register 0) is read before anything was written to it: thread {first} of block 0"), found
+
+
+def test_a_row_as_long_as_its_number_whose_elements_share_a_place():
+    """The last element of each row stays, of rows of other lengths."""
+    inner = ir.For(K, J + 1, (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + J * 32,))),))
+    got, given = result((ir.For(J, as_expr(3), (inner,)),))
+    np.testing.assert_array_equal(got[:96].reshape(3, 32), given[: 12 * 32].reshape(12, 32)[[0, 5, 10]])
+
+
+@pytest.mark.parametrize("most", [1 << 21, 32 * 3])
+def test_places_that_turns_share_around_a_loop_that_moves_nothing(most, monkeypatch):
+    """The last turn stays, where the loop between is as long as a block says."""
+    monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+    block = Var("block", 0, 1)
+    for extents in itertools.permutations((as_expr(3), as_expr(2) + block, as_expr(2))):
+        source = access("src", (THREAD + (BOTH * 2 + L) % 16 * 32,))
+        body = loops((copy(source, access("dst", (THREAD + (J + K) * 32 + block * 256,))),), *zip((J, K, L), extents, strict=True))
+        got, given = result(body, grid=2)
+        for number in range(2):
+            sizes = [extent.evaluate({"block": number}) for extent in extents]
+            for place, turn in one_by_one(sizes, lambda j, k, n: (j + k, (j * 8 + k * 2 + n) % 16)).items():
+                there = number * 256 + place * 32
+                np.testing.assert_array_equal(got[there : there + 32], given[turn * 32 : turn * 32 + 32])
+
+
+def test_a_name_from_outside_the_loops():
+    """A place inside a loop of two statements moves with the loop around that, by a name which is bound between the two."""
+    name = Var("name", 0, 127)
+    move = copy(access("src", (THREAD + name,)), access("dst", (THREAD + name,)))
+    got, given = result((ir.For(K, as_expr(4), (ir.Let(name, K * 32), ir.For(L, as_expr(2), (move, OTHER)))),))
+    np.testing.assert_array_equal(got[:128], given[:128])
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (0, 2), (2, 0), (2, 1)], ids=str)
+def test_the_dimensions_of_an_array_in_the_order_of_an_operand(axes):
+    """The factor B of a product, in an array whose dimensions it has in another order, or that has one more."""
+    whole = MatMul(64, 3, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    of_thread = MatMul(2, 3, 2)(GL, GL, GL)(Thread)
+    shape = [1] * (max(axes) + 1)
+    for axis, size in zip(axes, (2, 3), strict=True):
+        shape[axis] = size
+    view = of_thread.operands["B"]
+    there = Tensor("B", tuple(map(as_expr, shape)), float32, GL, ColMajor if len(shape) == 2 else Layout(tuple(shape)))
+    numerals = [Dim((Mode(as_expr(1), as_expr(1)),))] * len(shape)
+    for axis, one in zip(axes, view.numerals, strict=True):
+        numerals[axis] = one
+    turned = attrs.evolve(view, numerals=tuple(numerals), axes=axes)
+    views = tuple(turned if one is view else one for one in of_thread.views)
+    of_thread = attrs.evolve(of_thread, views=views)
+    accesses = (
+        access("A", (THREAD * 2, 0), (2, 2)),
+        access("B", (0,) * len(shape), tuple(shape)),
+        access("C", (THREAD * 2, 0), (2, 3), write=True),
+    )
+    made = kernel_of(lambda level: whole, (of_one(FFMA, of_thread, *accesses),))
+    buffer = ir.Buffer(there, there.storage(), there.storage().extent, parameter=True)
+    made = attrs.evolve(made, buffers=tuple(buffer if one.name == "B" else one for one in made.buffers))
+    values = np.random.default_rng(0)
+    a, b = values.integers(0, 9, (64, 2)).astype(np.float32), values.integers(0, 9, (2, 3)).astype(np.float32)
+    given = (b if axes[0] < axes[1] else b.T).reshape(shape)
+    np.testing.assert_array_equal(simulate(made, {"A": a, "B": given}).outputs["C"], a @ b)
+
+
+def test_a_statement_of_the_whole_kernel():
+    """Of its only block all threads perform it together."""
+    one = ir.Exec(
+        MicroKernel("m", "// m\n"),
+        Move(64, dtype=float32)(GL, GL)(Kernel),
+        (access("src", (0,), (64,)), access("dst", (0,), (64,), write=True)),
+    )
+    for order in ORDERS:
+        np.testing.assert_array_equal(said(kernel((one,), threads=64), order=order)["dst"][:64], np.arange(1, 65))

@@ -84,7 +84,7 @@ class Operand:
         # of the spec's view: a buffer may have dimensions in which it stands still
         self.tile = tuple(size for axis, size in enumerate(access.shape) if axis in axes)
         self.order = tuple(sorted(axes).index(axis) for axis in axes)
-        self.numbers = None if boxes is not None else _numbers(access)
+        self.numbers = _numbers(access)
         if boxes is None:
             elements = np.array(access.elements(), np.int64)
         else:
@@ -96,7 +96,7 @@ class Operand:
         bounds = access.bounds if not pieces else (None,) * len(access.base)
         self.bounds = tuple(None if bound is None else compiled(bound) for bound in bounds)
         tested = tuple(dict.fromkeys(piece.condition for piece in pieces))
-        together, parts = (conjuncts(tested[0]), ()) if len(tested) == 1 else ((), tested)
+        together, parts = (conjuncts(*tested), ()) if len(tested) == 1 else ((), tested)
         conditions = (*conditions, *together)
         self.conditions, self.parts = tuple(map(compiled, conditions)), tuple(map(compiled, parts))
         self.part_of = np.array([tested.index(piece.condition) for piece in pieces for _ in range(piece.width)])
@@ -164,7 +164,7 @@ class Site:
         self.outside = {name: statement.spec.outside(name) for name, _ in self.inputs}
         self.scratch = None
         if statement.scratch is not None:
-            self.scratch = Operand(plan, scratch_access(statement.scratch), (0,), active, True, scope, (), unit, None)
+            self.scratch = Operand(plan, scratch_access(statement.scratch), (), active, True, scope, (), unit, None)
         self.atomic = statement.atomic
         self.registers = frozenset(one.buffer for one in statement.accesses if plan.buffers[one.buffer].memory.private)
         self.written_registers = self.registers.intersection(one.buffer for one in statement.accesses if one.write)
@@ -424,11 +424,12 @@ def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
         rest = [one for one in body if not isinstance(one, (Let, Comment))]
         if len(rest) != 1:
             return None
-        if isinstance(rest[0], Exec):
-            return loops, lets, rest[0]
-        if not isinstance(rest[0], For):
+        (only,) = rest
+        if isinstance(only, Exec):
+            return loops, lets, only
+        if not isinstance(only, For):
             return None
-        loop = rest[0]
+        loop = only
 
 
 def _components(buffers: list[Buffer]) -> list[list[Buffer]]:
