@@ -19,7 +19,10 @@ from fireiron.sim.shadow import Clock, History, Shadow
 
 
 class _Repeated:
-    """One statement's touches of one shadow, with no barrier and no other statement between: how often each place was touched."""
+    """One statement's touches of one shadow, with no barrier and no other statement between: how often each place was touched.
+
+    What engines do meanwhile, and fences, may be left out of account: the statement that began a copy, or a product, touched the shadow.
+    """
 
     def __init__(self, site: Any, clock: Clock, group: Any) -> None:
         self.site, self.clock, self.group = site, clock, group
@@ -53,7 +56,7 @@ class Watch:
         self.width, self.numbers = chunk.width, chunk.numbers
         self.shared_shadow: Shadow | None = None
         if shared and plan.components:
-            units = max(buffer.offset + buffer.bytes for part in plan.components for buffer in part) // plan.granule + 1
+            units = max(buffer.offset + buffer.bytes for part in plan.components for buffer in part) // plan.granule
             self.shared_shadow = Shadow(units * (1 if plan.uniform else self.width), plan.pitch)
         self.latest: dict[int, _Repeated] = {}
 
@@ -75,7 +78,6 @@ class Watch:
 
     def fence(self, group: Group) -> None:
         """What the threads of a group wrote to shared memory is there for engines too, as soon as a barrier orders it."""
-        self.latest.clear()
         if self.shared_shadow is not None and group.unfenced:
             self.shared_shadow.fence(np.concatenate(group.unfenced), group.clock)
             group.unfenced.clear()
@@ -98,7 +100,6 @@ class Watch:
                 shadow.lend(reads[-1][0], reads[-1][-1])
 
         def done(clock: Clock) -> None:
-            self.latest.clear()
             with self.history.lock:
                 for keys, low, high, log in reads:
                     shadow.give_back(keys)
@@ -109,7 +110,6 @@ class Watch:
     def depart(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
         """An asynchronous copy is under way from now on: nobody may touch where it writes."""
         shadow = self._shadow_of(operand)
-        self.latest.clear()
         if shadow is not None:
             with self.history.lock:
                 keys, _, _ = self._touched(shadow, operand, place, group, None)
@@ -118,7 +118,6 @@ class Watch:
     def arrive(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
         """The threads that issued a copy have waited for it: as if they had written now."""
         shadow = self._shadow_of(operand)
-        self.latest.clear()
         if shadow is not None:
             with self.history.lock:
                 keys, low, high = self._touched(shadow, operand, place, group, None)
