@@ -45,6 +45,7 @@ WHOLE = (
     "test_sim_memory",
     "test_sim_places",
     "test_sim_plan",
+    "test_sim_rings",
     "test_sim_run",
     "test_sim_shadow",
     "test_sim_warps",
