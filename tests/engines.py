@@ -170,7 +170,7 @@ REGISTER = ir.Completion.PRODUCT
 def by_products(*steps):
     """A kernel of one warp by steps: each is a statement, or a word for one of those below; registers are a, b, c and d, one element each.
 
-    x lies in shared memory, an element a thread. `a=` loads a from the array, `=c` stores c, `c+=ab` is the product under way, `fence`, `commit` and `wait 0` are what they say.
+    x lies in shared memory, an element a thread; `x<` is a copy to it under way, which is `sent` and `arrived`. `a=` loads a from the array, `=c` stores c, `c+=ab` is the product under way, `fence`, `commit` and `wait 0` are what they say.
     """
     kernel = kernel_of(
         Move(32, 1, dtype=float32)(GL, GL), tuple(map(_step, steps)), *(local(name, (1, 1), RF) for name in "abcd"), local("x", (32, 1), SH)
@@ -193,6 +193,10 @@ def _step(step):
         return ir.Fence(ir.Reach.PROXY)
     if step == "barrier":
         return ir.Barrier(ir.WARP_SCOPE)
+    if step == "x<":
+        return attrs.evolve(_step("x="), completion=ir.Completion.GROUP)
+    if step in ("sent", "arrived"):
+        return ir.Commit() if step == "sent" else ir.Wait(0)
     if step.endswith("="):
         accesses = access("src", (LANE, 0)), register(step[0], True)
         return ir.Exec(
@@ -228,6 +232,12 @@ OF_PRODUCTS = {
     "a factor in shared memory is written": ("b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, barrier, x=, =c", None),
     "a factor in shared memory is written too early": (
         "b=, c=, fence, x=, proxy, barrier, c+=xb, commit, x=, wait 0, =c", "^x.* is written while a product that reads it is under way"),
+    "a copy under way to a factor in shared memory": ("b=, c=, fence, x<, sent, arrived, proxy, barrier, c+=xb, commit, wait 0, =c", None),
+    "a copy to a factor in shared memory is not fenced": (
+        "b=, c=, fence, x<, sent, arrived, barrier, c+=xb, commit, wait 0, =c", "^x is read through the asynchronous proxy.* at at x=,(?s:.*)at +at c"),
+    "a factor in shared memory is not fenced": (
+        "b=, c=, fence, x=, barrier, c+=xb, commit, wait 0, =c", "^x is read through the asynchronous proxy, and what was written to it is not there"),
+    "an array is written in front of a fence of the proxy": ("d=, =d, b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, =c", None),
     "no fence": ("a=, b=, c=, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
     "a fence of the proxy": ("a=, b=, c=, proxy, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
     "a factor is loaded behind the fence": ("b=, c=, fence, a=, c+=ab, commit, wait 0, =c", f"^a {BEHIND}"),

@@ -206,7 +206,7 @@ def test_registers_of_products_under_way(name, order):
         return
     a = given.astype(np.float64)
     steps = OF_PRODUCTS[name][0].split(", ")
-    values = {step[0]: a for step in steps if step.endswith("=")}
+    values = {step[0]: a for step in steps if step.endswith(("=", "<"))}
     for step in steps:
         if "+=" in step:
             values[step[0]] = values[step[0]] + values[step[-2]] * values[step[-1]]

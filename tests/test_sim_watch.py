@@ -13,6 +13,7 @@ from handmade import access, kernel_of, local
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
+from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
@@ -505,3 +506,77 @@ def test_a_statement_that_repeats_is_compared_with_what_came_between():
         again = (loop,) * 2 if turns == 4 else (loop,)
         assert isinstance(said(kernel((fill, apart, *again, apart, write), *buffers())), dict)
         assert is_race(said(kernel((fill, apart, *again, write, *again), *buffers())))
+
+
+@pytest.mark.parametrize("order", [None, 0])
+@pytest.mark.parametrize("wrong", [None, 3])
+def test_units_that_read_shared_memory_together(wrong, order):
+    """Each warp its own tile, which its threads have written; one that reads another's is told, be it the last."""
+    thread = Var("thread", 0, 127)
+    warp = thread // 32
+    place = warp * 32 if wrong is None else (warp - equal(warp, wrong)) * 32
+    fill = ir.Exec(
+        MOVE,
+        Move(1, dtype=float32)(GL, SH)(Thread),
+        (access("src", (thread,)), access("y", (thread,), write=True)),
+        pieces=((ir.Piece(0),),) * 2,
+    )
+    accesses = access("y", (place,), (32,)), access("dst", (warp * 32,), (32,), write=True)
+    one = ir.Exec(MicroKernel("m", "// m\n"), Move(32, dtype=float32)(SH, GL)(Warp), accesses)
+    found = said(kernel((fill, ir.Barrier(ir.WARP_SCOPE), one), *buffers(y=(float32, 128, 1024)), threads=128), order)
+    if wrong is None:
+        np.testing.assert_array_equal(found["dst"][:128], np.arange(1, 129))
+    else:
+        assert is_race(found), found
+
+
+@pytest.mark.parametrize("first, last, writer, named", [(31, 33, 32, 31), (61, 64, 62, 64), (0, 31, 32, 0), (32, 40, 33, 32)])
+def test_a_witness_of_another_warp_is_preferred(first, last, writer, named):
+    """Of the first and the last who read."""
+    thread = Var("thread", 0, 127)
+    read = touch("x", thread * 0, False, own=thread, active=less(0, equal(thread, first) + equal(thread, last)))
+    write = touch("x", thread * 0, True, own=thread, active=equal(thread, writer))
+    text = said(kernel((read, write), *buffers(), threads=128))
+    assert f": thread {named} reads it" in text and f", thread {writer} writes it" in text, text
+
+
+def added(place, own, line=None):
+    accesses = access("src", (own, 0)), access("dst", (place, 0), write=True)
+    return ir.Exec(ATOMIC_ADD, AtomicAdd(1, 1, dtype=float32)(GL, GL)(Thread), accesses, pieces=((ir.Piece(0),),) * 2, origin=line)
+
+
+@pytest.mark.parametrize("order", [None, 0])
+def test_additions_are_ordered_with_all_but_each_other(order):
+    """Threads and blocks may add to one place; who reads or writes it meets them."""
+    thread, block = Var("thread", 0, 63), Var("block", 0, 1)
+    spec = AtomicAdd(128, 1, dtype=float32, src=RowMajor, dst=RowMajor)(GL, GL)
+    of = lambda *body: kernel_of(spec, body, threads=64, grid=2)
+    arrays = {"src": np.ones((128, 1), np.float32), "dst": np.zeros((128, 1), np.float32)}
+    add = added(thread * 0 + 100, thread + block * 64, "line 1")
+    got = simulate(of(add, ir.Barrier(ir.BLOCK_SCOPE), add), arrays, order=None if order is None else random.Random(order)).outputs["dst"]
+    assert got[100, 0] == 256
+    move = Move(1, 1, dtype=float32)(GL, GL)(Thread)
+    pieces = ((ir.Piece(0),),) * 2
+    reads = ir.Exec(
+        MOVE,
+        move,
+        (access("dst", (thread * 0 + 100, 0)), access("dst", (thread + block * 64, 0), write=True)),
+        pieces=pieces,
+        active=less(thread, 30),
+        origin="line 2",
+    )
+    writes = ir.Exec(
+        MOVE,
+        move,
+        (access("src", (thread, 0)), access("dst", (thread + 70 + block * 0, 0), write=True)),
+        pieces=pieces,
+        active=all_of([less(thread, 31), less(29, thread), less(block, 1)]),
+        origin="line 2",
+    )
+    for other, verb in ((reads, "reads"), (writes, "writes")):
+        for body in ((add, other), (other, add)):
+            with pytest.raises(
+                SimulationError,
+                match=rf"race on dst\[100, 0\].*(adds to it .* at line 1.*{verb} it .* at line 2|{verb} it .* at line 2.*adds to it .* at line 1)",
+            ):
+                simulate(of(*body), arrays, order=None if order is None else random.Random(order))

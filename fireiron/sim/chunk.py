@@ -244,7 +244,7 @@ class Chunk:
             bad = (value < 0) | (value >= size)
             bad = bad if mask is None else bad & mask
             if bad.any():
-                where = first_true(bad, site, env, group, self.width)
+                where = first_true(bad, site, group)
                 element = tuple(pick(one, where[0]) for one in coordinates)
                 raise SimulationError(
                     f"{operand.buffer.name}[{', '.join(map(str, element))}] is outside the tensor: thread {where[1]} of block "
@@ -285,7 +285,7 @@ class Chunk:
             bad = (address < 0) | (address >= operand.total)
             bad = bad if mask is None else bad & mask
             if bad.any():
-                where = first_true(bad, site, env, group, self.width)
+                where = first_true(bad, site, group)
                 element = tuple(pick(one, where[0]) for one in coordinates)
                 raise SimulationError(
                     f"address {pick(address, where[0])} of {operand.buffer.name}[{', '.join(map(str, element))}] is outside the buffer: "
@@ -308,7 +308,7 @@ class Chunk:
             bad = bad | (buffer.tensor.align % size != 0 and not buffer.memory.of_block)
             bad = bad if mask is None else bad & mask[piece.first if mask.shape[0] > 1 else 0]
             if bad.any():
-                where = first_true(bad[None], site, env, group, self.width)
+                where = first_true(bad[None], site, group)
                 addresses = ", ".join(str(pick(one[None], where[0])) for one in taken)
                 raise SimulationError(
                     f"{buffer.name}: {piece.width} elements at once from addresses {addresses}: thread {where[1]} of block "

@@ -61,11 +61,11 @@ class Watch:
         self.latest: dict[int, _Repeated] = {}
 
     def touch(self, site: Site, touches: Sequence[tuple[Operand, Place]], env: Environment, group: Group, span: Any = None) -> None:
-        """Check accesses against what came before, then record them; all of them at once where one statement orders them itself.
+        """Check accesses against what came before, then record them: one, or all that one statement orders itself, of its units in `span`.
 
         A statement that touches the same places over and over, with no barrier and no other statement between, changes nothing.
         """
-        if span is None and len(touches) == 1:
+        if span is None:
             if self._settled(site, *touches[0], group):
                 return
         else:
@@ -238,8 +238,7 @@ class Watch:
         return keys, valid, [np.broadcast_to(one, shape) for one in ids]
 
     def _uninitialised(self, site: Site, operand: Operand, defined: Array, env: Environment, group: Group) -> None:
-        vector = vector_environment(site, env)
-        where = first_true(~defined, site, vector, group, self.width)
+        where = first_true(~defined, site, group)
         element = self._element(site, operand, env, group, where[0])
         raise SimulationError(
             f"{operand.buffer.name}{element} is read before anything was written to it: "
