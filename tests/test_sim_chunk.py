@@ -263,7 +263,7 @@ def test_masked_elements_below_zero_are_no_addresses():
         np.testing.assert_array_equal(done.outputs["dst"][8:32], given[:24])
 
 
-@pytest.mark.parametrize("bound", [32, 40, 33, 0])
+@pytest.mark.parametrize("bound", [32, 40, 33, 31, 30, 1, 0])
 def test_bounds_as_they_are_or_beyond_the_tensor(bound):
     """An access that tests them itself: a bound beyond the end guards nothing there."""
     text = MicroKernel("m", "// m\n")
@@ -334,3 +334,72 @@ def test_a_loop_whose_length_an_array_of_integers_says():
 
 def copy_ints(source, target):
     return ir.Exec(MOVE, Move(1, dtype=int32)(GL, GL)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2)
+
+
+@pytest.mark.parametrize("dtype", [float32, int32], ids=str)
+def test_registers_of_warps_that_leave_something_out(dtype):
+    """They keep what they had, floats and integers, in all of their registers and in each block."""
+    thread, block = Var("thread", 0, 63), Var("block", 0, 1)
+
+    def move(source, target, memories, kind):
+        return ir.Exec(MOVE, Move(1, dtype=kind)(*memories)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2)
+
+    spec = (
+        Fused(name="some", dims="m", operands={"N": "m", "X": "m", "Y": "m"}, each={"y": "Y[m] = X[m] * N[m]"})
+        .tile(m=1)
+        .to(Block)
+        .done("// x\n")
+    )
+    spec = spec.start(m=256, dtype=dtype)
+    place = thread + block * 128
+    body = (
+        move(access("N", (place,)), access("needed", (0,)), (GL, RF), int32),
+        move(access("X", (place,)), access("r", (1,)), (GL, RF), dtype),
+        move(access("X", (place + 64,)), access("s", (0,)), (GL, RF), dtype),
+        ir.Skip(
+            "needed",
+            (move(access("s", (0,)), access("r", (1,)), (RF, RF), dtype), move(access("s", (0,)), access("r", (0,)), (RF, RF), dtype)),
+        ),
+        move(access("r", (1,)), access("Y", (place,)), (RF, GL), dtype),
+    )
+    registers = local("needed", (1,), RF, int32), local("r", (2,), RF, dtype), local("s", (1,), RF, dtype)
+    kernel = kernel_of(lambda level: spec, body, *registers, threads=64, grid=2)
+    first, *others = kernel.buffers
+    kernel = attrs.evolve(kernel, buffers=(attrs.evolve(first, tensor=attrs.evolve(first.tensor, dtype=int32)), *others))
+    for needing in ((), (0,), (63, 128), (40, 191), (1, 33, 130, 170)):
+        numbers = np.isin(np.arange(256), needing).astype(np.int32)
+        given = np.arange(256).astype(dtype.to_numpy())
+        for order in (None, random.Random(0)):
+            found = simulate(kernel, {"N": numbers, "X": given}, order=order).outputs["Y"]
+            for first in (0, 32, 128, 160):
+                some = numbers[first : first + 32].any()
+                np.testing.assert_array_equal(found[first : first + 32], given[first : first + 32] + 64 * some)
+
+
+def test_what_is_left_out_is_read_as_zero_whatever_was_left_out_before():
+    """A masked write to a buffer leaves nothing for a masked read."""
+    fill = copy(access("src", (THREAD,)), access("x", (THREAD,)), memories=(GL, SH), guard=less(THREAD, 8))
+    spec = Move(1, dtype=float32)(SH, GL)(Thread)
+    pieces = ((ir.Piece(0, 1, less(THREAD, 8)),), elements(1))
+    back = ir.Exec(MOVE, spec, (access("x", (THREAD,)), access("dst", (THREAD,), write=True)), pieces=pieces)
+    done, given = run((fill, back), shared())
+    np.testing.assert_array_equal(done.outputs["dst"][:32], np.where(np.arange(32) < 8, given[:32], 0))
+    r = local("r", (2,), RF)
+    load = copy(access("src", (THREAD,)), access("r", (THREAD % 2,)), memories=(GL, RF), guard=less(THREAD, 8))
+    spec = Move(1, dtype=float32)(RF, GL)(Thread)
+    back = ir.Exec(MOVE, spec, (access("r", (THREAD % 2,)), access("dst", (THREAD,), write=True)), pieces=pieces)
+    done, given = run((load, back), r)
+    np.testing.assert_array_equal(done.outputs["dst"][:32], np.where(np.arange(32) < 8, given[:32], 0))
+
+
+def test_sizes_are_no_loops():
+    """A message names the loops around, and not the sizes of the kernel, nor names that differ between threads."""
+    size, k, name = Var("N", 1, 64), Var("k", 0, 3), Var("name", 0, 99)
+    move = copy(access("src", (name + 60,)), access("dst", (THREAD,)))
+    body = (ir.For(k, as_expr(2), (ir.Let(name, THREAD), copy(access("src", (THREAD,)), access("dst", (THREAD,))), move)),)
+    kernel = kernel_of(Move(64, dtype=float32)(GL, GL), body, symbols=(size,))
+    with pytest.raises(SimulationError, match=r"in +Move .*, k=0\n"):
+        simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 7})
+    kernel = attrs.evolve(kernel, body=(ir.Let(name, THREAD), move))
+    with pytest.raises(SimulationError, match=r"in +Move .*, outside loops\n"):
+        simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 7})
