@@ -252,6 +252,8 @@ OF_PRODUCTS = {
     "a factor of one of two": ("a=, b=, c=, fence, c+=ab, commit, c+=ab, commit, wait 1, b=, wait 0, =c", f"^b {MOVED}"),
     "a factor is made by another product": ("a=, b=, c=, fence, c+=ab, commit, a+=cb, commit, wait 0, =c", f"^a, c {MULTIPLIED}"),
     "the sum is a factor": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=cb, commit, wait 0, =d", f"^c {MULTIPLIED}"),
+    "a factor that products alone touch": ("a=, b=, c=, fence, d=ab, commit, c+=db, commit, wait 0, =c", f"^d {MULTIPLIED}"),
+    "a factor that products alone touch, waited for": ("a=, b=, c=, fence, d=ab, commit, wait 0, c+=db, commit, wait 0, =c", None),
     "a factor is a sum": ("a=, b=, c=, d=, fence, c+=ab, commit, b+=dd, commit, wait 0, =c", f"^b {MULTIPLIED}"),
 }  # fmt: skip
 """What products under way allow, and what not: steps, and what is said of them."""

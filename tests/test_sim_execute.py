@@ -210,7 +210,8 @@ def test_registers_of_products_under_way(name, order):
     steps = OF_PRODUCTS[name][0].split(", ")
     values = {step[0]: a for step in steps if step.endswith(("=", "<"))}
     for step in steps:
-        if "+=" in step:
+        if "=" in step[1:-1]:
+            values[step[0]] = values[step[0]] * ("+" in step) if step[0] in values else 0
             values[step[0]] = values[step[0]] + values[step[-2]] * values[step[-1]]
     stored = [step[1] for step in steps if step.startswith("=")][-1]
     np.testing.assert_array_equal(copied(made, given, None if order is None else random.Random(order)), values[stored])
