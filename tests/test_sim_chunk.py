@@ -403,3 +403,51 @@ def test_sizes_are_no_loops():
     kernel = attrs.evolve(kernel, body=(ir.Let(name, THREAD), move))
     with pytest.raises(SimulationError, match=r"in +Move .*, outside loops\n"):
         simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 7})
+
+
+@pytest.mark.parametrize("memory", [GL, SH, RF], ids=str)
+@pytest.mark.parametrize("places", [1, 2, 4])
+def test_turns_of_an_axis_that_share_a_place(memory, places):
+    """The last of them stays, in arrays, in shared memory and in registers; those of other places stay too."""
+    k, n = Var("k", 0, 3), Var("n", 0, 3)
+    place = k * places // 4
+    target = {GL: access("dst", (THREAD + place * 32,)), SH: access("x", (THREAD + place * 32,)), RF: access("r", (place,))}[memory]
+    body = [ir.For(k, as_expr(4), (copy(access("src", (THREAD + k * 32,)), target, memories=(GL, memory)),))]
+    buffers = {GL: (), SH: (attrs.evolve(local("x", (128,), SH), offset=0),), RF: (local("r", (4,), RF),)}[memory]
+    if memory != GL:
+        source = access("x", (THREAD + n * 32,)) if memory == SH else access("r", (n,))
+        body.append(ir.For(n, as_expr(places), (copy(source, access("dst", (THREAD + n * 32,)), memories=(memory, GL)),)))
+    done, given = run(tuple(body), *buffers, elements=128)
+    last = {1: [3], 2: [1, 3], 4: [0, 1, 2, 3]}[places]
+    np.testing.assert_array_equal(done.outputs["dst"].reshape(4, 32)[:places], given.reshape(4, 32)[last])
+
+
+def test_a_coordinate_below_zero_that_a_bound_does_not_guard():
+    """A bound says where elements end, not where they begin."""
+    source = access("src", (THREAD - 3,), bounds=(8,))
+    move = ir.Exec(MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread), (source, access("dst", (THREAD,), write=True)))
+    fails(r"src\[-3\] is outside the tensor: thread 0 of block 0 reads it", (move,))
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_a_copy_beside_those_of_a_buffer_of_one_element(number):
+    buffer = attrs.evolve(local("x", (1,), SH, copies=2), offset=0)
+    there = attrs.evolve(access("x", (THREAD * 0,)), copy=THREAD * 0 + number)
+    fails(
+        rf"address {number} of x\[0\] is outside the buffer",
+        (copy(access("src", (THREAD,)), there, memories=(GL, SH), guard=less(THREAD, 1)),),
+        buffer,
+    )
+
+
+@pytest.mark.parametrize("grid", [2, 3, 4])
+def test_blocks_that_write_nothing_inside(grid):
+    """Where each element of a block lies outside it has no work; where some do, or none is asked for, it has."""
+    place = Var("block", 0, grid - 1) * 32 + THREAD
+    move = copy(access("src", (place,)), access("dst", (place,)), guard=less(place, 64))
+    if grid == 2:
+        run((move,), grid=grid)
+        run((copy(access("src", (place,)), access("dst", (place,))),), grid=grid)
+    else:
+        fails("block 2 of the grid has no work", (move,), grid=grid)
+        run((attrs.evolve(move, active=less(place, 64)),), grid=grid)
