@@ -12,6 +12,7 @@ from ringed import TARGET, halves, inputs_of, outcome, product
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import ArgumentError, SimulationError, VerificationError
+from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.reduce import REDUCE
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import launch as launching
@@ -409,3 +410,39 @@ def test_orders_come_from_the_seed_alone(seed):
     runs = [simulate(kernel, {"src": given}, order=random.Random(seed)) for _ in range(2)]
     assert runs[0].statements == runs[1].statements
     np.testing.assert_array_equal(runs[0].outputs["dst"], given)
+
+
+def test_what_was_written_between_rows_is_told():
+    """Inside the buffer and outside the tensor: rows that a statement takes to be shorter than they are."""
+    row, column = THREAD % 8, THREAD // 8
+    spec = Move(8, 4, dtype=float32, dst=ColMajor(ld=11))(GL, GL)
+    move = ir.Exec(
+        MOVE,
+        Move(1, 1, dtype=float32)(GL, GL)(Thread),
+        (access("src", (row, column)), access("dst", (row, column), write=True)),
+        pieces=((ir.Piece(0),),) * 2,
+    )
+    kernel = kernel_of(spec, (move,), threads=WIDTH)
+    given = {"src": np.arange(32, dtype=np.float32).reshape(8, 4)}
+    np.testing.assert_array_equal(simulate(kernel, given).outputs["dst"], given["src"])
+    storage = kernel.buffer("dst").storage
+    for step, address in ((10, 10), (9, 9), (8, 8)):
+        other = attrs.evolve(move.accesses[1], storage=attrs.evolve(storage, layout=Layout((8, 4), (1, step))))
+        faulty = attrs.evolve(kernel, body=(attrs.evolve(move, accesses=(move.accesses[0], other)),))
+        with pytest.raises(SimulationError, match=f"dst: address {address}, outside the tensor, was written"):
+            simulate(faulty, given)
+
+
+def test_statements_are_counted_however_they_are_performed():
+    """Of the first block: one by each thread, one by all of them together."""
+    kernel = by_blocks(64, 2)
+    together = ir.Exec(
+        MicroKernel("m", "// m\n"),
+        Move(32, dtype=float32)(GL, GL)(Block),
+        (access("src", (0,), (32,)), access("dst", (0,), (32,), write=True)),
+    )
+    apart = ir.Barrier(ir.BLOCK_SCOPE)
+    done = simulate(
+        attrs.evolve(kernel, body=(*kernel.body, apart, together, apart, together)), {"src": np.zeros(64, np.float32)}, blocks=[0]
+    )
+    assert (done.statements, done.barriers) == (3, 2)
