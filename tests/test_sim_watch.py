@@ -580,3 +580,40 @@ def test_additions_are_ordered_with_all_but_each_other(order):
                 match=rf"race on dst\[100, 0\].*(adds to it .* at line 1.*{verb} it .* at line 2|{verb} it .* at line 2.*adds to it .* at line 1)",
             ):
                 simulate(of(*body), arrays, order=None if order is None else random.Random(order))
+
+
+def placed(statement, **origins):
+    """The statement, whose accesses to these buffers have lines of their own."""
+    accesses = tuple(attrs.evolve(one, origin=origins.get(one.buffer, one.origin)) for one in statement.accesses)
+    return attrs.evolve(statement, accesses=accesses)
+
+
+def test_lines_of_accesses_go_before_those_of_statements():
+    """In each message, of both who met."""
+    write = placed(touch("x", THREAD, True, line="line 1"), x="place 1")
+    read = placed(touch("x", 63 - THREAD, False, line="line 2"), x="place 2")
+    text = said(kernel((write, read), *buffers()))
+    assert "at place 1, outside loops)" in text and "at place 2)" in text and re.search(r"at +place 2", text), text
+    text = said(kernel((placed(touch("x", THREAD // 2, True, line="line 1"), x="place 1"),), *buffers()))
+    assert text.count("place 1") == 3 and "line 1" not in text, text
+    slow = attrs.evolve(placed(touch("x", THREAD, True, line="line 1"), x="place 1"), completion=ir.Completion.GROUP)
+    own = placed(touch("x", THREAD, False, line="line 2"), x="place 2")
+    text = said(kernel((slow, ir.Commit(), own, ir.Wait(0)), *buffers()))
+    assert "under way" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
+    text = said(kernel((own,), *buffers()))
+    assert "before anything was written" in text and re.search(r"at +place 2", text), text
+
+
+def test_lines_of_what_engines_read():
+    """The write that is hidden, or under it, and the product."""
+    for name, first, second in (
+        ("a factor in shared memory is not fenced", "place 1", "place 2"),
+        ("a factor in shared memory is written too early", "place 2", "place 1"),
+    ):
+        made, _ = of_products(name)
+        body = [
+            placed(one, x="place 2" if one.completion is ir.Completion.PRODUCT else "place 1") if isinstance(one, ir.Exec) else one
+            for one in made.body
+        ]
+        with pytest.raises(SimulationError, match=rf" at {first}, outside loops(?s:.*)at +{second}"):
+            copied(attrs.evolve(made, body=tuple(body)), np.ones((32, 1), np.float32))
