@@ -40,6 +40,16 @@ WHOLE = (
     "test_races_lengths",
     "test_races_performers",
     "test_races_places",
+    "test_sim_chunk",
+    "test_sim_launch",
+    "test_sim_memory",
+    "test_sim_places",
+    "test_sim_plan",
+    "test_sim_rings",
+    "test_sim_run",
+    "test_sim_shadow",
+    "test_sim_warps",
+    "test_sim_watch",
 )
 """Files whose cases all run: each is another extension, another page, another thing that somebody met, another argument of a launch,
 another limit of a check that decides in milliseconds.
