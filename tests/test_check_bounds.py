@@ -789,3 +789,132 @@ def test_a_swizzled_place_that_a_size_chooses(extent, alarms):
         assert len(in_shared(M % (33 - width), 32, width=width, storage=storage)) == alarms
     assert len(in_shared(M % 16, 32, storage=storage)) == 0, "the first span is there"
     assert len(in_shared(M % 17, 32, storage=storage)) == alarms
+
+
+def test_a_swizzle_may_lead_out_between_the_first_and_the_last_element():
+    """Of four elements the first one lies at 25 and the last one at 29, those between at 31 and 30."""
+    (one,) = said(reads(27, width=4), buffers=(swizzled(32, 30, SWAPPED),))
+    assert one.message == "s: thread 0 touches address 31, it has 30 elements"
+    assert [SWAPPED(place) for place in range(27, 31)] == [25, 31, 30, 29]
+    assert said(reads(27, width=4), buffers=(swizzled(32, 32, SWAPPED),)) == []
+
+
+@pytest.mark.parametrize(("extent", "alarms"), [(32, 0), (31, 1)])
+def test_rows_of_tiles(extent, alarms):
+    """Neighbours lie apart in two ways: 8 rows of 4."""
+    storage = Storage(Layout(((4, 8),), ((8, 1),)), extent)
+    for width in (1, 16):
+        assert len(in_shared(M % (33 - width), 32, width=width, storage=storage)) == alarms
+    assert in_shared(M % 4, 4, storage=Storage(Layout(((4, 8),), ((8, 1),)), 25)) == []
+    assert len(in_shared(M % 4, 4, storage=Storage(Layout(((4, 8),), ((8, 1),)), 24))) == 1
+    # The first and the last element lie inside, one between them does not.
+    between = Storage(Layout(((2, 2),), ((5, 1),)), 6)
+    assert len(said(reads(0, width=3), buffers=(attrs.evolve(buffer("s", 4), storage=between, elements=as_expr(5)),))) == 1
+    assert said(reads(0, width=3), buffers=(attrs.evolve(buffer("s", 4), storage=between, elements=as_expr(6)),)) == []
+
+
+@pytest.mark.parametrize("memory", [SH, RF], ids=str)
+def test_conditions_on_loops_are_part_of_an_enumeration(memory):
+    for last, size, alarms in ((3, 5, 0), (3, 4, 1), (4, 9, 1), (4, 10, 0)):
+        body = loop(4, writes(i * i, active=less(i, last)))
+        assert len(said(body, buffers=(buffer("s", size, memory=memory),))) == alarms, (last, size)
+        assert len(said(loop(N, body, var=J8), symbols=(N,), buffers=(buffer("s", size, memory=memory),))) == alarms
+
+
+def test_a_fact_that_is_no_upper_bound_is_none():
+    number = Var("block", 0, 7)
+    for fact, alarms in ((less(N, 99), 0), (equal(N, as_expr(99)), 1), (less(98, N), 1), (all_of((less(N, 99), less(M, 5))), 1)):
+        tile, turn = Var("tile", 0, 97), Var("turn", 0, 1 << 20)
+        extent = floordiv(N, as_expr(8)) + less(number, N % 8)
+        body = loop(extent, ir.Let(tile, number + turn * 8), reads(tile), var=turn)
+        whole = {"symbols": (N, M), "buffers": (of_length("s", N),)}
+        assert len(said(body, grid=minimum(N, as_expr(8)), facts=(("fact", fact),), **whole)) == alarms, fact
+
+
+def test_what_conditions_leave_over_and_digits_of_the_block_go_together():
+    options = {"symbols": (N, M), "grid": N, "threads": 128}
+    some = less(T, M)
+    assert said(reads(WIDE + T, active=some), buffers=(of_length("s", N + M - 1),), **options) == []
+    assert len(said(reads(WIDE + T + 1, active=some), buffers=(of_length("s", N + M - 1),), **options)) == 1
+    assert said(reads(WIDE * 4 + T * 8, active=some), buffers=(of_length("s", N * 4 + M * 8 - 11),), **options) == []
+    assert len(said(reads(WIDE * 4 + T * 8, active=some), buffers=(of_length("s", N * 4 + M * 8 - 12),), **options)) == 1
+
+
+def test_counts_of_tiles_that_are_quotients_of_sizes():
+    """A size that is a multiple of 8 has a whole number of tiles of 8, and of 4."""
+    N12 = Var("N12", 12, 1 << 20, 12, True)
+    for grid, digit, tiles in (
+        (floordiv(N8, as_expr(8)) * M, WIDE // M, floordiv(N8, as_expr(8))),
+        (floordiv(N8, as_expr(8)) * M, WIDE // floordiv(N8, as_expr(8)), M),
+        (floordiv(N8, as_expr(4)) * M, WIDE // M, floordiv(N8, as_expr(4))),
+        (floordiv(N12, as_expr(4)) * floordiv(N8, as_expr(2)), WIDE // floordiv(N8, as_expr(2)), floordiv(N12, as_expr(4))),
+        (N8 * M, WIDE // floordiv(N8, as_expr(8)), M * 8),
+        (N8 * M, WIDE // M, N8),
+        (N8 * M, WIDE // 8 // M, floordiv(N8, as_expr(8))),
+    ):
+        options = {"symbols": (N8, N12, M), "grid": grid}
+        assert said(reads(digit), buffers=(of_length("s", tiles),), **options) == [], (grid, digit)
+        assert len(said(reads(digit + 1), buffers=(of_length("s", tiles),), **options)) == 1, (grid, digit)
+
+
+def test_which_piece_straddles_a_bound():
+    """The first piece is tested wholly; of the second one only its first element."""
+    whole = {"symbols": (N,), "buffers": (of_length("s", N),)}
+    both = in_pieces(T * 8, 4, lambda first: less(first + 3 if first == T * 8 else first, N), 2)
+    (one,) = said(both, **whole)
+    assert one.message == (
+        "s: 4 elements are moved at once, and only the first one is tested against N; the others may lie outside, as N is not known to be a "
+        "multiple of 4"
+    )
+    other = in_pieces(T * 8, 4, lambda first: less(first if first == T * 8 else first + 3, N), 2)
+    assert len(said(other, **whole)) == 1
+    single = in_pieces(T, 1, lambda first: less(first, N + 1))
+    (one,) = said(single, **whole)
+    assert "coordinate" in one.message and "moved at once" not in one.message
+    outer = in_pieces(T * 4, 4, lambda first: TRUE, active=less(T * 4, N))
+    assert "4 elements are moved at once" in said(outer, **whole)[0].message
+
+
+def test_bounds_beside_pieces_are_not_tested_by_the_text():
+    """So what is known is not less known because of them."""
+    whole = {"symbols": (N,), "buffers": (buffer("s", 962, memory=GL),)}
+    assert said(in_pieces(T * T, 1, lambda first: TRUE, bound=N), **whole) == []
+    assert len(said(in_pieces(T * T + 1, 1, lambda first: TRUE, bound=N), **whole)) == 1
+
+
+@pytest.mark.parametrize("loops", [((100, i), (3, J)), ((3, J), (100, i))])
+def test_the_longest_of_the_loops_is_looked_at_in_part(loops, monkeypatch):
+    monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
+    body = reads(T32 + equal(i + J, as_expr(101)) * M)
+    for extent, number in loops:
+        body = loop(extent, body, var=number)
+    (one,) = said(body, symbols=(M,), buffers=(of_length("s", 31 + M),))
+    assert one.details["loops"] == {"i": 99, "j": 2}
+
+
+def test_a_version_for_what_lies_inside_needs_a_condition():
+    """Without one there is no such version, and nothing is left out."""
+    active = less(T, 20)
+    without = attrs.evolve(reads(T, active=active), implied=(active,))
+    assert said(without, grid=4, buffers=(buffer("s", 20, memory=GL),)) == []
+
+
+def test_products_of_blocks_and_threads():
+    assert said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 94, memory=GL),)) == []
+    assert len(said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 93, memory=GL),))) == 1
+    (one,) = said(reads(WIDE * WIDE), grid=N, symbols=(N,), buffers=(buffer("s", 499 * 499 + 1, memory=GL),))
+    assert "could not be proved" in one.message, "inside for all sizes that are tried"
+    assert not trusted(row(0, 5), WIDE * WIDE, grid=N)
+
+
+def test_a_copy_before_the_first():
+    assert len(in_shared(T32, 32, copies=4, copy=i % 4 - 1)) == 1
+    assert in_shared(T32, 32, copies=4, copy=i % 4 - 1, active=less(0, i % 4)) != [], "not known without the size"
+    assert len(in_shared(T32, 32, copies=4, copy=i % 5)) == 1
+
+
+@pytest.mark.parametrize(("low", "step", "first"), [(0, 1, 0), (0, 8, 0), (1, 8, 8), (20, 8, 24), (16, 8, 16), (600, 1, 600)])
+def test_the_least_size_is_tried(low, step, first):
+    size = Var("size", low, 1 << 20, step, True)
+    (one,) = said(reads(size + equal(size, as_expr(first)), active=less(T, 1)), symbols=(size,), buffers=(of_length("s", size + 1),))
+    assert one.details["sizes"] == {"size": first}

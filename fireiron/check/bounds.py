@@ -147,9 +147,8 @@ class _Bounds:
 
     def _is_turn(self, value: Expr, around: Sequence[For]) -> bool:
         """Whether a named value is not negative because a loop around it, whose extent is a minimum, takes a turn."""
-        sides = (
-            side for loop in around for side in ((loop.extent.left, loop.extent.right) if isinstance(loop.extent, Min) else (loop.extent,))
-        )
+        extents = (loop.extent for loop in around)
+        sides = (side for extent in extents for side in (extent.children if isinstance(extent, Min) else (extent,)))
         return any((value - side).low >= -1 for side in sides)
 
     def _counts_down(self, value: Expr) -> bool:
@@ -160,7 +159,7 @@ class _Bounds:
                     part[0] for part, times in linear(left)[0] if times == -1 and len(part) == 1 and "block" in self.scene.roots(part[0])
                 ]
                 tops = [(digit, self._largest_digit(digit)) for digit in digits]
-                if any(top is None or digit.low < 0 or (left + digit - top).low < 1 for digit, top in tops):
+                if any(top is None or (left + digit - top).low < 1 for digit, top in tops):
                     return False
         return True
 
@@ -174,7 +173,7 @@ class _Bounds:
         if isinstance(value, Mod):
             return value.right - 1
         if isinstance(value, Min):
-            known = [side for side in (value.left, value.right) if side.variables() and self.scene.roots(side) <= self.scene.symbols]
+            known = [side for side in value.children if side.variables() and self.scene.roots(side) <= self.scene.symbols]
             return known[0] if known else None
         if isinstance(value, Var) and value.name in self.counts:
             return self.counts[value.name] - 1
@@ -194,8 +193,7 @@ class _Bounds:
         count = floordiv(total, divisor)
         if count * divisor == total:
             return count
-        several = [one for one in self.kernel.symbols if one.multiple_of > 1]
-        units = {one: Var(f"{one.name} units", one.low // one.multiple_of, one.high // one.multiple_of) for one in several}
+        units = {one: Var(f"{one.name} units", one.low // one.multiple_of, one.high // one.multiple_of) for one in self.kernel.symbols}
         in_units = {one: unit * one.multiple_of for one, unit in units.items()}
         count = floordiv(total.substitute(in_units), divisor.substitute(in_units))
         if count * divisor.substitute(in_units) != total.substitute(in_units):
@@ -211,9 +209,8 @@ class _Bounds:
         most = ZERO + rest
         for atoms, times in parts:
             part = product(atoms, times)
-            most = most if times < 0 and part.high <= 0 else most + part
-        most = self._largest(most)
-        return most + number if most.low >= 1 else None
+            most = most if part.high <= 0 else most + part
+        return self._largest(most) + number
 
     # -------------------------------------------------------------------------------------- proofs
 
@@ -251,7 +248,7 @@ class _Bounds:
         """Whether conditions say `value < extent`."""
         # What divides a difference above zero is at most as large.
         gaps = [one.right - one.left for one in conditions if isinstance(one, Less)]
-        spares = [gap - (gap.factor or 1) for gap in gaps]
+        spares = [gap - gap.factor for gap in gaps]
         for times in itertools.islice(itertools.product(*(_multiples(value, spare) for spare in spares)), MOST_COMBINATIONS):
             most = value
             for spare, number in zip(spares, times, strict=True):
@@ -289,13 +286,11 @@ class _Bounds:
         return (bound is not None and self._below(bound, extent + 1)) or self._implied(outer, last, extent)
 
     def _inside_with_first(self, use: Use, piece: Piece, outer: tuple[Expr, ...], base: Expr, steps: Sequence[int], extent: Expr) -> bool:
-        """Whether a piece lies below the extent: it is so long that a test of its first element is one of all, or more is known."""
+        """Whether a piece lies below the extent: a test of its first element may be one of all, where it divides what is below a bound."""
         part = steps[piece.first : piece.first + piece.width]
-        first, last = base + part[0], base + max(part)
+        last = base + max(part)
         conditions = (*outer, *conjuncts(piece.condition))
         if FALSE in conditions:  # it is never touched
-            return True
-        if any(_divides(first, one.right, last - first) for one in self._tests(conditions, first, extent)):
             return True
         return self._below(last, extent) or self._implied(conditions, last, extent)
 
@@ -355,7 +350,7 @@ class _Bounds:
     def _by_addresses(self, use: Use, buffer: Buffer, total: Expr) -> bool:
         """Whether the ranges of the addresses, or the statement's condition, say that each lies below the total."""
         storage = use.access.storage or buffer.storage
-        if storage.swizzle is not None and total.factor % _span(storage.swizzle) == 0:
+        if storage.swizzle is not None and total.factor % storage.swizzle.size() == 0:
             storage = attrs.evolve(storage, swizzle=None)  # what is below the total stays there, as spans end with it
         access = attrs.evolve(use.access, storage=storage)
         elements = access.elements()
@@ -457,8 +452,7 @@ class _Bounds:
         choices = []
         for symbol in self.kernel.symbols:
             step = symbol.multiple_of
-            values = {max(symbol.low, factor * step) for factor in (1, 2, 3, 37)}
-            values |= {-(-target // step) * step for target in (127, 129, 500)}
+            values = {-(-target // step) * step for target in (symbol.low, 1, 127, 129, 500)} | {2 * step, 3 * step, 37 * step}
             choices.append(sorted(value for value in values if symbol.low <= value <= symbol.high))
         for combination in itertools.islice(itertools.product(*choices), 64):
             yield {symbol.name: value for symbol, value in zip(self.kernel.symbols, combination, strict=True)}
@@ -525,13 +519,7 @@ def _multiples(value: Expr, spare: Expr) -> list[int]:
     """How often a number that is not negative may be added to a value so that a variable of both drops out; or once, or never."""
     own = dict(linear(value)[0])
     ratios = {-own[atoms] // coefficient for atoms, coefficient in linear(spare)[0] if atoms in own and own[atoms] % coefficient == 0}
-    return [*sorted((ratio for ratio in ratios if ratio > 1), reverse=True), 1, 0]
-
-
-def _divides(first: Expr, bound: Expr, reach: Expr) -> bool:
-    """Whether a vector that begins at `first` and reaches `reach` further lies below a bound as soon as its first element does."""
-    width = (constant(reach) or 0) + 1
-    return first.factor % width == 0 and bound.factor % width == 0
+    return [*sorted(ratio for ratio in ratios if ratio > 1), 1, 0]
 
 
 def _told(use: Use) -> tuple[Expr, ...]:
@@ -551,15 +539,8 @@ def _split(point: Mapping[str, int]) -> dict[str, Any]:
 
 def _last_of_span(address: int, swizzle: Swizzle | None) -> int:
     """The largest address that a swizzle makes of one up to this: it moves elements inside aligned spans only."""
-    if swizzle is None:
-        return address
-    span = _span(swizzle)
+    span = 1 if swizzle is None else swizzle.size()
     return address // span * span + span - 1
-
-
-def _span(swizzle: Swizzle) -> int:
-    """The elements of an aligned span inside which a swizzle moves them."""
-    return 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
 
 
 def _monotone(storage: Storage) -> bool:
