@@ -10,7 +10,7 @@ from touching import T, buffer, i, kernel, loop, reads, touch, writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_alignment
-from fireiron.values.expr import TRUE, Var, as_expr, less
+from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.tensor import Storage
 
@@ -256,3 +256,105 @@ def test_what_is_never_performed_has_no_vectors():
     assert said(vector(T * 4 + 1, 4, active=less(T, 0))) == []
     assert said(vector(T * 4 + 1, 4, active=less(0, T))) != []
     assert said(touch(T, write=True)) == [], "an element is aligned"
+
+
+# ---------------------------------------------------------------------------------------------- vectors in digits
+
+
+def in_digits(sizes, steps, place, width, dtype=float32, copies=1, copy=0, elements=None, **options):
+    """What is said of a vector along a dimension whose neighbours lie apart in several ways, at a place that a block chooses."""
+    extent = 1024
+    one = buffer("s", extent, dtype=dtype)
+    tensor = attrs.evolve(one.tensor, copies=copies)
+    one = attrs.evolve(one, tensor=tensor, storage=Storage(Layout((sizes,), (steps,)), extent), elements=as_expr(elements or extent))
+    return said(vector(place, width, copy=as_expr(copy), **options), buffers=(one,), grid=8, threads=32, shared=1 << 17)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps", "place", "width", "proved"),
+    [
+        ((4, 8), (1, 8), BLOCK * 4, 4, True),
+        ((4, 8), (1, 8), BLOCK * 4 + 1, 4, False),
+        ((4, 8), (1, 8), BLOCK * 2, 4, False),
+        ((4, 8), (1, 8), BLOCK * 2, 2, True),
+        ((4, 8), (1, 6), BLOCK * 4, 4, False),
+        ((4, 8), (1, 6), BLOCK * 2, 2, True),
+        ((4, 8), (2, 8), BLOCK * 4, 4, False),
+        ((8, 8), (1, 16), BLOCK * 4, 4, True),
+        ((2, 16), (1, 2), BLOCK * 4, 4, True),
+        ((2, 16), (1, 4), BLOCK * 4, 4, False),
+        ((2, 16), (1, 4), BLOCK * 4, 2, True),
+        ((2, 16), (2, 1), BLOCK * 4, 4, False),
+        ((2, 2, 16), (1, 2, 4), BLOCK * 4, 4, True),
+        ((2, 2, 16), (1, 2, 8), BLOCK * 4, 4, True),
+        ((2, 2, 16), (2, 1, 8), BLOCK * 4, 4, False),
+        ((4, 4, 16), (1, 64, 4), BLOCK * 4, 4, True),
+        ((4, 4, 16), (64, 1, 4), BLOCK * 4, 4, False),
+        ((4, 4, 16), (64, 1, 4), BLOCK * 4, 2, False),
+        ((16, 4), (4, 1), BLOCK * 16, 2, False),
+        ((6, 8), (1, 8), BLOCK * 2, 2, False),
+        ((8, 8), (1, 8), BLOCK * 4 + 4, 4, True),
+        ((1024,), (1,), BLOCK * 4 + T % 2 * 4, 4, True),
+        ((1024,), (1,), BLOCK * 4 + T % 2 * 2, 4, False),
+        ((1024,), (1,), BLOCK * 6, 2, True),
+        ((1024,), (2,), BLOCK * 4, 2, False),
+    ],
+)
+def test_vectors_over_the_digits_of_a_place(sizes, steps, place, width, proved):
+    """What is proved is so for each block; what is not is not known, or wrong."""
+    found = in_digits(sizes, steps, place, width)
+    assert (found == []) == proved, [one.message for one in found]
+    layout = Storage(Layout((sizes,), (steps,)), 1024)
+    if proved:
+        for number in range(8):
+            first = place.evaluate({"block": number, "thread": 1})
+            addresses = [layout.address([as_expr(first + step)]).evaluate({}) for step in range(width)]
+            assert addresses[0] % width == 0 and addresses == list(range(addresses[0], addresses[0] + width))
+
+
+@pytest.mark.parametrize(
+    ("elements", "width", "proved"), [(1024, 4, True), (1028, 4, True), (1026, 4, False), (1026, 2, True), (1025, 2, False)]
+)
+def test_vectors_in_copies_of_a_buffer(elements, width, proved):
+    found = in_digits((1024,), (1,), BLOCK * 4, width, copies=8, copy=BLOCK, elements=elements)
+    assert (found == []) == proved
+    assert in_digits((1024,), (1,), BLOCK * 4, width, elements=elements) == [], "the first copy"
+    found = in_digits((1024,), (1,), T * 4, width, copies=2, copy=T % 2, elements=elements)
+    assert (found == []) == proved
+
+
+def test_conditions_say_which_threads_take_vectors():
+    assert said(vector(T * 2, 4, active=equal(T % 2, 0))) == []
+    assert len(said(vector(T * 2, 4, active=equal(T % 2, 1)))) == 1
+    assert len(said(vector(T * 2, 4, active=less(BLOCK, 3)), grid=8)) == 1, "a condition on blocks may hold"
+    assert said(loop(4, vector(i * 2, 4, active=equal(i % 2, 0)))) == []
+    (one,) = said(loop(4, vector(i * 2, 4)))
+    assert one.message.startswith("s: thread 0, i 1 takes addresses 2, 3, 4, 5 at once")
+    (one,) = said(vector(2, 4))
+    assert one.message.startswith("s: thread 0 takes addresses 2, 3, 4, 5 at once")
+    assert len(said(loop(N, vector(i * 2, 4, active=equal(i % 2, 0))), symbols=(N,))) == 1, "not known without the size"
+    assert said(loop(N, vector(i * 4, 4)), symbols=(N,)) == []
+
+
+def test_bounds_of_vectors_and_who_takes_them():
+    first = equal(T, 31)
+    assert said(vector(T * 4, 4, bound=as_expr(126))) != []
+    assert said(vector(T * 4, 4, bound=as_expr(126), active=less(T, 31))) == []
+    assert said(vector(T * 4, 4, bound=as_expr(126), active=first)) != []
+    assert said(vector(T * 4, 4, bound=as_expr(127), active=first)) != [] == said(vector(T * 4, 4, bound=as_expr(124), active=first))
+    assert said(vector(BLOCK * 8 + 4, 4, bound=N8), grid=8, symbols=(N8,)) == []
+    assert len(said(vector(BLOCK * 8 + 4, 4, bound=N8 + 2), grid=8, symbols=(N8,))) == 1
+    assert said(vector(BLOCK * 4, 4, bound=N8 + 28), grid=8, symbols=(N8,)) == [], "all of it is below"
+    assert said(vector(BLOCK * 4, 4, bound=N8 + 31), grid=8, symbols=(N8,)) == []
+    assert len(said(vector(BLOCK * 4, 4, bound=N8 + 21), grid=8, symbols=(N8,))) == 1
+
+
+def test_which_vector_of_a_statement_is_wrong():
+    """The first that is; single elements lie anywhere."""
+    pieces = ((ir.Piece(0, 1, TRUE), ir.Piece(1, 1, TRUE), ir.Piece(2, 2, TRUE)),)
+    assert said(attrs.evolve(reads(T * 4, width=4), pieces=pieces)) == []
+    (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=pieces))
+    assert "takes addresses 3, 4 at once, which are not 2 neighbours from a multiple of 2 on" in one.message
+    last = ((ir.Piece(0, 2, TRUE), ir.Piece(2, 1, TRUE), ir.Piece(3, 1, TRUE)),)
+    (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=last))
+    assert "takes addresses 1, 2 at once" in one.message
