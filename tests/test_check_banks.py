@@ -468,3 +468,12 @@ def test_what_has_no_sectors_of_lanes():
     block = Var("block", 0, 3)
     (one,) = coalesced(reads(T + block * 3, active=less(block, 1)), buffers=(array,), grid=4)
     assert one.details["sectors"] == 4, "of block 0"
+
+
+def test_of_a_loop_two_iterations_are_looked_at():
+    size = Var("K", 0, 1 << 20, 1, True)
+    for count in (size, 2, 3):
+        (one,) = coalesced(loop(count, at(0, T + T * i)), buffers=(rows(memory=GL, shape=(8, 512)),), symbols=(size,))
+        assert (one.details["sectors"], one.details["ratio"]) == (8, 1.5), count
+    (one,) = coalesced(loop(1, at(0, T + T * i)), buffers=(rows(memory=GL, shape=(8, 512)),))
+    assert (one.details["sectors"], one.details["ratio"]) == (4, 1.0)

@@ -918,3 +918,50 @@ def test_the_least_size_is_tried(low, step, first):
     size = Var("size", low, 1 << 20, step, True)
     (one,) = said(reads(size + equal(size, as_expr(first)), active=less(T, 1)), symbols=(size,), buffers=(of_length("s", size + 1),))
     assert one.details["sizes"] == {"size": first}
+
+
+def test_what_is_added_while_something_counts_down():
+    """Only what is taken away is nothing at most."""
+    for length, alarms in ((M + 3, 0), (M + 2, 1)):
+        body = loop(4, reads(positive(M + i - N) - 1, active=less(T, 1)))
+        assert len(said(body, symbols=(N, M), buffers=(of_length("s", length),))) == alarms, length
+
+
+def test_a_name_of_what_counts_down_is_below_the_size():
+    named = ir.Let(row(0, 1 << 20), positive(N - WIDE) - 1)
+    for more, alarms in ((0, 0), (1, 1)):
+        one = reads(named.var + more, active=less(T, 1))
+        assert len(said(named, one, grid=N, symbols=(N,), buffers=(of_length("s", N),))) == alarms, more
+
+
+def test_a_test_of_something_else_is_none_of_the_first_element():
+    whole = {"symbols": (N, N8), "buffers": (of_length("s", N),)}
+    (one,) = said(in_pieces(T * 8, 4, lambda first: less(T, N)), **whole)
+    assert "moved at once" not in one.message
+    (one,) = said(
+        in_pieces(T * 8, 4, lambda first: less(first, N8) if first == T * 8 else TRUE, 2), symbols=(N8,), buffers=(of_length("s", N8),)
+    )
+    assert "moved at once" not in one.message, "what is tested is whole"
+
+
+def test_each_piece_has_its_own_condition():
+    whole = {"symbols": (N,), "buffers": (of_length("s", N),)}
+    assert said(in_pieces(T * 8, 4, lambda first: less(first + 3, N), 2), **whole) == []
+    assert len(said(in_pieces(T * 8, 4, lambda first: less(first + 2, N), 2), **whole)) == 1
+    turned = pointed(T * 8, 4, 5, 6, 7, 0, 1, 2, 3)
+    for last, alarms in ((3, 0), (2, 1)):
+        pieces = (ir.Piece(0, 4, less(T * 8 + 7, N)), ir.Piece(4, 4, less(T * 8 + last, N)))
+        assert len(said(attrs.evolve(turned, pieces=(pieces,)), **whole)) == alarms, last
+
+
+def test_places_that_need_many_bits_are_findings_of_bounds():
+    large = Var("large", 1, (1 << 31) - 1, 1, True)
+    place = WIDE * large * 4
+    found = said(reads(place), grid=large, symbols=(large,), buffers=(of_length("s", large),))
+    assert any("may need more than 64 bits" in one.message for one in found)
+
+
+def test_threads_times_blocks_within_their_ranges():
+    narrow = Var("block", 0, 7)
+    for length, alarms in ((7 * 31 + 1, 0), (7 * 31, 1)):
+        assert len(said(reads(N - 1 + narrow * T32), grid=8, symbols=(N,), buffers=(of_length("s", N + length - 1),))) == alarms

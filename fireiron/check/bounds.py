@@ -135,7 +135,7 @@ class _Bounds:
         needed = self.scene.needs((value, *(loop.extent for loop in loops.values())))
         if not needed <= {"thread", "block", *loops}:
             return False
-        ranges: list[tuple[str, Array | range]] = [(name, range(max(loop.extent.high, 0))) for name, loop in loops.items()]
+        ranges: list[tuple[str, Array | range]] = [(name, range(loop.extent.high)) for name, loop in loops.items()]
         ranges += [("block", range(constant(self.kernel.grid) or MANY))] if "block" in needed else []
         ranges += [("thread", self.scene.threads)] if "thread" in needed else []
         if math.prod(len(values) for _, values in ranges) > MANY:
@@ -410,8 +410,6 @@ class _Bounds:
         static = {loop.var.name: loop for loop in use.loops if constant(loop.extent) is not None}
         inner = frozenset({"thread", *static})
         parts = self._parts(base, inner)
-        if parts is None:
-            return False
         kept, _ = self.scene.guards(use.statement, inner)
         needed = self.scene.needs((parts[1], *kept))
         axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
@@ -425,20 +423,17 @@ class _Bounds:
         least, most = int(values.min()) + min(steps), int(values.max()) + max(steps)
         return parts[0].low + least >= 0 and self._below(parts[0] + most, extent)
 
-    def _parts(self, base: Expr, inner: frozenset[str]) -> tuple[Expr, Expr] | None:
-        """What of a coordinate blocks and sizes give, and what threads and loops of known lengths do; None where a term is of both."""
+    def _parts(self, base: Expr, inner: frozenset[str]) -> tuple[Expr, Expr]:
+        """What of a coordinate blocks and sizes have a part in, and what threads and loops of known lengths give alone."""
         terms, number = linear(base)
         outside: Expr = ZERO
         inside = as_expr(number)
         for atoms, coefficient in terms:
             term = product(atoms, coefficient)
-            needed = self.scene.needs((term,))
-            if needed <= inner:
+            if self.scene.roots(term) <= inner:
                 inside = inside + term
-            elif needed.isdisjoint(inner):
-                outside = outside + term
             else:
-                return None
+                outside = outside + term
         return outside, inside
 
     def _static(self, values: Iterable[Expr], use: Use) -> bool:
