@@ -12,7 +12,8 @@ from fireiron import ir
 from fireiron.check import Scene, check_alignment
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.tensor import Storage
+from fireiron.values.machine import FRAGMENTS
+from fireiron.values.tensor import Mode, Storage, Tensor
 
 THREADS = 32
 BLOCK = Var("block", 0, 7)
@@ -358,3 +359,105 @@ def test_which_vector_of_a_statement_is_wrong():
     last = ((ir.Piece(0, 2, TRUE), ir.Piece(2, 1, TRUE), ir.Piece(3, 1, TRUE)),)
     (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=last))
     assert "takes addresses 1, 2 at once" in one.message
+
+
+# ---------------------------------------------------------------------------------------------- matrices of WMMA
+
+
+def of_matrix(
+    row, column, shape=(64, 64), dtype=float16, align=256, swizzle=None, bound=None, layout=ColMajor, memory=GL, copies=1, copy=0, offset=0
+):
+    """What is said where a fragment is loaded from a matrix that begins at a row and a column."""
+    tensor = Tensor("m", tuple(map(as_expr, shape)), dtype, memory, layout, align=align, swizzle=swizzle)
+    tensor = attrs.evolve(tensor, copies=copies)
+    storage = tensor.storage()
+    one = ir.Buffer(tensor, storage, storage.extent, offset=offset)
+    held = buffer("f", 8, memory=FRAGMENTS[0])
+    bounds = (None, None) if bound is None else (as_expr(bound), None)
+    modes = ((Mode(1, 1),),) * 2
+    access = ir.Access("m", (as_expr(row), as_expr(column)), modes, bounds, False, dealt=((), ()), copy=as_expr(copy), origin="hand.py:1")
+    fragment = writes(0, name="f").accesses[0]
+    body = attrs.evolve(writes(0), accesses=(access, fragment))
+    return [each.message for each in said(body, buffers=(one, held), grid=8, symbols=(N, N8), shared=1 << 16)]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "options", "text"),
+    [
+        (BLOCK * 16, 0, {}, ""),
+        (BLOCK * 8, 0, {}, "is not proved to begin at a multiple of 32 bytes"),
+        (8, 0, {}, "is not proved to begin at a multiple of 32 bytes"),
+        (16, 3, {}, ""),
+        (BLOCK * 16 + Var("thread", 0, 31), 0, {}, ""),
+        (BLOCK * 8, 0, {"dtype": float32}, ""),
+        (BLOCK * 4, 0, {"dtype": float32}, "is not proved to begin at a multiple of 32 bytes"),
+        (BLOCK * 16, 0, {"dtype": int8}, ""),
+        (BLOCK * 8, 0, {"dtype": int8}, "is not proved to begin at a multiple of 16 bytes"),
+        (0, BLOCK * 16, {"layout": RowMajor}, ""),
+        (0, BLOCK * 8, {"layout": RowMajor}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK, {"shape": (16, 64)}, ""),
+        (0, BLOCK, {"shape": (8, 64)}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK * 2, {"shape": (8, 64)}, ""),
+        (0, BLOCK * 4, {"shape": (4, 64)}, "rows or columns of a matrix lie 4 elements apart, not proved a multiple of 16 bytes"),
+        (0, BLOCK * 16, {"shape": (12, 64)}, "rows or columns of a matrix lie 12 elements apart, not proved a multiple of 16 bytes"),
+        (0, 0, {"shape": (24, 64)}, ""),
+        (0, 0, {"shape": (N8, 64)}, ""),
+        (0, 0, {"shape": (N, 64)}, "rows or columns of a matrix lie N elements apart, not proved a multiple of 16 bytes"),
+        (0, BLOCK * 2, {"shape": (N8, 64)}, ""),
+        (0, BLOCK, {"shape": (N8, 64)}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, 0, {"align": 32}, ""),
+        (0, 0, {"align": 16}, "a matrix begins at a multiple of 32 bytes, and it begins at one of 16 only"),
+        (0, 0, {"align": 16, "dtype": int8}, ""),
+        (0, 0, {"align": 8, "dtype": int8}, "a matrix begins at a multiple of 16 bytes, and it begins at one of 8 only"),
+        (
+            0,
+            0,
+            {"swizzle": Swizzle(2, 3, 3)},
+            "a fragment is taken from rows or columns that lie a fixed step apart, and its storage is another",
+        ),
+        (0, 0, {"bound": 60}, "a fragment is taken as a whole, and a part of its matrix may lie outside"),
+        (0, 0, {"memory": SH, "offset": 256, "align": 32}, ""),
+        (0, 0, {"memory": SH, "offset": 256, "align": 32, "copies": 2, "copy": BLOCK % 2, "shape": (16, 1)}, ""),
+        (
+            0,
+            0,
+            {"memory": SH, "offset": 256, "align": 32, "copies": 2, "copy": BLOCK % 2, "shape": (8, 1)},
+            "is not proved to begin at a multiple of 32 bytes",
+        ),
+        (0, 0, {"memory": SH, "offset": 256, "align": 32, "copies": 4, "copy": BLOCK % 2 * 2, "shape": (8, 1)}, ""),
+    ],
+)
+def test_where_a_matrix_of_a_fragment_begins(row, column, options, text):
+    found = of_matrix(row, column, **options)
+    assert len(found) == bool(text) and all(one.startswith("m: ") and text in one for one in found), found
+
+
+# ---------------------------------------------------------------------------------------------- roles
+
+
+def test_in_roles_those_who_empty_the_rings_say_what_is_in_use():
+    """A producer fills what its consumers wait for; of several consumers nobody knows who is where."""
+
+    def roles(*bodies, elected=0):
+        return ir.Roles(tuple(ir.Role(f"role {n}", 32 * n, 32, body, n == elected) for n, body in enumerate(bodies)))
+
+    fill = (writes(T, active=less(T, 4)), writes(T, name="t", active=less(T, 4)))
+    early, late = reads(T), reads(T, name="t", active=less(T, 4))
+    options = {"threads": 64, "buffers": two(1024, reuse=True)}
+    assert said(roles(fill, (early, late)), **options) == []
+    assert len(said(roles(fill, (early, late, early)), **options)) == 1
+    assert len(said(roles(fill, (early, late), elected=5), **options)) == 1
+    assert len(said(roles(fill, (early,), (late,)), **{**options, "threads": 96})) == 1
+    assert len(said(roles((early, late), fill, elected=0), **options)) == 0, "the second one is the consumer"
+    number = as_expr(0)
+    for statement in (ir.Acquire("ring", ir.Side.FULL, number), ir.Release("ring", ir.Side.EMPTY, number)):
+        between = (late, statement, late)
+        assert len(said(*between, rings=(ring(8192),), **{**options, "threads": 32})) == 1, "the ring's buffer is in use"
+        assert said(statement, late, late, rings=(ring(8192),), **{**options, "threads": 32}) == []
+
+
+def test_scratch_memory_of_a_statement_is_in_use_with_it():
+    own = Tensor("t", (as_expr(64),), float32, SH, ColMajor, reuse=True)
+    step = attrs.evolve(reads(T), scratch=own)
+    assert len(said(step, buffers=two(1024, reuse=True))) == 1
+    assert said(step, buffers=two(2048, reuse=True)) == []

@@ -100,6 +100,7 @@ def test_columns_of_rows_of_32_words():
     assert {name: one.details[name] for name in ("wavefronts", "ideal", "degree", "average", "vector_bytes", "requests")} == {
         "wavefronts": 32, "ideal": 1, "degree": 32, "average": 32.0, "vector_bytes": 4, "requests": 1,
     }  # fmt: skip
+    assert "text" not in one.details
     assert "32-way bank conflict, 32 wavefronts where 1 would do; pad(1) or swizzle(Swizzle(" in one.message
     (free,) = of(at(T, 0), threads=32, buffers=(rows(pad=1),))
     assert free.severity == "note" and "no bank conflict, 1 wavefront for 4 bytes a lane" in free.message
@@ -305,6 +306,8 @@ def total(found):
         ([(T % 8, T // 8)], {}, 4),
         ([(T % 8, T // 8 * 2), (T, 0)], {}, None),
         ([(T, 0)], {"shape": (32, 48)}, 1),
+        ([(T, 0), (T // 8, T % 8 * 4, 4)], {}, None),
+        ([(T // 8, T % 8 * 4, 4), (T, 0, 4)], {}, 4),
         ([(T, 0)], {"pad": 32}, 33),
         ([(T * 2, 0)], {"shape": (64, 32)}, None),
         ([(T // 2, T % 2 * 16, 4)], {}, 4),
