@@ -376,6 +376,9 @@ def test_a_name_of_which_a_size_is_a_part_is_not_enumerated():
 
 
 def test_values_are_enumerated_up_to_a_number(monkeypatch):
+    """Of what a value depends on alone."""
+    monkeypatch.setattr("fireiron.check.bounds.MANY", 4)
+    assert trusted(row(0, 9), BLOCK * BLOCK, grid=4) and not trusted(row(0, 16), BLOCK * BLOCK, grid=5)
     monkeypatch.setattr("fireiron.check.bounds.MANY", 32)
     assert trusted(row(0, 961), T * T)
     monkeypatch.setattr("fireiron.check.bounds.MANY", 31)
@@ -871,6 +874,9 @@ def test_which_piece_straddles_a_bound():
     single = in_pieces(T, 1, lambda first: less(first, N + 1))
     (one,) = said(single, **whole)
     assert "coordinate" in one.message and "moved at once" not in one.message
+    (one,) = said(in_pieces(T * 4, 4, lambda first: less(first, N + 1)), **whole)
+    assert "moved at once" not in one.message, "a bound behind the end is none"
+    assert "moved at once" in said(in_pieces(T * 4, 4, lambda first: less(first, N)), **whole)[0].message
     outer = in_pieces(T * 4, 4, lambda first: TRUE, active=less(T * 4, N))
     assert "4 elements are moved at once" in said(outer, **whole)[0].message
 

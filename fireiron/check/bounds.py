@@ -470,7 +470,9 @@ class _Bounds:
         while math.prod(len(one) for _, one in axes) > MANY:
             largest = max(range(len(axes)), key=lambda position: len(axes[position][1]))
             name, one = axes[largest]
-            axes[largest] = (name, [one[place] for place in sorted({0, 1, len(one) // 2, len(one) - 2, len(one) - 1})])
+            # Of a long one the ends and one between, then its ends, then its first value: so this ends with a value of each.
+            places = {0, 1, len(one) // 2, len(one) - 2, len(one) - 1} if len(one) > 5 else {0, len(one) - 1} if len(one) > 2 else {0}
+            axes[largest] = (name, [one[place] for place in sorted(places)])
             complete = False
         return self.scene.frame([(name, np.asarray(values)) for name, values in axes], fixed), complete
 
