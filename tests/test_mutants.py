@@ -469,7 +469,7 @@ MUTANTS = [
     ),
     *mutants(
         "check/bounds.py",
-        "test_check",
+        "test_check_bounds",
         ("a bound at an edge", "[gap - gap.factor for gap in gaps]", "[gap - 8 for gap in gaps]"),
         ("a vector at an edge", "last = base + max(part)", "last = base + part[0]"),
         ("the end of a buffer", "_last_of_span(most, storage.swizzle) < total.low", "_last_of_span(most, storage.swizzle) <= total.low"),
