@@ -155,8 +155,7 @@ class CompiledKernel(Displayed):
 
         found = self.resources
         text = report(self.ir, Measured(found.registers, found.spill_stores, found.spill_loads, found.stack_frame))
-        text = f"{text}\n{factors_kept(self.asm['cubin'])}" if keeps_factors(self.ir) else text
-        return text if self.program.kept_since is None else f"{text}\n{self.proof}"
+        return f"{text}\n{factors_kept(self.asm['cubin'])}" if keeps_factors(self.ir) else text
 
     @property
     def proof(self) -> str:
