@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 import attrs
 
 from fireiron import operators
-from fireiron.batches import Places, Shape
+from fireiron.batches import Places, Shape, new_like
 from fireiron.batches import viewed as _viewed
+from fireiron.copies import copied, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.matmul import (
     ALIGNMENT,
@@ -40,7 +41,7 @@ from fireiron.matmul import (
     target_of,
 )
 from fireiron.spec import Spec
-from fireiron.values.machine import WARPGROUP_ARCHITECTURE, Architecture, as_architecture, as_dtype
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE, Architecture, as_architecture, as_dtype, float32
 from fireiron.values.strides import Strides
 
 if TYPE_CHECKING:
@@ -63,8 +64,14 @@ LIBRARIES: Final = ("numpy", "cupy", "torch")
 MOST_DIMENSIONS: Final = 4
 """Of queries, keys and values: batch, heads, rows, elements."""
 
-ELEMENTS: Final = 16
+ELEMENTS: Final = 8
 """The elements of a head are multiples of so many."""
+
+DEPTH: Final = 16
+"""Those of which a tensor core multiplies as many at once: heads of other numbers are copied, with zeros behind them."""
+
+NO_KEY: Final = -math.inf
+"""The log-sum-exp of a query that sees no key."""
 
 DIMS: Final[Mapping[str, str]] = {"Q": "bmgrd", "K": "bngd", "V": "bngd", "O": "bmgrd", "L": "bmgr"}
 """The dimensions of the kernel's arrays: `r` heads of queries for each of `g` heads of keys."""
@@ -129,11 +136,79 @@ class _Found:
         return self.behind(*self.kernel(*arrays, scale, stream=stream), stream=stream, **given)
 
 
+@attrs.frozen
+class _Copied:
+    """What answers a call with arrays that no kernel reads as they lie, at `places` among `q`, `k` and `v`: copies take their place.
+
+    They are of heads of so many `elements`, zeros behind their own. `found` makes new results, unless the caller's serve (`direct`);
+    `results` are what a caller without results gets.
+    """
+
+    found: _Found
+    places: frozenset[int]
+    elements: int
+    results: tuple[Places, ...]
+    direct: bool
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """The kernel for the copies."""
+        return self.found.kernel
+
+    @property
+    def choice(self) -> Choice:
+        """Why it was chosen."""
+        return self.found.choice
+
+    def __call__(self, arrays: Sequence[Any], scale: float, out: Any, stream: Any) -> Any:
+        """The result, or a pair with the log-sum-exp."""
+        refuse_stream("attention", "arrays are copied", stream)
+        seen = [_widened(array, self.elements) if place in self.places else array for place, array in enumerate(arrays)]
+        if self.direct and out is not None:
+            return self.found(seen, scale, out, None)
+        made = self.found(seen, scale, None, None)
+        several = made if len(self.results) > 1 else (made,)
+        targets = _each(out) if out is not None else [_new(one, *places) for one, places in zip(several, self.results, strict=True)]
+        for target, source in zip(targets, several, strict=True):
+            store(target, source if len(source.shape) < len(arrays[0].shape) else source[..., : arrays[0].shape[-1]])
+        return out if out is not None else tuple(targets) if len(targets) > 1 else targets[0]
+
+
+@attrs.frozen
+class _Empty:
+    """What answers a call without queries, or without keys: results without elements, or what a query has that sees no key."""
+
+    results: tuple[Places, ...]
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """There is none."""
+        raise ArgumentError("attention: an array has no element, so no kernel is chosen or launched", legal="sizes of at least 1")
+
+    @property
+    def choice(self) -> Choice:
+        """There is none."""
+        raise ArgumentError("attention: an array has no element, so nothing is chosen", legal="sizes of at least 1")
+
+    def __call__(self, arrays: Sequence[Any], scale: float, out: Any, stream: Any) -> Any:
+        """The result, or a pair with the log-sum-exp."""
+        refuse_stream("attention", "an empty result is made", stream)
+        if out is None:
+            kinds = (as_dtype(operand_of(arrays[0], "q").dtype), float32)
+            made = tuple(new_like(arrays[0], shape, kind) for (shape, _), kind in zip(self.results, kinds, strict=False))
+        else:
+            made = _each(out)
+        zeroed(made[0])
+        for one in made[1:]:
+            store(one, NO_KEY)
+        return out if out is not None else made if len(made) > 1 else made[0]
+
+
 class _Attention:
     """`fireiron.attention`: see `__call__`. Kernels are kept in memory, by the arrays' shapes, types, strides and alignment."""
 
     def __init__(self) -> None:
-        self._kernels: OrderedDict[Any, _Found] = OrderedDict()
+        self._kernels: OrderedDict[Any, _Found | _Copied | _Empty] = OrderedDict()
         self._lock = threading.RLock()
 
     @overload
@@ -191,9 +266,10 @@ class _Attention:
         """`softmax(scale * q @ k.T) @ v` for each head, as PyTorch's `scaled_dot_product_attention`: an array of q's shape and library.
 
         `q` is (batch, heads, m, d), `k` and `v` are (batch, groups, n, d), all float16 or bfloat16; fewer dimensions are one of those in
-        front. `groups` divides `heads`: so many heads of queries, one after the other, read each head of keys. The elements of a head
-        lie side by side; other strides are any. CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call
-        for shapes and strides compiles a kernel; later ones launch only. Nothing has a gradient.
+        front. `groups` divides `heads`: so many heads of queries, one after the other, read each head of keys. `d` is a multiple of 8.
+        Arrays of multiples of 16 whose elements of a head lie side by side are read as they lie, others are copied first. CuPy and
+        PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call
+        for shapes and strides compiles a kernel; later ones launch only. Tensors that require a gradient are refused.
 
         Args:
             causal: query m sees keys 0 to m.
@@ -206,13 +282,15 @@ class _Attention:
             stream: as for a compiled kernel.
             pinned: only a record of exactly this problem may answer; as `FIREIRON_PINNED` says if None.
 
-        A query that sees no key gives zeros, and a log-sum-exp of about -7e29.
+        A query that sees no key gives zeros, and a log-sum-exp of minus infinity.
 
         Raises: ArgumentError for arrays that do not fit each other, of other types or libraries, and for options that are not legal;
             StoreError where records are pinned and none answers.
         """
         if hasattr(q, "is_cuda"):
             q, k, v = (q, k, v) if out is not None else operators.autocast(q, k, v)
+            if operators.differentiated(q, k, v):
+                raise _without_gradient()
         if operators.traced(q, k, v):
             operators.refuse_options("attention", out=out, arch=arch, stream=stream, pinned=pinned)
             return _through_torch(q, k, v, bool(causal), window, scale, score, bool(lse))
@@ -259,7 +337,7 @@ class _Attention:
         with self._lock:
             self._kernels.clear()
 
-    def _found(self, arrays: tuple[Any, ...], out: Any, options: Options, arch: Any, pinned: bool | None) -> _Found:
+    def _found(self, arrays: tuple[Any, ...], out: Any, options: Options, arch: Any, pinned: bool | None) -> _Found | _Copied | _Empty:
         outs = None if out is None else tuple(map(key_of, _each(out)))
         key = (*map(key_of, arrays), outs, options, arch, pinned)
         return recall(self._kernels, self._lock, key, lambda: _made(arrays, out, options, arch, pinned))
@@ -287,6 +365,11 @@ def _factor(scale: float | None, q: Any) -> float:
     return (last or 1) ** -0.5 if scale is None else scale
 
 
+def _without_gradient() -> ArgumentError:
+    hint = "call under torch.no_grad(), or with detached tensors; torch's scaled_dot_product_attention has a gradient"
+    return ArgumentError("attention has no gradient yet, and a tensor requires one", legal="tensors that require none", hint=hint)
+
+
 def _each(out: Any) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, tuple | list) else (out,)
 
@@ -301,19 +384,17 @@ def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
     if not 2 <= rank <= MOST_DIMENSIONS or not len(k) == len(v) == rank:
         legal = "of each 2, 3 or 4 dimensions: (m, d), (heads, m, d), (batch, heads, m, d)"
         raise ArgumentError("attention: numbers of dimensions", got=shapes, legal=legal)
-    if any(size == 0 for shape in shapes.values() for size in shape):
-        raise ArgumentError("attention: an array is empty", got=shapes, legal="sizes of at least 1")
     (batch, heads, queries, elements), (others, groups, keys, width) = ((*(1,) * (MOST_DIMENSIONS - rank), *one) for one in (q, k))
     if tuple(k) != tuple(v):
         raise ArgumentError("attention: v has not the shape of k", got=shapes, legal="as many keys, heads and elements")
     if batch != others or width != elements:
         raise ArgumentError("attention: q and k differ in the batch, or in the elements of a head", got=shapes)
-    if elements % ELEMENTS:
-        legal = f"multiples of {ELEMENTS}, the depth of a tensor core's product"
+    if elements % ELEMENTS or not elements:
+        legal = f"multiples of {ELEMENTS}, at least {ELEMENTS}"
         raise ArgumentError(
             f"attention: heads of {elements} elements", got=shapes, legal=legal, hint="pad q, k and v with zeros, give scale="
         )
-    if heads % groups:
+    if heads % groups if groups else heads:
         raise ArgumentError(
             f"attention: {heads} heads of queries for {groups} heads of keys", got=shapes, legal="a number that divides them"
         )
@@ -332,11 +413,8 @@ def _check(given: Mapping[str, Operand], sizes: Sizes, options: Options) -> None
             raise ArgumentError(f"attention: {name} has the shape {one.shape}", legal=f"{wanted[name]}")
         if one.dtype != kinds[name]:
             raise ArgumentError(f"attention: {name} has elements of {one.dtype}", legal=kinds[name], hint="convert one of the arrays")
-        if name != "lse" and one.steps[-1] != 1 and sizes.elements > 1:
-            hint = f"pass a copy: {name}.copy(), {name}.contiguous()"
-            raise ArgumentError(
-                f"attention: elements of a head of {name} do not lie side by side", got=one.steps, legal="(..., 1)", hint=hint
-            )
+        if name in ("out", "lse") and any(step == 0 and size > 1 for size, step in zip(*one.places, strict=True)):
+            raise ArgumentError(f"attention: {name} repeats elements (broadcast)", got=one.steps, hint="pass an array of its own")
     if len({one.device for one in given.values()}) > 1:
         places = {name: "host" if one.device is None else f"GPU {one.device}" for name, one in given.items()}
         raise ArgumentError("attention: the arrays are in different places", got=places, hint="all on one GPU, or all NumPy")
@@ -403,14 +481,54 @@ def _storage(name: str, places: Places, align: int) -> dict[str, Strides]:
 # ---------------------------------------------------------------------------------------------- from arrays to a kernel
 
 
-def _made(arrays: Sequence[Any], out: Any, options: Options, arch: Any, pinned: bool | None) -> _Found:
+def _made(arrays: Sequence[Any], out: Any, options: Options, arch: Any, pinned: bool | None) -> _Found | _Copied | _Empty:
     """What answers a call that was not made before."""
+    given = _operands(arrays, out, options)
+    sizes = sizes_of(*(given[name].shape for name in "qkv"))
+    _check(given, sizes, options)
+    q = given["q"]
+    results = (q.shape, result_steps(q.shape, q.steps)), (q.shape[:-1], _rows(q.shape[:-1]))
+    if 0 in attrs.astuple(sizes):
+        return _Empty(results[: 1 + options.lse])
+    elements = -(-sizes.elements // DEPTH) * DEPTH
+    wider = elements > sizes.elements
+    places = frozenset(place for place, name in enumerate("qkv") if wider or _lies_oddly(given[name]))
+    direct = not wider and not any(_lies_oddly(given[name]) for name in ("out", "lse") if name in given)
+    if not places and direct:
+        return _kernels_for(arrays, out, options, arch, pinned)
+    seen = [_widened(array, elements) if place in places else array for place, array in enumerate(arrays)]
+    return _Copied(_kernels_for(seen, out if direct else None, options, arch, pinned), places, elements, results[: 1 + options.lse], direct)
+
+
+def _lies_oddly(one: Operand) -> bool:
+    """Whether the elements of a head do not lie side by side, or something lies backwards."""
+    steps = [step for size, step in zip(*one.places, strict=True) if size > 1]
+    return any(step < 0 for step in steps) or (one.shape[-1] > 1 and one.steps[-1] != 1)
+
+
+def _widened(array: Any, elements: int) -> Any:
+    """A copy that lies row by row, its heads with zeros behind their elements."""
+    own = array.shape[-1]
+    if own == elements:
+        return copied(array)
+    made = zeroed(new_like(array, (*array.shape[:-1], elements), as_dtype(operand_of(array, "an array").dtype)))
+    store(made[..., :own], array)
+    return made
+
+
+def _new(like: Any, shape: Shape, steps: Shape) -> Any:
+    """A new array whose elements lie at these steps, without holes."""
+    made = new_like(like, (math.prod(shape),), as_dtype(operand_of(like, "a result").dtype))
+    return _viewed(made, (shape, steps))
+
+
+def _kernels_for(arrays: Sequence[Any], out: Any, options: Options, arch: Any, pinned: bool | None) -> _Found:
+    """The kernel, or the two of a decode step, for arrays that kernels read."""
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.tune.records import is_pinned
 
     given = _operands(arrays, out, options)
     sizes = sizes_of(*(given[name].shape for name in "qkv"))
-    _check(given, sizes, options)
     q, device = given["q"], given["q"].device
     results = (q.shape, result_steps(q.shape, q.steps)), (q.shape[:-1], _rows(q.shape[:-1]))
     made = {"out": results[0], "lse": results[1]} if options.lse else {"out": results[0]}
@@ -423,7 +541,7 @@ def _made(arrays: Sequence[Any], out: Any, options: Options, arch: Any, pinned: 
     if is_few(sizes, options, architecture) and not is_pinned(pinned):
         with contextlib.suppress(FireironError):  # arrays that lie so that it does not copy them are left to the others
             return _decoded(sizes, q.dtype, views, aligned, architecture, tuple(made.values()))
-    choice = _chosen(problems, _Place(architecture, device, aligned), is_pinned(pinned))
+    choice = _kept_or_chosen(problems, _Place(architecture, device, aligned), is_pinned(pinned))
     seen = tuple(views.values())
     return _Found(CompiledKernel(choice.program), choice, seen[:3], seen[3:], tuple(made.values()))
 
@@ -560,6 +678,15 @@ class _Place:
 def _by_tma(strategy: Strategy) -> bool:
     """Whether it is meant for a producer that fills its stages."""
     return strategy.target == WARPGROUP_ARCHITECTURE
+
+
+def _kept_or_chosen(problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice:
+    """What another process chose on this GPU, else what is chosen now, and kept."""
+    from fireiron.tune.records import kept
+
+    specs = tuple((attrs.astuple(one.options), one.spec, one.packed) for one in problems)
+    asked = specs, dict(place.aligned), pinned
+    return kept.chosen("attention", place.architecture, place.device, asked, lambda: (_chosen(problems, place, pinned), 0))[0]
 
 
 def _chosen(problems: Sequence[_Problem], place: _Place, pinned: bool) -> Choice:
@@ -700,4 +827,14 @@ def register_operators() -> tuple[Any, Any]:
 
     alone = operators.define("attention", f"{_SCHEMA}Tensor", attend, shaped)
     both = operators.define("attention_lse", f"{_SCHEMA}(Tensor, Tensor)", attend_both, shaped_both)
+    for one in (alone, both):
+        one.register_autograd(_nothing, setup_context=_no_gradient)
     return alone, both
+
+
+def _no_gradient(ctx: Any, inputs: Any, output: Any) -> None:
+    raise _without_gradient()
+
+
+def _nothing(ctx: Any, *grads: Any) -> None:
+    raise AssertionError("refused before")

@@ -307,6 +307,44 @@ class Program(Displayed):
         """
         return tuple(printer.printed(*(one.program.ir for one in self.launches), self.ir))
 
+    # ------------------------------------------------------------------------------------------ kept on disk
+
+    @property
+    def is_made(self) -> bool:
+        """Whether IR and text are there."""
+        return "text" in self.__dict__
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it was looked for among the programs that are kept."""
+        return "key" in self.__dict__
+
+    @functools.cached_property
+    def key(self) -> str | None:
+        """What it is kept under, if it was looked for and can be kept."""
+        return None
+
+    @functools.cached_property
+    def kept_since(self) -> float | None:
+        """When what was kept of it was made and proved, in seconds since 1970; None where that was done here."""
+        return None
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """What is kept of it: how the copies in front were found, the final IR, which all checks passed, and its text."""
+        return self._parted, dict(self._read_along if self._parted[0] else {}), self.ir, self.text
+
+    def asked(self, key: str | None) -> None:
+        """Note under which key it was looked for."""
+        self.__dict__["key"] = key
+
+    def adopt(self, parts: tuple[Any, ...], since: float) -> None:
+        """Take what was kept of an equal program, made and proved at a time."""
+        parted, read, ir, text = parts
+        if not isinstance(ir, Kernel) or not isinstance(text, str) or ir.name != self.name:
+            raise ValueError("it is no program of this name")
+        self.__dict__.update(_parted=parted, _read_along=read, lowered=ir, ir=ir, text=text, kept_since=float(since))
+
     def title(self) -> list[str]:
         """The strategy, a step a line, for the header of the printed kernel."""
         return [line for step in self.strategy.steps for line in step.title()]

@@ -177,8 +177,15 @@ class Function(Displayed):
             raise ArgumentError(f"{self.name}: the arrays are in different places", got=devices, hint="all on one GPU, or all NumPy")
         (device,) = devices
         place = _Place(as_architecture(target_of(device) if arch is None else arch), device, given)
-        choice = self._chosen(self._spec(given, shapes), place, is_pinned(pinned))
+        choice = self._kept_or_chosen(self._spec(given, shapes), place, is_pinned(pinned))
         return CompiledKernel(choice.program), choice
+
+    def _kept_or_chosen(self, spec: Spec, place: _Place, pinned: bool) -> Choice:
+        """What another process chose on this GPU, else what is chosen now, and kept."""
+        from fireiron.tune.records import kept
+
+        asked = self.name, spec, tuple(self.strategies), {name: one.align for name, one in place.given.items()}, pinned
+        return kept.chosen("function", place.architecture, place.device, asked, lambda: (self._chosen(spec, place, pinned), 0))[0]
 
     def _spec(self, given: Mapping[str, Operand], shapes: Mapping[str, tuple[int, ...]]) -> Spec:
         """The spec of arrays as they lie."""

@@ -22,6 +22,7 @@ import attrs
 
 from fireiron import operators
 from fireiron.batches import batches, new_like, result_shape, viewed
+from fireiron.copies import LIBRARIES, copied, is_matrix_readable, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError, LaunchError, closest
 from fireiron.spec import Spec, default_result
 from fireiron.specs.epilogue import (
@@ -228,6 +229,75 @@ class _Finished:
         return self.stacked.given_back(array) if name in self.folded else array
 
 
+@attrs.frozen
+class _FinishedCopied:
+    """What answers a call with an epilogue whose `names`, operands or outputs, lie as no kernel reads them: copies take their place."""
+
+    finished: _Finished
+    names: frozenset[str]
+
+    @property
+    def made(self) -> _Made:
+        """The kernel for the copies."""
+        return self.finished.made
+
+    def __call__(self, a: Any, b: Any, out: Any, given: Mapping[str, Any], stream: Any) -> Any:
+        """The outputs: one, or a tuple of all."""
+        refuse_stream("matmul", "arrays are copied", stream)
+        arrays = {name: copied(one) if name in self.names else one for name, one in {**given, "a": a, "b": b}.items()}
+        a, b, outputs = arrays.pop("a"), arrays.pop("b"), self.finished.outputs
+        if self.names.isdisjoint(outputs):
+            return self.finished(a, b, out, arrays, None)
+        made = self.finished(a, b, None, arrays, None)
+        targets = _each(out, outputs)
+        for target, source in zip(targets, made if len(outputs) > 1 else (made,), strict=True):
+            store(target, source)
+        return out if len(outputs) == 1 or not isinstance(out, Mapping) else targets
+
+
+@attrs.frozen
+class _Copied:
+    """What answers a call with arrays that no kernel reads as they lie, at these places among `a`, `b` and `out`: copies take their place.
+
+    A result at such an `out` is computed as a new one, and stored there.
+    """
+
+    found: _Found
+    places: frozenset[int]
+
+    @property
+    def made(self) -> _Made:
+        """The kernel for the copies."""
+        return self.found.made
+
+    def __call__(self, a: Any, b: Any, out: Any, stream: Any) -> Any:
+        """The product."""
+        refuse_stream("matmul", "arrays are copied", stream)
+        a, b = (copied(one) if place in self.places else one for place, one in enumerate((a, b)))
+        if 2 not in self.places:
+            return self.found(a, b, out, None)
+        store(out, self.found(a, b, None, None))
+        return out
+
+
+@attrs.frozen
+class _Empty:
+    """What answers a call with an array that has no element: a result without elements, or, where there are no terms, zeros."""
+
+    shape: tuple[int, ...]
+    kind: DType
+
+    @property
+    def made(self) -> _Made:
+        """There is none."""
+        raise ArgumentError("matmul: an array has no element, so no kernel is chosen or launched", legal="sizes of at least 1")
+
+    def __call__(self, a: Any, b: Any, out: Any, stream: Any) -> Any:
+        """The product."""
+        refuse_stream("matmul", "an empty product is made", stream)
+        return zeroed(new_like(a, self.shape, self.kind) if out is None else out)
+
+
 class _MatMul:
     """`fireiron.matmul`: see `__call__`. Kernels are kept in memory, by the arrays' shapes, types, strides and alignment.
 
@@ -236,9 +306,9 @@ class _MatMul:
     """
 
     def __init__(self) -> None:
-        self._kernels: OrderedDict[Any, _Found] = OrderedDict()
+        self._kernels: OrderedDict[Any, _Found | _Copied | _Empty] = OrderedDict()
         self._problems: OrderedDict[_Asked, _Made] = OrderedDict()
-        self._finished: OrderedDict[Any, _Finished] = OrderedDict()
+        self._finished: OrderedDict[Any, _Finished | _FinishedCopied] = OrderedDict()
         self._lock = threading.RLock()
 
     @overload
@@ -290,7 +360,9 @@ class _MatMul:
         """`a @ b` for two matrices of one element type, M x K and K x N, or arrays of any dimensions, as NumPy and PyTorch multiply them.
 
         CuPy, PyTorch and JAX arrays on a GPU run there, NumPy arrays in the simulator. Either storage order serves, with leading
-        dimensions, so slices do; odd sizes too. The first call for a shape chooses a strategy and compiles it. Matrices of a stack,
+        dimensions, so slices do; odd sizes too. What lies otherwise, with steps along both dimensions, backwards or repeated, is copied
+        first; arrays without elements give results without elements, or zeros. The first call for a shape chooses a strategy and compiles
+        it. Matrices of a stack,
         B x M x K and B x K x N, may lie any distance apart; where one operand is a matrix, or a stack of one, all are multiplied with it.
         More dimensions in front are broadcast likewise, and vectors are matrices of one row or column that the result has not; with an
         epilogue, and of JAX, they are matrices or stacks.
@@ -351,11 +423,13 @@ class _MatMul:
         """The same by our kernels at once: what autograd, autocast or a compiler make of the call is not asked."""
         dtypes = (c_dtype, ab_dtype)
         if epilogue is not None:
+            if _is_empty(a, b):
+                return _empty_with_epilogue(a, b, out, dtypes, epilogue, types or {}, operands, {"arch": arch, "pinned": pinned})
             return self._plan(a, b, out, dtypes, arch, pinned, epilogue, types, operands)(a, b, out, operands, stream)
         if operands or types:
             name = next(iter({**operands, **(types or {})}))
             raise ArgumentError(f"matmul: {name} is given, and no epilogue reads it", hint=f'epilogue="acc + {name}[n]"')
-        if _are_many(a, b):
+        if _are_many(a, b) and not _is_empty(a, b):
             return self._many(a, b, out, dtypes, arch, stream, pinned)
         return self._found(a, b, out, dtypes, arch, pinned)(a, b, out, stream)
 
@@ -404,35 +478,122 @@ class _MatMul:
             self._problems.clear()
             self._finished.clear()
 
-    def _found(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found:
+    def _found(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found | _Copied | _Empty:
         key = (key_of(a), key_of(b), out if out is None else key_of(out), dtypes, arch, pinned)
         return recall(self._kernels, self._lock, key, lambda: self._chosen(a, b, out, dtypes, arch, pinned))
 
-    def _chosen(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found:
+    def _chosen(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found | _Copied | _Empty:
         """What answers a call that was not made before."""
+        if _is_empty(a, b):
+            return _empty(a, b, out, dtypes)
+        places = _odd(a, b, out)
+        if places:
+            left, right = (copied(one) if place in places else one for place, one in enumerate((a, b)))
+            if 2 in places:
+                dtypes, out = _dtypes_of(a, out, dtypes), None
+            return _Copied(_Found(*self._problem(left, right, out, dtypes, arch, pinned)), places)
+        return _Found(*self._problem(a, b, out, dtypes, arch, pinned))
+
+    def _problem(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> tuple[_Made, Stacked]:
+        """The kernel for arrays that kernels read, and how it sees them."""
         asked, stacked = _asked(a, b, out, dtypes, arch, pinned)
-        return _Found(self._of_problem(asked), stacked)
+        return self._of_problem(asked), stacked
 
     def _plan(
         self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None, text: str, types: Any, given: Mapping[str, Any]
-    ) -> _Finished:
+    ) -> _Finished | _FinishedCopied:
         """What answers a call with an epilogue."""
         outs = out if out is None else tuple(out.items()) if isinstance(out, Mapping) else out if isinstance(out, tuple | list) else (out,)
         keys = None if outs is None else tuple((one[0], key_of(one[1])) if isinstance(one, tuple) else key_of(one) for one in outs)
         further = tuple((name, key_of(one) if getattr(one, "shape", ()) else None) for name, one in given.items())
         said = None if types is None else tuple(types.items())
         key = (key_of(a), key_of(b), keys, dtypes, arch, pinned, text, said, further)
-        return recall(self._finished, self._lock, key, lambda: _finished(a, b, out, dtypes, arch, pinned, text, types or {}, given))
+        return recall(
+            self._finished, self._lock, key, lambda: _finished_or_copied(a, b, out, dtypes, arch, pinned, text, types or {}, given)
+        )
 
     def _of_problem(self, asked: _Asked) -> _Made:
         """The kernel of a problem: the one that it has already, else one that is chosen now."""
-        found = self._problems.get(asked) or _made(asked)
+        found = self._problems.get(asked) or _kept_or_made(asked)
         keep(self._problems, asked, found)
         return found
 
 
 matmul: Final = _MatMul()
 """The product of two arrays; see its `__call__`."""
+
+
+# ---------------------------------------------------------------------------------------------- arrays that no kernel reads
+
+
+def _is_empty(*arrays: Any) -> bool:
+    """Whether an array has no element; what has no shape is refused where it is read."""
+    return any(isinstance(shape := getattr(one, "shape", None), tuple) and 0 in shape for one in arrays)
+
+
+def _empty(a: Any, b: Any, out: Any, dtypes: Dtypes) -> _Empty:
+    """The answer for arrays without elements, checked as others are."""
+    given = {name: operand_of(array, name) for name, array in (("a", a), ("b", b), ("out", out)) if array is not None or name != "out"}
+    _check_types(given)
+    shape = result_shape(given["a"].shape, given["b"].shape)
+    if "out" in given and given["out"].shape != shape:
+        raise ArgumentError(f"out has the shape {given['out'].shape}, the result {shape}")
+    if not all(library(array) in LIBRARIES for array in (a, b)):
+        name = "a" if 0 in given["a"].shape else "b"
+        raise ArgumentError(f"{name} is empty", got=given[name].shape, legal="sizes of at least 1, of an array of this library")
+    return _Empty(shape, _result(_multiplied(_TYPES[given["a"].dtype], dtypes[1]), given.get("out"), dtypes[0]))
+
+
+def _lies_oddly(array: Any) -> bool:
+    """Whether a matrix, or those of a stack, lie in neither storage order; of a library whose arrays are copied here."""
+    if library(array) not in LIBRARIES or not isinstance(getattr(array, "shape", None), tuple):
+        return False
+    return not is_matrix_readable(*operand_of(array, "an array").places)
+
+
+def _odd(*arrays: Any) -> frozenset[int]:
+    """The places among `a`, `b` and `out` of those that lie oddly."""
+    places = frozenset(place for place, one in enumerate(arrays) if one is not None and _lies_oddly(one))
+    _refuse_repeated([arrays[place] for place in places if place == 2])
+    return places
+
+
+def _refuse_repeated(outs: Iterable[Any]) -> None:
+    for out in outs:
+        if any(step == 0 and size > 1 for size, step in zip(*operand_of(out, "out").places, strict=True)):
+            raise ArgumentError("out repeats elements (broadcast)", got=tuple(out.shape), hint="pass an array of its own")
+
+
+def _dtypes_of(a: Any, out: Any, dtypes: Dtypes) -> Dtypes:
+    """The types that are asked for by an `out` that a new result takes the place of."""
+    kind = _multiplied(_TYPES[operand_of(a, "a").dtype], dtypes[1])
+    return _result(kind, operand_of(out, "out"), dtypes[0]), dtypes[1]
+
+
+def _empty_with_epilogue(
+    a: Any, b: Any, out: Any, dtypes: Dtypes, text: str, types: Mapping[str, Any], given: Mapping[str, Any], place: Mapping[str, Any]
+) -> Any:
+    """The outputs of an epilogue for arrays without elements; without terms the sums are zeros, as those of one term of zeros are."""
+    found = _empty(a, b, None, dtypes)
+    if 0 not in found.shape:
+        left = zeroed(new_like(a, (*a.shape[:-1], 1), _TYPES[operand_of(a, "a").dtype]))
+        right = zeroed(new_like(b, (*b.shape[:-2], 1, b.shape[-1]), _TYPES[operand_of(b, "b").dtype]))
+        options = {"c_dtype": dtypes[0], "ab_dtype": dtypes[1], "types": types or None, **place}
+        return matmul.launched(left, right, out, epilogue=text, **options, **given)
+    stacked = len(found.shape) == 3
+    made = epilogue_of(text, signature="bmk,bkn->bmn" if stacked else "").made
+    sizes = dict(zip("bmn" if stacked else "mn", found.shape, strict=True))
+    shapes = {name: tuple(sizes[dim] for dim in made.uses[name]) for name in made.outputs}
+    summed = next((name for name, shape in shapes.items() if 0 not in shape), None)
+    if summed is not None:
+        asked = f"matmul: {summed} of the epilogue is made of no element: the result has the shape {found.shape}"
+        raise ArgumentError(asked, got=text, legal="outputs along the dimension without elements")
+    if out is not None:
+        return out
+    plain = {name: found.kind if len(shape) == len(found.shape) else float32 for name, shape in shapes.items()}
+    kinds = {**plain, **{name: as_dtype(kind) for name, kind in types.items()}}
+    results = tuple(new_like(a, shape, kinds[name]) for name, shape in shapes.items())
+    return results if len(results) > 1 else results[0]
 
 
 # ---------------------------------------------------------------------------------------------- arrays of many dimensions
@@ -461,7 +622,7 @@ def _in_stacks(a: Any, b: Any, out: Any, dtypes: Dtypes) -> tuple[Any, ...]:
 
 def _first(a: Any, b: Any, out: Any, dtypes: Dtypes) -> tuple[Any, Any, Any]:
     """Arrays of other dimensions as the first of their products has them."""
-    if not _are_many(a, b):
+    if not _are_many(a, b) or _is_empty(a, b):
         return a, b, out
     plan, *seen, _ = _in_stacks(a, b, out, dtypes)
     index = next(iter(plan.indices))
@@ -628,6 +789,20 @@ def _seen(operand: Operand, way: Way) -> Operand:
     return attrs.evolve(operand, shape=shape, steps=steps)
 
 
+def _kept_or_made(asked: _Asked) -> _Made:
+    """The kernel of a problem on a GPU as another process chose it, else one that is chosen now, and kept."""
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.tune.records import kept
+
+    def choose() -> tuple[Choice, int]:
+        made = _made(asked)
+        return made.choice, asked.problems.index(made.problem)
+
+    problems = tuple((one.spec, one.transposed) for one in asked.problems)
+    choice, number = kept.chosen("matmul", asked.architecture, asked.device, (problems, asked.aligned, asked.pinned), choose)
+    return _Made(CompiledKernel(choice.program), choice, asked.problems[number])
+
+
 def _made(asked: _Asked) -> _Made:
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.tune.records.default import default_choice
@@ -706,8 +881,6 @@ def _check_multiplied(name: str, dtype: str) -> None:
 
 def _check_types(given: Given) -> None:
     for name, operand in given.items():
-        if 0 in operand.shape:
-            raise ArgumentError(f"{name} is empty", got=operand.shape, legal="sizes of at least 1")
         _check_multiplied(name, operand.dtype)
     multiplied_type(given["a"].dtype, given["b"].dtype)
     if len({operand.device for operand in given.values()}) > 1:
@@ -833,6 +1006,25 @@ def gpu_name(device: int | None) -> str | None:
 # ---------------------------------------------------------------------------------------------- epilogues
 
 
+def _finished_or_copied(
+    a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None, text: str, types: Mapping[str, Any], given: Mapping[str, Any]
+) -> _Finished | _FinishedCopied:
+    """The kernel for a product with an epilogue, of copies of those arrays that no kernel reads as they lie."""
+    names = outputs_of(text, max(len(getattr(a, "shape", ())), len(getattr(b, "shape", ()))) == 3)
+    outs = dict(zip(names, _each(out, names), strict=True)) if out is not None else {}
+    arrays = {**{name: one for name, one in given.items() if getattr(one, "shape", ())}, "a": a, "b": b}
+    odd = frozenset(name for name, one in {**arrays, **outs}.items() if _lies_oddly(one))
+    if not odd:
+        return _finished(a, b, out, dtypes, arch, pinned, text, types, given)
+    _refuse_repeated([outs[name] for name in odd if name in outs])
+    seen = {name: copied(one) if name in odd else one for name, one in arrays.items()}
+    a, b, given = seen.pop("a"), seen.pop("b"), {**given, **seen}
+    if not odd.isdisjoint(outs):  # results of the same types take the place of all outputs
+        types = {**types, **{name: operand_of(one, name).dtype for name, one in outs.items() if name != RESULT}}
+        dtypes, out = (_dtypes_of(a, outs[RESULT], dtypes) if RESULT in outs else dtypes), None
+    return _FinishedCopied(_finished(a, b, out, dtypes, arch, pinned, text, types, given), odd)
+
+
 def _finished(
     a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None, text: str, types: Mapping[str, Any], given: Mapping[str, Any]
 ) -> _Finished:
@@ -850,12 +1042,28 @@ def _finished(
     further |= {name: operand_of(array, name) for name, array in outs.items() if name != RESULT}
     seen_so = {name: _seen_as(one, stacked, name in folded) for name, one in further.items()}
     specs = {one: _with_operands(one, transposed(inner) if one.transposed else inner, seen_so, types, given) for one in asked.problems}
-    choice, problem = _recorded(specs, seen_so, asked) or _by_product(specs, seen_so, asked, text)
+    choice, problem = _kept_or_finished(specs, seen_so, asked, text)
     from fireiron.gpu.kernel import CompiledKernel
 
     spec, turned = specs[problem]
     made = _Made(CompiledKernel(choice.program), choice, problem)
     return _Finished(made, stacked, tuple(name for name in spec.inputs if name not in "AB"), spec.outputs, turned, folded)
+
+
+def _kept_or_finished(specs: Specs, further: Given, asked: _Asked, text: str) -> tuple[Choice, Problem]:
+    """The choice for a product with an epilogue as another process made it, else one that is made now, and kept."""
+    from fireiron.tune.records import kept
+
+    problems = tuple(specs)
+
+    def choose() -> tuple[Choice, int]:
+        choice, problem = _recorded(specs, further, asked) or _by_product(specs, further, asked, text)
+        return choice, problems.index(problem)
+
+    aligned = asked.aligned, {name: one.align for name, one in further.items()}
+    made = tuple((one.spec, one.transposed, spec) for one, (spec, _) in specs.items())
+    choice, number = kept.chosen("epilogue", asked.architecture, asked.device, (made, aligned, asked.pinned), choose)
+    return choice, problems[number]
 
 
 Specs = Mapping[Problem, tuple[Spec, frozenset[str]]]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from fireiron import operators
 from fireiron.batches import result_shape
 from fireiron.errors import ArgumentError
-from fireiron.matmul import matmul, multiplied_type, order_of, result_type
+from fireiron.matmul import matmul, multiplied_type, result_type
 from fireiron.specs.epilogue import epilogue as epilogue_of
 
 DIFFERENTIATED: Final = ("float16", "bfloat16", "float32", "float64")
@@ -81,19 +81,12 @@ def _operators() -> bool:
 # ---------------------------------------------------------------------------------------------- what operators do
 
 
-def _served(tensor: Any) -> Any:
-    """A tensor as kernels take it: a copy of what lies in neither storage order, as a gradient that repeats one element does."""
-    if tensor.is_contiguous() or tensor.dim() < 2 or order_of(tuple(tensor.shape[-2:]), tuple(tensor.stride()[-2:])) is not None:
-        return tensor
-    return tensor.contiguous()
-
-
 def _multiply(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> Any:
-    return matmul.launched(_served(a), _served(b), c_dtype=c_dtype, ab_dtype=ab_dtype)
+    return matmul.launched(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype)
 
 
 def _multiply_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | None) -> None:
-    matmul.launched(_served(a), _served(b), out, c_dtype=c_dtype, ab_dtype=ab_dtype)
+    matmul.launched(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype)
 
 
 def _multiply_on(
@@ -109,7 +102,7 @@ def _multiply_on(
 ) -> list[Any]:
     operands = dict(zip(names, (*arrays, *numbers), strict=True))
     said = dict(zip(types[::2], types[1::2], strict=True))
-    made = matmul.launched(_served(a), _served(b), c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=said, **operands)
+    made = matmul.launched(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=said, **operands)
     return list(made) if isinstance(made, tuple) else [made]
 
 

@@ -1,7 +1,7 @@
 """Records for general sizes, types and storage orders on Hopper, beside the better of cuBLAS and Triton; and how good the choice between them is.
 
-    python perf/tune_grid.py FOLDER [--shapes targets|grid|lost|odd|thin|held-out|stacks|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
-                             [--orders NN,NT,TN,TT] [--candidates 6] [--triton 2] [--rounds 4] [--seconds 300] [--chosen]
+    python perf/tune_grid.py FOLDER [--shapes targets|grid|lost|odd|thin|held-out|stacks|across|in-parts|drawn-across|drawn-powers|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
+                             [--orders NN,NT,TN,TT] [--candidates 6] [--triton 2] [--rounds 4] [--seconds 300] [--chosen] [--clusters]
     python perf/tune_grid.py FOLDER --judge [TIMES.json ...]
 
 For each problem those tiles are measured that are expected to be the fastest (`fireiron.tune.records.tiles`), and what `fireiron.matmul` takes by the
@@ -24,6 +24,7 @@ import math
 import os
 import time
 from pathlib import Path
+from random import Random
 
 import attrs
 from tabulate import tabulate
@@ -33,8 +34,9 @@ from fireiron import ColMajor, RowMajor
 from fireiron._version import VERSION
 from fireiron.errors import FireironError
 from fireiron.gpu.kernel import CompiledKernel
+from fireiron.ir.cluster import at_once
 from fireiron.language.library import default_strategy, defaults, find, work_of
-from fireiron.language.waves import estimated_us
+from fireiron.language.waves import Work, estimated_us
 from fireiron.strategies import hopper, hopper_batched
 from fireiron.tune.record import Record, describe, strategy_hash
 from fireiron.tune.records import Records
@@ -88,7 +90,46 @@ ODD = ((1000, 1000, 1000), (1024, 1024, 1024), (992, 992, 992), (1008, 1008, 100
        (1000, 1024, 1000))  # fmt: skip
 """Which of the sizes costs, where rows are no multiples of 128 bytes or tiles reach beyond the edge."""
 
-SETS = {"lost": LOST, "odd": ODD, "targets": TARGETS, "grid": GRID, "thin": THIN, "held-out": HELD_OUT, "stacks": STACKS}
+ACROSS = (
+    (1000, 4000, 10000), (6000, 2000, 3000), (4000, 4000, 4000), (3000, 3000, 3000), (2000, 2000, 2000), (1000, 1000, 1000), (1500, 1504,
+    1496), (5000, 5000, 5000), (100, 3000, 1000), (4096, 4104, 4096), (4096, 4096, 4104), (2048, 8200, 1032), (2000, 6000, 1000), (10000,
+    1000, 1000), (300, 4000, 4000), (500, 500, 5000), (700, 2504, 1304), (1000, 10000, 1000), (64, 5000, 5000), (128, 10000, 2000), (4096,
+    4104, 4104), (8192, 2056, 2048), (2048, 2056, 8200), (12000, 3000, 1000), (3000, 12000, 2000), (1024, 1032, 4104), (768, 776, 1544),
+    (512, 520, 520), (256, 264, 2056), (2400, 2408, 2424), (3600, 1816, 3608), (7000, 3000, 5000), (1800, 5400, 1800), (16, 5000, 3000),
+    (32, 2000, 6000), (6000, 300, 6000), (400, 400, 400), (9000, 1000, 3000), (4400, 4408, 2200), (6000, 6000, 6000),
+)  # fmt: skip
+"""Sizes whose rows are no multiples of a line of L2, to which the estimate is fitted; `IN_PARTS` are those that lost most."""
+
+IN_PARTS = (
+    (1024, 1032, 4104), (700, 2504, 1304), (300, 4000, 4000), (1000, 1000, 1000), (768, 776, 1544), (1800, 5400, 1800), (10000, 1000, 1000),
+    (64, 5000, 5000), (100, 3000, 1000), (5000, 5000, 5000), (3600, 1816, 3608), (7000, 3000, 5000), (9000, 1000, 3000), (128, 10000, 2000),
+    (1500, 1504, 1496), (512, 520, 520), (2400, 2408, 2424), (2048, 2056, 8200), (1000, 4000, 10000), (4096, 4104, 4104),
+)  # fmt: skip
+
+
+def drawn_across(count=40, seed=4711):
+    """Sizes drawn at random whose rows are multiples of 16 bytes, and those of A or B not of a line of L2; one in five has few rows of C."""
+    random, found = Random(seed), []
+    while len(found) < count:
+        least = 4 if random.random() < 0.2 else 8.5
+        M, N, K = int(2 ** random.uniform(least, 13.3)), *(int(2 ** random.uniform(8, 13.3)) // 8 * 8 for _ in range(2))
+        if N % 64 or K % 64:
+            found.append((M, N, K))
+    return tuple(found)
+
+
+def drawn_powers(count=60, seed=20261128):
+    """Triples drawn from the sizes of the public list of CUDA-L2, up to 2^40 products and 1 GiB of halves."""
+    random, sizes, found = Random(seed), (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384), []
+    while len(found) < count:
+        M, N, K = one = tuple(random.choice(sizes) for _ in range(3))
+        if one not in found and M * N * K <= 2**40 and M * K + K * N + M * N <= 2**29:
+            found.append(one)
+    return tuple(found)
+
+
+SETS = {"lost": LOST, "odd": ODD, "targets": TARGETS, "grid": GRID, "thin": THIN, "held-out": HELD_OUT, "stacks": STACKS, "across": ACROSS, "in-parts": IN_PARTS,
+        "drawn-across": drawn_across(), "drawn-powers": drawn_powers()}  # fmt: skip
 
 MEASURED = ("grid", "targets", "types", "orders")
 """Files of times there."""
@@ -149,7 +190,7 @@ def values_of(tile, case, bands=4, blocks=None):
     staged = bm // wm * (bn // wn) * rows * chunk * bytes
     step = 256 if (bm + bn) <= 96 else 128
     stages = max(one for one in (2, 3, 4, 5, 6, 7, 8) if one == 2 or one * (bm + bn) * step + staged <= ROOM)
-    tiles = work_of(case.spec).tiles(bm, bn)
+    tiles, resident = work_of(case.spec).tiles(bm, bn, tuple(cluster) or (1, 1)), at_once(math.prod(cluster))
     first = {name: tunable.values[0] for name, tunable in hopper.strategy.tunables().items()}
     own = {
         "bm": bm,
@@ -164,10 +205,10 @@ def values_of(tile, case, bands=4, blocks=None):
     }
     own |= dict(zip(("cm", "cn"), cluster, strict=False))
     producer = {"producer": 128} if wm * wn >= 160 * 128 else {}  # so many accumulators that its registers are given to the others
-    return {**first, **own, **producer, "blocks": blocks or (132 if tiles > 132 else 65536)}
+    return {**first, **own, **producer, "blocks": blocks or (132 if tiles > resident == 132 else 65536)}
 
 
-def at_once(values, case):
+def staged_at_once(values, case):
     """Values with a warpgroup's tile of C staged at once, and as many stages as there is room for then; None for less than three, and where it is so already."""
     bytes, result = case.spec.A.dtype.bytes, case.spec.C.dtype.bytes
     bm, bn, wm, wn, bk = (values.get(name, 0) for name in ("bm", "bn", "wm", "wn", "bk"))
@@ -242,8 +283,21 @@ def pool(case, records, most):
     if name == "hopper" and work_of(spec).tiles(chosen[0][1]["bm"], chosen[0][1]["bn"]) <= 132:
         others = [(name, dict(one, bands=2)) for name, one in chosen[:1] if "bands" in one]
     others += [(name, dict(one, shift=1)) for name, one in chosen if name == "hopper_skinny"]
-    others += [(name, at_once(one, case)) for name, one in chosen[:2] if at_once(one, case)]
+    others += [(name, staged_at_once(one, case)) for name, one in chosen[:2] if staged_at_once(one, case)]
     return [full(*one) for one in unique([*chosen, *others, *by_hand(case)])]
+
+
+EVERY_CLUSTER = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
+
+
+def in_every_cluster(case, most):
+    """The tiles of hopper that are expected to be the fastest without clusters, each in all clusters in which C has as many tiles."""
+    M, N, K = case.shape
+    tiles = sorted(TILES, key=lambda one: estimated_us(Work(M, N, K), values_of(one, case)))[:most]
+    found = [
+        (one, cluster) for one in tiles for cluster in EVERY_CLUSTER if cluster[0] <= -(-M // one[0]) and cluster[1] <= -(-N // one[1])
+    ]
+    return unique([full("hopper", values_of((*one, *cluster), case)) for one, cluster in found])
 
 
 def unique(found):
@@ -303,7 +357,7 @@ def jobs_of(case, options, records):
     """The candidates of a problem."""
     if options.chosen:
         return []
-    return pool(case, records, options.candidates)
+    return in_every_cluster(case, options.candidates) if options.clusters else pool(case, records, options.candidates)
 
 
 # ---------------------------------------------------------------------------------------------- measuring
@@ -686,6 +740,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.12, help="seconds before a burst")
     parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--clusters", action="store_true", help="candidates are tiles of hopper, each in all clusters")
     parser.add_argument("--chosen", action="store_true", help="only what fireiron.matmul takes")
     parser.add_argument("--judge", action="store_true", help="judge the choice by times that are there; nothing is measured")
     parser.add_argument("--all", action="store_true", help="with --judge: by all times of other sizes, not only by their best")

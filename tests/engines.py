@@ -1,16 +1,20 @@
 """Kernels by hand whose copies an engine makes: a tile by TMA from an array to shared memory or back, and products by wgmma."""
 
+from typing import ClassVar
+
 import attrs
 import numpy as np
 from handmade import access, kernel_of, local, parameters
 
 from fireiron import *
 from fireiron import ir
+from fireiron.executable.fma import Fma
 from fireiron.executable.thread_move import MOVE
 from fireiron.executable.tma import TMA_LOAD, TMA_STORE
 from fireiron.ir.chunks import swizzle_of
 from fireiron.sim import simulate
 from fireiron.values.expr import ZERO, Var, all_of, as_expr, equal, less
+from fireiron.values.machine import as_architecture
 
 THREADS = 32
 STAGES = 2
@@ -147,3 +151,144 @@ def streamed(turns=5, stages=2, warps=1, consumer=None, producer=None, **fields)
     kernel = kernel_of(spec, (ir.Roles(roles),), buffer, threads=THREADS * (warps + 1), target="sm_90a")
     ring = attrs.evolve(ir.Ring("ring", stages, ("tile",), ROWS * COLUMNS * 2, warps), **fields)
     return attrs.evolve(kernel, workers=THREADS * warps, rings=(ring,), shared_bytes=buffer.offset + buffer.bytes)
+
+
+# ---------------------------------------------------------------------------------------------- products by hand
+
+
+@attrs.frozen
+class EngineFma(Fma):
+    """A multiply-add of each thread that an engine performs, as it does wgmma: smaller, and under way alike."""
+
+    by_engine: ClassVar[bool] = True
+
+
+ENGINE_FMA = EngineFma("ENGINE_FMA")
+REGISTER = ir.Completion.PRODUCT
+
+
+def by_products(*steps):
+    """A kernel of one warp by steps: each is a statement, or a word for one of those below; registers are a, b, c and d, one element each.
+
+    x lies in shared memory, an element a thread; `x<` is a copy to it under way, which is `sent` and `arrived`. `a=` loads a from the array, `=c` stores c, `c+=ab` is the product under way, `fence`, `commit` and `wait 0` are what they say.
+    """
+    kernel = kernel_of(
+        Move(32, 1, dtype=float32)(GL, GL), tuple(map(_step, steps)), *(local(name, (1, 1), RF) for name in "abcd"), local("x", (32, 1), SH)
+    )
+    return attrs.evolve(kernel, architecture=as_architecture("sm_90a"), shared_bytes=128)
+
+
+def _step(step):
+    pieces = lambda count: ((ir.Piece(0),),) * count
+    register = lambda name, write=False: access(name, (LANE if name == "x" else 0, 0), write=write)
+    if isinstance(step, ir.Stmt):
+        return step
+    if step == "fence":
+        return ir.Fence(ir.Reach.REGISTERS)
+    if step == "commit":
+        return ir.Commit(REGISTER)
+    if step.startswith("wait "):
+        return ir.Wait(int(step[5:]), completion=REGISTER)
+    if step == "proxy":
+        return ir.Fence(ir.Reach.PROXY)
+    if step == "barrier":
+        return ir.Barrier(ir.WARP_SCOPE)
+    if step == "x<":
+        return attrs.evolve(_step("x="), completion=ir.Completion.GROUP)
+    if step in ("sent", "arrived"):
+        return ir.Commit() if step == "sent" else ir.Wait(0)
+    if step.endswith("="):
+        accesses = access("src", (LANE, 0)), register(step[0], True)
+        return ir.Exec(
+            MOVE, Move(1, 1, dtype=float32)(GL, SH if step[0] == "x" else RF)(Thread), accesses, pieces=pieces(2), origin=f"at {step}"
+        )
+    if step.startswith("="):
+        accesses = register(step[1]), access("dst", (LANE, 0), write=True)
+        return ir.Exec(
+            MOVE, Move(1, 1, dtype=float32)(SH if step[1] == "x" else RF, GL)(Thread), accesses, pieces=pieces(2), origin=f"at {step}"
+        )
+    target, left, right = step[0], step[-2], step[-1]
+    accesses = register(left), register(right), register(target, True)
+    adds = as_expr(int("+" in step))
+    spec = MatMul(1, 1, 1)(*(SH if name == "x" else RF for name in (left, right, target)))(Thread)
+    return ir.Exec(ENGINE_FMA, spec, accesses, accumulate=adds, completion=REGISTER, pieces=pieces(3), origin=f"at {step}")
+
+
+FENCE_BEFORE = "is touched by ENGINE_FMA .* with no fence of registers before it"
+BEHIND = "is touched by ENGINE_FMA .* behind ordinary statements, with no fence of registers"
+UNDER_WAY = "is touched by {} .* while a product that uses it is under way"
+MOVED, MULTIPLIED = UNDER_WAY.format("Move"), UNDER_WAY.format("ENGINE_FMA")
+
+OF_PRODUCTS = {
+    "right": ("a=, b=, c=, fence, c+=ab, commit, wait 0, =c", None),
+    "one after the other": ("a=, b=, c=, fence, c+=ab, commit, c+=ab, commit, wait 0, =c", None),
+    "a factor is read": ("a=, b=, c=, fence, c+=ab, =a, =b, commit, wait 0, =c", None),
+    "another register is written": ("a=, b=, c=, fence, c+=ab, d=, commit, wait 0, =c", None),
+    "behind a fence another register is written": ("a=, b=, c=, fence, d=, c+=ab, commit, wait 0, =c", None),
+    "written behind the wait": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, fence, c+=ab, commit, wait 0, =c", None),
+    "the older group is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =c, wait 0", None),
+    "a product of products": ("a=, b=, c=, d=, fence, c+=ab, commit, wait 0, d+=cb, commit, wait 0, =d", None),
+    "a factor in shared memory": ("b=, c=, fence, x=, proxy, barrier, c+=xb, =x, commit, wait 0, =c", None),
+    "a factor in shared memory is written": ("b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, barrier, x=, =c", None),
+    "a factor in shared memory is written too early": (
+        "b=, c=, fence, x=, proxy, barrier, c+=xb, commit, x=, wait 0, =c", "^x.* is written while a product that reads it is under way"),
+    "a copy under way to a factor in shared memory": ("b=, c=, fence, x<, sent, arrived, proxy, barrier, c+=xb, commit, wait 0, =c", None),
+    "a copy to a factor in shared memory is not fenced": (
+        "b=, c=, fence, x<, sent, arrived, barrier, c+=xb, commit, wait 0, =c", "^x is read through the asynchronous proxy.* at at x=,(?s:.*)at +at c"),
+    "a factor in shared memory is not fenced": (
+        "b=, c=, fence, x=, barrier, c+=xb, commit, wait 0, =c", "^x is read through the asynchronous proxy, and what was written to it is not there"),
+    "an array is written in front of a fence of the proxy": ("d=, =d, b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, =c", None),
+    "no fence": ("a=, b=, c=, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
+    "a fence of the proxy": ("a=, b=, c=, proxy, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
+    "a factor is loaded behind the fence": ("b=, c=, fence, a=, c+=ab, commit, wait 0, =c", f"^a {BEHIND}"),
+    "the sum is loaded behind the fence": ("a=, b=, fence, c=, c+=ab, commit, wait 0, =c", f"^c {BEHIND}"),
+    "a factor is read behind the fence": ("a=, b=, c=, fence, =b, c+=ab, commit, wait 0, =c", f"^b {BEHIND}"),
+    "written behind the wait, no fence": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, c+=ab, commit, wait 0, =c", f"^a {BEHIND}"),
+    "the sum is stored too early": ("a=, b=, c=, fence, c+=ab, commit, =c, wait 0", f"^c {MOVED}(?s:.*)at +at =c(?s:.*)a wait for its group before"),
+    "the sum is stored, not committed": ("a=, b=, c=, fence, c+=ab, wait 0, =c", f"^c {MOVED}"),
+    "the younger group is not waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =d, wait 0", f"^d {MOVED}"),
+    "neither of two groups is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 2, =c, wait 0", f"^c {MOVED}"),
+    "a factor is loaded too early": ("a=, b=, c=, fence, c+=ab, commit, a=, wait 0, =c", f"^a {MOVED}"),
+    "a factor of one of two": ("a=, b=, c=, fence, c+=ab, commit, c+=ab, commit, wait 1, b=, wait 0, =c", f"^b {MOVED}"),
+    "a factor is made by another product": ("a=, b=, c=, fence, c+=ab, commit, a+=cb, commit, wait 0, =c", f"^a, c {MULTIPLIED}"),
+    "the sum is a factor": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=cb, commit, wait 0, =d", f"^c {MULTIPLIED}"),
+    "a factor that products alone touch": ("a=, b=, c=, fence, d=ab, commit, c+=db, commit, wait 0, =c", f"^d {MULTIPLIED}"),
+    "a factor that products alone touch, waited for": ("a=, b=, c=, fence, d=ab, commit, wait 0, c+=db, commit, wait 0, =c", None),
+    "a factor is a sum": ("a=, b=, c=, d=, fence, c+=ab, commit, b+=dd, commit, wait 0, =c", f"^b {MULTIPLIED}"),
+}  # fmt: skip
+"""What products under way allow, and what not: steps, and what is said of them."""
+
+
+def of_products(name):
+    """The kernel of that name, and what is said of it."""
+    steps, message = OF_PRODUCTS[name]
+    return by_products(*steps.split(", ")), message
+
+
+# ---------------------------------------------------------------------------------------------- tiles that blocks take
+
+
+def fetched(tiles=5, blocks=2, stages=2, warps=1, consumer=None, producer=None, extent=None, **fields):
+    """A kernel whose blocks take tiles of as many elements as they have consumers, one after the other, and copy each.
+
+    `consumer` and `producer` make another list of the statements of a turn of theirs; `fields` are others of the ring.
+    """
+    threads = THREADS * warps
+    turn, tile = Var("turn", 0, tiles), Var("tile", 0, tiles - 1)
+    thread = Var("thread", 0, threads - 1)
+    place, count = tile * threads + thread, as_expr(tiles)
+    one = access("src", (place,)), access("dst", (place,), write=True)
+    move = ir.Exec(MOVE, Move(1, dtype=float32)(GL, GL)(Thread), one, pieces=((ir.Piece(0),),) * 2)
+    comes_by, leaves = ir.NextTile(tile, count, "tiles", turn), ir.Leave(tile, count)
+    last = ir.Barrier(ir.WARP_SCOPE), ir.Release("tiles", ir.Side.EMPTY, turn, equal(thread % THREADS, 0))
+    takes = (ir.Acquire("tiles", ir.Side.FULL, turn), comes_by, *last, leaves, move)
+    taken = attrs.evolve(comes_by, takes=True)
+    gives = (ir.Acquire("tiles", ir.Side.EMPTY, turn), taken, ir.Release("tiles", ir.Side.FULL, turn), leaves)
+    turns = as_expr(tiles + 1) if extent is None else as_expr(extent)
+    roles = (
+        ir.Role("consumers", 0, threads, (ir.For(turn, turns, (consumer or tuple)(takes)),)),
+        ir.Role("producer", threads, 32, (ir.For(turn, turns, (producer or tuple)(gives)),), elected=True),
+    )
+    kernel = kernel_of(Move(tiles * threads, dtype=float32)(GL, GL), (ir.Roles(roles),), threads=threads + 32, grid=blocks, target="sm_90a")
+    ring = attrs.evolve(ir.Ring("tiles", stages, (), 0, warps, tiles=True), **fields)
+    return attrs.evolve(kernel, workers=threads, rings=(ring,), shared_bytes=24 * stages, counter=ir.Counter("taken"))

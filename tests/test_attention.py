@@ -125,8 +125,8 @@ def test_what_tma_cannot_copy_is_no_work_for_hopper():
         (((4, 16), (1, 4, 16), (1, 4, 16)), {}, "numbers of dimensions"),
         (((2, 4, 16), (3, 4, 16), (3, 4, 16)), {}, "2 heads of queries for 3 heads of keys"),
         (((4, 16), (4, 32), (4, 32)), {}, "differ in the batch, or in the elements"),
-        (((4, 24), (4, 24), (4, 24)), {}, "heads of 24 elements"),
-        (((4, 0), (4, 0), (4, 0)), {}, "is empty"),
+        (((4, 20), (4, 20), (4, 20)), {}, "heads of 20 elements"),
+        (((4, 0), (4, 0), (4, 0)), {}, "heads of 0 elements"),
         (((4, 16),) * 3, {"window": 0}, "window"),
         (((4, 16),) * 3, {"score": 3}, "score is a formula"),
         (((4, 16),) * 3, {"score": "s + bias"}, "bias is no operand"),
@@ -146,8 +146,6 @@ def test_refused_arrays():
     for arrays, said in (
         ((q.astype("f4"),) * 3, "no kernels for the element type"),
         ((q, q.astype("f4"), q), "k has elements of float32"),
-        ((q, q.T, q), "of k do not lie side by side"),
-        ((q[::-1], q, q), "negative"),
         (([1], q, q), "no array"),
     ):
         with pytest.raises(ArgumentError, match=said):
@@ -212,6 +210,7 @@ def torch(monkeypatch):
     def custom_op(name, function, *, mutates_args, device_types, schema):
         made = types.SimpleNamespace(name=name, run=function, schema=schema, fake=None, kinds=(mutates_args, device_types))
         made.register_fake = lambda fake: setattr(made, "fake", fake)
+        made.register_autograd = lambda backward, *, setup_context: setattr(made, "remember", setup_context)
         made.register_kernel = lambda kind: lambda kernel: setattr(made, kind, kernel)
         assert name not in found.registered
         found.registered[name] = made
@@ -269,3 +268,6 @@ def test_operator(torch, launched, kind):
     real = Tensor(q.shape, q.steps)
     out, sums = one.run(real, real, real, True, 3, None, None)
     assert out.lies == (q.shape, q.steps) and sums.shape == (2, 64, 4) and len(launched) == 1
+    for each in torch.registered.values():
+        with pytest.raises(ArgumentError, match="attention has no gradient yet"):
+            each.remember(None, (real, real, real), out)

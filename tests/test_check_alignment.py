@@ -10,9 +10,10 @@ from touching import T, buffer, i, kernel, loop, reads, touch, writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_alignment
-from fireiron.values.expr import TRUE, Var, as_expr, less
+from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.tensor import Storage
+from fireiron.values.machine import FRAGMENTS
+from fireiron.values.tensor import Mode, Storage, Tensor
 
 THREADS = 32
 BLOCK = Var("block", 0, 7)
@@ -256,3 +257,207 @@ def test_what_is_never_performed_has_no_vectors():
     assert said(vector(T * 4 + 1, 4, active=less(T, 0))) == []
     assert said(vector(T * 4 + 1, 4, active=less(0, T))) != []
     assert said(touch(T, write=True)) == [], "an element is aligned"
+
+
+# ---------------------------------------------------------------------------------------------- vectors in digits
+
+
+def in_digits(sizes, steps, place, width, dtype=float32, copies=1, copy=0, elements=None, **options):
+    """What is said of a vector along a dimension whose neighbours lie apart in several ways, at a place that a block chooses."""
+    extent = 1024
+    one = buffer("s", extent, dtype=dtype)
+    tensor = attrs.evolve(one.tensor, copies=copies)
+    one = attrs.evolve(one, tensor=tensor, storage=Storage(Layout((sizes,), (steps,)), extent), elements=as_expr(elements or extent))
+    return said(vector(place, width, copy=as_expr(copy), **options), buffers=(one,), grid=8, threads=32, shared=1 << 17)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps", "place", "width", "proved"),
+    [
+        ((4, 8), (1, 8), BLOCK * 4, 4, True),
+        ((4, 8), (1, 8), BLOCK * 4 + 1, 4, False),
+        ((4, 8), (1, 8), BLOCK * 2, 4, False),
+        ((4, 8), (1, 8), BLOCK * 2, 2, True),
+        ((4, 8), (1, 6), BLOCK * 4, 4, False),
+        ((4, 8), (1, 6), BLOCK * 2, 2, True),
+        ((4, 8), (2, 8), BLOCK * 4, 4, False),
+        ((8, 8), (1, 16), BLOCK * 4, 4, True),
+        ((2, 16), (1, 2), BLOCK * 4, 4, True),
+        ((2, 16), (1, 4), BLOCK * 4, 4, False),
+        ((2, 16), (1, 4), BLOCK * 4, 2, True),
+        ((2, 16), (2, 1), BLOCK * 4, 4, False),
+        ((2, 2, 16), (1, 2, 4), BLOCK * 4, 4, True),
+        ((2, 2, 16), (1, 2, 8), BLOCK * 4, 4, True),
+        ((2, 2, 16), (2, 1, 8), BLOCK * 4, 4, False),
+        ((4, 4, 16), (1, 64, 4), BLOCK * 4, 4, True),
+        ((4, 4, 16), (64, 1, 4), BLOCK * 4, 4, False),
+        ((4, 4, 16), (64, 1, 4), BLOCK * 4, 2, False),
+        ((16, 4), (4, 1), BLOCK * 16, 2, False),
+        ((6, 8), (1, 8), BLOCK * 2, 2, False),
+        ((8, 8), (1, 8), BLOCK * 4 + 4, 4, True),
+        ((1024,), (1,), BLOCK * 4 + T % 2 * 4, 4, True),
+        ((1024,), (1,), BLOCK * 4 + T % 2 * 2, 4, False),
+        ((1024,), (1,), BLOCK * 6, 2, True),
+        ((1024,), (2,), BLOCK * 4, 2, False),
+    ],
+)
+def test_vectors_over_the_digits_of_a_place(sizes, steps, place, width, proved):
+    """What is proved is so for each block; what is not is not known, or wrong."""
+    found = in_digits(sizes, steps, place, width)
+    assert (found == []) == proved, [one.message for one in found]
+    layout = Storage(Layout((sizes,), (steps,)), 1024)
+    if proved:
+        for number in range(8):
+            first = place.evaluate({"block": number, "thread": 1})
+            addresses = [layout.address([as_expr(first + step)]).evaluate({}) for step in range(width)]
+            assert addresses[0] % width == 0 and addresses == list(range(addresses[0], addresses[0] + width))
+
+
+@pytest.mark.parametrize(
+    ("elements", "width", "proved"), [(1024, 4, True), (1028, 4, True), (1026, 4, False), (1026, 2, True), (1025, 2, False)]
+)
+def test_vectors_in_copies_of_a_buffer(elements, width, proved):
+    found = in_digits((1024,), (1,), BLOCK * 4, width, copies=8, copy=BLOCK, elements=elements)
+    assert (found == []) == proved
+    assert in_digits((1024,), (1,), BLOCK * 4, width, elements=elements) == [], "the first copy"
+    found = in_digits((1024,), (1,), T * 4, width, copies=2, copy=T % 2, elements=elements)
+    assert (found == []) == proved
+
+
+def test_conditions_say_which_threads_take_vectors():
+    assert said(vector(T * 2, 4, active=equal(T % 2, 0))) == []
+    assert len(said(vector(T * 2, 4, active=equal(T % 2, 1)))) == 1
+    assert len(said(vector(T * 2, 4, active=less(BLOCK, 3)), grid=8)) == 1, "a condition on blocks may hold"
+    assert said(loop(4, vector(i * 2, 4, active=equal(i % 2, 0)))) == []
+    (one,) = said(loop(4, vector(i * 2, 4)))
+    assert one.message.startswith("s: thread 0, i 1 takes addresses 2, 3, 4, 5 at once")
+    (one,) = said(vector(2, 4))
+    assert one.message.startswith("s: thread 0 takes addresses 2, 3, 4, 5 at once")
+    assert len(said(loop(N, vector(i * 2, 4, active=equal(i % 2, 0))), symbols=(N,))) == 1, "not known without the size"
+    assert said(loop(N, vector(i * 4, 4)), symbols=(N,)) == []
+
+
+def test_bounds_of_vectors_and_who_takes_them():
+    first = equal(T, 31)
+    assert said(vector(T * 4, 4, bound=as_expr(126))) != []
+    assert said(vector(T * 4, 4, bound=as_expr(126), active=less(T, 31))) == []
+    assert said(vector(T * 4, 4, bound=as_expr(126), active=first)) != []
+    assert said(vector(T * 4, 4, bound=as_expr(127), active=first)) != [] == said(vector(T * 4, 4, bound=as_expr(124), active=first))
+    assert said(vector(BLOCK * 8 + 4, 4, bound=N8), grid=8, symbols=(N8,)) == []
+    assert len(said(vector(BLOCK * 8 + 4, 4, bound=N8 + 2), grid=8, symbols=(N8,))) == 1
+    assert said(vector(BLOCK * 4, 4, bound=N8 + 28), grid=8, symbols=(N8,)) == [], "all of it is below"
+    assert said(vector(BLOCK * 4, 4, bound=N8 + 31), grid=8, symbols=(N8,)) == []
+    assert len(said(vector(BLOCK * 4, 4, bound=N8 + 21), grid=8, symbols=(N8,))) == 1
+
+
+def test_which_vector_of_a_statement_is_wrong():
+    """The first that is; single elements lie anywhere."""
+    pieces = ((ir.Piece(0, 1, TRUE), ir.Piece(1, 1, TRUE), ir.Piece(2, 2, TRUE)),)
+    assert said(attrs.evolve(reads(T * 4, width=4), pieces=pieces)) == []
+    (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=pieces))
+    assert "takes addresses 3, 4 at once, which are not 2 neighbours from a multiple of 2 on" in one.message
+    last = ((ir.Piece(0, 2, TRUE), ir.Piece(2, 1, TRUE), ir.Piece(3, 1, TRUE)),)
+    (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=last))
+    assert "takes addresses 1, 2 at once" in one.message
+
+
+# ---------------------------------------------------------------------------------------------- matrices of WMMA
+
+
+def of_matrix(
+    row, column, shape=(64, 64), dtype=float16, align=256, swizzle=None, bound=None, layout=ColMajor, memory=GL, copies=1, copy=0, offset=0
+):
+    """What is said where a fragment is loaded from a matrix that begins at a row and a column."""
+    tensor = Tensor("m", tuple(map(as_expr, shape)), dtype, memory, layout, align=align, swizzle=swizzle)
+    tensor = attrs.evolve(tensor, copies=copies)
+    storage = tensor.storage()
+    one = ir.Buffer(tensor, storage, storage.extent, offset=offset)
+    held = buffer("f", 8, memory=FRAGMENTS[0])
+    bounds = (None, None) if bound is None else (as_expr(bound), None)
+    modes = ((Mode(1, 1),),) * 2
+    access = ir.Access("m", (as_expr(row), as_expr(column)), modes, bounds, False, dealt=((), ()), copy=as_expr(copy), origin="hand.py:1")
+    fragment = writes(0, name="f").accesses[0]
+    body = attrs.evolve(writes(0), accesses=(access, fragment))
+    return [each.message for each in said(body, buffers=(one, held), grid=8, symbols=(N, N8), shared=1 << 16)]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "options", "text"),
+    [
+        (BLOCK * 16, 0, {}, ""),
+        (BLOCK * 8, 0, {}, "is not proved to begin at a multiple of 32 bytes"),
+        (8, 0, {}, "is not proved to begin at a multiple of 32 bytes"),
+        (16, 3, {}, ""),
+        (BLOCK * 16 + Var("thread", 0, 31), 0, {}, ""),
+        (BLOCK * 8, 0, {"dtype": float32}, ""),
+        (BLOCK * 4, 0, {"dtype": float32}, "is not proved to begin at a multiple of 32 bytes"),
+        (BLOCK * 16, 0, {"dtype": int8}, ""),
+        (BLOCK * 8, 0, {"dtype": int8}, "is not proved to begin at a multiple of 16 bytes"),
+        (0, BLOCK * 16, {"layout": RowMajor}, ""),
+        (0, BLOCK * 8, {"layout": RowMajor}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK, {"shape": (16, 64)}, ""),
+        (0, BLOCK, {"shape": (8, 64)}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK * 2, {"shape": (8, 64)}, ""),
+        (0, BLOCK * 4, {"shape": (4, 64)}, "rows or columns of a matrix lie 4 elements apart, not proved a multiple of 16 bytes"),
+        (0, BLOCK * 16, {"shape": (12, 64)}, "rows or columns of a matrix lie 12 elements apart, not proved a multiple of 16 bytes"),
+        (0, 0, {"shape": (24, 64)}, ""),
+        (0, 0, {"shape": (N8, 64)}, ""),
+        (0, 0, {"shape": (N, 64)}, "rows or columns of a matrix lie N elements apart, not proved a multiple of 16 bytes"),
+        (0, BLOCK * 2, {"shape": (N8, 64)}, ""),
+        (0, BLOCK, {"shape": (N8, 64)}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, 0, {"align": 32}, ""),
+        (0, 0, {"align": 16}, "a matrix begins at a multiple of 32 bytes, and it begins at one of 16 only"),
+        (0, 0, {"align": 16, "dtype": int8}, ""),
+        (0, 0, {"align": 8, "dtype": int8}, "a matrix begins at a multiple of 16 bytes, and it begins at one of 8 only"),
+        (
+            0,
+            0,
+            {"swizzle": Swizzle(2, 3, 3)},
+            "a fragment is taken from rows or columns that lie a fixed step apart, and its storage is another",
+        ),
+        (0, 0, {"bound": 60}, "a fragment is taken as a whole, and a part of its matrix may lie outside"),
+        (0, 0, {"memory": SH, "offset": 256, "align": 32}, ""),
+        (0, 0, {"memory": SH, "offset": 256, "align": 32, "copies": 2, "copy": BLOCK % 2, "shape": (16, 1)}, ""),
+        (
+            0,
+            0,
+            {"memory": SH, "offset": 256, "align": 32, "copies": 2, "copy": BLOCK % 2, "shape": (8, 1)},
+            "is not proved to begin at a multiple of 32 bytes",
+        ),
+        (0, 0, {"memory": SH, "offset": 256, "align": 32, "copies": 4, "copy": BLOCK % 2 * 2, "shape": (8, 1)}, ""),
+    ],
+)
+def test_where_a_matrix_of_a_fragment_begins(row, column, options, text):
+    found = of_matrix(row, column, **options)
+    assert len(found) == bool(text) and all(one.startswith("m: ") and text in one for one in found), found
+
+
+# ---------------------------------------------------------------------------------------------- roles
+
+
+def test_in_roles_those_who_empty_the_rings_say_what_is_in_use():
+    """A producer fills what its consumers wait for; of several consumers nobody knows who is where."""
+
+    def roles(*bodies, elected=0):
+        return ir.Roles(tuple(ir.Role(f"role {n}", 32 * n, 32, body, n == elected) for n, body in enumerate(bodies)))
+
+    fill = (writes(T, active=less(T, 4)), writes(T, name="t", active=less(T, 4)))
+    early, late = reads(T), reads(T, name="t", active=less(T, 4))
+    options = {"threads": 64, "buffers": two(1024, reuse=True)}
+    assert said(roles(fill, (early, late)), **options) == []
+    assert len(said(roles(fill, (early, late, early)), **options)) == 1
+    assert len(said(roles(fill, (early, late), elected=5), **options)) == 1
+    assert len(said(roles(fill, (early,), (late,)), **{**options, "threads": 96})) == 1
+    assert len(said(roles((early, late), fill, elected=0), **options)) == 0, "the second one is the consumer"
+    number = as_expr(0)
+    for statement in (ir.Acquire("ring", ir.Side.FULL, number), ir.Release("ring", ir.Side.EMPTY, number)):
+        between = (late, statement, late)
+        assert len(said(*between, rings=(ring(8192),), **{**options, "threads": 32})) == 1, "the ring's buffer is in use"
+        assert said(statement, late, late, rings=(ring(8192),), **{**options, "threads": 32}) == []
+
+
+def test_scratch_memory_of_a_statement_is_in_use_with_it():
+    own = Tensor("t", (as_expr(64),), float32, SH, ColMajor, reuse=True)
+    step = attrs.evolve(reads(T), scratch=own)
+    assert len(said(step, buffers=two(1024, reuse=True))) == 1
+    assert said(step, buffers=two(2048, reuse=True)) == []

@@ -1,5 +1,6 @@
 """Bank conflicts and sectors by hand: requests of a warp held against counting each word and each byte."""
 
+import math
 import random
 
 import attrs
@@ -11,10 +12,12 @@ from fireiron import *
 from fireiron.check import Scene, check_banks, check_coalescing
 from fireiron.check.banks import lanes_per_phase, request, wavefronts
 from fireiron.check.coalescing import sectors
-from fireiron.values.expr import Var, less
-from fireiron.values.tensor import Tensor
+from fireiron.values.expr import TRUE, Var, as_expr, less
+from fireiron.values.layout import Swizzle
+from fireiron.values.tensor import MatrixLayout, Tensor
 
 ODD = Var("other", 0, 9)
+J = Var("j", 0, 9)
 
 
 def passes_of(start, width, active):
@@ -73,7 +76,6 @@ def of(*body, check=check_banks, **options):
 def rows(pad=0, memory=SH, layout=RowMajor, shape=(32, 32), dtype=float32, offset=0):
     """A matrix of rows in shared memory, or columns."""
     from fireiron import ir
-    from fireiron.values.expr import as_expr
 
     tensor = Tensor("s", tuple(map(as_expr, shape)), dtype, memory, layout, pad=pad)
     storage = tensor.storage()
@@ -83,7 +85,6 @@ def rows(pad=0, memory=SH, layout=RowMajor, shape=(32, 32), dtype=float32, offse
 def at(row, column, width=1, along=1, **options):
     """A read at a row and a column."""
     from fireiron import ir
-    from fireiron.values.expr import as_expr
     from fireiron.values.tensor import Mode
 
     modes = tuple((Mode(width if dim == along else 1, 1),) for dim in range(2))
@@ -99,11 +100,10 @@ def test_columns_of_rows_of_32_words():
     assert {name: one.details[name] for name in ("wavefronts", "ideal", "degree", "average", "vector_bytes", "requests")} == {
         "wavefronts": 32, "ideal": 1, "degree": 32, "average": 32.0, "vector_bytes": 4, "requests": 1,
     }  # fmt: skip
+    assert "text" not in one.details
     assert "32-way bank conflict, 32 wavefronts where 1 would do; pad(1) or swizzle(Swizzle(" in one.message
     (free,) = of(at(T, 0), threads=32, buffers=(rows(pad=1),))
     assert free.severity == "note" and "no bank conflict, 1 wavefront for 4 bytes a lane" in free.message
-    from fireiron.values.layout import Swizzle
-
     swizzled = attrs.evolve(rows().tensor, swizzle=Swizzle(*one.details["swizzle"]))
     storage = swizzled.storage()
     (free,) = of(at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=swizzled, storage=storage),))
@@ -211,7 +211,6 @@ def test_what_moves_nothing_is_no_trouble():
 
 def test_sizes_known_at_run_time_are_taken_as_large():
     from fireiron import ir
-    from fireiron.values.expr import as_expr
 
     n = Var("n", 8, 1 << 20, 8, True)
     tensor = Tensor("s", (as_expr(64), n), float32, GL, RowMajor)
@@ -224,3 +223,260 @@ def test_sizes_known_at_run_time_are_taken_as_large():
     storage = tensor.storage()
     (one,) = coalesced(at(T, 0), buffers=(ir.Buffer(tensor, storage, storage.extent, written=True),), symbols=(odd,))
     assert one.details["assumed_sizes"] == {"n": 5016}
+
+
+# ---------------------------------------------------------------------------------------------- requests one by one
+
+
+def requested(program, memory=SH):
+    """The byte addresses and the lanes that take part of each request, by running all of the program: what a warp asks for at once."""
+    from fireiron import ir
+
+    found = {}
+
+    def run(body, values):
+        for one in body:
+            if isinstance(one, ir.For):
+                for number in range(one.extent.evaluate(values)):
+                    run(one.body, {**values, one.var.name: number})
+                continue
+            (access,) = one.accesses
+            target, vector = program.buffer(access.buffer), one.vectors[0] if one.vectors else 1
+            for offset in access.elements()[::vector]:
+                for warp in range(-(-program.threads // 32)):
+                    start, on = [], []
+                    for lane in range(32):
+                        there = {**values, "thread": warp * 32 + lane}
+                        on.append(there["thread"] < program.threads and bool(one.active.evaluate(there)))
+                        place = target.address(access, offset).evaluate(there) if on[-1] else 0
+                        start.append(place * target.dtype.bytes + (target.offset if memory == SH else 0))
+                    found.setdefault(id(one), []).append((start, vector * target.dtype.bytes, on))
+
+    run(program.body, {"block": 0})
+    return list(found.values())
+
+
+def drawn(chance, memory=SH):
+    dtype, width = chance.choice((float16, float32, float32)), chance.choice((1, 1, 2, 4))
+    row = T % chance.choice((8, 32)) + i * chance.choice((0, 0, 1))
+    column = T // chance.choice((1, 8, 32)) * width % 32 * chance.choice((0, 1)) + J * width * chance.choice((0, 1))
+    active = chance.choice((TRUE, TRUE, less(T, 20), less(T % 3, 1), less(i, 1), less(T + J * 8, 33)))
+    step = at(row, column, width, active=active)
+    if chance.random() < 0.3:
+        (access,) = step.accesses
+        step = attrs.evolve(step, accesses=(attrs.evolve(access, copy=T % 2 + i % 2),))
+    body = chance.choice((loop(2, loop(3, step, var=J)), loop(3, loop(2, step), var=J)))
+    pad = chance.choice((0, 0, 4, 1)) if width == 1 else 0
+    shape = (40, chance.choice((32, 40)))
+    threads = chance.choice((32, 64, 48, 20, 100))
+    return kernel(body, threads=threads, buffers=(rows(pad, memory, shape=shape, dtype=dtype, offset=128 * chance.choice((0, 1))),))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_drawn_requests_are_counted_one_by_one(seed):
+    """All warps, vectors and iterations are; the one that is told is the worst."""
+    program = drawn(random.Random(f"banks {seed}"))
+    (one,) = check_banks(Scene(program))
+    (asked,) = requested(program)
+    passes = [passes_of(*request) for request in asked]
+    phases = [
+        sum(any(on[first : first + lanes]) for first in range(0, 32, lanes)) for _, width, on in asked for lanes in [lanes_per_phase(width)]
+    ]
+    spent = [p - q for p, q in zip(passes, phases)]
+    assert (one.details["requests"], one.details["average"]) == (
+        len(asked) // math.prod(not_asked(program)),
+        round(sum(passes) / len(asked), 3),
+    )
+    told = (one.details["wavefronts"], one.details["ideal"])
+    assert told in zip(passes, phases) and told[0] - told[1] == max(spent)
+    assert one.details["degree"] == -(-told[0] // max(told[1], 1)) and one.severity == ("warning" if max(spent) else "note")
+
+
+def total(found):
+    return sum(round(one.details["average"] * one.details["requests"]) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("accesses", "options", "pad"),
+    [
+        ([(T, 0)], {}, 1),
+        ([(T, 0)], {"dtype": float16}, 1),
+        ([(T, 0, 4)], {}, 4),
+        ([(T, 0, 2)], {}, 2),
+        ([(T % 8, T // 8)], {}, 4),
+        ([(T % 8, T // 8 * 2), (T, 0)], {}, None),
+        ([(T, 0)], {"shape": (32, 48)}, 1),
+        ([(T, 0), (T // 8, T % 8 * 4, 4)], {}, None),
+        ([(T // 8, T % 8 * 4, 4), (T, 0, 4)], {}, 4),
+        ([(T, 0)], {"pad": 32}, 33),
+        ([(T * 2, 0)], {"shape": (64, 32)}, None),
+        ([(T // 2, T % 2 * 16, 4)], {}, 4),
+    ],
+)
+def test_the_least_pad_that_frees_all(accesses, options, pad):
+    """Each pad is tried by hand; the swizzle that is proposed is tried, too."""
+    steps = [at(*one) for one in accesses]
+    before = options.get("pad", 0)
+
+    def found(more, swizzle=None):
+        one = rows(**{**options, "pad": before + more})
+        if swizzle is not None:
+            tensor = attrs.evolve(rows(**options).tensor, swizzle=Swizzle(*swizzle))
+            one = attrs.evolve(one, tensor=tensor, storage=tensor.storage())
+        return of(*steps, threads=32, buffers=(one,))
+
+    worst = next(one for one in found(0) if one.severity == "warning")
+    unit = max(one[2] if len(one) > 2 else 1 for one in accesses)
+    tried = [more for more in range(1, 33) if (before + more) % unit == 0]
+    costs = {more: total(found(more)) for more in tried}
+    free = [before + more for more in tried if all(one.severity == "note" for one in found(more))]
+    assert worst.details.get("pad") == (free[0] if free else None) == pad
+    if "swizzle" in worst.details:
+        assert all(one.severity == "note" for one in found(0, worst.details["swizzle"]))
+        bits, base, shift = worst.details["swizzle"]
+        assert 1 << base >= unit and Swizzle(bits, base, shift).size() <= rows(**options).storage.extent.evaluate({})
+    elif not free:
+        now, (least, more) = total(found(0)), min((cost, more) for more, cost in costs.items())
+        assert worst.details.get("best_pad") == (before + more if least < now else None)
+        if least < now:
+            assert worst.details["best_share"] == round(least / now, 3)
+            assert worst.message.endswith(
+                f"no pad up to 32 and no XOR swizzle frees all accesses; pad({before + more}) takes {least / now:.0%} of the wavefronts"
+            )
+        else:
+            assert worst.message.endswith("no pad up to 32 and no XOR swizzle is better: deal the elements to lanes in another order")
+
+
+@pytest.mark.parametrize(
+    ("shape", "width", "swizzle"),
+    [((4, 32), 1, [2, 0, 5]), ((8, 32), 1, [3, 0, 5]), ((32, 32), 1, [5, 0, 5]), ((32, 32), 4, [3, 2, 3]), ((32, 32), 2, [4, 1, 4])],
+)
+def test_the_first_swizzle_that_frees_all(shape, width, swizzle):
+    """As few bits as are enough, found in the buffer: the highest bit is that of the last row."""
+    (one,) = of(at(T % shape[0], 0, width), threads=32, buffers=(rows(shape=shape),))
+    assert one.details["swizzle"] == swizzle
+    assert f" or swizzle(Swizzle({', '.join(map(str, swizzle))})) on s makes all its accesses free of conflicts" in one.message
+
+
+def test_what_has_a_place_already_is_not_moved_again():
+    led = attrs.evolve(rows().tensor, layout=MatrixLayout("row", as_expr(64)))
+    (one,) = of(at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=led, storage=led.storage(), elements=led.storage().extent),))
+    assert one.severity == "warning" and "pad" not in one.details
+    tensor = attrs.evolve(rows().tensor, swizzle=Swizzle(1, 0, 5))
+    (one,) = of(at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=tensor, storage=tensor.storage()),))
+    assert one.details["wavefronts"] == 16 and one.message.endswith("is better: deal the elements to lanes in another order")
+
+
+def test_iterations_are_sampled_where_there_are_many():
+    """2 ** 16 lanes in all: inner loops have the room first, and each outer one two iterations of it."""
+
+    def requests(inner, outer, threads=1024):
+        body = loop(outer, loop(inner, at(T % 32, (i + J) % 32), var=J))
+        (one,) = of(body, threads=threads, buffers=(rows(),))
+        return one.details["requests"] // (threads // 32)
+
+    assert requests(1000, 1) == 64 and requests(1000, 1000) == 64 * 2 and requests(63, 1) == 63 and requests(1, 1000) == 64
+    assert requests(40, 10) == 40 * 2 and requests(16, 10) == 16 * 4 and requests(16, 3) == 16 * 3 and requests(32, 9) == 32 * 2
+    assert requests(3, 5) == 15
+
+
+def test_what_a_request_needs_to_be_known():
+    size = Var("K", 0, 1 << 20, 1, True)
+    block = Var("block", 0, 3)
+    for column, judged in ((T, True), (block, False), (size % 32, False), (i % 32, True)):
+        found = of(loop(size, at(T, column)), threads=32, buffers=(rows(),), symbols=(size,), grid=4)
+        assert bool(found) == judged, column
+    (one,) = of(at(T, 0, active=less(block, 2)), threads=32, buffers=(rows(),), grid=4)
+    assert one.details["wavefronts"] == 32, "a condition on blocks holds"
+    assert of(loop(0, at(T, i)), threads=32, buffers=(rows(),)) == [], "no iteration asks for anything"
+    (one,) = of(loop(size, at(T * i % 32, 0)), threads=32, buffers=(rows(),), symbols=(size,))
+    assert (one.details["wavefronts"], one.details["requests"]) == (1, 1), "the first iteration"
+
+
+# ---------------------------------------------------------------------------------------------- sectors one by one
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_drawn_sectors_are_counted_one_by_one(seed):
+    """Of two iterations of each loop."""
+    program = drawn(random.Random(f"sectors {seed}"), GL)
+    (asked,) = requested(attrs.evolve(program, body=tuple(map(shortened, program.body))), GL)
+    (one,) = check_coalescing(Scene(program))
+    moved, wanted = map(list, zip(*(sectors_of(*request) for request in asked)))
+    told = (one.details["sectors"], one.details["ideal"])
+    assert told in zip(moved, wanted) and told[0] - told[1] == max(m - w for m, w in zip(moved, wanted))
+    assert one.details["ratio"] == round(sum(moved) / max(sum(wanted), 1), 3)
+    assert one.severity == ("warning" if sum(moved) > 2 * sum(wanted) else "note")
+
+
+def shortened(one):
+    from fireiron import ir
+
+    return attrs.evolve(one, extent=as_expr(2), body=tuple(map(shortened, one.body))) if isinstance(one, ir.For) else one
+
+
+def not_asked(program):
+    """The turns of loops on which nothing depends: they ask for the same again."""
+    from fireiron import ir
+
+    ((one, around),) = ir.execs(program.body)
+    names = {var.name for value in (*one.accesses[0].base, one.accesses[0].copy, one.active) for var in value.variables()}
+    return [loop.extent.evaluate({}) for loop in around if loop.var.name not in names]
+
+
+@pytest.mark.parametrize(("step", "severity"), [(1, "note"), (2, "note"), (3, "warning")])
+def test_twice_the_sectors_are_no_trouble(step, severity):
+    (one,) = coalesced(at(0, T * step), buffers=(rows(memory=GL, shape=(32, 96)),))
+    assert (one.details["sectors"], one.severity) == (4 * step, severity)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "threads", "layout", "proposed"),
+    [
+        (T % 32, T // 32, 64, RowMajor, "RowMajor"),
+        (T // 32, T % 32, 64, ColMajor, "ColMajor"),
+        (T % 16, T // 16, 64, RowMajor, "RowMajor"),
+        (T % 16, T // 16, 32, RowMajor, None),
+        (T % 32, T // 32 * 2, 64, RowMajor, "RowMajor"),
+        (T, T % 2, 32, RowMajor, None),
+        (T % 32, T // 32 + 8, 128, RowMajor, "RowMajor"),
+        (T % 32 * 2, T // 32, 64, RowMajor, "RowMajor"),
+        (T % 32 * 2, T // 32 * 8, 64, RowMajor, None),
+        (T % 32, T // 32, 48, RowMajor, None),
+    ],
+)
+def test_the_other_order_of_dealing_is_proposed_where_it_halves_the_sectors(row, column, threads, layout, proposed):
+    (one,) = coalesced(at(row, column), threads=threads, buffers=(rows(memory=GL, layout=layout, shape=(64, 64)),))
+    assert one.severity == "warning" and one.details.get("layout") == proposed
+    end = f"; .layout({proposed}) on the tile dealt to threads makes neighbouring lanes touch neighbouring elements"
+    assert one.message.endswith(end if proposed else " 4 bytes a lane")
+
+
+@pytest.mark.parametrize(("write", "through"), [(True, "load(SRC, SH) in a store goes"), (False, "load(s, SH) in front goes")])
+def test_registers_may_go_through_shared_memory(write, through):
+    step = at(T, 0)
+    (access,) = step.accesses
+    held = touch(0, write=not write, name="r").accesses[0]
+    step = attrs.evolve(step, accesses=(attrs.evolve(access, write=write), held))
+    (one,) = coalesced(step, buffers=(rows(memory=GL), buffer("r", 1, memory=RF)))
+    assert one.message.endswith(f"; a Strided tile gives neighbouring lanes neighbours to hold, {through} through shared memory")
+
+
+def test_what_has_no_sectors_of_lanes():
+    array = buffer("s", 64, memory=GL)
+    assert coalesced(touch(T, write=False, level=Warp), buffers=(array,)) == []
+    assert coalesced(touch(T, write=False, spread=True), buffers=(array,)) == []
+    assert coalesced(loop(0, reads(T + i)), buffers=(array,)) == []
+    assert len(coalesced(loop(0, reads(T)), buffers=(array,))) == 1
+    block = Var("block", 0, 3)
+    (one,) = coalesced(reads(T + block * 3, active=less(block, 1)), buffers=(array,), grid=4)
+    assert one.details["sectors"] == 4, "of block 0"
+
+
+def test_of_a_loop_two_iterations_are_looked_at():
+    size = Var("K", 0, 1 << 20, 1, True)
+    for count in (size, 2, 3):
+        (one,) = coalesced(loop(count, at(0, T + T * i)), buffers=(rows(memory=GL, shape=(8, 512)),), symbols=(size,))
+        assert (one.details["sectors"], one.details["ratio"]) == (8, 1.5), count
+    (one,) = coalesced(loop(1, at(0, T + T * i)), buffers=(rows(memory=GL, shape=(8, 512)),))
+    assert (one.details["sectors"], one.details["ratio"]) == (4, 1.0)

@@ -11,7 +11,8 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene
 from fireiron.check.blocks import between_blocks, local_coordinates
-from fireiron.values.expr import Var, as_expr, less
+from fireiron.values.expr import TRUE, Var, as_expr, floordiv, hilbert, less, minimum, mod, positive
+from fireiron.values.tensor import Mode, Tensor
 
 THREADS = 32
 GRID = 12
@@ -143,8 +144,6 @@ def test_many_blocks_are_undecided_or_decoded():
 @pytest.mark.parametrize("shape", [(8, 4), (5, 7)])
 def test_two_dimensions(shape):
     """Tiles of two dimensions, a block each; apart in either of them is apart."""
-    from fireiron.values.tensor import Mode, Tensor
-
     rows, columns = 4, 3
     tensor = Tensor("s", (as_expr(rows * shape[0]), as_expr(columns * shape[1])), float32, GL, ColMajor)
     storage = tensor.storage()
@@ -172,3 +171,193 @@ def test_local_coordinates_leave_out_the_block():
         values = {"block": block, "thread": number, "turn": step}
         parts = local.parts[use.access.base][0].evaluate(values), local.offset[0].evaluate(values)
         assert parts == (number * 2 + step, block * 128)
+
+
+# ---------------------------------------------------------------------------------------------- two dimensions
+
+
+TALL, BROAD = Var("tall", 1, 11, 1, True), Var("broad", 1, 9, 1, True)
+EVEN = Var("even", 2, 12, 2, True)
+ANY = Var("block", 0, (1 << 31) - 2)
+
+
+def matrix(rows, columns):
+    tensor = Tensor("s", (as_expr(rows), as_expr(columns)), float32, GL, ColMajor)
+    storage = tensor.storage()
+    return ir.Buffer(tensor, storage, storage.extent, written=True)
+
+
+def store(row, column, width=1, write=True, active=TRUE):
+    """A statement that touches `width` rows of a column."""
+    modes = ((Mode(width, 1),), (Mode(1, 1),))
+    access = ir.Access("s", (as_expr(row), as_expr(column)), modes, (None, None), write, dealt=((), ()), origin="mine.py:5")
+    return ir.Exec(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction, active=active)
+
+
+def tiles(line, column, lines, columns, grid, *, rows=8, wide=4, symbols=(), step=None):
+    """What is said where each block stores a tile of 8 x 4 elements, at a place among lines x columns tiles."""
+    high, low = step or (rows, wide)
+    one = store(T % rows + line * high, T // rows + column * low)
+    array = matrix(lines * high, columns * low)
+    return between_blocks(Scene(kernel(one, threads=rows * wide, grid=grid, buffers=(array,), symbols=symbols)))
+
+
+def in_bands(lines, columns, rows, block=ANY, height=None):
+    """The tile of a block: down so many rows, then one column on, in bands; the last band is as high as what is left."""
+    band, inside = floordiv(block, columns * rows), mod(block, columns * rows)
+    left = positive(minimum(as_expr(rows), lines - band * rows)) if height is None else as_expr(height)
+    return band * rows + mod(inside, left), floordiv(inside, left)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(
+    ("lines", "columns"), [(TALL, BROAD), (TALL, as_expr(6)), (as_expr(6), BROAD), (as_expr(6), as_expr(5)), (TALL, EVEN // 2)]
+)
+def test_blocks_that_walk_in_bands(lines, columns, rows):
+    """Each tile is of one block, whatever the sizes are; down the rows or along the columns."""
+    symbols = (TALL, BROAD, EVEN)
+    line, column = in_bands(lines, columns, rows)
+    grid = lines * columns
+    assert tiles(line, column, lines, columns, grid, symbols=symbols) == []
+    assert tiles(column, line, columns, lines, grid, symbols=symbols) == [], "the other way round"
+    limited = minimum(line, lines - 1), minimum(column, columns - 1)
+    assert tiles(*limited, lines, columns, grid, symbols=symbols) == []
+    assert tiles(line, column, lines, columns, grid, symbols=symbols, step=(9, 5)) == []
+    assert (
+        tiles(line, column, lines, columns, grid, symbols=symbols, step=(7, 4))
+        != []
+        != tiles(line, column, lines, columns, grid, symbols=symbols, step=(8, 3))
+    )
+    assert tiles(line // 2, column, lines, columns, grid, symbols=symbols) != []
+    assert tiles(line, column // 2, lines, columns, grid, symbols=symbols) != []
+
+
+def test_bands_that_are_no_bands():
+    """Of another height, or among other numbers of columns than the grid says."""
+    symbols = (TALL, BROAD, EVEN)
+    for rows, height in ((3, 4), (2, 4), (4, 5)):
+        line, column = in_bands(TALL, BROAD, rows, height=height)
+        assert tiles(line, column, TALL, BROAD, TALL * BROAD, symbols=symbols) != [], "rows of the next band"
+    line, column = in_bands(EVEN, BROAD, 2, height=2)
+    assert tiles(line, column, EVEN, BROAD, EVEN * BROAD, symbols=symbols) == [], "all bands are whole"
+    line, column = in_bands(TALL, BROAD, 4, block=ANY // 2)
+    assert tiles(line, column, TALL, BROAD, TALL * BROAD * 2, symbols=symbols) != [], "two blocks a tile"
+    line, column = in_bands(TALL, BROAD + 1, 4)
+    assert tiles(line, column, TALL, BROAD + 1, TALL * (BROAD + 1), symbols=symbols) == []
+
+
+@pytest.mark.parametrize(("lines", "columns"), [(TALL, BROAD), (as_expr(5), as_expr(6))])
+def test_blocks_on_a_curve(lines, columns):
+    place = hilbert(ANY, lines, columns)
+    line, column = floordiv(place, columns), mod(place, columns)
+    assert tiles(line, column, lines, columns, lines * columns, symbols=(TALL, BROAD)) == []
+    assert tiles(column, line, columns, lines, lines * columns, symbols=(TALL, BROAD)) == []
+    assert tiles(line, column, lines, columns, lines * columns, symbols=(TALL, BROAD), step=(7, 4)) != []
+    assert tiles(line, 0, lines, columns, lines * columns, symbols=(TALL, BROAD)) != []
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "grid", "apart"),
+    [
+        (ANY % TALL, ANY // TALL, TALL * BROAD, True),
+        (ANY // BROAD, ANY % BROAD, TALL * BROAD, True),
+        (ANY % TALL, ANY // BROAD, TALL * BROAD, False),
+        (ANY % TALL, ANY % BROAD, TALL * BROAD, False),
+        (ANY // TALL, ANY // TALL, TALL * BROAD, False),
+        (ANY % TALL, 0, TALL + 1, False),
+        (ANY, 0, TALL, True),
+        (TALL - 1 - ANY, 0, TALL, True),
+        (positive(TALL - ANY) - 1, 0, TALL, True),
+        (positive(TALL - ANY // 2) - 1, ANY % 2, TALL * 2, True),
+        (positive(TALL - ANY // 2) - 1, 0, TALL * 2, False),
+        (ANY % 4 + ANY // 4 * 4, 0, TALL * 4, True),
+        (ANY % 4 + ANY // 4 * 3, 0, TALL * 4, False),
+        (ANY // 4, ANY % 4, TALL * 4, True),
+        (ANY // 8, ANY % 4, TALL * 4, False),
+        (ANY // 8 * 2 + ANY % 2, ANY // 2 % 4, TALL * 8, True),
+        (ANY // 8 * 2 + ANY % 2, ANY // 2 % 2, TALL * 8, False),
+        (ANY * ANY, 0, TALL, False),
+    ],
+)
+def test_digits_of_blocks_of_which_sizes_say_how_many(line, column, grid, apart):
+    assert (tiles(as_expr(line), as_expr(column), TALL, BROAD, grid, symbols=(TALL, BROAD)) == []) == apart
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
+    """Of a known number: digits, bands and curves with steps about as wide as the tiles; elements beyond the array are nobody's."""
+    chance = random.Random(f"tiles {seed}")
+    lines, columns = chance.choice((2, 3, 5)), chance.choice((2, 3, 4))
+    block = Var("block", 0, lines * columns - 1)
+    place = hilbert(block, as_expr(lines), as_expr(columns))
+    line, column = chance.choice(
+        (
+            (block % lines, block // lines),
+            (block // columns, block % columns),
+            in_bands(as_expr(lines), as_expr(columns), 2, block),
+            in_bands(as_expr(lines), as_expr(columns), 2, block, height=2),
+            (floordiv(place, as_expr(columns)), mod(place, as_expr(columns))),
+            (block % lines, block % columns),
+            (as_expr(0), block),
+            (block * 2 % lines, block // lines),
+        )
+    )
+    high, low = chance.choice((3, 4, 4, 4, 5)), chance.choice((1, 2, 2, 2, 3))
+    width = chance.choice((1, 1, 2))
+    active = chance.choice((TRUE, TRUE, less(T, 7), less(T % 4, 3), less(block % columns, 1), less(block // columns, 1)))
+    row, other = T % 4 + line * high, T // 4 + column * low
+    steps = [store(row, other, width, active=active)]
+    if chance.random() < 0.3:
+        steps.append(store(row + chance.choice((0, 0, 1)), other, width, write=False, active=chance.choice((active, TRUE))))
+    array = matrix(
+        lines * high + chance.choice((-2, 0, 4)), columns * low + chance.choice((-1, 0, 4)) + lines * columns * low * (line == 0)
+    )
+    program = kernel(*steps, threads=8, grid=lines * columns, buffers=(array,))
+    shape = [size.evaluate({}) for size in array.tensor.shape]
+    fixed = [one for one in (less(block % columns, 1), less(block // columns, 1)) if all(one == step.active for step in steps)]
+    touched = {}
+    for number, thread in itertools.product(range(lines * columns), range(8)):
+        there = {"block": number, "thread": thread}
+        for step in steps:
+            about_blocks = "block" in {var.name for var in step.active.variables()}
+            if step.active.evaluate(there) if not about_blocks or fixed else True:
+                (access,) = step.accesses
+                for offset in access.elements():
+                    element = tuple(base.evaluate(there) + more for base, more in zip(access.base, offset))
+                    if all(0 <= one < size for one, size in zip(element, shape)):
+                        touched.setdefault(element, set()).add(number)
+    meeting = {element: sorted(who) for element, who in touched.items() if len(who) > 1}
+    found = between_blocks(Scene(program))
+    assert bool(found) == bool(meeting), (program.body, found)
+    for one in found:
+        element, blocks = tuple(one.details["element"]), one.details["blocks"]
+        assert element in meeting and blocks[0] != blocks[1] and set(blocks) <= set(meeting[element]), (one, meeting.get(element))
+        assert (
+            one.message
+            == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both touch it, and blocks do not wait for each other"
+        )
+
+
+def test_what_mixes_blocks_and_threads_is_undecided():
+    (one,) = said(writes(T * BLOCK))
+    assert "undecided whether two blocks touch one element of s: the coordinate block * thread mixes block and thread" in one.message
+    (one,) = said(writes(T + BLOCK * 32), writes(T + BLOCK * 64))
+    assert "its accesses are offset by the block in different ways" in one.message
+    assert (
+        said(
+            writes(T + BLOCK * 32),
+            reads(T + BLOCK * 64, name="t"),
+            buffers=(ARRAY, attrs.evolve(buffer("t", 1 << 16, memory=GL), written=False)),
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize(("step", "alarms"), [(32 * 3, 0), (32 * 2, 1), (32, 1)])
+def test_turns_that_step_over_all_blocks(step, alarms):
+    """Blocks lie side by side in each turn, and each turn is behind all of them."""
+    blocks = Var("block", 0, 2)
+    turns = Var("turns", 1, 1 << 10, 1, True)
+    body = loop(turns, writes(Var("thread", 0, 31) + i * step + blocks * 32))
+    found = said(body, grid=3, symbols=(turns,), buffers=(buffer("s", 1 << 20, memory=GL),))
+    assert len(found) == alarms, found

@@ -10,8 +10,9 @@ from touching import T, buffer, i, kernel, loop, reads, writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_bounds
-from fireiron.values.expr import TRUE, ZERO, Var, all_of, as_expr, floordiv, less, minimum, positive
+from fireiron.values.expr import FALSE, TRUE, ZERO, Var, all_of, as_expr, bit_xor, equal, floordiv, less, minimum, positive
 from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.machine import INDEX
 from fireiron.values.tensor import Mode, Storage, Tensor
 
 BLOCK = Var("block", 0, 3)
@@ -308,3 +309,665 @@ def test_a_size_less_a_minimum_of_it_is_at_least_zero_and_no_more(low, alarms):
     rest = ir.Let(row, N - minimum(N, T + 5))
     found = said(rest, reads(row - low, active=less(row, N)), buffers=(of_length("s", N),), symbols=(N,))
     assert len(found) == alarms, found
+
+
+# ---------------------------------------------------------------------------------------------- ranges that are trusted
+
+T32 = Var("thread", 0, 31)
+WIDE = Var("block", 0, (1 << 31) - 2)
+M = Var("M", 1, 1 << 10, 1, True)
+
+
+def row(low, high):
+    return Var("row", low, high)
+
+
+def trusted(var, value, *around, active=TRUE, **options):
+    """Whether a name is taken to have only values of its range: it is read next to the end of an array, behind a size."""
+    body = (ir.Let(var, value), reads(N - 1 + var, active=active))
+    for extent, number in reversed(around):
+        body = (loop(extent, *body, var=number),)
+    found = said(*body, **{"symbols": (N, M), "buffers": (of_length("s", N + var.high),), **options})
+    assert all(one.buffer == "s" for one in found)
+    return not found
+
+
+LONG = Var("i", 0, 1 << 30)
+I8, J8 = Var("i", 0, 7), Var("j", 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "value", "around"),
+    [
+        (0, 31, T32, ()),
+        (1, 32, T32 + 1, ()),
+        (0, 31, T, ()),
+        (0, 961, T * T, ()),
+        (4, 965, T * T + 4, ()),
+        (0, 9, BLOCK * BLOCK, ()),
+        (0, 93, BLOCK * T, ()),
+        (0, 4, i * i, ((3, i),)),
+        (0, 9, i * i, ((BLOCK + 1, i),)),
+        (5, 9, 9 - i * i, ((BLOCK, i),)),
+        (0, 62, i * T, ((3, i),)),
+        (0, 12, i * J8, ((4, i), (5, J8))),
+        (0, 9, I8 * J8, ((4, I8), (I8 + 1, J8))),
+        (0, 961 + 4, T * T + i * i, ((3, i),)),
+    ],
+    ids=str,
+)
+def test_the_range_of_a_name_is_that_of_all_its_values(low, high, value, around):
+    """All threads, blocks and iterations are looked at, and no more: ranges one shorter on either side do not hold."""
+    assert trusted(row(low, high), value, *around, grid=4)
+    assert trusted(row(max(low - 1, 0), high + 1), value, *around, grid=4)
+    assert not trusted(row(low, high - 1), value, *around, grid=4)
+    assert not trusted(row(low + 1, high), value, *around, grid=4)
+
+
+def test_a_name_in_a_loop_without_iterations_has_no_value_that_is_outside():
+    assert trusted(row(0, 3), i * i + 99, (0, i))
+
+
+def test_a_name_of_which_a_size_is_a_part_is_not_enumerated():
+    assert not trusted(row(0, 5), i * J8, (N, i), (2, J8))
+    assert not trusted(row(0, 5), T * T % N)
+    assert trusted(row(0, 4), i * i, (3, i), grid=N), "whatever the number of blocks"
+    assert not trusted(row(0, 3), i * i, (3, i), grid=N)
+
+
+def test_values_are_enumerated_up_to_a_number(monkeypatch):
+    """Of what a value depends on alone."""
+    monkeypatch.setattr("fireiron.check.bounds.MANY", 4)
+    assert trusted(row(0, 9), BLOCK * BLOCK, grid=4) and not trusted(row(0, 16), BLOCK * BLOCK, grid=5)
+    monkeypatch.setattr("fireiron.check.bounds.MANY", 32)
+    assert trusted(row(0, 961), T * T)
+    monkeypatch.setattr("fireiron.check.bounds.MANY", 31)
+    assert not trusted(row(0, 961), T * T)
+
+
+def test_a_name_that_the_condition_of_the_statement_keeps_in_range():
+    assert trusted(row(0, 31), T32 * 2, active=less(T32, 16))
+    assert not trusted(row(0, 31), T32 * 2, active=less(T32, 17))
+    assert trusted(row(1, 31), T32 * 2 + 1, active=less(T32, 16))
+    assert not trusted(row(2, 31), T32 * 2 + 1, active=less(T32, 16))
+    assert not trusted(row(0, 30), T32 * 2 + 1, active=less(T32, 16))
+
+
+def test_what_a_size_counts_down_from_keeps_its_range_with_as_many_blocks():
+    """The number of blocks says how often: one more, and the last of them is below zero."""
+    high = 1 << 20
+    for value, grid, more in (
+        (positive(N - WIDE) - 1, N, 1),
+        (positive(N - WIDE // 4) - 1, N * 4, 4),
+        (positive(N + M - WIDE) - 1, N + M, 1),
+    ):
+        assert trusted(row(0, high + (1 << 10)), value, grid=grid, symbols=(N, M))
+        assert not trusted(row(0, high + (1 << 10)), value, grid=grid + more, symbols=(N, M))
+    assert trusted(row(0, high), positive(N - WIDE % N) - 1, grid=99)
+    assert not trusted(row(0, high), positive(N - WIDE % N - 1) - 1, grid=99)
+    assert not trusted(row(0, high), positive(N - bit_xor(WIDE, as_expr(1))) - 1, grid=N), "its last block may be N"
+    assert trusted(row(0, high), positive(N - M) - 1), "whoever launches it checks sizes"
+
+
+@pytest.mark.parametrize(("more", "alarms"), [(0, 0), (1, 1)])
+def test_a_coordinate_that_counts_down_is_checked_like_a_name(more, alarms):
+    one = reads(positive(N - WIDE) - 1, active=less(T, 1))
+    assert len(said(one, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
+    named = ir.Let(row(0, 1 << 20), positive(N - WIDE) - 1)
+    one = reads(named.var, active=all_of((less(T, 1), less(named.var, N))))
+    assert len(said(named, one, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
+
+
+def test_a_turn_says_that_what_is_left_is_not_nothing():
+    """A loop over what is left of a size takes a turn: at least 1 is left."""
+    high = (1 << 20) - 1
+    left = N - WIDE * 32
+    for extent in (left, minimum(left, M), minimum(M, left), minimum(left, as_expr(4))):
+        assert trusted(row(0, high), left - 1, (extent, i), grid=M)
+        assert not trusted(row(0, high), left - 2, (extent, i), grid=M)
+        assert not trusted(row(1, high), left - 1, (extent, i), grid=M)
+        assert not trusted(row(0, high - 1), left - 1, (extent, i), grid=M)
+    assert not trusted(row(0, high), left - 1, (M, i), grid=M)
+    assert not trusted(row(0, high), left - 1, grid=M)
+    assert not trusted(row(0, high), left - 1, (N + M, i), grid=M)
+    # The name holds in the loop: behind it there may have been no turn.
+    named = ir.Let(row(0, high), left - 1)
+    inside = reads(named.var, active=less(T, 1))
+    options = {"symbols": (N, M), "grid": M, "buffers": (of_length("s", N),)}
+    assert said(named, loop(left, inside), **options) == []
+    assert len(said(named, loop(left, inside), inside, **options)) == 1
+
+
+def test_a_size_less_a_minimum_keeps_its_range():
+    high = 1 << 20
+    assert trusted(row(0, high), N - minimum(N, T32))
+    assert trusted(row(0, high), N - minimum(T32 * M, N))
+    assert not trusted(row(1, high), N - minimum(N, T32))
+    assert not trusted(row(0, high - 1), N - minimum(N, T32))
+    assert not trusted(row(0, high), N - minimum(N, T32) - 1)
+    assert not trusted(row(0, high), N - minimum(N + 1, T32 * M))
+
+
+def test_threads_blocks_and_iterations_count_from_zero_to_their_number():
+    """Whatever range a variable claims."""
+    whole = {"symbols": (N,), "buffers": (of_length("s", N + 7),)}
+    for claimed, alarms in ((Var("thread", 0, 7), 0), (Var("thread", 0, 6), 1), (Var("thread", 1, 7), 1)):
+        assert len(said(reads(N - 1 + claimed), threads=8, **whole)) == alarms, claimed
+    for claimed, alarms in ((Var("block", 0, 7), 0), (Var("block", 0, 6), 1), (Var("block", 1, 7), 1)):
+        assert len(said(reads(N - 1 + claimed), grid=8, **whole)) == alarms, claimed
+    for claimed, alarms in ((Var("i", 0, 7), 0), (Var("i", 0, 6), 1), (Var("i", 1, 7), 1)):
+        assert len(said(loop(8, reads(N - 1 + claimed), var=claimed), **whole)) == alarms, claimed
+
+
+def test_ranges_of_what_names_are_made_of_matter_too():
+    claimed = Var("thread", 0, 6)
+    for threads, expected in ((7, True), (8, False)):
+        assert trusted(row(0, 7), claimed + 1, threads=threads) == expected
+
+
+def test_loops_one_after_the_other_with_the_same_name():
+    """Each is as long as it says, whichever comes last."""
+    for first, second, alarms in ((8, 4, 1), (4, 8, 1), (4, 4, 0), (8, 8, 2)):
+        found = said(loop(first, reads(T32 + i * 32)), loop(second, reads(T32 + i * 32)), buffers=(buffer("s", 128, memory=GL),))
+        assert len(found) == alarms, (first, second)
+        found = said(loop(first, reads(N - 1 + i)), loop(second, reads(N - 1 + i)), symbols=(N,), buffers=(of_length("s", N + 3),))
+        assert len(found) == alarms, (first, second)
+    named = loop(8, ir.Let(row(0, 9), i * i), reads(N - 1 + row(0, 9))), loop(4, ir.Let(row(0, 9), i * i), reads(N - 1 + row(0, 9)))
+    for body, alarms in ((named[:1], 1), (named[1:], 0), (named, 1), (named[::-1], 1)):
+        assert len(said(*body, symbols=(N,), buffers=(of_length("s", N + 9),))) == alarms
+
+
+# ---------------------------------------------------------------------------------------------- persistent blocks
+
+
+def persistent(tile, turn, *, most=None, place=None, blocks=8):
+    """Blocks that stay, and deal N tiles in turns: what is said of an access to the element of a tile."""
+    number = Var("block", 0, blocks - 1)
+    extent = floordiv(N, as_expr(blocks)) + less(number, N % blocks)
+    body = loop(extent, ir.Let(tile, number + turn * blocks), reads(tile if place is None else place(tile)), var=turn)
+    facts = () if most is None else (("few", less(N, most + 1)), ("others", less(M, 5)), ("odd", equal(N % 2, 1)), ("M", less(N, M)))
+    options = {"grid": minimum(N, as_expr(blocks)), "facts": facts, "symbols": (N, M), "buffers": (of_length("s", N),)}
+    return said(body, **options)
+
+
+def test_the_tiles_of_blocks_that_stay_are_below_their_number():
+    high = 1 << 20
+    tile, turn = Var("tile", 0, high - 1), Var("turn", 0, high - 1)
+    assert persistent(tile, turn) == []
+    assert len(persistent(tile, turn, place=lambda tile: tile + 1)) == 1
+    assert persistent(Var("tile", 0, high), turn) == []
+    assert len(persistent(Var("tile", 0, high - 2), turn)) == 1
+    assert len(persistent(tile, Var("turn", 0, high // 8 - 2))) == 1
+    assert persistent(tile, Var("turn", 0, high // 8)) == []
+
+
+def test_a_fact_bounds_the_number_of_tiles():
+    assert persistent(Var("tile", 0, 98), Var("turn", 0, 98), most=99) == []
+    assert len(persistent(Var("tile", 0, 97), Var("turn", 0, 98), most=99)) == 1
+    assert len(persistent(Var("tile", 0, 98), Var("turn", 0, 97), most=99)) == 1
+    assert len(persistent(Var("tile", 0, 98), Var("turn", 0, 98))) == 1, "nobody says so"
+
+
+# ---------------------------------------------------------------------------------------------- over all sizes
+
+
+def proved(place, length, *, around=(), active=TRUE, grid=1, symbols=(N, M, N8), **options):
+    """Whether an access is proved to stay below a length, and the next element beyond the greatest is not."""
+    whole = {"grid": grid, "symbols": symbols, "buffers": (of_length("s", length),)}
+
+    def alarms(where):
+        body = (reads(where, active=active, **options),)
+        for extent, number in reversed(around):
+            body = (loop(extent, *body, var=number),)
+        return len(said(*body, **whole))
+
+    assert alarms(place + 1) == 1, "one further is outside"
+    return alarms(place) == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "length", "grid"),
+    [
+        (WIDE, N, N),
+        (WIDE * 4 + 3, N * 4, N),
+        (WIDE // 4, N, N * 4),
+        (WIDE // M, N, N * M),
+        (WIDE // M // 2, N, N * M * 2),
+        (WIDE // 2 // M // 2, N, N * M * 4),
+        (WIDE % N, N, 99),
+        (WIDE % N + WIDE // N * N, N * M, N * M),
+        (T32 % N, N, 1),
+        (WIDE // N8, M, M * N8),
+        (WIDE // (N8 // 8), M, M * (N8 // 8)),
+        (WIDE // 8, N8 // 8, N8),
+        (WIDE // floordiv(N8, as_expr(4)), as_expr(4) * M, M * N8),
+        (minimum(WIDE * 5, N - 1), N, 99),
+        (minimum(N - 1, WIDE * 5), N, 99),
+        (minimum(N - 1, WIDE * 5) * 3 + 2, N * 3, 99),
+        (WIDE * 32 + T32, N * 32, N),
+        (WIDE * 962 + T * T, N * 962, N),
+        (WIDE * 4 + 3 - T32 % 4, N * 4, N),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_digits_of_the_block_are_largest_as_the_number_of_blocks_says(place, length, grid):
+    assert proved(place, length, grid=grid)
+
+
+def test_digits_that_a_number_of_blocks_does_not_bound():
+    for place, length, grid in ((WIDE // 4, N, N * 4 + 1), (WIDE // M, N, N * M + 1), (WIDE // 3, N, N * 4), (i // 4, N, N * 4)):
+        found = said(loop(N * 4 + 1, reads(place)), grid=grid, symbols=(N, M), buffers=(of_length("s", length),))
+        assert len(found) == 1, place
+
+
+@pytest.mark.parametrize(
+    ("place", "length", "extent"),
+    [
+        (i, N, N),
+        (i * 3 + 2, N * 3, N),
+        (i, N, minimum(WIDE + 1, N)),
+        (i, N, minimum(N, WIDE * 3 + 1)),
+        (i + T % 4, N + 3, minimum(as_expr(4), N)),
+        (i * 2 + 1, N * 2, minimum(as_expr(4), N)),
+        (i, as_expr(4), minimum(as_expr(4), N)),
+        (i, N, minimum(N, M)),
+        (i, M, minimum(N, M)),
+        (i, N, positive(N)),
+    ],
+    ids=str,
+)
+def test_loops_end_with_their_last_iteration(place, length, extent):
+    grid = floordiv(N + 3, as_expr(4))
+    assert said(loop(extent, reads(place)), grid=grid, symbols=(N, M), buffers=(of_length("s", length),)) == []
+    assert len(said(loop(extent, reads(place + 1)), grid=grid, symbols=(N, M), buffers=(of_length("s", length),))) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "length", "conditions"),
+    [
+        (T, N, (less(T, N),)),
+        (T * 8 + 7, M * 8, (less(T, M),)),
+        (T * 2 + 1, M, (less(T * 2, M - 1),)),
+        (T * 8 + 7, N8, (less(T * 8, N8),)),
+        (T + LONG * 4, N, (less(T + LONG * 4, N),)),
+        (T * 4 + LONG * 5, M * 9 - 8, (less(T, M), less(LONG, M))),
+        (T + LONG, N + M - 1, (less(T, N), less(LONG, M))),
+        (T * 6 + LONG * 2, N * 2 + M * 6 - 7, (less(T, M), less(LONG, N))),
+    ],
+    ids=str,
+)
+def test_what_conditions_leave_over_is_added(place, length, conditions):
+    active = all_of(conditions)
+    options = {"symbols": (N, M, N8), "threads": 128, "buffers": (of_length("s", length),)}
+    assert said(loop(N + M * 9, reads(place, active=active), var=LONG), **options) == []
+    found = said(loop(N + M * 9, reads(place + 8, active=active), var=LONG), **options)
+    assert len(found) == 1
+    for left in conditions:
+        less_said = all_of(one for one in conditions if one is not left)
+        assert len(said(loop(N + M * 9, reads(place, active=less_said), var=LONG), **options)) == 1, "without one of them"
+
+
+def test_conditions_on_what_a_name_stands_for():
+    named = ir.Let(row(0, 254), T * 2)
+    options = {"symbols": (N,), "threads": 128, "buffers": (of_length("s", N),)}
+    assert said(named, reads(named.var, active=less(T * 2, N)), **options) == []
+    assert len(said(named, reads(named.var, active=less(T * 2, N + 1)), **options)) == 1
+    assert len(said(named, reads(named.var + 1, active=less(T * 2, N)), **options)) == 1
+
+
+def test_bounds_that_the_text_tests():
+    options = {"symbols": (N, M), "threads": 128, "buffers": (of_length("s", N),)}
+    assert said(reads(T, bound=N), **options) == []
+    assert said(reads(T, width=4, bound=N), **options) == []
+    assert said(reads(T, width=4, bound=N - 1), **options) == []
+    assert len(said(reads(T, bound=N + 1), **options)) == 1
+    assert len(said(reads(T - 1, bound=N), **options)) == 1, "below zero"
+
+
+def test_parts_of_threads_and_loops_are_enumerated_where_blocks_give_the_rest():
+    def alarms(place, length, **options):
+        body = loop(3, reads(place, **options))
+        return len(said(body, grid=N, symbols=(N, M), buffers=(of_length("s", length),)))
+
+    mixed = T * T + i * i * 1000
+    assert alarms(WIDE * 4962 + mixed, N * 4962) == 0
+    assert alarms(WIDE * 4962 + mixed + 1, N * 4962) == 1
+    assert alarms(WIDE * 4962 + mixed, N * 4962, width=2) == 1
+    assert alarms(WIDE * 4963 + mixed, N * 4963, width=2) == 0
+    assert alarms(WIDE * 4962 + 961 - T * T, N * 4962) == 0
+    assert alarms(WIDE * 4962 + 960 - T * T, N * 4962) == 1, "below zero"
+    assert alarms(WIDE * 82 + T * T, N * 82, active=less(T * T, 100)) == 0
+    assert alarms(WIDE * 82 + T * T + 1, N * 82, active=less(T * T, 100)) == 1
+    assert alarms(WIDE * 82 + T * T, N * 82, active=all_of((less(T * T, 100), less(WIDE * 3, M)))) == 0
+    assert alarms(WIDE * 82 + T * T, N * 82, active=less(WIDE * 3, M)) == 1
+    assert alarms(WIDE + T * T + 10**6, N, active=less(1000, T * T)) == 0, "nobody performs it"
+    assert alarms(WIDE * T, N * 31) == 1, "a term of both"
+
+
+def pointed(base, *points):
+    """An access to some elements by their offsets."""
+    one = reads(base)
+    (access,) = one.accesses
+    return attrs.evolve(one, accesses=(attrs.evolve(access, points=tuple((point,) for point in points)),))
+
+
+def test_elements_before_the_first_one():
+    """Offsets of an access may be below zero."""
+    options = {"grid": N, "symbols": (N,), "buffers": (of_length("s", N * 964),)}
+    assert said(pointed(WIDE * 964 + T * T + 1, -1, 0, 1), **options) == []
+    assert len(said(pointed(WIDE * 964 + T * T, -1, 0, 1), **options)) == 1
+    assert len(said(pointed(WIDE * 964 + T * T + 2, -1, 0, 1), **options)) == 1
+    (one,) = said(pointed(T, 0, -1), buffers=(buffer("s", 64, memory=GL),))
+    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, which has 64"
+    assert said(pointed(T + 1, 0, -1), buffers=(buffer("s", 64, memory=GL),)) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 37, 127, 129, 500])
+def test_each_of_the_sizes_that_are_tried_is_told(size):
+    (one,) = said(reads(N - 1 + equal(N, as_expr(size)), active=less(T, 1)), symbols=(N,), buffers=(of_length("s", N),))
+    assert one.message == f"s: thread 0 reads coordinate {size} of dimension 0, which has {size} at N={size}"
+
+
+@pytest.mark.parametrize("size", [8, 16, 24, 296, 128, 136, 504])
+def test_sizes_that_are_tried_are_multiples(size):
+    (one,) = said(reads(N8 - 1 + equal(N8, as_expr(size)), active=less(T, 1)), symbols=(N8,), buffers=(of_length("s", N8),))
+    assert one.details["sizes"] == {"N8": size}
+
+
+def test_sizes_that_are_tried_lie_in_their_range():
+    few = Var("few", 5, 130, 1, True)
+    for size in (5, 37, 127, 129):
+        (one,) = said(reads(few - 1 + equal(few, as_expr(size)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
+        assert one.details["sizes"] == {"few": size}
+    (one,) = said(reads(few - 1 + equal(few, as_expr(130)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
+    assert one.message.endswith("could not be proved to lie in 0 .. few - 1, and is not tested") and one.details["dimension"] == 0
+    both = said(reads(N - 1 + equal(N + M, as_expr(629)), active=less(T, 1)), symbols=(N, M), buffers=(of_length("s", N),))
+    assert both[0].details["sizes"] == {"N": 129, "M": 500}
+
+
+# ---------------------------------------------------------------------------------------------- how much is enumerated
+
+
+@pytest.mark.parametrize("bad", [0, 1, 50, 98, 99])
+def test_of_a_long_loop_the_first_the_last_and_one_between_are_looked_at(bad, monkeypatch):
+    monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
+    place = T32 + equal(i % 100, as_expr(bad)) * M
+    found = said(loop(100, reads(place)), symbols=(M,), buffers=(of_length("s", 31 + M),))
+    assert [one.details["loops"] for one in found] == [{"i": bad}], found
+
+
+def test_what_is_looked_at_in_part_is_not_proved(monkeypatch):
+    body = loop(100, reads(T * T + equal(i, as_expr(37)) * 31 * i % 32))
+    assert said(body, buffers=(buffer("s", 993, memory=GL),)) == []
+    monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
+    (one,) = said(body, buffers=(buffer("s", 993, memory=GL),))
+    assert "could not be proved" in one.message
+
+
+def test_a_loop_whose_length_another_one_says():
+    inner = loop(i + 1, reads(J + i + 32), var=J)
+    (one,) = said(loop(4, inner), buffers=(buffer("s", 35, memory=GL),))
+    assert one.message == "s: thread 0, i=3 reads coordinate 35 of dimension 0, which has 35"
+
+
+# ---------------------------------------------------------------------------------------------- what is not there
+
+
+def test_a_statement_that_is_never_performed_needs_no_proof():
+    assert said(reads(T + 99, active=FALSE), symbols=(N,), buffers=(of_length("s", N),)) == []
+
+
+def test_elements_of_what_is_counted_are_nowhere():
+    assert said(reads(T + 99), buffers=(attrs.evolve(array("s", 32, memory=INDEX)),)) == []
+    assert said(reads(T + 99), symbols=(N,), buffers=(array("s", N, memory=INDEX),)) == []
+
+
+def test_pieces_that_are_never_touched():
+    options = {"symbols": (N,), "buffers": (of_length("s", N),)}
+    assert said(in_pieces(T * 4, 4, lambda first: FALSE), **options) == []
+    some = in_pieces(T * 4, 4, lambda first: FALSE if first == T * 4 else less(first + 3, N), 2)
+    assert said(some, **options) == []
+    other = in_pieces(T * 4, 4, lambda first: TRUE if first == T * 4 else less(first + 3, N), 2)
+    assert len(said(other, **options)) == 1
+
+
+# ---------------------------------------------------------------------------------------------- addresses
+
+
+def in_shared(place, elements, *, width=1, storage=None, copies=1, copy=ZERO, active=TRUE, memory=SH, **options):
+    """What is said of an access to a buffer of a block, by a size that is known only at run time."""
+    one = buffer("s", elements, memory=memory)
+    one = attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=copies))
+    if storage is not None:
+        one = attrs.evolve(one, storage=storage, elements=as_expr(storage.extent))
+    body = loop(N, reads(place, width=width, copy=copy, active=active))
+    return said(body, **{"symbols": (N, M), "buffers": (one,), "grid": M, **options})
+
+
+@pytest.mark.parametrize("memory", [SH, RF], ids=str)
+def test_addresses_of_which_a_size_is_a_part(memory):
+    assert in_shared(M % 4, 4, memory=memory) == []
+    (one,) = in_shared(M % 4, 3, memory=memory)
+    assert one.kind == "bounds" and one.buffer == "s"
+    assert len(in_shared(M % 4 + 1, 4, memory=memory)) == 1
+    assert in_shared(M % 4, 5, width=2, memory=memory) == []
+    assert len(in_shared(M % 4, 4, width=2, memory=memory)) == 1
+    assert in_shared(M % 4, 3, active=less(M % 4, 3), memory=memory) == []
+    assert len(in_shared(M % 4, 3, active=less(M % 4, 4), memory=memory)) == 1
+
+
+def test_a_copy_that_a_size_chooses():
+    assert in_shared(T32, 32, copies=4, copy=i % 4) == []
+    assert len(in_shared(T32, 32, copies=3, copy=i % 4)) == 1
+    assert in_shared(T32, 32, copies=3, copy=i % 4, active=less(i % 4, 3)) == []
+    assert len(in_shared(T32 - 1, 32, copies=4, copy=i % 4)) == 1
+    (one,) = in_shared(T32, 32, copies=3, copy=i % 4)
+    assert one.message == "s: the address could not be proved to lie below 96" and one.details["elements"] == "96"
+
+
+def test_an_address_in_registers_below_zero():
+    (one,) = said(loop(4, reads(i - 1)), buffers=(buffer("s", 4, memory=RF),))
+    assert one.message == "s: thread 0, i=0 touches address -1, it has 4 elements"
+    assert len(in_shared(M % 4 - 1, 4, memory=RF)) == 1
+
+
+def test_the_first_address_outside_is_told_and_conditions_hold():
+    (one,) = said(loop(4, reads(i + T // 31, active=less(2, i + T % 2))), buffers=(buffer("s", 3, memory=RF),))
+    assert one.message == "s: thread 0, i=3 touches address 3, it has 3 elements"
+    assert said(loop(4, reads(i, active=less(i, 3))), buffers=(buffer("s", 3, memory=RF),)) == []
+    (one,) = said(loop(4, reads(i, active=less(i, 3), width=2)), buffers=(buffer("s", 3, memory=RF),))
+    assert dict(one.details) == {"thread": 0, "loops": {"i": 2}, "address": 3, "elements": 3}
+    assert said(loop(4, reads(i, bound=as_expr(3))), buffers=(buffer("s", 3, memory=RF),)) == []
+    assert len(said(loop(4, reads(i, bound=as_expr(4))), buffers=(buffer("s", 3, memory=RF),))) == 1
+
+
+SWAPPED = Swizzle(2, 0, 2)
+
+
+@pytest.mark.parametrize(("extent", "alarms"), [(32, 0), (48, 0), (17, 1), (30, 1), (31, 1)])
+def test_a_swizzled_place_that_a_size_chooses(extent, alarms):
+    """Of the spans of 16 elements that it may reach, all has to be there; more does no harm, whatever is behind."""
+    storage = Storage(Layout((32,), (1,)), extent, SWAPPED)
+    for width in (1, 16):
+        assert len(in_shared(M % (33 - width), 32, width=width, storage=storage)) == alarms
+    assert len(in_shared(M % 16, 32, storage=storage)) == 0, "the first span is there"
+    assert len(in_shared(M % 17, 32, storage=storage)) == alarms
+
+
+def test_a_swizzle_may_lead_out_between_the_first_and_the_last_element():
+    """Of four elements the first one lies at 25 and the last one at 29, those between at 31 and 30."""
+    (one,) = said(reads(27, width=4), buffers=(swizzled(32, 30, SWAPPED),))
+    assert one.message == "s: thread 0 touches address 31, it has 30 elements"
+    assert [SWAPPED(place) for place in range(27, 31)] == [25, 31, 30, 29]
+    assert said(reads(27, width=4), buffers=(swizzled(32, 32, SWAPPED),)) == []
+
+
+@pytest.mark.parametrize(("extent", "alarms"), [(32, 0), (31, 1)])
+def test_rows_of_tiles(extent, alarms):
+    """Neighbours lie apart in two ways: 8 rows of 4."""
+    storage = Storage(Layout(((4, 8),), ((8, 1),)), extent)
+    for width in (1, 16):
+        assert len(in_shared(M % (33 - width), 32, width=width, storage=storage)) == alarms
+    assert in_shared(M % 4, 4, storage=Storage(Layout(((4, 8),), ((8, 1),)), 25)) == []
+    assert len(in_shared(M % 4, 4, storage=Storage(Layout(((4, 8),), ((8, 1),)), 24))) == 1
+    # The first and the last element lie inside, one between them does not.
+    between = Storage(Layout(((2, 2),), ((5, 1),)), 6)
+    assert len(said(reads(0, width=3), buffers=(attrs.evolve(buffer("s", 4), storage=between, elements=as_expr(5)),))) == 1
+    assert said(reads(0, width=3), buffers=(attrs.evolve(buffer("s", 4), storage=between, elements=as_expr(6)),)) == []
+
+
+@pytest.mark.parametrize("memory", [SH, RF], ids=str)
+def test_conditions_on_loops_are_part_of_an_enumeration(memory):
+    for last, size, alarms in ((3, 5, 0), (3, 4, 1), (4, 9, 1), (4, 10, 0)):
+        body = loop(4, writes(i * i, active=less(i, last)))
+        assert len(said(body, buffers=(buffer("s", size, memory=memory),))) == alarms, (last, size)
+        assert len(said(loop(N, body, var=J8), symbols=(N,), buffers=(buffer("s", size, memory=memory),))) == alarms
+
+
+def test_a_fact_that_is_no_upper_bound_is_none():
+    number = Var("block", 0, 7)
+    for fact, alarms in ((less(N, 99), 0), (equal(N, as_expr(99)), 1), (less(98, N), 1), (all_of((less(N, 99), less(M, 5))), 1)):
+        tile, turn = Var("tile", 0, 97), Var("turn", 0, 1 << 20)
+        extent = floordiv(N, as_expr(8)) + less(number, N % 8)
+        body = loop(extent, ir.Let(tile, number + turn * 8), reads(tile), var=turn)
+        whole = {"symbols": (N, M), "buffers": (of_length("s", N),)}
+        assert len(said(body, grid=minimum(N, as_expr(8)), facts=(("fact", fact),), **whole)) == alarms, fact
+
+
+def test_what_conditions_leave_over_and_digits_of_the_block_go_together():
+    options = {"symbols": (N, M), "grid": N, "threads": 128}
+    some = less(T, M)
+    assert said(reads(WIDE + T, active=some), buffers=(of_length("s", N + M - 1),), **options) == []
+    assert len(said(reads(WIDE + T + 1, active=some), buffers=(of_length("s", N + M - 1),), **options)) == 1
+    assert said(reads(WIDE * 4 + T * 8, active=some), buffers=(of_length("s", N * 4 + M * 8 - 11),), **options) == []
+    assert len(said(reads(WIDE * 4 + T * 8, active=some), buffers=(of_length("s", N * 4 + M * 8 - 12),), **options)) == 1
+
+
+def test_counts_of_tiles_that_are_quotients_of_sizes():
+    """A size that is a multiple of 8 has a whole number of tiles of 8, and of 4."""
+    N12 = Var("N12", 12, 1 << 20, 12, True)
+    for grid, digit, tiles in (
+        (floordiv(N8, as_expr(8)) * M, WIDE // M, floordiv(N8, as_expr(8))),
+        (floordiv(N8, as_expr(8)) * M, WIDE // floordiv(N8, as_expr(8)), M),
+        (floordiv(N8, as_expr(4)) * M, WIDE // M, floordiv(N8, as_expr(4))),
+        (floordiv(N12, as_expr(4)) * floordiv(N8, as_expr(2)), WIDE // floordiv(N8, as_expr(2)), floordiv(N12, as_expr(4))),
+        (N8 * M, WIDE // floordiv(N8, as_expr(8)), M * 8),
+        (N8 * M, WIDE // M, N8),
+        (N8 * M, WIDE // 8 // M, floordiv(N8, as_expr(8))),
+    ):
+        options = {"symbols": (N8, N12, M), "grid": grid}
+        assert said(reads(digit), buffers=(of_length("s", tiles),), **options) == [], (grid, digit)
+        assert len(said(reads(digit + 1), buffers=(of_length("s", tiles),), **options)) == 1, (grid, digit)
+
+
+def test_which_piece_straddles_a_bound():
+    """The first piece is tested wholly; of the second one only its first element."""
+    whole = {"symbols": (N,), "buffers": (of_length("s", N),)}
+    both = in_pieces(T * 8, 4, lambda first: less(first + 3 if first == T * 8 else first, N), 2)
+    (one,) = said(both, **whole)
+    assert one.message == (
+        "s: 4 elements are moved at once, and only the first one is tested against N; the others may lie outside, as N is not known to be a "
+        "multiple of 4"
+    )
+    other = in_pieces(T * 8, 4, lambda first: less(first if first == T * 8 else first + 3, N), 2)
+    assert len(said(other, **whole)) == 1
+    single = in_pieces(T, 1, lambda first: less(first, N + 1))
+    (one,) = said(single, **whole)
+    assert "coordinate" in one.message and "moved at once" not in one.message
+    (one,) = said(in_pieces(T * 4, 4, lambda first: less(first, N + 1)), **whole)
+    assert "moved at once" not in one.message, "a bound behind the end is none"
+    assert "moved at once" in said(in_pieces(T * 4, 4, lambda first: less(first, N)), **whole)[0].message
+    outer = in_pieces(T * 4, 4, lambda first: TRUE, active=less(T * 4, N))
+    assert "4 elements are moved at once" in said(outer, **whole)[0].message
+
+
+def test_bounds_beside_pieces_are_not_tested_by_the_text():
+    """So what is known is not less known because of them."""
+    whole = {"symbols": (N,), "buffers": (buffer("s", 962, memory=GL),)}
+    assert said(in_pieces(T * T, 1, lambda first: TRUE, bound=N), **whole) == []
+    assert len(said(in_pieces(T * T + 1, 1, lambda first: TRUE, bound=N), **whole)) == 1
+
+
+@pytest.mark.parametrize("loops", [((100, i), (3, J)), ((3, J), (100, i))])
+def test_the_longest_of_the_loops_is_looked_at_in_part(loops, monkeypatch):
+    monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
+    body = reads(T32 + equal(i + J, as_expr(101)) * M)
+    for extent, number in loops:
+        body = loop(extent, body, var=number)
+    (one,) = said(body, symbols=(M,), buffers=(of_length("s", 31 + M),))
+    assert one.details["loops"] == {"i": 99, "j": 2}
+
+
+def test_a_version_for_what_lies_inside_needs_a_condition():
+    """Without one there is no such version, and nothing is left out."""
+    active = less(T, 20)
+    without = attrs.evolve(reads(T, active=active), implied=(active,))
+    assert said(without, grid=4, buffers=(buffer("s", 20, memory=GL),)) == []
+
+
+def test_products_of_blocks_and_threads():
+    assert said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 94, memory=GL),)) == []
+    assert len(said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 93, memory=GL),))) == 1
+    (one,) = said(reads(WIDE * WIDE), grid=N, symbols=(N,), buffers=(buffer("s", 499 * 499 + 1, memory=GL),))
+    assert "could not be proved" in one.message, "inside for all sizes that are tried"
+    assert not trusted(row(0, 5), WIDE * WIDE, grid=N)
+
+
+def test_a_copy_before_the_first():
+    assert len(in_shared(T32, 32, copies=4, copy=i % 4 - 1)) == 1
+    assert in_shared(T32, 32, copies=4, copy=i % 4 - 1, active=less(0, i % 4)) != [], "not known without the size"
+    assert len(in_shared(T32, 32, copies=4, copy=i % 5)) == 1
+
+
+@pytest.mark.parametrize(("low", "step", "first"), [(0, 1, 0), (0, 8, 0), (1, 8, 8), (20, 8, 24), (16, 8, 16), (600, 1, 600)])
+def test_the_least_size_is_tried(low, step, first):
+    size = Var("size", low, 1 << 20, step, True)
+    (one,) = said(reads(size + equal(size, as_expr(first)), active=less(T, 1)), symbols=(size,), buffers=(of_length("s", size + 1),))
+    assert one.details["sizes"] == {"size": first}
+
+
+def test_what_is_added_while_something_counts_down():
+    """Only what is taken away is nothing at most."""
+    for length, alarms in ((M + 3, 0), (M + 2, 1)):
+        body = loop(4, reads(positive(M + i - N) - 1, active=less(T, 1)))
+        assert len(said(body, symbols=(N, M), buffers=(of_length("s", length),))) == alarms, length
+
+
+def test_a_name_of_what_counts_down_is_below_the_size():
+    named = ir.Let(row(0, 1 << 20), positive(N - WIDE) - 1)
+    for more, alarms in ((0, 0), (1, 1)):
+        one = reads(named.var + more, active=less(T, 1))
+        assert len(said(named, one, grid=N, symbols=(N,), buffers=(of_length("s", N),))) == alarms, more
+
+
+def test_a_test_of_something_else_is_none_of_the_first_element():
+    whole = {"symbols": (N, N8), "buffers": (of_length("s", N),)}
+    (one,) = said(in_pieces(T * 8, 4, lambda first: less(T, N)), **whole)
+    assert "moved at once" not in one.message
+    (one,) = said(
+        in_pieces(T * 8, 4, lambda first: less(first, N8) if first == T * 8 else TRUE, 2), symbols=(N8,), buffers=(of_length("s", N8),)
+    )
+    assert "moved at once" not in one.message, "what is tested is whole"
+
+
+def test_each_piece_has_its_own_condition():
+    whole = {"symbols": (N,), "buffers": (of_length("s", N),)}
+    assert said(in_pieces(T * 8, 4, lambda first: less(first + 3, N), 2), **whole) == []
+    assert len(said(in_pieces(T * 8, 4, lambda first: less(first + 2, N), 2), **whole)) == 1
+    turned = pointed(T * 8, 4, 5, 6, 7, 0, 1, 2, 3)
+    for last, alarms in ((3, 0), (2, 1)):
+        pieces = (ir.Piece(0, 4, less(T * 8 + 7, N)), ir.Piece(4, 4, less(T * 8 + last, N)))
+        assert len(said(attrs.evolve(turned, pieces=(pieces,)), **whole)) == alarms, last
+
+
+def test_places_that_need_many_bits_are_findings_of_bounds():
+    large = Var("large", 1, (1 << 31) - 1, 1, True)
+    place = WIDE * large * 4
+    found = said(reads(place), grid=large, symbols=(large,), buffers=(of_length("s", large),))
+    assert any("may need more than 64 bits" in one.message for one in found)
+
+
+def test_threads_times_blocks_within_their_ranges():
+    narrow = Var("block", 0, 7)
+    for length, alarms in ((7 * 31 + 1, 0), (7 * 31, 1)):
+        assert len(said(reads(N - 1 + narrow * T32), grid=8, symbols=(N,), buffers=(of_length("s", N + length - 1),))) == alarms

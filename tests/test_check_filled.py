@@ -1,5 +1,7 @@
 """Shared memory that is read before anything was put there, by hand: conditions, loops, roles, buffers in fewer elements."""
 
+import random
+
 import attrs
 import pytest
 from touching import BLOCK_BARRIER, K, T, buffer, i, kernel, loop, reads, touch, writes
@@ -8,7 +10,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_filled
 from fireiron.errors import VerificationError
-from fireiron.values.expr import TRUE, Var, all_of, equal, less
+from fireiron.values.expr import TRUE, Var, all_of, as_expr, equal, less
 
 BLOCK = Var("block", 0, 7)
 FEW, SOME = Var("few", 0, 9, 1, True), Var("some", 1, 9, 1, True)
@@ -140,3 +142,69 @@ def test_conditions_together():
     both = all_of((less(T, 10), less(i, 2)))
     body = (loop(3, writes(i * 16 + T, active=both), BLOCK_BARRIER), reads(T, active=less(T, 27)))
     assert said(*body) == nothing_put(10, 6), "10 elements of 16, twice"
+
+
+# ---------------------------------------------------------------------------------------------- by running
+
+
+def missing(program):
+    """What each statement reads that nothing was written to, the first time that there is any, by running all of it in order."""
+    full, found = set(), {}
+
+    def run(body, values):
+        for one in body:
+            if isinstance(one, ir.For):
+                for number in range(one.extent.evaluate(values)):
+                    run(one.body, {**values, one.var.name: number})
+            elif isinstance(one, ir.Exec):
+                (access,) = one.accesses
+                size = program.buffer(access.buffer).elements.evaluate({})
+                places = {
+                    access.copy.evaluate(there) * size + access.base[0].evaluate(there) + offset
+                    for thread in range(program.threads)
+                    if one.active.evaluate(there := {**values, "thread": thread})
+                    for (offset,) in access.elements()
+                    if access.bounds[0] is None or access.base[0].evaluate(there) + offset < access.bounds[0].evaluate(there)
+                }
+                if access.write:
+                    full.update(places)
+                elif gone := sorted(places - full):
+                    found.setdefault(id(one), gone)
+
+    run(program.body, {"block": 0})
+    return [nothing_put(gone[0], len(gone) - 1)[0] if len(gone) > 1 else nothing_put(gone[0])[0] for gone in found.values()]
+
+
+def drawn(chance):
+    """Writes and reads of two copies of 64 elements, with barriers everywhere: each comes behind all before it."""
+    inner = Var("j", 0, 2)
+
+    def step(depth):
+        where = chance.choice((T, T % 16, T + 16, 31 - T, T * 2, *((T + i * 8, T % 8 + i * 8) * depth), *((T + inner,) * (depth > 1))))
+        ends = (less(i, 1), less(0, i), equal(i, 2)) if depth else ()
+        active = chance.choice((TRUE, TRUE, TRUE, less(T, 20), less(T, 19), less(7, T), equal(T % 2, 0), *ends))
+        copy = chance.choice((0, 0, 1, T % 2, *((i % 2, (i + 1) % 2) * (depth > 0))))
+        bound = chance.choice((None, None, None, as_expr(30), T + 1))
+        put = chance.random() < 0.5
+        return [touch(where, write=put, width=chance.choice((1, 1, 2)), active=active, copy=copy, bound=bound), BLOCK_BARRIER]
+
+    body = [one for _ in range(chance.choice((0, 1, 2))) for one in step(0)]
+    within = [one for _ in range(chance.choice((1, 2, 3))) for one in step(1)]
+    if chance.random() < 0.4:
+        within += [loop(2, *step(2), var=inner)]
+    body += [loop(chance.choice((1, 2, 3)), *within)]
+    body += [one for _ in range(chance.choice((1, 2))) for one in step(0)]
+    whole = buffer("s", 64)
+    return kernel(*body, threads=32, buffers=(attrs.evolve(whole, tensor=attrs.evolve(whole.tensor, copies=2)),))
+
+
+@pytest.mark.parametrize("chunk", range(6))
+def test_drawn_programs_are_judged_as_by_running_them(chunk):
+    verdicts = set()
+    for seed in range(40 * chunk, 40 * (chunk + 1)):
+        program = drawn(random.Random(f"filled {seed}"))
+        expected = missing(program)
+        found = [one.message.replace("Move(1,1)(RF,SH)(Thread) ", "") for one in check_filled(Scene(program))]
+        assert sorted(found) == sorted(expected), (seed, program.body)
+        verdicts.add(bool(expected))
+    assert verdicts == {True, False}

@@ -7,7 +7,7 @@ from touching import T, buffer, kernel, reads, writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_resources
-from fireiron.check.resources import OVERHEAD, Measured, array_limit, occupancy, register_estimate, register_limit, report
+from fireiron.check.resources import OVERHEAD, Measured, array_limit, lacking, occupancy, register_estimate, register_limit, report
 from fireiron.values.machine import ARCHITECTURES
 
 SM_90A = next(one for one in ARCHITECTURES if one.name == "sm_90a")
@@ -199,3 +199,45 @@ def test_the_note_of_occupancy():
     assert one.severity == "note"
     none = check_resources(Scene(attrs.evolve(whole, shared_bytes=200_000)))[-1]
     assert none.severity == "warning" and none.message.startswith("0 blocks on")
+
+
+# ---------------------------------------------------------------------------------------------- occupancy
+
+
+@pytest.mark.parametrize("name", ["sm_60", "sm_61", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize("threads", [32, 33, 96, 128, 160, 1024])
+def test_occupancy_by_the_rules_of_the_toolkit(name, threads):
+    """Warps by partitions and registers, shared memory in units, and the least of all."""
+    target = next((one for one in ARCHITECTURES if one.name == name), None)
+    if target is None:
+        target = attrs.evolve(next(one for one in ARCHITECTURES if one.name == "sm_70"), name=name, capability=int(name[3:]))
+    warps = -(-threads // 32)
+    partitions = 2 if target.capability == 60 else 4
+    for registers in (0, 1, 8, 9, 32, 33, 64, 128, 255):
+        for shared in (0, 1, 255, 256, 1024, 1025, 16384, target.shared_per_block):
+            whole = of(reads(T), threads=threads, architecture=target, shared_bytes=shared)
+            found = occupancy(whole, registers)
+            each = -(-max(registers, 1) * 32 // 256) * 256
+            limits = {
+                "threads": target.threads_per_sm // 32 // warps,
+                "registers": target.registers_per_sm // partitions // each * partitions // warps,
+                "blocks": target.blocks_per_sm,
+            }
+            if shared:
+                unit, own = (128, 1024) if target.capability >= 80 else (256, 0)
+                limits["shared memory"] = target.shared_per_sm // (-(-(shared + own) // unit) * unit)
+            assert dict(found.limits) == limits
+            assert found.blocks == min(limits.values()) == limits[found.limited_by] and found.warps == found.blocks * warps
+            assert found.share == found.warps / (target.threads_per_sm // 32)
+
+
+def test_errors_alone_are_what_is_lacking():
+    assert lacking(of(writes(T), shared_bytes=4096 * 4)) == ()
+    assert [one.message for one in lacking(of(writes(0), threads=1025, shared_bytes=4096 * 4))] == [
+        "1025 threads in a block, sm_80 has at most 1024"
+    ]
+    (one,) = lacking(of(writes(T), shared_bytes=100))
+    assert "the kernel asks for 100" in one.message
+    (one,) = lacking(exchanged((256, 240), (128, 16)))
+    assert one.severity == "error" and "not so of role 1" in one.message
+    assert lacking(of(writes(0), threads=33, shared_bytes=4096 * 4)) == (), "a warning is none"

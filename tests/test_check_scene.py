@@ -10,7 +10,7 @@ from touching import T, buffer, kernel, loop, reads, writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene
-from fireiron.check.scene import Elements, accesses_of, assumed, less_a_minimum, linear, offsets_of, product, reach_of
+from fireiron.check.scene import Elements, accesses_of, assumed, distinct, less_a_minimum, linear, offsets_of, product, reach_of, size_of
 from fireiron.errors import VerificationError
 from fireiron.values.expr import Var, all_of, as_expr, less, minimum
 from fireiron.values.tensor import Mode, Tensor
@@ -187,3 +187,75 @@ def test_tiles_and_threads():
     scene = scene_of(writes(T))
     assert scene.threads.tolist() == list(range(8)) and scene.tiles == {}
     assert buffer("s", 4) not in scene.kernel.buffers
+
+
+# ---------------------------------------------------------------------------------------------- rows, elements
+
+
+@pytest.mark.parametrize(("low", "high", "rows"), [(0, 4, 30), (-3, 3, 30), (-70000, 70000, 30), (5, 6, 3), (0, 400, 2), (-200, 200, 500)])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_different_rows_in_order(low, high, rows, columns):
+    values = np.random.default_rng(rows).integers(low, high, (rows, columns))
+    values[:, 0] += 7
+    assert distinct(values, axis=0).tolist() == [list(one) for one in sorted({tuple(row) for row in values.tolist()})]
+    assert distinct(values).tolist() == sorted(set(values.ravel().tolist()))
+    assert distinct(values.astype(float), axis=0).shape == distinct(values, axis=0).shape
+
+
+def test_no_rows():
+    assert distinct(np.zeros((0, 2), dtype=int), axis=0).shape == (0, 2) and distinct(np.zeros(0, dtype=int)).tolist() == []
+
+
+def pointed(*points):
+    (access,) = writes(T).accesses
+    return attrs.evolve(access, points=points)
+
+
+def test_offsets_sizes_and_reach():
+    modes = ((Mode(2, 3), Mode(2, 10)), (Mode(3, 1),))
+    plain = ir.Access("s", (T, T), modes, (None, None), True, dealt=((), ()))
+    assert [tuple(one) for one in offsets_of(plain).tolist()] == list(plain.elements())
+    assert size_of(plain) == 12 and reach_of(plain) == (13, 2)
+    some = pointed((3,), (-1,), (2,))
+    assert offsets_of(some).tolist() == [[3], [-1], [2]] and size_of(some) == 3 and reach_of(some) == (3,)
+    none = ir.Access("s", (), (), (), True, dealt=())
+    assert offsets_of(none).shape == (1, 0) and size_of(none) == 1 and reach_of(none) == ()
+
+
+def test_a_statement_s_own_memory_belongs_to_no_operand():
+    own = Tensor("own", (as_expr(16),), float32, SH, ColMajor)
+    step = attrs.evolve(writes(T, width=4), scratch=own, vectors=(4,))
+    scene = scene_of(step, buffers=(buffer("s", 64), buffer("own", 16, offset=256)))
+    first, second = scene.uses
+    assert (first.position, first.width, second.position, second.width) == (0, 4, None, 1)
+    assert first.pieces == () == second.pieces and second.access.buffer == "own" and size_of(second.access) == 16
+    pieces = ((ir.Piece(0, 4),),)
+    first, second = scene_of(attrs.evolve(step, pieces=pieces), buffers=(buffer("s", 64), buffer("own", 16, offset=256))).uses
+    assert first.pieces == pieces[0] and second.pieces == ()
+
+
+def test_parts_of_sums_come_together_again():
+    value = T * 3 + OUTER * INNER * 2 - 5
+    terms, number = linear(value)
+    assert sum((product(atoms, times) for atoms, times in terms), as_expr(number)) == value and number == -5
+    assert linear(as_expr(7)) == ([], 7) and linear(T) == ([((T,), 1)], 0) and linear(T % 3) == ([((T % 3,), 1)], 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "so"),
+    [
+        (N - minimum(N, T), True),
+        (N + 3 - minimum(T, N), True),
+        (N - 1 - minimum(N, T), False),
+        (N * 2 - minimum(N, T) * 2, False),
+        (N - T, False),
+        (T - minimum(N, T + 1), False),
+        (T + 1 - minimum(N, T + 1), True),
+        (N - minimum(N, T) + OUTER, True),
+        (N - minimum(N, T) - OUTER, False),
+        (N + minimum(N, T), False),
+    ],
+    ids=str,
+)
+def test_what_else_is_a_number_less_a_minimum_of_it(value, so):
+    assert less_a_minimum(value) == so

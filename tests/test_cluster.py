@@ -536,3 +536,10 @@ def test_the_verifier():
     ):
         with pytest.raises(VerificationError, match=said):
             ir.verify(faulty)
+
+
+def test_a_last_band_that_is_lower_in_clusters_of_blocks_that_stay():
+    """88 tiles in bands of four rows of eleven: the height of the last band, as a quotient and a remainder say it, need not be positive."""
+    values = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "bk": 64, "rows": 64, "chunk": 64, "stages": 4, "producer": 32, "walk": 0}
+    strategy = hopper.strategy.with_(**values, cm=1, cn=2, bands=4, blocks=132)
+    assert "__cluster_dims__(2" in strategy(hopper.spec(704, 512, 64)).program("sm_90a").cuda

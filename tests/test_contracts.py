@@ -452,9 +452,9 @@ def performs_somewhere(module, spec):
 ROOMS = (
     ("places", "strategies", "_version", "folders", "found", "display"),
     ("errors",),
-    ("settings", "files", "operators"),
+    ("settings", "files", "operators", "kept"),
     ("values",),
-    ("spec", "specs", "stacks", "batches"),
+    ("spec", "specs", "stacks", "batches", "copies"),
     ("ir",),
     ("language", "decomp", "refine", "executable"),
     ("tasks",),
@@ -708,7 +708,7 @@ AT_IMPORT = {
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.grid", "language.methods",
     "language.numerals", "ir.awaited", "ir.accumulators",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "draw", "export", "files", "function",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "function",
     "matmul", "operators", "stacks", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""

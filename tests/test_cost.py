@@ -22,6 +22,7 @@ from fireiron.cost.gpus import GPUS, Gpu, as_gpu, of_architecture
 from fireiron.cost.model import model
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.work import Work
+from fireiron.gpu.kernel import target_for
 from fireiron.ir import Barrier, Comment, For, Let, statements
 from fireiron.strategies import hopper
 from fireiron.values.expr import constant
@@ -303,6 +304,15 @@ class TestWhatIsAccepted:
     def test_refused(self, value):
         with pytest.raises(ArgumentError, match="a program, a compiled kernel"):
             predict(value)
+
+    @pytest.mark.parametrize("gpu", GPUS, ids=str)
+    def test_its_target_is_the_one_that_is_compiled_for(self, gpu):
+        """`predict`, `fireiron cost`, `compile` and `matmul` mean the same machine by a GPU."""
+        assert gpu.architecture == target_for(gpu.architecture.rstrip("a"))
+
+    def test_a_strategy_of_warpgroups_is_predicted_on_their_gpu(self):
+        bound = hopper.strategy(hopper.spec(*hopper.SIZES))
+        assert predict(bound, "H200").us == predict(bound.program("sm_90a")).us
 
     def test_an_older_gpu_is_refused(self):
         with pytest.raises(ArgumentError, match="T4 does not run sm_90"):

@@ -212,24 +212,17 @@ ones = np.ones((4, 4), "float32")
         ((ones, np.ones((4, 4), "float16")), "a has elements of float32, b of float16"),
         ((ones, np.ones((4, 4), "complex64")), "b: no kernels for its element type"),
         ((ones, np.ones((4, 4), "bool")), "b: no kernels"),
-        ((np.ones((0, 4), "float32"), ones), "a is empty"),
         ((ones, ones, np.ones((4, 5), "float32")), "out has the shape"),
-        ((ones, np.broadcast_to(np.ones((1, 4), "float32"), (4, 4))), r"b repeats elements \(broadcast\)"),
-        ((ones[:, ::2], ones[:2]), "a is stored in neither order"),
-        ((ones[::-1], ones), "a is stored in neither order"),
-        ((np.lib.stride_tricks.sliding_window_view(np.ones(7, "float32"), 4), ones), "a is stored in neither order"),
         ((np.ones((2, 3, 4, 4), "float32"), np.ones((2, 1, 4, 4), "float32"), ones), r"the result \(2, 3, 4, 4\)"),
         ((np.ones((2, 4, 4), "float32"), np.ones((3, 4, 4), "float32")), "a is a stack of 2 matrices, b of 3"),
         ((np.ones((2, 4, 5), "float32"), ones), "a has 5 columns, b 4 rows"),
         ((np.ones((2, 4, 4), "float32"), ones, ones), r"out has the shape \(4, 4\), the result \(2, 4, 4\)"),
-        ((np.ones((2, 4, 4), "float32")[::-1], np.ones((2, 4, 4), "float32")), "negative"),
-        ((np.ones((2, 4, 8), "float32")[:, :, ::2], ones), "a is stored in neither order"),
         (([[1.0]], ones), "the array is no array on a GPU"),
         ((ones, None), "no array"),
         ((np.float32(3), ones), "a has 0 dimensions"),
         ((np.ones((4, 4), [("x", "f4"), ("y", "i1")])["x"], ones), "strides"),
     ],
-    ids=range(22),
+    ids=range(15),
 )
 def test_what_is_refused(arguments, message):
     with pytest.raises(ArgumentError, match=message):
@@ -581,7 +574,7 @@ def test_records_of_this_gpu_come_first_for_the_transposed_product_too(gpu, tmp_
 def test_records_of_hopper_answer_only_where_tma_takes_the_arrays(gpu, monkeypatch):
     """A neighbour's values are for its copies by TMA; where threads copy in their place, other strategies are faster."""
     monkeypatch.setenv("FIREIRON_RECORDS", str(library.library_folder() / "records" / "h200.jsonl"))
-    near = matmul.choice(pretended("cupy", (4096, 4096), "float16"), pretended("cupy", (4096, 4104), "float16"), c_dtype="float16")
+    near = matmul.choice(pretended("cupy", (4096, 4096), "float16"), pretended("cupy", (4096, 4136), "float16"), c_dtype="float16")
     assert near.record is not None and near.record.strategy == "hopper" and not near.exact
     odd = matmul.choice(pretended("cupy", (4096, 4096), "float16"), pretended("cupy", (4096, 4097), "float16"), c_dtype="float16")
     assert odd.record.strategy == "hopper" and [one.name for one in odd.program.launches] == ["B"], "it copies B first"

@@ -10,12 +10,16 @@ from campaign.faults.detectors import outputs, shadow_of
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
 from engines import copied, loaded, numbered, stored
+from handmade import access, local
 
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
+from fireiron.executable.tma import TMA_LOAD
 from fireiron.ir import TensorMap
+from fireiron.sim.boxes import Boxes
 from fireiron.values.expr import as_expr
+from fireiron.values.tensor import Tensor
 
 RIGHT = TensorMap("src_map", "src", (1, 0), (64, 64), 128)
 BACK = TensorMap("dst_map", "dst", (1, 0), (64, 64), 128)
@@ -249,3 +253,66 @@ def test_planted_in_kernels(form, seed):
         for name, changed in faulty(spot.one.tensor_map, sizes):
             kernel = spot.with_one(attrs.evolve(spot.one, tensor_map=changed))
             assert any(shadow_of(drawn, kernel, clean, [None])), (str(spot), name)
+
+
+# ---------------------------------------------------------------------------------------------- maps by themselves
+
+
+def of_rank(rank, box=None, order=None, memory=SH):
+    """The boxes of a load of a tile of so many dimensions, of which the last two have 8 and 64 elements."""
+    shape = (*(2,) * (rank - 2), 8, 64)
+    move = Move(*shape, dtype=float16, src=RowMajor if rank == 2 else Layout(shape, strides(shape)))(GL, memory)(Block)
+    array = ir.Buffer(
+        Tensor("src", tuple(map(as_expr, shape)), float16, GL, Layout(shape, strides(shape))), None, as_expr(1), parameter=True
+    )
+    array = attrs.evolve(array, storage=array.tensor.storage(), elements=array.tensor.storage().extent)
+    tile = local("tile", shape, SH, float16, Layout(shape, strides(shape)))
+    order = tuple(reversed(range(rank))) if order is None else order
+    tensor_map = TensorMap("src_map", "src", order, box or tuple(shape[dim] for dim in order), 128)
+    accesses = access("src", (0,) * rank, shape), access("tile", (0,) * rank, shape, write=True)
+    load = ir.Exec(TMA_LOAD, move, accesses, completion=ir.Completion.RING, tensor_map=tensor_map, ring="ring")
+    return Boxes.of(load, {"src": array, "tile": tile}, lambda value: value.evaluate({}))
+
+
+def strides(shape):
+    return tuple(int(np.prod(shape[number + 1 :])) for number in range(len(shape)))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("rank", [2, 3, 4, 5, 6])
+def test_arrays_of_at_most_five_dimensions(rank):
+    """All elements of the tile, in the order in which a box lies in shared memory, each at its own place."""
+    if rank > 5:
+        with pytest.raises(
+            SimulationError, match=r"dimensions \(5, 4, 3, 2, 1, 0\) of an array of 6 dimensions(?s:.*)`order` is the array's dimensions"
+        ):
+            of_rank(rank)
+        return
+    shape = (*(2,) * (rank - 2), 8, 64)
+    boxes = of_rank(rank)
+    expected = [*itertools.product(*map(range, shape))]
+    np.testing.assert_array_equal(boxes.outside, expected)
+    assert not boxes.inside.any() and [*boxes.behind] == [2 * number for number in range(len(expected))]
+    assert boxes.strides == strides(shape) and boxes.span == 128
+    assert [*boxes.addresses([*boxes.outside.T])] == [*range(len(expected))]
+    places = boxes.places(np.full((len(expected), 1), 1024))[:, 0]
+    assert [*places] == [byte_of(1024 + 2 * number, 128) for number in range(len(expected))]
+
+
+def test_boxes_one_after_the_other():
+    """Of halves of a tile each begins where its first element lies in the buffer."""
+    boxes = of_rank(3, box=(64, 4, 1))
+    expected = [(i, 4 * j + y, x) for i in (0, 1) for j in (0, 1) for y in range(4) for x in range(64)]
+    np.testing.assert_array_equal(boxes.outside, expected)
+    np.testing.assert_array_equal(boxes.inside, [(i, j // 4 * 4, 0) for i, j, _ in expected])
+    assert [*boxes.behind] == [2 * number for number in range(256)] * 4
+
+
+def test_what_no_engine_copies_has_no_boxes():
+    plain = ir.Exec(
+        TMA_LOAD, Move(8, 64, dtype=float16)(GL, SH)(Block), (access("src", (0, 0), (8, 64)), access("tile", (0, 0), (8, 64), write=True))
+    )
+    assert Boxes.of(plain, {}, int) is None
+    mapped = attrs.evolve(plain, tensor_map=RIGHT)
+    for completion in (ir.Completion.NONE, ir.Completion.GROUP, ir.Completion.PRODUCT):
+        assert Boxes.of(attrs.evolve(mapped, completion=completion), {}, int) is None

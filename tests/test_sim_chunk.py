@@ -1,5 +1,7 @@
 """Accesses of a chunk of blocks, by hand: coordinates, bounds, addresses, vectors and what is counted (`fireiron.sim.chunk`)."""
 
+import random
+
 import attrs
 import numpy as np
 import pytest
@@ -8,9 +10,10 @@ from handmade import access, kernel_of, local
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
+from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
-from fireiron.values.expr import TRUE, Var, as_expr, less
+from fireiron.values.expr import TRUE, Var, as_expr, equal, less, lookup
 from fireiron.values.layout import Swizzle
 
 THREAD, BLOCK = Var("thread", 0, 31), Var("block", 0, 3)
@@ -27,7 +30,7 @@ def copy(source, target, *, guard=TRUE, width=1, shape=None, memories=(GL, GL), 
 def run(body, *buffers, elements=64, grid=1, source=None, **fields):
     kernel = kernel_of(Move(elements, dtype=float32)(GL, GL), body, *buffers, grid=grid, threads=32)
     size = sum(one.bytes for one in buffers if one.memory == SH)
-    kernel = attrs.evolve(kernel, shared_bytes=size, **fields)
+    kernel = attrs.evolve(kernel, **{"shared_bytes": size, **fields})
     given = np.arange(1, elements + 1, dtype=np.float32)
     return simulate(kernel, {"src": given}), given
 
@@ -139,3 +142,312 @@ def test_blocks_that_use_other_parts_of_their_shared_memory(blocks):
     )
     done, given = run(body, buffer, elements=32 * blocks, grid=blocks)
     np.testing.assert_array_equal(done.outputs["dst"], np.concatenate([given[number * 16 : number * 16 + 32] for number in range(blocks)]))
+
+
+# ---------------------------------------------------------------------------------------------- more of each
+
+
+def elements(count):
+    return tuple(ir.Piece(number) for number in range(count))
+
+
+@pytest.mark.parametrize("conditions, right", [((7, 7), False), ((7, 0), True), ((0, 7), False), ((0, 0), True)], ids=str)
+def test_a_vector_that_nobody_takes_may_begin_anywhere(conditions, right):
+    """Each piece by its own condition, of the first one and of others."""
+    first, second = (less(THREAD, bound) for bound in conditions)
+    pieces = (ir.Piece(0, 2, first), ir.Piece(2, 2, second))
+    there = attrs.evolve(access("src", (THREAD * 0,), (4,)), points=((0,), (1,), (3,), (4,)))
+    spec = Move(4, dtype=float32)(GL, GL)(Thread)
+    target = access("dst", (THREAD * 4,), (4,), write=True)
+    move = ir.Exec(MOVE, spec, (there, target), pieces=(pieces, elements(4)))
+    if right:
+        done, given = run((move,), elements=128)
+        inside = np.repeat(np.stack([np.arange(32) < bound for bound in conditions], 1), 2, 1)
+        np.testing.assert_array_equal(done.outputs["dst"].reshape(32, 4), np.where(inside, given[[0, 1, 3, 4]], 0))
+    else:
+        fails(r"src: 2 elements at once from addresses 3, 4: thread 0 of block 0 reads them", (move,), elements=128)
+
+
+@pytest.mark.parametrize("align, width, right", [(16, 4, True), (8, 2, True), (8, 4, False), (4, 2, False), (4, 1, True)])
+def test_vectors_of_an_array_are_no_wider_than_it_is_aligned(align, width, right):
+    move = copy(access("src", (THREAD * 4,), (width,)), access("dst", (THREAD * 4,), (width,)), width=width, shape=(width,))
+    kernel = kernel_of(Move(128, dtype=float32)(GL, GL), (move,))
+    source = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, align=align))
+    kernel = attrs.evolve(kernel, buffers=(source, *kernel.buffers[1:]))
+    given = {"src": np.arange(128, dtype=np.float32)}
+    if right:
+        simulate(kernel, given)
+    else:
+        with pytest.raises(SimulationError, match=f"src: {width} elements at once"):
+            simulate(kernel, given)
+
+
+@pytest.mark.parametrize("offset, width, right", [(0, 4, True), (8, 4, False), (8, 2, True), (4, 2, False), (16, 4, True)])
+def test_vectors_of_shared_memory_are_told_by_its_offset(offset, width, right):
+    """Whatever the alignment of its tensor."""
+    buffer = attrs.evolve(local("x", (64,), SH, align=4), offset=offset)
+    place = THREAD % 8 * 4
+    only = less(THREAD, 8)
+    move = copy(
+        access("src", (place,), (width,)), access("x", (place,), (width,)), width=width, shape=(width,), guard=only, memories=(GL, SH)
+    )
+    body = (move, copy(access("x", (place,)), access("dst", (place,)), guard=only, memories=(SH, GL)))
+    if right:
+        done, given = run(body, buffer, shared_bytes=512)
+        np.testing.assert_array_equal(done.outputs["dst"][:32:4], given[:32:4])
+    else:
+        fails(rf"x: {width} elements at once from addresses 0, 1.*: thread 0 of block 0 writes them", body, buffer, shared_bytes=512)
+
+
+def test_which_vector_is_told():
+    """The thread, the block and the turn of the first that lies wrong."""
+    k = Var("k", 0, 3)
+    block = Var("block", 0, 1)
+    place = THREAD * 2 + block * 64 + k * 0 + equal(k, 2) * equal(block, 1) * less(3, THREAD)
+    move = copy(access("src", (place,), (2,)), access("dst", (THREAD * 2 + block * 64 + k * 128,), (2,)), width=2, shape=(2,))
+    fails(
+        r"src: 2 elements at once from addresses 73, 74: thread 4 of block 1 reads them(?s:.*), k=2(?s:.*)",
+        (ir.For(k, as_expr(4), (move,)),),
+        elements=512,
+        grid=2,
+    )
+
+
+@pytest.mark.parametrize("copies, number, right", [(2, 1, True), (2, 2, False), (3, 2, True), (2, -1, False)])
+def test_the_last_copy_of_a_buffer_and_the_one_behind(copies, number, right):
+    """Which turn of a loop it is, too."""
+    k = Var("k", 0, 3)
+    there = attrs.evolve(access("x", (THREAD,)), copy=THREAD * 0 + k * number)
+    body = (
+        copy(access("src", (THREAD,)), attrs.evolve(there, copy=THREAD * 0), memories=(GL, SH)),
+        ir.For(
+            k,
+            as_expr(2),
+            (copy(access("src", (THREAD + 32,)), there, memories=(GL, SH)), copy(access("src", (THREAD,)), access("dst", (THREAD + 32,)))),
+        ),
+        copy(attrs.evolve(there, copy=as_expr(max(number, 0))), access("dst", (THREAD,)), memories=(SH, GL)),
+    )
+    if right:
+        done, given = run(body, shared(None, copies))
+        np.testing.assert_array_equal(done.outputs["dst"][:32], given[32:])
+    else:
+        address = 32 * number
+        fails(
+            rf"address {address} of x\[0\] is outside the buffer: thread 0 of block 0 writes it(?s:.*)k=1\n(?s:.*)0 ... {32 * copies - 1}",
+            body,
+            shared(None, copies),
+        )
+
+
+@pytest.mark.parametrize("swizzle", [None, Swizzle(2, 0, 3)], ids=str)
+def test_addresses_outside_a_buffer(swizzle):
+    """Where a storage of an access goes further than the buffer; not where nobody takes part."""
+    wide = attrs.evolve(shared(swizzle).storage, layout=Layout((32,), (2,)))
+    there = attrs.evolve(access("x", (THREAD,)), storage=wide)
+    for bound in (16, 17, 32):
+        body = (copy(access("src", (THREAD,)), there, memories=(GL, SH), guard=less(THREAD, bound)),)
+        if bound <= 16:
+            run(body, shared(swizzle))
+        else:
+            fails(
+                r"address 3[2-9] of x\[\d+\] is outside the buffer: thread \d+ of block 0 writes it(?s:.*)0 ... 31", body, shared(swizzle)
+            )
+
+
+def test_masked_elements_below_zero_are_no_addresses():
+    """What lies in front of a tensor and is not touched, swizzled or not."""
+    for swizzle in (None, Swizzle(2, 0, 3)):
+        fill = copy(access("src", (THREAD,)), access("x", (THREAD,)), memories=(GL, SH))
+        back = copy(access("x", (THREAD - 8,)), access("dst", (THREAD,)), memories=(SH, GL), guard=less(7, THREAD))
+        done, given = run((fill, ir.Barrier(ir.BLOCK_SCOPE), back), shared(swizzle))
+        np.testing.assert_array_equal(done.outputs["dst"][8:32], given[:24])
+
+
+@pytest.mark.parametrize("bound", [32, 40, 33, 31, 30, 1, 0])
+def test_bounds_as_they_are_or_beyond_the_tensor(bound):
+    """An access that tests them itself: a bound beyond the end guards nothing there."""
+    text = MicroKernel("m", "// m\n")
+    spec = Move(1, dtype=float32)(GL, GL)(Thread)
+    for more, sizes in ((0, 32), (8, 40)):
+        source = access("src", (THREAD + more,), bounds=(bound,))
+        body = (ir.Exec(text, spec, (source, access("dst", (THREAD,), write=True))),)
+        if bound > 32 and more:
+            fails(r"src\[32\] is outside the tensor: thread 24 of block 0 reads it", body, elements=32)
+            run(body, elements=sizes)
+        else:
+            done, given = run(body, elements=32)
+            there = np.arange(32) + more
+            np.testing.assert_array_equal(done.outputs["dst"], np.where(there < bound, given[np.minimum(there, 31)], 0))
+
+
+def test_a_coordinate_that_differs_between_blocks_and_turns():
+    """The element, the thread, the block and the turn of the first that lies outside."""
+    k, block = Var("k", 0, 3), Var("block", 0, 3)
+    place = THREAD + block * 8 + k * 3
+    for kind in ("axis", "loop"):
+        move = copy(access("src", (place,)), access("dst", (THREAD + block * 32 + k * 128,)))
+        body = (move,) if kind == "axis" else (move, copy(access("src", (THREAD * 0,)), access("dst", (THREAD + block * 32 + k * 128,))))
+        kernel = kernel_of(Move(512, dtype=float32)(GL, GL), (ir.For(k, as_expr(4), body),), grid=4)
+        small = kernel_of(Move(60, dtype=float32)(GL, GL), ()).buffers[0]
+        kernel = attrs.evolve(kernel, buffers=(small, *kernel.buffers[1:]))
+        with pytest.raises(
+            SimulationError, match=r"src\[60\] is outside the tensor: thread \d+ of block 3 reads it(?s:.*)coordinate 0 is 60(?s:.*), k=\d"
+        ):
+            simulate(kernel, {"src": np.zeros(60, np.float32)})
+
+
+@pytest.mark.parametrize("grid", [1, 3])
+def test_bytes_are_counted_for_all_blocks_and_turns(grid):
+    k, block = Var("k", 0, 3), Var("block", 0, grid - 1)
+    place = THREAD + (block * 4 + k) * 32
+    move = copy(access("src", (place,)), access("dst", (place,)), guard=less(THREAD + k * 0, 8))
+    done, _ = run((ir.For(k, as_expr(4), (move,)),), elements=512, grid=grid)
+    assert done.read_bytes == done.written_bytes == 8 * 4 * 4 * grid
+
+
+@pytest.mark.parametrize("order", [None, 0])
+def test_registers_that_threads_number_by_themselves(order):
+    """The number of a register may differ between threads, blocks and turns."""
+    k, block, r = Var("k", 0, 3), Var("block", 0, 1), local("r", (8,), RF)
+    number = (THREAD + block + k) % 8
+    fill = copy(access("src", (THREAD + k * 32 + block * 128,)), access("r", (number,)), memories=(GL, RF))
+    back = copy(access("r", (number,)), access("dst", (THREAD + k * 32 + block * 128,)), memories=(RF, GL))
+    loops = (ir.For(k, as_expr(4), (fill,)), ir.For(k, as_expr(4), (back,)))
+    kernel = kernel_of(Move(256, dtype=float32)(GL, GL), loops, r, grid=2)
+    given = np.arange(256, dtype=np.float32)
+    np.testing.assert_array_equal(
+        simulate(kernel, {"src": given}, order=None if order is None else random.Random(order)).outputs["dst"], given
+    )
+
+
+def test_a_loop_whose_length_an_array_of_integers_says():
+    """None at all where it says a number below zero."""
+    k = Var("k", 0, 7)
+    loop = ir.For(k, lookup("src", as_expr(3)), (copy_ints(access("src", (THREAD,)), access("dst", (THREAD + k * 0,))),))
+    kernel = kernel_of(Move(64, dtype=int32)(GL, GL), (loop,))
+    given = np.arange(64, dtype=np.int32)
+    for turns in (-1, 0, 1, 5):
+        given[3] = turns
+        found = simulate(kernel, {"src": given}).outputs["dst"][:32]
+        assert (found == given[:32]).all() == (turns > 0)
+
+
+def copy_ints(source, target):
+    return ir.Exec(MOVE, Move(1, dtype=int32)(GL, GL)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2)
+
+
+@pytest.mark.parametrize("dtype", [float32, int32], ids=str)
+def test_registers_of_warps_that_leave_something_out(dtype):
+    """They keep what they had, floats and integers, in all of their registers and in each block."""
+    thread, block = Var("thread", 0, 63), Var("block", 0, 1)
+
+    def move(source, target, memories, kind):
+        return ir.Exec(MOVE, Move(1, dtype=kind)(*memories)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2)
+
+    spec = (
+        Fused(name="some", dims="m", operands={"N": "m", "X": "m", "Y": "m"}, each={"y": "Y[m] = X[m] * N[m]"})
+        .tile(m=1)
+        .to(Block)
+        .done("// x\n")
+    )
+    spec = spec.start(m=256, dtype=dtype)
+    place = thread + block * 128
+    body = (
+        move(access("N", (place,)), access("needed", (0,)), (GL, RF), int32),
+        move(access("X", (place,)), access("r", (1,)), (GL, RF), dtype),
+        move(access("X", (place + 64,)), access("s", (0,)), (GL, RF), dtype),
+        ir.Skip(
+            "needed",
+            (move(access("s", (0,)), access("r", (1,)), (RF, RF), dtype), move(access("s", (0,)), access("r", (0,)), (RF, RF), dtype)),
+        ),
+        move(access("r", (1,)), access("Y", (place,)), (RF, GL), dtype),
+    )
+    registers = local("needed", (1,), RF, int32), local("r", (2,), RF, dtype), local("s", (1,), RF, dtype)
+    kernel = kernel_of(lambda level: spec, body, *registers, threads=64, grid=2)
+    first, *others = kernel.buffers
+    kernel = attrs.evolve(kernel, buffers=(attrs.evolve(first, tensor=attrs.evolve(first.tensor, dtype=int32)), *others))
+    for needing in ((), (0,), (63, 128), (40, 191), (1, 33, 130, 170)):
+        numbers = np.isin(np.arange(256), needing).astype(np.int32)
+        given = np.arange(256).astype(dtype.to_numpy())
+        for order in (None, random.Random(0)):
+            found = simulate(kernel, {"N": numbers, "X": given}, order=order).outputs["Y"]
+            for first in (0, 32, 128, 160):
+                some = numbers[first : first + 32].any()
+                np.testing.assert_array_equal(found[first : first + 32], given[first : first + 32] + 64 * some)
+
+
+def test_what_is_left_out_is_read_as_zero_whatever_was_left_out_before():
+    """A masked write to a buffer leaves nothing for a masked read."""
+    fill = copy(access("src", (THREAD,)), access("x", (THREAD,)), memories=(GL, SH), guard=less(THREAD, 8))
+    spec = Move(1, dtype=float32)(SH, GL)(Thread)
+    pieces = ((ir.Piece(0, 1, less(THREAD, 8)),), elements(1))
+    back = ir.Exec(MOVE, spec, (access("x", (THREAD,)), access("dst", (THREAD,), write=True)), pieces=pieces)
+    done, given = run((fill, back), shared())
+    np.testing.assert_array_equal(done.outputs["dst"][:32], np.where(np.arange(32) < 8, given[:32], 0))
+    r = local("r", (2,), RF)
+    load = copy(access("src", (THREAD,)), access("r", (THREAD % 2,)), memories=(GL, RF), guard=less(THREAD, 8))
+    spec = Move(1, dtype=float32)(RF, GL)(Thread)
+    back = ir.Exec(MOVE, spec, (access("r", (THREAD % 2,)), access("dst", (THREAD,), write=True)), pieces=pieces)
+    done, given = run((load, back), r)
+    np.testing.assert_array_equal(done.outputs["dst"][:32], np.where(np.arange(32) < 8, given[:32], 0))
+
+
+def test_sizes_are_no_loops():
+    """A message names the loops around, and not the sizes of the kernel, nor names that differ between threads."""
+    size, k, name = Var("N", 1, 64), Var("k", 0, 3), Var("name", 0, 99)
+    move = copy(access("src", (name + 60,)), access("dst", (THREAD,)))
+    body = (ir.For(k, as_expr(2), (ir.Let(name, THREAD), copy(access("src", (THREAD,)), access("dst", (THREAD,))), move)),)
+    kernel = kernel_of(Move(64, dtype=float32)(GL, GL), body, symbols=(size,))
+    with pytest.raises(SimulationError, match=r"in +Move .*, k=0\n"):
+        simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 7})
+    kernel = attrs.evolve(kernel, body=(ir.Let(name, THREAD), move))
+    with pytest.raises(SimulationError, match=r"in +Move .*, outside loops\n"):
+        simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 7})
+
+
+@pytest.mark.parametrize("memory", [GL, SH, RF], ids=str)
+@pytest.mark.parametrize("places", [1, 2, 4])
+def test_turns_of_an_axis_that_share_a_place(memory, places):
+    """The last of them stays, in arrays, in shared memory and in registers; those of other places stay too."""
+    k, n = Var("k", 0, 3), Var("n", 0, 3)
+    place = k * places // 4
+    target = {GL: access("dst", (THREAD + place * 32,)), SH: access("x", (THREAD + place * 32,)), RF: access("r", (place,))}[memory]
+    body = [ir.For(k, as_expr(4), (copy(access("src", (THREAD + k * 32,)), target, memories=(GL, memory)),))]
+    buffers = {GL: (), SH: (attrs.evolve(local("x", (128,), SH), offset=0),), RF: (local("r", (4,), RF),)}[memory]
+    if memory != GL:
+        source = access("x", (THREAD + n * 32,)) if memory == SH else access("r", (n,))
+        body.append(ir.For(n, as_expr(places), (copy(source, access("dst", (THREAD + n * 32,)), memories=(memory, GL)),)))
+    done, given = run(tuple(body), *buffers, elements=128)
+    last = {1: [3], 2: [1, 3], 4: [0, 1, 2, 3]}[places]
+    np.testing.assert_array_equal(done.outputs["dst"].reshape(4, 32)[:places], given.reshape(4, 32)[last])
+
+
+def test_a_coordinate_below_zero_that_a_bound_does_not_guard():
+    """A bound says where elements end, not where they begin."""
+    source = access("src", (THREAD - 3,), bounds=(8,))
+    move = ir.Exec(MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread), (source, access("dst", (THREAD,), write=True)))
+    fails(r"src\[-3\] is outside the tensor: thread 0 of block 0 reads it", (move,))
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_a_copy_beside_those_of_a_buffer_of_one_element(number):
+    buffer = attrs.evolve(local("x", (1,), SH, copies=2), offset=0)
+    there = attrs.evolve(access("x", (THREAD * 0,)), copy=THREAD * 0 + number)
+    fails(
+        rf"address {number} of x\[0\] is outside the buffer",
+        (copy(access("src", (THREAD,)), there, memories=(GL, SH), guard=less(THREAD, 1)),),
+        buffer,
+    )
+
+
+@pytest.mark.parametrize("grid", [2, 3, 4])
+def test_blocks_that_write_nothing_inside(grid):
+    """Where each element of a block lies outside it has no work; where some do, or none is asked for, it has."""
+    place = Var("block", 0, grid - 1) * 32 + THREAD
+    move = copy(access("src", (place,)), access("dst", (place,)), guard=less(place, 64))
+    if grid == 2:
+        run((move,), grid=grid)
+        run((copy(access("src", (place,)), access("dst", (place,))),), grid=grid)
+    else:
+        fails("block 2 of the grid has no work", (move,), grid=grid)
+        run((attrs.evolve(move, active=less(place, 64)),), grid=grid)

@@ -10,6 +10,7 @@ import pytest
 from campaign.faults.detectors import outputs, shadow_of
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
+from engines import OF_PRODUCTS, copied, of_products
 from handmade import access, kernel_of, local
 from ringed import TARGET, halves, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS
@@ -19,9 +20,11 @@ from fireiron import ir
 from fireiron.errors import SimulationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.executable.atomic_add import ATOMIC_ADD
+from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
+from fireiron.ir.lanes import LaneMap
 from fireiron.sim import simulate
-from fireiron.values.expr import Var, as_expr, less
+from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 
 FENCED = "a fence in front of the first product"
 ORDERS = (None, 1)
@@ -190,3 +193,122 @@ def test_registers_that_nothing_was_put_into(dtype):
                 SimulationError, match=r"r\[1\] \(register 1\) is read before anything was written to it: thread 0 of block 0"
             ):
                 of_threads((load, store), one, spec=spec, src=given)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", OF_PRODUCTS)
+def test_registers_of_products_under_way(name, order):
+    """By hand: what may be touched while they are, and what wants a fence before, or a wait."""
+    made, message = of_products(name)
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    if message is not None:
+        with pytest.raises(SimulationError, match=message):
+            copied(made, given, None if order is None else random.Random(order))
+        return
+    a = given.astype(np.float64)
+    steps = OF_PRODUCTS[name][0].split(", ")
+    values = {step[0]: a for step in steps if step.endswith(("=", "<"))}
+    for step in steps:
+        if "=" in step[1:-1]:
+            values[step[0]] = values[step[0]] * ("+" in step) if step[0] in values else 0
+            values[step[0]] = values[step[0]] + values[step[-2]] * values[step[-1]]
+    stored = [step[1] for step in steps if step.startswith("=")][-1]
+    np.testing.assert_array_equal(copied(made, given, None if order is None else random.Random(order)), values[stored])
+
+
+# ---------------------------------------------------------------------------------------------- parts of it
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("turns", [2, 5])
+@pytest.mark.parametrize("moving", ["A", "B", "both"])
+@pytest.mark.parametrize("dtype", [float32, float64, int8], ids=str)
+def test_products_of_many_turns_are_added_one_by_one(turns, moving, dtype):
+    """Into registers of each thread and block; those that need more room than a cache has, too."""
+    options = {"dtype": dtype, "c_dtype": int32 if dtype == int8 else dtype}
+    count, threads, grid = 64, 128, 4
+    m, k = Var("m", 0, count - 1), Var("k", 0, turns - 1)
+    thread, block = Var("thread", 0, threads - 1), Var("block", 0, grid - 1)
+    whole = MatMul(count * threads * grid, 1, turns, A=RowMajor, B=RowMajor, C=RowMajor, **options)(GL, GL, GL)
+    fma = next(one for one in INSTRUCTIONS if one.name == "FFMA")
+    registers = {
+        "a": local("a", (count, 1), RF, dtype),
+        "b": local("b", (1, count), RF, dtype),
+        "c": local("c", (count, count), RF, options["c_dtype"]),
+    }
+    row = (block * threads + thread) * count
+    n = Var("n", 0, count - 1)
+    kind = options["c_dtype"]
+    load = performed(MOVE, Move(1, 1, dtype=dtype)(GL, RF)(Thread), access("A", (row + m, k)), access("a", (m, 0), write=True))
+    factor = performed(MOVE, Move(1, 1, dtype=dtype)(GL, RF)(Thread), access("B", (k, 0)), access("b", (0, n), write=True))
+    clear = performed(MOVE, Move(1, 1, dtype=kind)(GL, RF)(Thread), access("C", (row + m, 0)), access("c", (m, n), write=True))
+    product = performed(
+        fma,
+        MatMul(1, 1, 1, **options)(RF, RF, RF)(Thread),
+        access("a", (m, 0)),
+        access("b", (0, n)),
+        access("c", (m, n), write=True),
+        accumulate=as_expr(1),
+    )
+    store = performed(MOVE, Move(1, 1, dtype=kind)(RF, GL)(Thread), access("c", (m, m * 3 % count)), access("C", (row + m, 0), write=True))
+    over = lambda one, *loops: one if not loops else ir.For(loops[0], as_expr(loops[0].high + 1), (over(one, *loops[1:]),))
+    inner = {"A": (m, n), "B": (n, m), "both": (m, n)}[moving]
+    body = (over(clear, m, n), ir.For(k, as_expr(turns), (over(load, m), over(factor, n), over(product, *inner))), over(store, m))
+    values = np.random.default_rng(2)
+    kernel = kernel_of(whole, body, *registers.values(), threads=threads, grid=grid)
+    a = values.integers(-4, 5, (count * threads * grid, turns)).astype(dtype.to_numpy())
+    b = values.integers(-4, 5, (turns, 1)).astype(dtype.to_numpy())
+    c = values.integers(-4, 5, (count * threads * grid, 1)).astype(kind.to_numpy())
+    got = simulate(kernel, {"A": a, "B": b, "C": c}).outputs["C"]
+    np.testing.assert_array_equal(got, c + a.astype(kind.to_numpy()) @ b.astype(kind.to_numpy()))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("level, unit", [(Warp, 32), (Warpgroup, 128), (Block, 256)], ids=str)
+def test_threads_of_a_unit_mean_the_same(level, unit):
+    """Another place of one of them, a condition that some of them have not, another copy: they are told; of other units they may be others."""
+    thread = Var("thread", 0, 255)
+    spec = Move(32, dtype=float32)(GL, GL)(level)
+    text = MicroKernel("m", "// m\n")
+
+    def outcome_of(source, active=TRUE):
+        target = access("dst", (thread // unit * 32,), (32,), write=True)
+        kernel = kernel_of(
+            Move(512, dtype=float32)(GL, GL), (ir.Exec(text, spec, (access("src", (source,), (32,)), target), active=active),), threads=256
+        )
+        try:
+            return simulate(kernel, {"src": np.arange(512, dtype=np.float32)}).outputs["dst"]
+        except SimulationError as error:
+            return str(error)
+
+    got = outcome_of(thread // unit * 64)
+    for number in range(256 // unit):
+        np.testing.assert_array_equal(got[number * 32 : number * 32 + 32], np.arange(number * 64, number * 64 + 32))
+    for odd in (0, 1, unit - 1, 255):
+        assert f"threads of one {level} disagree about its operands" in outcome_of(equal(thread, odd) * 7)
+        assert f"threads of one {level} disagree about its operands" in outcome_of(thread * 0, less(0, equal(thread, odd)))
+    got = outcome_of(thread * 0, less(thread // unit, 1))
+    assert np.isnan(got[32:]).all() and not np.isnan(got[:32]).any()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("threads", [32, 48, 64, 80])
+def test_units_that_a_block_does_not_fill(threads):
+    """An instruction of all lanes of a warp is performed by whole warps only."""
+    thread = Var("thread", 0, threads - 1)
+    straight, turned = (LaneMap.along((32,), lanes, ((1, 0, 1),)) for lanes in (((32, 0, 1),), ((4, 0, 8), (8, 0, 1))))
+    one = performed(
+        MOVE,
+        Move(32, dtype=float32)(GL, GL)(Warp),
+        access("src", (thread,)),
+        access("dst", (thread,), write=True),
+        lane_maps=(straight, turned),
+    )
+    kernel = kernel_of(Move(96, dtype=float32)(GL, GL), (one,), threads=threads)
+    given = np.arange(1, 97, dtype=np.float32)
+    for order in (None, random.Random(0)):
+        got = simulate(kernel, {"src": given}, order=order).outputs["dst"]
+        for first in range(0, threads // 32 * 32, 32):
+            np.testing.assert_array_equal(got[first : first + 32], given[first : first + 32].reshape(4, 8).T.ravel())
+        assert not np.isin(got[threads // 32 * 32 : threads], given).any()

@@ -5,16 +5,20 @@ import random
 import attrs
 import numpy as np
 import pytest
-from engines import numbered, stored
-from handmade import access, kernel_of
+from engines import fetched, numbered, stored
+from handmade import access, kernel_of, local
 from ringed import TARGET, halves, inputs_of, outcome, product
 
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import ArgumentError, SimulationError, VerificationError
+from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.reduce import REDUCE
 from fireiron.executable.thread_move import MOVE
+from fireiron.sim import launch as launching
 from fireiron.sim import simulate
-from fireiron.values.expr import TRUE, Var, as_expr, less
+from fireiron.values.expr import TRUE, Var, as_expr, equal, less
+from fireiron.values.tensor import Dealt
 
 WIDTH = 32
 
@@ -157,3 +161,288 @@ def test_what_is_counted():
     done = simulate(attrs.evolve(kernel, body=(*kernel.body, ir.Barrier(ir.BLOCK_SCOPE), *kernel.body)), {"src": np.zeros(65, np.float32)})
     assert (done.statements, done.barriers, done.read_bytes, done.written_bytes) == (2, 1, 2 * 65 * 4, 2 * 65 * 4)
     assert (done.threads, done.blocks) == (WIDTH, (0, 1, 2))
+
+
+@pytest.mark.parametrize("given, legal", [(-1, "0 ... 1"), (2, "0 ... 1"), (True, "0 ... 1"), (0.0, "0 ... 1"), ("0", "0 ... 1")])
+def test_blocks_that_are_not_in_the_grid(given, legal):
+    kernel = by_blocks(64, 2)
+    with pytest.raises(ArgumentError, match="no such block in the grid") as caught:
+        simulate(kernel, {"src": np.zeros(64, np.float32)}, blocks=[given])
+    assert caught.value.legal == legal
+    for right in (0, 1, np.int64(1)):
+        assert simulate(kernel, {"src": np.zeros(64, np.float32)}, blocks=[right]).blocks == (right,)
+
+
+def test_a_sample_takes_whole_clusters():
+    kernel = by_blocks(6 * WIDTH, 6, cluster=TWO)
+    for chosen, executed in (([0], (0, 1)), ([3], (2, 3)), ([5, 0, 1], (4, 5, 0, 1)), ([], ())):
+        done = simulate(kernel, {"src": np.zeros(6 * WIDTH, np.float32)}, blocks=chosen)
+        assert done.blocks == executed and done.written_bytes == len(executed) * WIDTH * 4
+
+
+@pytest.mark.parametrize(
+    "value, message", [(None, "has no value"), (True, "not an integer"), (8.0, "not an integer"), (np.int32(8), None), (64, None)]
+)
+def test_sizes_are_integers(value, message):
+    given = {} if value is None else {"N": value}
+    if message is None:
+        simulate(of_size(2), {"src": np.zeros(64, np.float32)}, given)
+        return
+    with pytest.raises(ArgumentError, match=message):
+        simulate(of_size(2), {"src": np.zeros(64, np.float32)}, given)
+
+
+@pytest.mark.parametrize("name", ["M", "n", "N "])
+def test_sizes_that_a_kernel_has_not(name):
+    with pytest.raises(ArgumentError, match=f"has no symbol {name}") as caught:
+        simulate(of_size(1), {"src": np.zeros(64, np.float32)}, {"N": 8, name: 8})
+    assert caught.value.legal == ("N",)
+    with pytest.raises(ArgumentError, match="has no symbol M") as caught:
+        simulate(by_blocks(64, 2), {"src": np.zeros(64, np.float32)}, {"M": 8})
+    assert caught.value.legal == "none"
+
+
+def test_facts_about_sizes():
+    kernel = attrs.evolve(of_size(1), facts=(("N is below 20", less(Var("N", 8, 64), 20)),))
+    simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 19})
+    with pytest.raises(ArgumentError, match="requires that N is below 20"):
+        simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 20})
+
+
+# ---------------------------------------------------------------------------------------------- chunks of blocks
+
+THREAD = Var("thread", 0, WIDTH - 1)
+
+
+def mover(dtype=float32, memories=(GL, GL), **types):
+    spec = Move(1, dtype=dtype, **types)(*memories)(Thread)
+    return lambda source, target, **fields: ir.Exec(
+        MOVE, spec, (source, attrs.evolve(target, write=True)), pieces=((ir.Piece(0),),) * 2, **fields
+    )
+
+
+def shared(name, size, offset=0, dtype=float32):
+    return attrs.evolve(local(name, (size,), SH, dtype), offset=offset)
+
+
+def through_shared(blocks, *more, dtype=float32, buffers=(), other=None, active=TRUE):
+    """Blocks that copy 32 elements each by their shared memory, which a lane may read where another wrote."""
+    block = Var("block", 0, blocks - 1)
+    fill = mover(dtype, (GL, SH))(access("src", (block * WIDTH + THREAD,)), access("x", (THREAD,)))
+    store = mover(dtype, (SH, GL))(
+        access("x", (THREAD if other is None else other(block),)), access("dst", (block * WIDTH + THREAD,)), active=active
+    )
+    made = kernel_of(
+        Move(WIDTH * blocks, dtype=dtype)(GL, GL), (fill, *more, store), shared("x", WIDTH, 0, dtype), *buffers, grid=blocks, threads=WIDTH
+    )
+    return attrs.evolve(made, shared_bytes=1024)
+
+
+@pytest.mark.parametrize("order", [None, 0])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", [1 << 21, 4096, 2048, 1])
+def test_chunks_of_all_sizes_do_the_same(blocks, size, order, monkeypatch):
+    """However many blocks are executed together, each has memory of its own, and those left over are executed too."""
+    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    got, given = copy_of(through_shared(blocks), WIDTH * blocks, order=None if order is None else random.Random(order))
+    np.testing.assert_array_equal(got, given)
+    done = simulate(through_shared(blocks), {"src": given}, order=None if order is None else random.Random(order))
+    assert (done.statements, done.read_bytes, done.written_bytes) == (2, WIDTH * 4 * blocks, WIDTH * 4 * blocks)
+
+
+@pytest.mark.parametrize("size", [1 << 21, 1])
+@pytest.mark.parametrize("wrong", [0, 1, 4])
+def test_races_are_found_in_each_block(size, wrong, monkeypatch):
+    """Of blocks that use shared memory alike one stands for all; of one that does not, its own is watched."""
+    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    kernel = through_shared(5, other=lambda block: (THREAD + equal(block, wrong)) % WIDTH)
+    with pytest.raises(SimulationError, match=rf"race on x\[\d+\](?s:.*)block {wrong}"):
+        copy_of(kernel, WIDTH * 5)
+    assert copy_of(kernel, WIDTH * 5, shadow=False)[0].shape == (WIDTH * 5,)
+    everywhere = through_shared(5, other=lambda block: (THREAD + 1) % WIDTH)
+    with pytest.raises(SimulationError, match=r"race on x\[\d+\](?s:.*)block 0"):
+        copy_of(everywhere, WIDTH * 5)
+    with pytest.raises(SimulationError, match=r"race on x"):
+        copy_of(everywhere, WIDTH * 5, blocks=[3])
+
+
+def test_races_between_blocks_are_not_looked_for_without_shadow():
+    block, thread = Var("block", 0, 2), Var("thread", 0, WIDTH - 1)
+    kernel = by_blocks(64, 3, place=block % 2 * WIDTH + thread)
+    got, given = copy_of(kernel, 64, shadow=False)
+    np.testing.assert_array_equal(got, given)
+
+
+@pytest.mark.parametrize("size", [1 << 21, 1])
+def test_of_several_errors_the_first_block_tells(size, monkeypatch):
+    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    block = Var("block", 0, 7)
+    for first in (0, 3, 7):
+        kernel = by_blocks(8 * WIDTH, 8, place=block * WIDTH + THREAD + 1000 - 1000 * less(block, first), guarded=False)
+        with pytest.raises(SimulationError, match=rf"is outside the tensor: thread \d+ of block {first} "):
+            copy_of(kernel, 8 * WIDTH)
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_bytes_of_two_types_are_told_apart_in_each_block(blocks):
+    """Halves and floats of one place are the same bytes of the same block, however many run together."""
+    block = Var("block", 0, blocks - 1)
+    halves = shared("h", 2 * WIDTH, 0, float16)
+    low = mover(float16, (SH, SH))
+    swapped = low(access("h", (THREAD * 2,)), access("g", (THREAD,)))
+    back = low(access("g", (THREAD,)), access("h", (THREAD * 2,)))
+    kernel = through_shared(blocks, swapped, back, buffers=(halves, shared("g", WIDTH, 256, float16)))
+    given = np.random.default_rng(1).standard_normal(WIDTH * blocks).astype(np.float32)
+    np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
+    assert block.high == blocks - 1
+
+
+# ---------------------------------------------------------------------------------------------- blocks without work
+
+
+@pytest.mark.parametrize(
+    "dealt, right", [((), False), ((4,), False), ((1, 4), True), ((4, 1), False), ((2, 4, 1), True), ((4, 4), False), ((-1, 4), False)]
+)
+def test_tiles_that_interleave(dealt, right):
+    """Of layouts that deal every fourth row to a block, some blocks of the last period may have none; what is visited deals nothing."""
+    kernel = by_blocks(64, 3)
+    (move,) = kernel.body
+    strided = attrs.evolve(move.accesses[1], dealt=(tuple(Dealt(2, abs(stride), stride > 0) for stride in dealt),))
+    kernel = attrs.evolve(kernel, body=(attrs.evolve(move, accesses=(move.accesses[0], strided)),))
+    if right:
+        np.testing.assert_array_equal(*copy_of(kernel, 64))
+    else:
+        with pytest.raises(SimulationError, match="block 2 of the grid has no work"):
+            copy_of(kernel, 64)
+
+
+def test_a_grid_that_arrays_of_integers_decide():
+    """It is a bound: blocks behind the last one's work have none."""
+    kernel = by_blocks(64, 3)
+    (move,) = kernel.body
+    of_ints = kernel_of(
+        Move(64, dtype=int32)(GL, GL), (attrs.evolve(move, spec=Move(1, dtype=int32)(GL, GL)(Thread)),), grid=3, threads=WIDTH
+    )
+    given = np.arange(64, dtype=np.int32)
+    np.testing.assert_array_equal(simulate(of_ints, {"src": given}).outputs["dst"], given)
+
+
+# ---------------------------------------------------------------------------------------------- poison
+
+
+def of_registers(number, dtype=float32, dst_dtype=None, spec=None, extra=()):
+    """Threads that load one register and store another."""
+    r = local("r", (2,), RF, dtype)
+    load = mover(dtype, (GL, RF))(access("src", (THREAD,)), access("r", (0,)))
+    types = {} if dst_dtype is None else {"dst_dtype": dst_dtype}
+    store = mover(dtype, (RF, GL), **types)(access("r", (number,)), access("dst", (THREAD,)))
+    return kernel_of(Move(WIDTH, dtype=dtype, **types)(GL, GL), (load, *extra, store), r, threads=WIDTH)
+
+
+@pytest.mark.parametrize("order", [None, 0])
+@pytest.mark.parametrize(
+    "types", [(float32, None), (float16, None), (float32, int32), (int32, None), (int32, float32), (float16, float32)], ids=str
+)
+def test_what_was_never_written_is_named(types, order):
+    """Whether it comes out as poison, or a conversion drops that."""
+    chance = None if order is None else random.Random(order)
+    given = np.arange(WIDTH).astype(types[0].to_numpy())
+    np.testing.assert_array_equal(simulate(of_registers(0, *types), {"src": given}, order=chance).outputs["dst"], given)
+    with pytest.raises(SimulationError, match=r"r\[1\] \(register 1\) is read before anything was written to it: thread 0 of block 0"):
+        simulate(of_registers(1, *types), {"src": given}, order=chance)
+
+
+def test_a_comparison_that_drops_poison():
+    """A maximum with a number is a number; what was never written is named all the same."""
+    r = local("r", (1, 1, 2), RF)
+    load = ir.Exec(
+        MOVE,
+        Move(1, 1, 1, dtype=float32)(GL, RF)(Thread),
+        (access("src", (THREAD, 0, 0)), access("r", (0, 0, 0), write=True)),
+        pieces=((ir.Piece(0),),) * 2,
+    )
+    spec = Reduction(1, 1, 2, by="max")(RF, GL)(Thread)
+    pieces = ((ir.Piece(0), ir.Piece(1)), (ir.Piece(0),))
+    join = ir.Exec(REDUCE, spec, (access("r", (0, 0, 0), (1, 1, 2)), access("dst", (THREAD, 0), write=True)), pieces=pieces)
+    kernel = kernel_of(Reduction(WIDTH, 1, 2, by="max")(GL, GL), (load, join), r, threads=WIDTH)
+    with pytest.raises(SimulationError, match=r"r\[0, 0, 1\].* is read before anything was written to it: thread 0 of block 0"):
+        simulate(kernel, {"src": np.ones((WIDTH, 1, 2), np.float32)})
+
+
+def test_poison_that_was_given_is_no_finding():
+    """NaN that comes in may come out, and what a kernel does not write keeps what it had."""
+    given = np.full(WIDTH, np.nan, np.float32)
+    assert np.isnan(simulate(of_registers(0), {"src": given}).outputs["dst"]).all()
+    kernel = by_blocks(64, 2)
+    done = simulate(kernel, {"src": np.zeros(64, np.float32), "dst": np.full(64, np.nan, np.float32)}, blocks=[1])
+    assert np.isnan(done.outputs["dst"][:32]).all() and not done.outputs["dst"][32:].any()
+
+
+@pytest.mark.parametrize("shadow", [True, False])
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_a_block_whose_poison_comes_out_is_named(wrong, shadow):
+    """Without shadow memory nobody knows whose it is, and the first block alone is asked."""
+    block = Var("block", 0, 2)
+    r = local("r", (2,), RF)
+    load = mover(float32, (GL, RF))(access("src", (block * WIDTH + THREAD,)), access("r", (equal(block, wrong),)))
+    store = mover(float32, (RF, GL))(access("r", (0,)), access("dst", (block * WIDTH + THREAD,)))
+    kernel = kernel_of(Move(3 * WIDTH, dtype=float32)(GL, GL), (load, store), r, grid=3, threads=WIDTH)
+    given = np.arange(3 * WIDTH, dtype=np.float32)
+    if shadow or wrong == 0:
+        with pytest.raises(SimulationError, match=rf"r\[0\] .*is read before anything was written to it: thread 0 of block {wrong}"):
+            simulate(kernel, {"src": given}, shadow=shadow)
+    else:
+        assert np.isnan(simulate(kernel, {"src": given}, shadow=shadow).outputs["dst"][wrong * WIDTH :]).all()
+
+
+def test_barriers_that_lie_in_a_buffer_are_refused_before_anything_runs():
+    kernel = fetched(2, 1)
+    given = np.arange(64, dtype=np.float32)
+    np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
+    with pytest.raises(SimulationError, match="the barriers of tiles are bytes"):
+        simulate(attrs.evolve(kernel, shared_bytes=47), {"src": given})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_orders_come_from_the_seed_alone(seed):
+    """The same one gives the same drawn order of tiles, for all chunks."""
+    kernel, given = fetched(9, 3), np.arange(9 * 32, dtype=np.float32)
+    runs = [simulate(kernel, {"src": given}, order=random.Random(seed)) for _ in range(2)]
+    assert runs[0].statements == runs[1].statements
+    np.testing.assert_array_equal(runs[0].outputs["dst"], given)
+
+
+def test_what_was_written_between_rows_is_told():
+    """Inside the buffer and outside the tensor: rows that a statement takes to be shorter than they are."""
+    row, column = THREAD % 8, THREAD // 8
+    spec = Move(8, 4, dtype=float32, dst=ColMajor(ld=11))(GL, GL)
+    move = ir.Exec(
+        MOVE,
+        Move(1, 1, dtype=float32)(GL, GL)(Thread),
+        (access("src", (row, column)), access("dst", (row, column), write=True)),
+        pieces=((ir.Piece(0),),) * 2,
+    )
+    kernel = kernel_of(spec, (move,), threads=WIDTH)
+    given = {"src": np.arange(32, dtype=np.float32).reshape(8, 4)}
+    np.testing.assert_array_equal(simulate(kernel, given).outputs["dst"], given["src"])
+    storage = kernel.buffer("dst").storage
+    for step, address in ((10, 10), (9, 9), (8, 8)):
+        other = attrs.evolve(move.accesses[1], storage=attrs.evolve(storage, layout=Layout((8, 4), (1, step))))
+        faulty = attrs.evolve(kernel, body=(attrs.evolve(move, accesses=(move.accesses[0], other)),))
+        with pytest.raises(SimulationError, match=f"dst: address {address}, outside the tensor, was written"):
+            simulate(faulty, given)
+
+
+def test_statements_are_counted_however_they_are_performed():
+    """Of the first block: one by each thread, one by all of them together."""
+    kernel = by_blocks(64, 2)
+    together = ir.Exec(
+        MicroKernel("m", "// m\n"),
+        Move(32, dtype=float32)(GL, GL)(Block),
+        (access("src", (0,), (32,)), access("dst", (0,), (32,), write=True)),
+    )
+    apart = ir.Barrier(ir.BLOCK_SCOPE)
+    done = simulate(
+        attrs.evolve(kernel, body=(*kernel.body, apart, together, apart, together)), {"src": np.zeros(64, np.float32)}, blocks=[0]
+    )
+    assert (done.statements, done.barriers) == (3, 2)

@@ -120,14 +120,14 @@ def test_the_first_that_is_true(index, thread, block, loops):
     bad = np.zeros((2, 3, 4, 3), bool)
     bad[index] = True
     bad[1, 2, 3, 2] = True
-    found = first_true(bad, site(i=3), {}, group(10, 11, 12, 13), BLOCKS)
+    found = first_true(bad, site(i=3), group(10, 11, 12, 13))
     assert found == (index, thread, block, loops)
 
 
 def test_the_first_that_is_true_of_an_array_that_all_threads_share():
     bad = np.zeros((2, 1, 1), bool)
     bad[1] = True
-    assert first_true(bad, site(), {}, group(7, 8), BLOCKS) == ((1, 0, 0), 7, 0, {})
+    assert first_true(bad, site(), group(7, 8)) == ((1, 0, 0), 7, 0, {})
 
 
 def test_a_value_of_a_broadcast_array():

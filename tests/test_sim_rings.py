@@ -3,6 +3,7 @@
 import functools
 import random
 import re
+import types
 
 import attrs
 import numpy as np
@@ -15,9 +16,9 @@ from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
 from fireiron.sim import simulate
-from fireiron.sim.places import Flight
-from fireiron.sim.rings import Phases, warps
-from fireiron.values.expr import TRUE, as_expr
+from fireiron.sim.places import Flight, Group, Product
+from fireiron.sim.rings import Load, Phases, Rings, require_given_back, require_stored, warps
+from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 
 FULL, EMPTY = ir.Side.FULL, ir.Side.EMPTY
 TURNS = 5
@@ -278,6 +279,7 @@ def test_a_buffer_that_nobody_touches_may_lie_there():
     right(attrs.evolve(kernel, buffers=(*kernel.buffers, other)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form, seed", [("ring", 1), ("cluster", 0), ("turns", 0), ("dynamic", 1), ("attention", 1), ("hopper-tasks", 2)])
 def test_barriers_moved_in_kernels(form, seed):
     """Upon each buffer and each other ring, and by four bytes."""
@@ -328,6 +330,7 @@ def of_a_turn_that_is_the_last(name):
     return name.startswith("arrival 1: ") and name.endswith("left out")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name, faulty", [pytest.param(*one, id=one[0]) for one in cluster_faults(of_cluster()[0]) if not of_a_turn_that_is_the_last(one[0])]
 )
@@ -344,3 +347,398 @@ def test_a_load_comes_when_all_warps_have_emptied():
     kernel = of_cluster()[0]
     less = attrs.evolve(kernel, rings=tuple(attrs.evolve(one, consumers=one.consumers - 1) for one in kernel.rings))
     assert not outcomes(less) & {"right", "wrong"}
+
+
+# ---------------------------------------------------------------------------------------------- parts of it
+
+RING = ir.Ring("ring", 2, ("tile",), 64, 2)
+TURN = Var("k", 0, 9)
+WHERE = "outside loops"
+
+
+def rings_of(*rings, workers=64, blocks=1):
+    """Rings of the blocks of a cluster, nothing of which has happened."""
+    plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=rings or (RING,), workers=workers))
+    made = [Rings(plan, rank) for rank in range(blocks)]
+    for one in made:
+        one.cluster = made
+    return made
+
+
+def warp(number=0, meetings=0, threads=32):
+    group = Group(np.arange(32 * number, 32 * number + threads), {})
+    group.meetings = meetings
+    return group
+
+
+def acquire(side, turn, ring="ring"):
+    return ir.Acquire(ring, side, as_expr(turn))
+
+
+def release(side, turn, active=TRUE, ring="ring", to=()):
+    return ir.Release(ring, side, as_expr(turn), active, to)
+
+
+LANE = Var("thread", 0, 63)
+FIRST = equal(LANE % 32, 0)
+
+
+def env_of(group, **names):
+    return {"thread": group.threads[:, None], **names}
+
+
+@pytest.mark.parametrize("side", [FULL, EMPTY], ids=str)
+@pytest.mark.parametrize("turn", range(6))
+@pytest.mark.parametrize("over", range(5))
+def test_a_wait_passes_by_parity(side, turn, over):
+    """It is over when as many phases are as it means; of one more or less it waits, and of two it cannot know."""
+    (rings,), group = rings_of(), warp()
+    rings.phases["ring", side, turn % 2].over = over
+    wanted = turn // 2 + (side is FULL)
+    if over == wanted:
+        assert rings.passes(acquire(side, turn), {}, group, WHERE)
+        assert group.held == {("ring", turn, side)} and rings.awaited == ({("ring", turn)} if side is FULL else set())
+    elif abs(over - wanted) % 2:
+        assert not rings.passes(acquire(side, turn), {}, group, WHERE) and not group.held and not rings.awaited
+    else:
+        message = f"ring: the wait for turn {turn} to be {side.value} passes by parity alone: {over} phases are over, not {wanted}"
+        with pytest.raises(SimulationError, match=message):
+            rings.passes(acquire(side, turn), {}, group, WHERE)
+
+
+def test_a_turn_may_be_a_name():
+    (rings,), group = rings_of(), warp()
+    assert rings.turn(acquire(FULL, TURN + 1), {"k": 3}) == 4
+    assert rings.passes(acquire(EMPTY, TURN - 2), {"k": np.array([[3], [3]])}, group, WHERE) and group.held == {("ring", 1, EMPTY)}
+
+
+def test_a_stage_is_announced():
+    """By whoever holds it empty: one arrival, and the bytes that are to come."""
+    (rings,), group = rings_of(), warp(2)
+    with pytest.raises(SimulationError, match="ring: turn 3 is released by a group that does not hold it"):
+        rings.release(release(FULL, 3, FIRST), env_of(group), group, WHERE)
+    group.held = {("ring", 3, EMPTY)}
+    rings.release(release(FULL, 3, FIRST), env_of(group), group, WHERE)
+    full = rings.phases["ring", FULL, 1]
+    assert (full.left, full.bytes, full.over) == (0, 64, 0) and rings.phases["ring", FULL, 0].left == 1
+    assert group.held == {("ring", 3, EMPTY)} and rings.released["ring", FULL, 3] == [(0, 2)]
+    landed = []
+    for size in (16, 48):
+        rings.depart(Load("ring", 3, size, functools.partial(landed.append, size)))
+    assert len(rings.loads) == 2 and [*rings.filled] == [("ring", 3)]
+    rings.arrive(1)
+    assert (full.bytes, full.over, landed) == (16, 0, [48])
+    rings.arrive(0)
+    assert (full.bytes, full.left, full.over, landed, rings.loads) == (0, 1, 1, [48, 16], [])
+
+
+@pytest.mark.parametrize("other, wrong", [(("ring", 3), True), (("ring", 1), False), (("next", 3), False), (None, False)], ids=str)
+def test_a_stage_that_is_full_too_early(other, wrong):
+    """While another load to the same turn is under way."""
+    (rings,) = rings_of(RING, attrs.evolve(RING, name="next", buffers=("other",)))
+    rings.phases["ring", FULL, 1].bytes, rings.phases["ring", FULL, 1].left = 64, 0
+    rings.depart(Load("ring", 3, 64, lambda: None))
+    if other is not None:
+        rings.depart(Load(*other, 64, lambda: None))
+    if wrong:
+        with pytest.raises(SimulationError, match=r"ring: turn 3 counts as full while a load to it is under way(?s:.*)more than 64 bytes"):
+            rings.arrive(0)
+    else:
+        rings.arrive(0)
+        assert rings.phases["ring", FULL, 1].over == 1
+
+
+@pytest.mark.parametrize("active, arrivals", [(FIRST, 1), (TRUE, 32), (less(LANE, 3), 3)], ids=str)
+def test_a_stage_is_given_back(active, arrivals):
+    """By whoever holds it full, which so ends: each lane that says so arrives."""
+    (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
+    for held in (set(), {("ring", 3, EMPTY)}, {("ring", 1, FULL)}):
+        group.held = held
+        with pytest.raises(SimulationError, match="ring: turn 3 is released by a group that does not hold it"):
+            rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
+    group.held = {("ring", 3, FULL), ("ring", 1, FULL)}
+    rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
+    assert group.held == {("ring", 1, FULL)} and rings.emptied == {("ring", 3): arrivals}
+    assert rings.phases["ring", EMPTY, 1].left == 40 - arrivals and rings.phases["ring", EMPTY, 0].left == 40
+    assert rings.released["ring", EMPTY, 3] == [(0, 0)] * arrivals
+    group.held = {("ring", 3, FULL)}
+    rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
+    assert rings.emptied == {("ring", 3): arrivals + 1}
+
+
+def test_nobody_who_arrives_gives_nothing_back():
+    """A group none of whose lanes says so need not hold it, and goes on holding it."""
+    (rings,), group = rings_of(), warp(1)
+    rings.release(release(EMPTY, 3, less(LANE, 32)), env_of(group), group, WHERE)
+    group.held = {("ring", 3, FULL)}
+    rings.release(release(EMPTY, 3, less(LANE, 32)), env_of(group), group, WHERE)
+    assert group.held == {("ring", 3, FULL)} and not rings.emptied and not rings.released
+
+
+def test_lanes_that_have_read_by_themselves():
+    """One lane speaks for all behind a barrier, all lanes for themselves, and of another stage anyone."""
+    for apart, active, right in ((1, FIRST, False), (1, TRUE, True), (0, FIRST, True)):
+        (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
+        group.held, group.apart = {("ring", 3, FULL)}, {("ring", apart)}
+        if right:
+            rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
+        else:
+            with pytest.raises(SimulationError, match="ring: turn 3 is released by one lane, and the others of its warp may still read it"):
+                rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("stage, right", [(1, False), (0, True)])
+def test_products_that_read_a_stage(stage, right, committed):
+    (rings,), group = rings_of(), warp()
+    group.held = {("ring", 3, FULL)}
+    group.flights[ir.Completion.PRODUCT].issued.append(Product(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
+    if committed:
+        group.flights[ir.Completion.PRODUCT].commit()
+        group.flights[ir.Completion.PRODUCT].commit()
+    if right:
+        rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
+    else:
+        with pytest.raises(SimulationError, match="ring: turn 3 is released while a product that reads it is under way"):
+            rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
+
+
+def test_an_order_of_groups():
+    """Who has the turn of a tile says what the next one waits for: its own number is as many further as there are others."""
+    order = ir.Ring("order", 3, (), 0, 1)
+    (rings,), group = rings_of(order), warp()
+    assert rings.passes(acquire(EMPTY, 2, "order"), {}, group, WHERE) and group.held == {("order", 2, EMPTY)}
+    for turn in (1, 2):
+        with pytest.raises(SimulationError, match=f"order: turn {turn} is released by a group that does not hold it"):
+            rings.release(release(EMPTY, turn, FIRST, "order"), env_of(group), group, WHERE)
+    rings.release(release(EMPTY, 0, FIRST, "order"), env_of(group), group, WHERE)
+    assert not group.held and rings.phases["order", EMPTY, 0].over == 1
+    assert rings.passes(acquire(EMPTY, 3, "order"), {}, group, WHERE)
+
+
+# ---------------------------------------------------------------------------------------------- numbers of tiles
+
+TILES = ir.Ring("tiles", 2, (), 0, 1, tiles=True)
+
+
+def test_numbers_of_tiles_in_stages():
+    """Who takes one leaves it in the stage, where the others find it; behind the last one there is none."""
+    plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=(TILES,), workers=32))
+    rings, producer, consumer = Rings(plan, 0, (4, 7)), warp(1), warp()
+    take, read = (ir.NextTile(Var("tile", 0, 9), as_expr(9), "tiles", TURN, takes) for takes in (True, False))
+    for turn, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
+        env = {"k": turn}
+        with pytest.raises(
+            SimulationError, match=f"tiles: the number of turn {turn} is left in a stage by a group that does not hold it empty"
+        ):
+            rings.tile(take, env, producer, WHERE)
+        producer.held = {("tiles", turn, EMPTY)}
+        assert rings.tile(take, env, producer, WHERE) == number
+        with pytest.raises(SimulationError, match=f"tiles: the number of turn {turn} is read by a group that does not hold it full"):
+            rings.tile(read, env, consumer, WHERE)
+        consumer.held = {("tiles", turn, FULL)}
+        assert rings.tile(read, env, consumer, WHERE) == number
+    consumer.held = {("tiles", 2, FULL)}
+    assert rings.tile(read, {"k": 2}, consumer, WHERE) == 9
+    consumer.held = {("tiles", 1, FULL)}
+    assert rings.tile(read, {"k": 1}, consumer, WHERE) == 9, "the stage has the number of its last turn"
+
+
+# ---------------------------------------------------------------------------------------------- other blocks
+
+PLACE = Var("rank", 0, 3)
+CLUSTER = ir.BlockCluster((4,), (PLACE,))
+ALL = CLUSTER.peers((0,))
+
+
+def test_blocks_that_a_group_reaches_into():
+    """Each once, in order; its own where none are named."""
+    made = rings_of(blocks=4)
+    group, env = warp(meetings=2), {"rank": 1}
+    assert made[1].reach((), env, warp(), "it arrives", WHERE) == [made[1]]
+    found = made[1].reach((ALL,), env, group, "it arrives", WHERE)
+    assert [one.rank for one in found] == [*dict.fromkeys(ALL.ranks(ALL.first.evaluate(env)))] and {one.rank for one in found} == {
+        0,
+        1,
+        2,
+        3,
+    }
+    assert made[1].reach((ALL, ALL), env, group, "it arrives", WHERE) == found
+    assert [one.reached for one in made] == [2, -1, 2, 2]
+    made[1].reach((ALL,), env, warp(meetings=1), "it arrives", WHERE)
+    assert [one.reached for one in made] == [2, -1, 2, 2], "the most that any had passed"
+    with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose barriers may not be made yet"):
+        made[1].reach((ALL,), env, warp(), "it arrives", WHERE)
+    for block in (0, 2):
+        made[block].require_met(3)
+    with pytest.raises(SimulationError, match="block 0 of the cluster ends, and others may still arrive at its barriers or send loads"):
+        made[0].require_met(2)
+    made[1].require_met(0)
+
+
+def test_blocks_that_are_not_there():
+    made = rings_of(blocks=3)
+    with pytest.raises(SimulationError, match="it arrives in block 3 of a cluster of 3"):
+        made[0].reach((ALL,), {"rank": 0}, warp(meetings=1), "it arrives", WHERE)
+
+
+def test_arrivals_at_other_blocks():
+    """Of a stage that is given back to all who fill it."""
+    made, group = rings_of(attrs.evolve(RING, consumers=4), blocks=4), warp(1, meetings=1)
+    group.held = {("ring", 0, FULL)}
+    made[2].release(release(EMPTY, 0, equal(LANE % 32, 0), to=(ALL,)), env_of(group, rank=2), group, WHERE)
+    assert [one.phases["ring", EMPTY, 0].left for one in made] == [3] * 4
+    assert [one.released["ring", EMPTY, 0] for one in made] == [[(2, 1)]] * 4
+    assert [one.emptied.get(("ring", 0)) for one in made] == [None, None, 1, None]
+
+
+@pytest.mark.parametrize("workers", [64, 33])
+def test_a_load_from_another_block_comes_to_an_empty_stage(workers):
+    """All warps of the block have given it back, or it is the first of its stage."""
+    (rings,) = rings_of(workers=workers)
+    rings.require_empty("ring", 0, WHERE)
+    rings.require_empty("ring", 1, WHERE)
+    for count in (0, 1):
+        rings.emptied["ring", 0] = count
+        with pytest.raises(SimulationError, match="ring: turn 2 is sent to block 0 of the cluster, which has not emptied turn 0"):
+            rings.require_empty("ring", 2, WHERE)
+    rings.emptied["ring", 0] = 2
+    rings.require_empty("ring", 2, WHERE)
+    with pytest.raises(SimulationError, match="turn 3 is sent to block 0 of the cluster, which has not emptied turn 1"):
+        rings.require_empty("ring", 3, WHERE)
+
+
+# ---------------------------------------------------------------------------------------------- accesses to stages
+
+
+def access_to(copy, write=False, engine=False, name="tile"):
+    operand = types.SimpleNamespace(buffer=types.SimpleNamespace(name=name), write=write, copy=lambda env: copy)
+    statement = types.SimpleNamespace(instruction=types.SimpleNamespace(by_engine=engine), origin="line 1")
+    return types.SimpleNamespace(statement=statement, what="what"), operand
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("engine", [False, True])
+def test_stages_are_held_by_who_touches_them(write, engine):
+    """Full by readers, empty by who fills them; lanes that read by themselves are noted."""
+    (rings,), group = rings_of(), warp()
+    side, verb = (EMPTY, "written") if write else (FULL, "read")
+    for copy, stages in ((1, {1}), (np.array([[0], [3]]), {0, 1}), (4, {0})):
+        site, operand = access_to(copy, write, engine)
+        assert rings.stages_of(operand, {}) == {("ring", stage) for stage in stages}
+        group.held = {("ring", 4 + stage, EMPTY if side is FULL else FULL) for stage in (0, 1)}
+        with pytest.raises(
+            SimulationError, match=rf"tile: stage {min(stages)}|tile: stage 1 is {verb} by a group that does not hold it, {side.value}"
+        ):
+            rings.require_held(site, operand, {}, group, WHERE)
+        group.held, group.apart = {("ring", 4 + stage, side) for stage in stages}, set()
+        rings.require_held(site, operand, {}, group, WHERE)
+        assert group.apart == (set() if write or engine else {("ring", stage) for stage in stages})
+        for held in ({("ring", 4 + stage, side) for stage in {0, 1} - {max(stages)}}, {("other", 4 + stage, side) for stage in stages}):
+            group.held = held
+            with pytest.raises(SimulationError, match=f"is {verb} by a group that does not hold it"):
+                rings.require_held(site, operand, {}, group, WHERE)
+    site, operand = access_to(1, write, engine, "elsewhere")
+    assert rings.stages_of(operand, {}) == frozenset()
+    rings.require_held(site, operand, {}, warp(), WHERE)
+
+
+def test_each_of_several_warps_holds_what_they_touch_together():
+    (rings,) = rings_of()
+    site, operand = access_to(1, engine=True)
+    members = warp(0), warp(1)
+    team = Group(np.arange(64), {}, members=members)
+    members[0].held = {("ring", 1, FULL)}
+    with pytest.raises(SimulationError, match="tile: stage 1 is read by a group that does not hold it, full"):
+        rings.require_held(site, operand, {}, team, WHERE)
+    members[1].held = {("ring", 3, FULL)}
+    rings.require_held(site, operand, {}, team, WHERE)
+
+
+# ---------------------------------------------------------------------------------------------- the end, and what it says
+
+
+def test_what_is_left_at_the_end():
+    """No phase is half over, and each load was waited for."""
+    (rings,) = rings_of()
+    rings.require_settled()
+    rings.phases["ring", EMPTY, 1].arrive()
+    with pytest.raises(
+        SimulationError, match="ring: the empty barrier of stage 1 is left in the middle of a phase: 1 of 2 arrivals and 0 bytes missing"
+    ):
+        rings.require_settled()
+    rings.phases["ring", EMPTY, 1].arrive()
+    rings.require_settled()
+    rings.phases["ring", FULL, 0].bytes = -16
+    with pytest.raises(
+        SimulationError, match="the full barrier of stage 0 is left in the middle of a phase: 1 of 1 arrivals and -16 bytes missing"
+    ):
+        rings.require_settled()
+    rings.phases["ring", FULL, 0].bytes = 0
+    rings.depart(Load("ring", 4, 64, lambda: None))
+    with pytest.raises(SimulationError, match="ring: turn 4 is filled, and nobody waits for it"):
+        rings.require_settled()
+    rings.awaited.add(("ring", 4))
+    rings.require_settled()
+
+
+def test_turns_that_are_held_at_the_end():
+    """Empty ones may be; of full ones the first is told."""
+    group = warp()
+    group.held = {("ring", 4, EMPTY), ("order", 2, EMPTY)}
+    require_given_back(group)
+    group.held |= {("ring", 5, FULL), ("ring", 3, FULL), ("stage", 0, FULL)}
+    with pytest.raises(SimulationError, match="ring: a group ends that holds turn 3 full"):
+        require_given_back(group)
+
+
+@pytest.mark.parametrize(
+    "steps, right",
+    [("", True), ("issue", False), ("issue commit", False), ("issue commit commit", False), ("commit", True), ("commit issue", False)],
+)
+def test_stores_that_are_under_way_at_the_end(steps, right):
+    group = warp()
+    flight = group.flights[ir.Completion.BULK]
+    for step in steps.split():
+        flight.issued.append("store") if step == "issue" else flight.commit()
+    group.flights[ir.Completion.GROUP].issued.append("copy")
+    if right:
+        require_stored(group)
+    else:
+        with pytest.raises(SimulationError, match="a store by TMA reads shared memory beyond the end of the kernel"):
+            require_stored(group)
+
+
+DESCRIBED = [
+    ({}, FULL, 3, [], "turn 3 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"),
+    ({}, FULL, 3, [(FULL, 3, 2)], "turn 3 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has announced it"),
+    ({}, FULL, 3, [(FULL, 1, 2)], "turn 3 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"),
+    ({}, EMPTY, 1, [], "turn 1 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
+    ({}, EMPTY, 2, [], "turn 2 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has not been released by warps 0, 1"),
+    ({}, EMPTY, 3, [(EMPTY, 1, 1)], "turn 3 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 1 has not been released by warp 0"),
+    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "turn 2 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1"),
+    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0), (EMPTY, 0, 1)], "turn 2 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1, by some of them more than once"),
+    ({"consumers": 3}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "turn 2 of ring to be empty (tile; 0 phases over, 3 of 3 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1, and the ring counts 3 consumers"),
+    ({"buffers": ("tile", "other")}, EMPTY, 0, [], "turn 0 of ring to be empty (tile, other; 0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
+    ({"buffers": (), "tiles": True}, EMPTY, 0, [], "turn 0 of ring to be empty (numbers of tiles; 0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
+    ({"buffers": ()}, EMPTY, 0, [], "turn 0 of ring to be empty (0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
+    ({"buffers": (), "each": 32}, EMPTY, 2, [], "turn 2 of ring to be empty (0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has not been given on"),
+    ({"buffers": (), "each": 32}, EMPTY, 2, [(EMPTY, 0, 1)], "turn 2 of ring to be empty (0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has been given on by warp 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields, side, turn, done, text", DESCRIBED)
+def test_what_a_wait_is_for(fields, side, turn, done, text):
+    (rings,) = rings_of(attrs.evolve(RING, **fields))
+    for where, number, warp_number in done:
+        rings.released.setdefault(("ring", where, number), []).append((0, warp_number))
+    assert rings.described(acquire(side, turn), {}) == text
+
+
+def test_what_a_wait_is_for_in_a_cluster():
+    """Who has released it, by blocks."""
+    made = rings_of(attrs.evolve(RING, consumers=4), blocks=2)
+    assert made[1].described(acquire(EMPTY, 2), {}).endswith("turn 0 has been released by nobody, and the ring counts 4 consumers")
+    made[1].released["ring", EMPTY, 0] = [(1, 1), (0, 0), (1, 0)]
+    said = "turn 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
+    assert made[1].described(acquire(EMPTY, 2), {}).endswith(said)

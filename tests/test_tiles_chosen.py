@@ -99,35 +99,35 @@ def test_stacks_and_matrices_learn_from_each_other():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("options", "across"),
+    ("options", "begins"),
     [
-        ({}, (True, False)),
-        ({"A": ColMajor, "B": ColMajor}, (False, True)),
-        ({"A": RowMajor(ld=576), "B": RowMajor(ld=1032)}, (False, True)),
-        ({"A": RowMajor(ld=sym("lda", multiple_of=64)), "B": RowMajor(ld=sym("ldb", multiple_of=8))}, (False, True)),
-        ({"A": RowMajor(ld=523)}, (False, False)),
-        ({"A": Strides(m=576, k=1), "B": Strides(k=1032, n=1)}, (False, True)),
-        ({"A": Strides(m=1, k=ANY(64)), "B": Strides(k=1, n=ANY(8))}, (False, True)),
-        ({"A": Strides(m=ANY, k=1), "B": Strides(k=ANY(8), n=1).aligned(8)}, (False, False)),
-        ({"A": Strides(m=1040, k=2)}, (False, False)),
-        ({"B": Strides(k=sym("step", multiple_of=8), n=1)}, (True, True)),
-        ({"dtype": float32}, (True, False)),
+        ({}, (16, 128)),
+        ({"A": ColMajor, "B": ColMajor}, (128, 16)),
+        ({"A": RowMajor(ld=576), "B": RowMajor(ld=1040)}, (128, 32)),
+        ({"A": RowMajor(ld=sym("lda", multiple_of=64)), "B": RowMajor(ld=sym("ldb", multiple_of=8))}, (128, 16)),
+        ({"A": RowMajor(ld=523)}, (128, 128)),
+        ({"A": Strides(m=576, k=1), "B": Strides(k=1056, n=1)}, (128, 64)),
+        ({"A": Strides(m=1, k=ANY(64)), "B": Strides(k=1, n=ANY(8))}, (128, 16)),
+        ({"A": Strides(m=ANY, k=1), "B": Strides(k=ANY(8), n=1).aligned(8)}, (128, 128)),
+        ({"A": Strides(m=1040, k=2)}, (128, 128)),
+        ({"B": Strides(k=sym("step", multiple_of=8), n=1)}, (16, 16)),
+        ({"dtype": float32}, (32, 128)),
     ],
     ids=str,
 )
-def test_rows_across_lines_are_alike_of_specs_and_of_records(options, across):
+def test_where_rows_begin_is_alike_of_specs_and_of_records(options, begins):
     """Rows of A have 520 elements, those of B 512; what is copied first, for its distances or its address, begins at lines."""
     spec = hopper.spec(512, 512, 520, **options)
     assert Problem.of(describe(spec)).work == library.work_of(spec)
-    assert library.work_of(spec).across == across
+    assert library.work_of(spec).begins == begins
 
 
 def test_rows_across_lines_in_stacks():
     """Matrices between lines put rows there too."""
-    for apart, across in ((512 * 512, False), (512 * 512 + 8, True)):
+    for apart, begins in ((512 * 512, 128), (512 * 512 + 8, 16)):
         a, b = Strides(b=apart, m=512, k=1), Strides(b=512 * 512, k=512, n=1)
         spec = hopper_batched.spec(512, 512, 512, 4, A=a, B=b)
-        assert Problem.of(describe(spec)).work == library.work_of(spec) and library.work_of(spec).across == (across, False)
+        assert Problem.of(describe(spec)).work == library.work_of(spec) and library.work_of(spec).begins == (begins, 128)
 
 
 def test_what_is_not_for_tensor_cores_of_hopper():

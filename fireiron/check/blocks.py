@@ -19,6 +19,7 @@ import numpy as np
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import one_tile_each, persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product, reach_of
+from fireiron.errors import ArgumentError
 from fireiron.ir import Access
 from fireiron.values.expr import (
     ONE,
@@ -431,11 +432,23 @@ def _enumerable(value: Expr, known: frozenset[Expr]) -> bool:
         return False
     place = Var("the remainder", 0, size - 1)
     turned = {value.left: Var("the quotient", 0, max(value.left.high // size, 0)) * size + place}
-    images = [image for image in (replaced(one, turned) for one in known) if image.variables() == {place} and not tables_of(image)]
+    images = [image for image in (_image(one, turned) for one in known) if image is not None and image.variables() == {place}]
     if not images:
         return False
     values = np.stack([np.broadcast_to(compiled(one)({place.name: np.arange(size)}), (size,)) for one in images], axis=-1)
     return len(distinct(values, axis=0)) == size
+
+
+def _image(value: Expr, turned: Mapping[Expr, Expr]) -> Expr | None:
+    """A value with others in the place of some of its parts; None where data say it, and where a divisor may then be no positive number:
+    a quotient and a remainder reach further apart from each other than together.
+    """
+    if tables_of(value):
+        return None
+    try:
+        return replaced(value, turned)
+    except ArgumentError:
+        return None
 
 
 def _apart_in_turns(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:

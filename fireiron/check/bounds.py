@@ -21,7 +21,7 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, less_a_minimum, linear, product
 from fireiron.check.width import beyond_64_bits
-from fireiron.ir import Buffer, For, Let, Piece, inside, located, statements
+from fireiron.ir import Buffer, For, Piece, inside, statements
 from fireiron.values.expr import (
     FALSE,
     TRUE,
@@ -54,17 +54,18 @@ class _Bounds:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.kernel = scene.kernel
-        self.extents = {use.var.name: turns_at_most(use.extent) for use in statements(self.kernel.body) if isinstance(use, For)}
-        self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
-        located_lets = ((one, outer) for one, outer in located(self.kernel.body) if isinstance(one, Let))
-        self.around = {one.var.name: [loop for loop in outer if isinstance(loop, For)] for one, outer in located_lets}
+        every = [one for one in statements(self.kernel.body) if isinstance(one, For)]
         self.persistence = persistence(self.kernel)
         self.counts = {"block": self.kernel.grid, **{one.tile.var.name: one.tiles for one in self.persistence}}
         # A block's turns are no more than the tiles.
         self.turns = {one.loop.var.name for one in self.persistence if self._most(one.tiles) - 1 <= one.loop.var.high}
-        self.loose = {name for name, let in self.named.items() if not self._keeps_range(let)}
-        self.lengths = {**self.extents, "thread": ZERO + self.kernel.workers, "block": self._blocks()}
+        self.lengths = {"thread": ZERO + self.kernel.workers, "block": self._blocks()}
+        loops = {one.var.name: one.extent for one in every}
+        self.extents = {name: turns_at_most(extent) for name, extent in loops.items()}
+        self.several = {one.var.name for one in every if one.extent != loops[one.var.name]}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
+        self.kept: dict[tuple[Var, tuple[int, ...]], bool] = {}
+        self.counts_down = functools.cache(self._counts_down)
 
     def _blocks(self) -> Expr:
         """The blocks of the grid; no launch has more than the target allows."""
@@ -77,48 +78,78 @@ class _Bounds:
             buffer = self.kernel.buffer(use.access.buffer)
             if use.statement.active == FALSE or buffer.memory.counts:
                 continue
+            if self.several:
+                self._enter(use.loops)
             self.trusted = self._trusts(use)
             if buffer.memory.of_grid:
                 yield from self._in_global(use)
             elif not (buffer.memory.private and (use.statement.collective or not any(buffer.storage.dims))):
                 yield from self._in_buffer(use)
 
+    def _enter(self, loops: Sequence[For]) -> None:
+        """Prove from here on what holds inside these loops: loops that follow each other may have the same name."""
+        if not self.several.isdisjoint(one.var.name for one in loops):
+            self.extents = self.extents | {one.var.name: turns_at_most(one.extent) for one in loops}
+            self.proved = {}
+
     # -------------------------------------------------------------------------------------- named values
 
-    def _keeps_range(self, let: Let) -> bool:
-        """Whether a named value lies in the range that its variable states."""
-        if any(one.tile is let and min(one.tiles.high, self._most(one.tiles)) <= let.var.high + 1 for one in self.persistence):
+    def _trusts(self, use: Use) -> bool:
+        """Whether all ranges that this access rests on hold, its statement's condition given."""
+        values = use.access.expressions()
+        names = {var for value in values for var in self._closure(value)}
+        return all(map(self.counts_down, values)) and all(self._keeps_range(var, use) for var in names)
+
+    def _closure(self, value: Expr) -> set[Var]:
+        found = set(value.variables())
+        for var in value.variables():
+            if var.name in self.scene.lets:
+                found |= self._closure(self.scene.lets[var.name])
+        return found
+
+    def _keeps_range(self, var: Var, use: Use) -> bool:
+        """Whether a variable lies in the range that it states where an access is."""
+        length = self.extents.get(var.name, self.lengths.get(var.name))
+        if length is not None:  # threads, blocks and iterations count from 0, whatever range a variable claims
+            return var.low <= 0 and (length.high - 1 <= var.high or var.name in self.turns)
+        value = self.scene.lets.get(var.name)
+        if value is None:
             return True
-        if not self._counts_down(let.value):
+        if not self.counts_down(value):
             return False
-        if let.value.low >= let.var.low and let.value.high <= let.var.high:
+        below = value.high <= var.high or self._implied(conjuncts(use.statement.performed), value, ZERO + (var.high + 1))
+        if below and value.low >= var.low:
             return True
-        if let.var.low == 0 and let.value.high <= let.var.high and (less_a_minimum(let.value) or self._is_turn(let)):
+        key = (var, tuple(map(id, use.loops)))
+        if key not in self.kept:
+            self.kept[key] = self._always_keeps_range(var, value, use.loops)
+        return self.kept[key]
+
+    def _always_keeps_range(self, var: Var, value: Expr, around: Sequence[For]) -> bool:
+        """Whether a named value lies in the range of its variable in each turn of the loops around it, under no condition."""
+        if var.name in self.counts and min(self.counts[var.name].high, self._most(self.counts[var.name])) <= var.high + 1:
             return True
-        # A quotient by a size has no useful range; what the number of blocks makes of it has.
-        top = self._largest_digit(let.value)
-        if top is not None and let.value.low >= let.var.low and top.high <= let.var.high:
+        if var.low == 0 and value.high <= var.high and (less_a_minimum(value) or self._is_turn(value, around)):
             return True
-        needed = self.scene.roots(let.value)
-        loops = {loop.var.name: loop for loop in self.around.get(let.var.name, ()) if loop.var.name in needed}
-        if not needed <= {"thread", "block", *loops} or any(not self.scene.roots(loop.extent) <= {"block"} for loop in loops.values()):
+        loops = {loop.var.name: loop for loop in around if loop.var.name in self.scene.roots(value)}
+        needed = self.scene.needs((value, *(loop.extent for loop in loops.values())))
+        if not needed <= {"thread", "block", *loops}:
             return False
-        ranges: list[tuple[str, Array | range]] = [(name, range(max(loop.extent.high, 0))) for name, loop in loops.items()]
-        ranges += [("block", range(constant(self.kernel.grid) or MANY))] if "block" in needed or loops else []
+        ranges: list[tuple[str, Array | range]] = [(name, range(loop.extent.high)) for name, loop in loops.items()]
+        ranges += [("block", range(constant(self.kernel.grid) or MANY))] if "block" in needed else []
         ranges += [("thread", self.scene.threads)] if "thread" in needed else []
         if math.prod(len(values) for _, values in ranges) > MANY:
             return False
         frame = self.scene.frame([(name, np.asarray(values)) for name, values in ranges])
-        values = frame.full(let.value)
-        for loop in loops.values():
-            values = np.where(frame.full(loop.var) < frame.full(loop.extent), values, let.var.low)
-        return bool(values.min() >= let.var.low and values.max() <= let.var.high)
+        turns = (frame.full(less(loop.var, loop.extent)) for loop in loops.values())
+        values = frame.full(value)[functools.reduce(np.logical_and, turns, np.ones(frame.shape, dtype=bool))]
+        return bool(np.all((values >= var.low) & (values <= var.high)))
 
-    def _is_turn(self, let: Let) -> bool:
+    def _is_turn(self, value: Expr, around: Sequence[For]) -> bool:
         """Whether a named value is not negative because a loop around it, whose extent is a minimum, takes a turn."""
-        extents = [loop.extent for loop in self.around.get(let.var.name, ())]
-        sides = [side for one in extents for side in ((one.left, one.right) if isinstance(one, Min) else (one,))]
-        return any((let.value - side).low >= -1 for side in sides)
+        extents = (loop.extent for loop in around)
+        sides = (side for extent in extents for side in (extent.children if isinstance(extent, Min) else (extent,)))
+        return any((value - side).low >= -1 for side in sides)
 
     def _counts_down(self, value: Expr) -> bool:
         """Whether sizes less a digit of the block's number, taken to be at least 1, are so over all sizes; true of others."""
@@ -128,7 +159,7 @@ class _Bounds:
                     part[0] for part, times in linear(left)[0] if times == -1 and len(part) == 1 and "block" in self.scene.roots(part[0])
                 ]
                 tops = [(digit, self._largest_digit(digit)) for digit in digits]
-                if any(top is None or digit.low < 0 or (left + digit - top).low < 1 for digit, top in tops):
+                if any(top is None or (left + digit - top).low < 1 for digit, top in tops):
                     return False
         return True
 
@@ -137,32 +168,12 @@ class _Bounds:
         facts = (one.right for _, one in self.kernel.facts if isinstance(one, Less) and one.left == value)
         return min((limit - 1 for one in facts if (limit := constant(one)) is not None), default=value.high)
 
-    def _trusts(self, use: Use) -> bool:
-        """Whether all ranges that this access rests on hold, its statement's condition given."""
-        for var in {var for value in use.access.expressions() for var in self._closure(value)}:
-            length = self.lengths.get(var.name)
-            # Threads, blocks and iterations count from 0, whatever range a variable claims.
-            if length is not None and (var.low > 0 or (length.high - 1 > var.high and var.name not in self.turns)):
-                return False
-            if var.name in self.loose:
-                let = self.named[var.name]
-                if let.value.low < var.low or not self._implied(conjuncts(use.statement.performed), let.value, ZERO + (var.high + 1)):
-                    return False
-        return True
-
-    def _closure(self, value: Expr) -> set[Var]:
-        found = set(value.variables())
-        for var in value.variables():
-            if var.name in self.scene.lets:
-                found |= self._closure(self.scene.lets[var.name])
-        return found
-
     def _largest_digit(self, value: Expr) -> Expr | None:
         """The largest value of a digit of the number of the block, or of its tile, over the sizes: what a range does not know."""
         if isinstance(value, Mod):
             return value.right - 1
         if isinstance(value, Min):
-            known = [side for side in (value.left, value.right) if side.variables() and self.scene.roots(side) <= self.scene.symbols]
+            known = [side for side in value.children if side.variables() and self.scene.roots(side) <= self.scene.symbols]
             return known[0] if known else None
         if isinstance(value, Var) and value.name in self.counts:
             return self.counts[value.name] - 1
@@ -182,8 +193,7 @@ class _Bounds:
         count = floordiv(total, divisor)
         if count * divisor == total:
             return count
-        several = [one for one in self.kernel.symbols if one.multiple_of > 1]
-        units = {one: Var(f"{one.name} units", one.low // one.multiple_of, one.high // one.multiple_of) for one in several}
+        units = {one: Var(f"{one.name} units", one.low // one.multiple_of, one.high // one.multiple_of) for one in self.kernel.symbols}
         in_units = {one: unit * one.multiple_of for one, unit in units.items()}
         count = floordiv(total.substitute(in_units), divisor.substitute(in_units))
         if count * divisor.substitute(in_units) != total.substitute(in_units):
@@ -199,39 +209,38 @@ class _Bounds:
         most = ZERO + rest
         for atoms, times in parts:
             part = product(atoms, times)
-            most = most if times < 0 and part.high <= 0 else most + part
-        most = self._largest(most)
-        return most + number if most.low >= 1 else None
+            most = most if part.high <= 0 else most + part
+        return self._largest(most) + number
 
     # -------------------------------------------------------------------------------------- proofs
 
-    def _largest(self, value: Expr, among_minima: bool = False) -> Expr:
+    def _largest(self, value: Expr, side: int | None = None) -> Expr:
         """An upper bound over the sizes: loops at their last iteration, digits of the block at their largest value.
 
-        Of loops that end with the first of a number of turns and those that sizes say, `among_minima` takes the sizes.
+        Of loops that end with the first of several numbers of turns, `side` takes the first or the last one that sizes say.
         """
         terms, number = linear(value)
         total: Expr = ZERO + number
         for atoms, coefficient in terms:
-            top = self._top(atoms[0], among_minima) if len(atoms) == 1 and coefficient > 0 else None
+            top = self._top(atoms[0], side) if len(atoms) == 1 and coefficient > 0 else None
             total = total + (product(atoms, coefficient) if top is None else top * coefficient)
         return total
 
-    def _top(self, atom: Expr, among_minima: bool) -> Expr | None:
+    def _top(self, atom: Expr, side: int | None) -> Expr | None:
         if not isinstance(atom, Var):
             return self._largest_digit(atom)
         if atom.name in self.extents:
             extent = self.extents[atom.name]
-            sides = (extent.left, extent.right) if among_minima and isinstance(extent, Min) else ()
-            return next((side for side in sides if side.variables()), extent) - 1
-        named = atom.name in self.named and atom.name not in self.counts  # a tile's number has a count, which its value does not tell
-        return self._largest_digit(self.named[atom.name].value if named else atom)
+            sized = [one for one in extent.children if one.variables()] if isinstance(extent, Min) else []
+            return (sized[side] if sized and side is not None else extent) - 1
+        # A tile's number has a count, which its value does not tell.
+        return self._largest_digit(atom if atom.name in self.counts else self.scene.lets.get(atom.name, atom))
 
     def _below(self, value: Expr, extent: Expr) -> bool:
         """Whether `value < extent` always."""
         key = (value, extent)
         if key not in self.proved:
-            tops = itertools.chain((value,), (self._largest(value, among_minima) for among_minima in (False, True)))
+            tops = itertools.chain((value,), (self._largest(value, side) for side in (None, 0, -1)))
             self.proved[key] = any(less(top, extent) == TRUE for top in tops)
         return self.proved[key]
 
@@ -239,7 +248,7 @@ class _Bounds:
         """Whether conditions say `value < extent`."""
         # What divides a difference above zero is at most as large.
         gaps = [one.right - one.left for one in conditions if isinstance(one, Less)]
-        spares = [gap - (gap.factor or 1) for gap in gaps]
+        spares = [gap - gap.factor for gap in gaps]
         for times in itertools.islice(itertools.product(*(_multiples(value, spare) for spare in spares)), MOST_COMBINATIONS):
             most = value
             for spare, number in zip(spares, times, strict=True):
@@ -277,13 +286,11 @@ class _Bounds:
         return (bound is not None and self._below(bound, extent + 1)) or self._implied(outer, last, extent)
 
     def _inside_with_first(self, use: Use, piece: Piece, outer: tuple[Expr, ...], base: Expr, steps: Sequence[int], extent: Expr) -> bool:
-        """Whether a piece lies below the extent: it is so long that a test of its first element is one of all, or more is known."""
+        """Whether a piece lies below the extent: a test of its first element may be one of all, where it divides what is below a bound."""
         part = steps[piece.first : piece.first + piece.width]
-        first, last = base + part[0], base + max(part)
+        last = base + max(part)
         conditions = (*outer, *conjuncts(piece.condition))
         if FALSE in conditions:  # it is never touched
-            return True
-        if any(_divides(first, one.right, last - first) for one in self._tests(conditions, first, extent)):
             return True
         return self._below(last, extent) or self._implied(conditions, last, extent)
 
@@ -343,7 +350,7 @@ class _Bounds:
     def _by_addresses(self, use: Use, buffer: Buffer, total: Expr) -> bool:
         """Whether the ranges of the addresses, or the statement's condition, say that each lies below the total."""
         storage = use.access.storage or buffer.storage
-        if storage.swizzle is not None and total.factor % _span(storage.swizzle) == 0:
+        if storage.swizzle is not None and total.factor % storage.swizzle.size() == 0:
             storage = attrs.evolve(storage, swizzle=None)  # what is below the total stays there, as spans end with it
         access = attrs.evolve(use.access, storage=storage)
         elements = access.elements()
@@ -403,8 +410,6 @@ class _Bounds:
         static = {loop.var.name: loop for loop in use.loops if constant(loop.extent) is not None}
         inner = frozenset({"thread", *static})
         parts = self._parts(base, inner)
-        if parts is None:
-            return False
         kept, _ = self.scene.guards(use.statement, inner)
         needed = self.scene.needs((parts[1], *kept))
         axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
@@ -418,20 +423,17 @@ class _Bounds:
         least, most = int(values.min()) + min(steps), int(values.max()) + max(steps)
         return parts[0].low + least >= 0 and self._below(parts[0] + most, extent)
 
-    def _parts(self, base: Expr, inner: frozenset[str]) -> tuple[Expr, Expr] | None:
-        """What of a coordinate blocks and sizes give, and what threads and loops of known lengths do; None where a term is of both."""
+    def _parts(self, base: Expr, inner: frozenset[str]) -> tuple[Expr, Expr]:
+        """What of a coordinate blocks and sizes have a part in, and what threads and loops of known lengths give alone."""
         terms, number = linear(base)
         outside: Expr = ZERO
         inside = as_expr(number)
         for atoms, coefficient in terms:
             term = product(atoms, coefficient)
-            needed = self.scene.needs((term,))
-            if needed <= inner:
+            if self.scene.roots(term) <= inner:
                 inside = inside + term
-            elif needed.isdisjoint(inner):
-                outside = outside + term
             else:
-                return None
+                outside = outside + term
         return outside, inside
 
     def _static(self, values: Iterable[Expr], use: Use) -> bool:
@@ -445,9 +447,8 @@ class _Bounds:
         choices = []
         for symbol in self.kernel.symbols:
             step = symbol.multiple_of
-            values = {max(symbol.low, factor * step) for factor in (1, 2, 3, 37)}
-            values |= {-(-target // step) * step for target in (127, 129, 500)}
-            choices.append(sorted(value for value in values if symbol.low <= value <= symbol.high)[:6])
+            values = {-(-target // step) * step for target in (symbol.low, 1, 127, 129, 500)} | {2 * step, 3 * step, 37 * step}
+            choices.append(sorted(value for value in values if symbol.low <= value <= symbol.high))
         for combination in itertools.islice(itertools.product(*choices), 64):
             yield {symbol.name: value for symbol, value in zip(self.kernel.symbols, combination, strict=True)}
 
@@ -455,26 +456,25 @@ class _Bounds:
         """Threads, blocks and loops with given sizes, and whether that is all of them."""
         needed = self.scene.needs(values)
         empty = self.scene.frame([], sizes)
-        axes: list[tuple[str, Array]] = [("thread", self.scene.threads)]
+        axes: list[tuple[str, Sequence[int]]] = [("thread", range(self.kernel.workers if "thread" in needed else 1))]
         fixed = dict(sizes)
         extents = {"block": self.kernel.grid, **self.scene.tiles, **{loop.var.name: loop.extent for loop in use.loops}}
         complete = True
         for name, extent in extents.items():
             if name in needed and self.scene.roots(extent) <= self.scene.symbols:
                 count = max(int(empty.value(extent)), 0)
-                axes.append((name, np.arange(count) if count <= MANY else np.array([0, 1, count // 2, count - 2, count - 1])))
-                complete = complete and count <= MANY
+                axes.append((name, range(count)))
             elif name in needed:
                 fixed[name] = 0
                 complete = False
-        if "thread" not in needed:
-            axes[0] = ("thread", self.scene.threads[:1])
         while math.prod(len(one) for _, one in axes) > MANY:
             largest = max(range(len(axes)), key=lambda position: len(axes[position][1]))
             name, one = axes[largest]
-            axes[largest] = (name, one[np.unique([0, 1, len(one) // 2, len(one) - 2, len(one) - 1])])
+            # Of a long one the ends and one between, then its ends, then its first value: so this ends with a value of each.
+            places = {0, 1, len(one) // 2, len(one) - 2, len(one) - 1} if len(one) > 5 else {0, len(one) - 1} if len(one) > 2 else {0}
+            axes[largest] = (name, [one[place] for place in sorted(places)])
             complete = False
-        return self.scene.frame(axes, fixed), complete
+        return self.scene.frame([(name, np.asarray(values)) for name, values in axes], fixed), complete
 
     def _outside(self, use: Use, frame: Frame, base: Expr, steps: Sequence[int], extent: Expr) -> Array:
         first, elements = frame.full(base), np.array(steps)
@@ -516,13 +516,7 @@ def _multiples(value: Expr, spare: Expr) -> list[int]:
     """How often a number that is not negative may be added to a value so that a variable of both drops out; or once, or never."""
     own = dict(linear(value)[0])
     ratios = {-own[atoms] // coefficient for atoms, coefficient in linear(spare)[0] if atoms in own and own[atoms] % coefficient == 0}
-    return [*sorted((ratio for ratio in ratios if ratio > 1), reverse=True), 1, 0]
-
-
-def _divides(first: Expr, bound: Expr, reach: Expr) -> bool:
-    """Whether a vector that begins at `first` and reaches `reach` further lies below a bound as soon as its first element does."""
-    width = (constant(reach) or 0) + 1
-    return first.factor % width == 0 and bound.factor % width == 0
+    return [*sorted(ratio for ratio in ratios if ratio > 1), 1, 0]
 
 
 def _told(use: Use) -> tuple[Expr, ...]:
@@ -542,15 +536,8 @@ def _split(point: Mapping[str, int]) -> dict[str, Any]:
 
 def _last_of_span(address: int, swizzle: Swizzle | None) -> int:
     """The largest address that a swizzle makes of one up to this: it moves elements inside aligned spans only."""
-    if swizzle is None:
-        return address
-    span = _span(swizzle)
+    span = 1 if swizzle is None else swizzle.size()
     return address // span * span + span - 1
-
-
-def _span(swizzle: Swizzle) -> int:
-    """The elements of an aligned span inside which a swizzle moves them."""
-    return 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
 
 
 def _monotone(storage: Storage) -> bool:

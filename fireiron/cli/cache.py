@@ -1,4 +1,4 @@
-"""`fireiron cache`: the compiled kernels on disk."""
+"""`fireiron cache`: compiled kernels on disk, the programs that were proved, and what answered calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DAYS = {"d": 1.0, "h": 1 / 24, "m": 1 / 1440, "w": 7.0}
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("cache", run, "the compiled kernels on disk: show, prune or verify them", strategy=False)
+    command = add("cache", run, "compiled kernels, proved programs and choices on disk: show, prune or verify them", strategy=False)
     command.set_defaults(action="show")
     add_json(command)
     actions = command.add_subparsers(dest="action", metavar="ACTION")
@@ -112,6 +112,7 @@ def _print_table(found: Iterable[Entry]) -> None:
     rows = [
         [
             ", ".join(entry.kernels) or f"({entry.problem})",
+            entry.kind,
             entry.about.lstrip("/ ")[:60],
             entry.arch,
             _version(entry),
@@ -121,8 +122,8 @@ def _print_table(found: Iterable[Entry]) -> None:
         ]
         for entry in found
     ]
-    heads = ["kernel", "what it computes", "target", "NVRTC", "size", "age", "last use"]
-    print(table(rows, heads, right=heads[4:], width=width_of_output()))
+    heads = ["kernel", "kind", "what it computes", "target", "NVRTC", "size", "age", "last use"]
+    print(table(rows, heads, right=heads[5:], width=width_of_output()))
 
 
 def _version(entry: Entry) -> str:

@@ -93,13 +93,13 @@ are guessed in proportion."""
 
 GPUS: Final[tuple[Gpu, ...]] = (
     Gpu(
-        "H200 SXM", "sm_90", 132, 1980, 4800, 60 * MIB, 8448, 256 * KIB, 128, 256, 64, _HOPPER_TENSOR,
+        "H200 SXM", "sm_90a", 132, 1980, 4800, 60 * MIB, 8448, 256 * KIB, 128, 256, 64, _HOPPER_TENSOR,
         "NVIDIA H200 data sheet; NVIDIA H100 Tensor Core GPU Architecture white paper; L2 and clock as the driver reports; "
         "mma.sync measured by this project",
         ("l2_clock_bytes",),
     ),
     Gpu(
-        "H100 SXM", "sm_90", 132, 1980, 3350, 50 * MIB, 8448, 256 * KIB, 128, 256, 64, _HOPPER_TENSOR,
+        "H100 SXM", "sm_90a", 132, 1980, 3350, 50 * MIB, 8448, 256 * KIB, 128, 256, 64, _HOPPER_TENSOR,
         "NVIDIA H100 data sheet; NVIDIA H100 Tensor Core GPU Architecture white paper", ("l2_clock_bytes", "tensor"),
     ),
     Gpu(

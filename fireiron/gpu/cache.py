@@ -2,7 +2,7 @@
 
 An entry is one file: a first line, a SHA-256 over everything behind it, a line of JSON, then PTX, log and machine code. It is
 written under another name and renamed, and its digest is verified whenever it is read, so what is damaged, cut off or misplaced is
-compiled again, never used. Nothing that is read is executed here: no pickle.
+compiled again, never used. Nothing that is read is executed here: no pickle. Programs and choices (`fireiron.kept`) lie in the same folder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +20,13 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from fireiron import files, settings
+from fireiron import files, kept, settings
 from fireiron._version import VERSION
 from fireiron.errors import CacheWarning
 from fireiron.gpu import toolchain
 from fireiron.gpu.headers import included
 from fireiron.gpu.toolchain import Compilation, Compiled
+from fireiron.kept import DamagedError
 
 FORMAT = 1
 """The form of entries and keys; another number, and all old entries are neither found nor read."""
@@ -36,8 +36,9 @@ LEFTOVER = 3600.0
 """Seconds after which an unfinished file or a lock belongs to a process that was killed."""
 
 _FIRST = f"fireiron compiled kernel {FORMAT}\n".encode()
-_DIGEST = 64  # hexadecimal digits of SHA-256
 _SUFFIX = ".kernel"
+KINDS = ("kernel", "program", "choice")
+"""What entries are of, and the endings of their names."""
 _ELSEWHERE = ("pre-include", "include", "time", "fdevice-time-trace", "pch", "create-pch", "use-pch", "pch-dir")
 """Options that read or write files: such a compilation is not kept."""
 
@@ -122,10 +123,6 @@ def _name(flag: str) -> str:
 # --- one entry --------------------------------------------------------------------------------------------------------
 
 
-class _DamagedError(Exception):
-    """An entry is not what was written."""
-
-
 def folder() -> Path:
     """Where the entries are; it may not exist."""
     return settings.cache_folder() / "kernels"
@@ -149,38 +146,30 @@ def _encoded(key: str, work: Compilation, compiled: Compiled) -> bytes:
         "seconds": compiled.seconds,
         "created": time.time(),
         "fireiron": VERSION,
-        "sizes": [len(part) for part in parts],
     }
-    body = b"".join((json.dumps(head, sort_keys=True).encode(), b"\n", *parts))
-    return b"".join((_FIRST, hashlib.sha256(body).hexdigest().encode(), b"\n", body))
+    return kept.encoded(_FIRST, head, *parts)
 
 
 def _decoded(data: bytes, key: str) -> Compiled:
     """What an entry holds.
 
     Raises:
-        _DamagedError: it is cut off, changed, or that of another key.
+        DamagedError: it is cut off, changed, or that of another key.
     """
-    start = len(_FIRST) + _DIGEST + 1
-    if not data.startswith(_FIRST):
-        raise _DamagedError("it is no entry of this format")
-    body = data[start:]
-    if data[len(_FIRST) : start] != hashlib.sha256(body).hexdigest().encode() + b"\n":
-        raise _DamagedError("its digest is wrong: it was cut off or changed")
-    line, _, rest = body.partition(b"\n")
+    line, rest = kept.opened(data, _FIRST)
     try:
         head = _head(line)
         if head is None:
             raise ValueError("its head")
         if head["key"] != key:
-            raise _DamagedError("it is the entry of another key")
+            raise DamagedError("it is the entry of another key")
         _check_head(head, len(rest))
         ptx, log, cubin = _slices(rest, head["sizes"])
         text, (major, minor) = log.decode(), head["toolchain"]
         found = toolchain.resources_of(text)
         return Compiled(head["arch"], (major, minor), ptx.decode(), cubin, found, text, head["seconds"], cached=True)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise _DamagedError(f"it is not laid out as this version writes it ({error})") from None
+        raise DamagedError(f"it is not laid out as this version writes it ({error})") from None
 
 
 def _check_head(head: Mapping[str, Any], length: int) -> None:
@@ -200,34 +189,22 @@ def _slices(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
 
 def _load(path: Path, key: str) -> Compiled | None:
     """The entry of a key; None if there is none that can be read. One that is damaged is removed, with a warning."""
-    try:
-        data = files.bounded(path) if path.is_file() else None  # a pipe of that name would be waited for
-    except OSError:
-        return None
+    data = kept.bytes_at(path)
     if data is None:
         return None
     try:
-        compiled = _decoded(data, key)
-    except _DamagedError as error:
+        return _decoded(data, key)
+    except DamagedError as error:
         warnings.warn(f"{path} is not used and compiled again: {error}", CacheWarning, stacklevel=3)
         with contextlib.suppress(OSError):
             path.unlink()
         return None
-    with contextlib.suppress(OSError):  # a read-only cache serves too
-        os.utime(path)  # the time of last use; that of reading would change with every look
-    return compiled
 
 
 def _save(path: Path, data: bytes) -> None:
     """Write an entry, whole or not at all; a disk that is full or read-only costs a warning, given once."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_bytes(data)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        kept.save(path, data)
     except OSError as error:
         why = error.strerror or error
         warnings.warn(f"{folder()} cannot be written ({why}): kernels are compiled anew (FIREIRON_NO_CACHE=1 says so)", CacheWarning, 1)
@@ -292,6 +269,7 @@ class Entry:
 
     Attributes:
         path: its file.
+        kind: `"kernel"`, machine code; `"program"`, IR and text that the checks passed; `"choice"`, what answered a call.
         kernels: the names of the kernels in it.
         about: the first line of the text, which says what it computes.
         arch, toolchain: the target, and the compiler's (major, minor).
@@ -302,6 +280,7 @@ class Entry:
     """
 
     path: Path
+    kind: str = "kernel"
     kernels: tuple[str, ...] = ()
     about: str = field(default="", repr=False)
     arch: str = ""
@@ -315,7 +294,7 @@ class Entry:
 
 def entries() -> tuple[Entry, ...]:
     """All entries, the last used first."""
-    found = (_entry(path) for path in _files(f"*{_SUFFIX}"))
+    found = (_entry(path) for kind in KINDS for path in _files(f"*.{kind}"))
     return tuple(sorted((one for one in found if one is not None), key=lambda one: (-one.used, one.path)))
 
 
@@ -362,18 +341,24 @@ def _files(pattern: str) -> Iterator[Path]:
         yield from (path for path in folder().glob(f"[0-9a-f][0-9a-f]/[0-9a-f][0-9a-f]/{pattern}") if path.is_file())
 
 
+def _first(kind: str) -> bytes:
+    """The first line of entries of a kind."""
+    return _FIRST if kind == "kernel" else kept.first_line(kind)
+
+
 def _entry(path: Path) -> Entry | None:
     """What the head of a file tells; None if the file is gone meanwhile."""
     try:
         status = path.stat()
-        bare = Entry(path, size=status.st_size, created=status.st_mtime, used=status.st_mtime)
+        kind = path.suffix.removeprefix(".")
+        bare = Entry(path, kind, size=status.st_size, created=status.st_mtime, used=status.st_mtime)
         with path.open("rb") as file:
-            first, _, line = file.readline(len(_FIRST)), file.readline(_DIGEST + 1), file.readline(1 << 20)
+            first, _, line = file.readline(), file.readline(kept.DIGITS + 1), file.readline(1 << 20)
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Entry(path, problem=f"it cannot be read: {error.strerror}")
-    head = _head(line) if first == _FIRST else None
+        return Entry(path, path.suffix.removeprefix("."), problem=f"it cannot be read: {error.strerror}")
+    head = _head(line) if first == _first(kind) else None
     if head is None:
         return evolve(bare, problem="it is no entry of this format")
     return evolve(
@@ -402,11 +387,12 @@ def _verified(entry: Entry) -> Entry:
     if entry.problem:
         return entry
     try:
-        _decoded(files.bounded(entry.path), entry.path.name.removesuffix(_SUFFIX))
+        data, key = files.bounded(entry.path), entry.path.stem
+        _decoded(data, key) if entry.kind == "kernel" else kept.read(entry.kind, key, data)
     except FileNotFoundError:
         return entry
     except OSError as error:
         return evolve(entry, problem=f"it cannot be read: {error.strerror}")
-    except _DamagedError as error:
+    except DamagedError as error:
         return evolve(entry, problem=str(error))
     return entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -15,7 +16,7 @@ from fireiron.compiler import Program
 from fireiron.cuda import dynamic_shared_bytes
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, LaunchError
-from fireiron.gpu import toolchain
+from fireiron.gpu import programs, toolchain
 from fireiron.gpu.arguments import (
     check_apart,
     check_facts,
@@ -83,7 +84,7 @@ class CompiledKernel(Displayed):
     @property
     def ir(self) -> Kernel:
         """The final kernel IR."""
-        return self.program.ir
+        return programs.recalled(self.program).ir
 
     @functools.cached_property
     def asm(self) -> Mapping[str, Any]:
@@ -98,7 +99,8 @@ class CompiledKernel(Displayed):
         """
         from fireiron.gpu import cache
 
-        text = self.program.text
+        text = programs.recalled(self.program).text
+        programs.remember(self.program)
         with self.program.timed("nvrtc"):
             return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=_newest())
 
@@ -113,11 +115,12 @@ class CompiledKernel(Displayed):
 
         Raises: the errors of all these stages; LaunchError where NVRTC refuses the text or an option.
         """
-        _ = self.program.cuda
-        if self.compiler is not None:
-            _ = self.compiled
         for copy in self.copies.values():
             copy.ready()
+        _ = programs.recalled(self.program).cuda
+        programs.remember(self.program)
+        if self.compiler is not None:
+            _ = self.compiled
         return self
 
     @functools.cached_property
@@ -153,6 +156,14 @@ class CompiledKernel(Displayed):
         found = self.resources
         text = report(self.ir, Measured(found.registers, found.spill_stores, found.spill_loads, found.stack_frame))
         return f"{text}\n{factors_kept(self.asm['cubin'])}" if keeps_factors(self.ir) else text
+
+    @property
+    def proof(self) -> str:
+        """Where the independent checks passed: here, or when the program was made that the cache on disk kept."""
+        _ = self.ir
+        if self.program.kept_since is None:
+            return "checked in this process"
+        return f"checked on {time.strftime('%Y-%m-%d', time.gmtime(self.program.kept_since))}, as the cache on disk kept it"
 
     def __repr__(self) -> str:
         chosen = "".join(f", {name}={value}" for name, value in self.program.chosen.items())
@@ -242,7 +253,8 @@ class CompiledKernel(Displayed):
     def copies(self) -> Mapping[int, CompiledKernel]:
         """The kernels of the copies in front, by the place of the operand among the inputs."""
         inputs = self.program.spec.inputs
-        return {inputs.index(one.name): _Copy(one.program, self.options) for one in self.program.launches}
+        launches = programs.recalled(self.program).launches
+        return {inputs.index(one.name): _Copy(one.program, self.options) for one in launches}
 
     def _copied(self, arrays: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
         """The arrays that the kernel behind the copies takes; arrays of another number are left to be refused."""

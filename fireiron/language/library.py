@@ -22,10 +22,11 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
-from fireiron.language.waves import LINE_BYTES, Work, across_lines, estimated_us
+from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
 from fireiron.places import library_folder
 from fireiron.spec import Spec
 from fireiron.specs.fused import Fused
@@ -245,14 +246,20 @@ def work_of(spec: Spec) -> Work | None:
     known = {dim: size for dim, size in sizes.items() if size is not None}
     if len(known) < len(sizes):
         return None
-    across = (_across_lines(_matrix(spec, "A")), _across_lines(_matrix(spec, "B")))
-    return Work(known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1), across)
+    a, b = _matrix(spec, "A"), _matrix(spec, "B")
+    beside = (a.order == "col", b.order == "row")
+    sizes_of = (known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1))
+    return Work(*sizes_of, begins=(_begins(a), _begins(b)), beside=beside)
 
 
-def _across_lines(view: View) -> bool:
-    """Whether most rows of a matrix, or columns where these are contiguous, begin inside a line of L2; what is copied first does not."""
+def _begins(view: View) -> int:
+    """Of how many bytes rows of a matrix, or columns where these are contiguous, begin at multiples."""
     apart = _apart(view)
-    return apart is not None and across_lines([step.factor for step in apart], view.dtype.bytes, view.tensor.align)
+    return LINE_BYTES if apart is None else row_begins([step.factor for step in apart], view.dtype.bytes, view.tensor.align)
+
+
+MANY_BLOCKS: Final = 65536
+"""The value of `blocks` by which a block has one tile."""
 
 
 @functools.cache
@@ -261,12 +268,27 @@ def _takes_clusters(name: str) -> bool:
     return {"cm", "cn"} <= set(find(name).strategy.tunables())
 
 
+CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+"""Those that are tried where pieces lie across lines of L2: blocks that share an operand ask for fewer lines."""
+
+
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
-    """Tiles of a strategy; where rows of A or B lie across lines of L2 also in clusters of two, which ask for half as many lines."""
+    """Tiles of a strategy; where rows of A or B lie across lines of L2 without clusters, and in those in which C has as many tiles."""
     for values in tiles:
         yield values
-        if any(work.across) and _takes_clusters(name):
-            yield from ({**values, along: 2} for along in ("cm", "cn"))
+        if work.across_lines and _takes_clusters(name):
+            down, along = -(-work.rows // values["bm"]), -(-work.columns // values["bn"])
+            yield from (_clustered(values, cm, cn, work) for cm, cn in CLUSTERS if cm <= down and cn <= along)
+
+
+def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mapping[str, int]:
+    """Values with another cluster; blocks stay where C has more tiles than run at once, if the strategy has a number for it."""
+    found = {**values, "cm": cm, "cn": cn}
+    if "blocks" in values:
+        resident = at_once(cm * cn)
+        stays = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == MULTIPROCESSORS
+        found["blocks"] = MULTIPROCESSORS if stays else MANY_BLOCKS
+    return found
 
 
 def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, int], ...]:

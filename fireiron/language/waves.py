@@ -1,26 +1,31 @@
 """How long a product of matrices takes on Hopper by tiles of a size: the estimate by which a tile is chosen where none is measured.
 
-Blocks come in waves, one tile to a multiprocessor. A tile takes the time of its products, or of what passes shared memory, whichever is
-longer; no less than its stages take to be filled again and again, each time after the memory's latency; the kernel no less than the memory
-needs for A, B and C. Each wave begins with copies that nothing hides, and ends with a tile that is stored. That the last wave costs as much
-as a full one is what decides between large tiles, latency between small ones.
+Blocks come in waves, one tile to a multiprocessor; blocks of clusters to as many multiprocessors as clusters fit on. A tile takes the time
+of its products, or of what passes shared memory, whichever is longer; no less than its stages take to be filled again and again, each time
+after the memory's latency; the kernel no less than the memory needs for A, B and C. Each wave begins with copies that nothing hides, and
+ends with a tile that is stored. That the last wave costs as much as a full one is what decides between large tiles, latency between small
+ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import attrs
 
-from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 
 
 @attrs.frozen
 class Work:
     """A product: `stack` matrices of `rows` x `columns`, sums of `depth` products of elements of `bytes` bytes; C has `result_bytes`.
 
-    `across` says of A and of B whether its rows (columns) are no multiples of a line of L2, so that most pieces of one lie across two.
+    `begins` says of A and of B of how many bytes, a power of two up to a line of L2, all its rows (columns, where these are
+    contiguous) begin at multiples: where it is less than a line, pieces of a line lie across two. `beside` says whether a line of A goes
+    along the rows of C, a line of B along its columns: such an operand is copied in pieces as wide as a tile, others as a step along k.
     """
 
     rows: int
@@ -29,7 +34,13 @@ class Work:
     bytes: int = 2
     result_bytes: int = 2
     stack: int = 1
-    across: tuple[bool, bool] = (False, False)
+    begins: tuple[int, int] = (128, 128)
+    beside: tuple[bool, bool] = (False, False)
+
+    @property
+    def across_lines(self) -> bool:
+        """Whether pieces of A or B lie across lines."""
+        return min(self.begins) < LINE_BYTES
 
     @property
     def least_bytes(self) -> int:
@@ -37,9 +48,14 @@ class Work:
         read = (self.rows + self.columns) * self.depth * self.bytes
         return self.stack * (read + self.rows * self.columns * self.result_bytes)
 
-    def tiles(self, bm: int, bn: int) -> int:
-        """Tiles of the result."""
-        return self.stack * -(-self.rows // bm) * -(-self.columns // bn)
+    def tiles(self, bm: int, bn: int, cluster: tuple[int, int] = (1, 1)) -> int:
+        """Tiles of the result; along rows and columns as many as whole clusters have, those beyond the edges included.
+
+        >>> Work(6000, 2000, 3000).tiles(128, 256), Work(6000, 2000, 3000).tiles(128, 256, (2, 1))
+        (376, 384)
+        """
+        (cm, cn), down, along = cluster, -(-self.rows // bm), -(-self.columns // bn)
+        return self.stack * -(-down // cm) * cm * -(-along // cn) * cn
 
 
 LINE_BYTES: Final = 128
@@ -49,30 +65,38 @@ COPIED_BYTES: Final = 16
 """Bytes of which rows that TMA copies are multiples; others are copied first, to rows that begin where a line does."""
 
 
-def across_lines(steps: Iterable[int], bytes: int, align: int) -> bool:
-    """Whether most rows of a matrix, or columns where these are contiguous, begin inside a line of L2, as the kernel reads them.
+def row_begins(steps: Iterable[int], bytes: int, align: int) -> int:
+    """Of how many bytes, a power of two up to a line of L2, all rows of a matrix (columns, where these are contiguous) begin at multiples.
 
     Args: `steps` are elements of `bytes` bytes of which the distances from row to row are multiples, in a stack also those from matrix to
-        matrix; `align` are bytes of which the address is one. More is not known of the address: it counts as one where a line begins.
+        matrix; `align` are bytes of which the address is one. More is not known of the address: it counts as one where a line begins. What
+        is copied first begins at lines.
 
-    >>> across_lines([520], bytes=2, align=16), across_lines([512], bytes=2, align=16)
-    (True, False)
+    >>> row_begins([520], bytes=2, align=16), row_begins([512], bytes=2, align=16), row_begins([513], bytes=2, align=16)
+    (16, 128, 128)
     """
     distances = [step * bytes for step in steps]
     copied_first = any(distance % COPIED_BYTES for distance in (align, *distances))
-    return not copied_first and any(distance % LINE_BYTES for distance in distances)
+    return LINE_BYTES if copied_first else math.gcd(LINE_BYTES, *distances)
 
 
 @attrs.frozen
 class Figures:
     """What the estimate divides by.
 
-    Microseconds: `launch` of a kernel, `wave` of each wave, before its first product and behind its last one, `turn` of the stages of a
-    block, from a copy that is asked for to the product that has read it. Clocks: `stored`, to store an element of a tile. Bytes: `copied`
-    into shared memory and `read` by `wgmma` in a clock, `memory` in a microsecond. `outside`: what a byte counts that a tile reads beyond
-    the edge of a matrix; `across`: what one counts that is copied in pieces that lie across two lines of L2. Times of two things that are
-    done at once are added with the exponents `blocked`, for products and copies of a block, `turning`, for these and turns of stages, and
-    `limited`, for blocks and memory. `clustered` is what the time is multiplied by where blocks wait for each other. `clock` is in MHz,
+    Microseconds: `launch` of a kernel, `wave` of each wave, before its first product and behind its last one, `block` of each further block
+    that a multiprocessor has in a wave, `turn` of the stages of a block, from a copy that is asked for to the product that has read it.
+    Clocks: `stored`, to store an element of a tile. Bytes: `copied` into shared memory and `read` by `wgmma` in a clock, `memory` in a
+    microsecond; `least`, what a piece counts at least that is copied as one. `outside`: what a byte counts that a tile reads beyond the
+    edge of a matrix.
+
+    Of pieces that lie across lines of L2, by the bytes of which their rows begin at multiples: what a byte counts that a block receives
+    (`received`) and that it asks for (`asked`), of which blocks of a cluster that share an operand have a part each; `broken`: how much
+    more it counts in tiles that end inside a line. `joined`: microseconds of a kernel in which clusters of so many blocks begin and end
+    together; `clustered`: what the rest of its time is multiplied by.
+
+    Times of two things that are done at once are added with the exponents `blocked`, for products and copies of a block (`blocked_across`
+    where pieces lie across lines), `turning`, for these and turns of stages, and `limited`, for blocks and memory. `clock` is in MHz,
     `products` are bytes of two factors that a multiprocessor multiplies in a clock.
     """
 
@@ -84,9 +108,15 @@ class Figures:
     read: float = 257.0
     memory: float = 4.25e6
     outside: float = 0.818
-    across: float = 2.7
-    clustered: float = 1.02
+    received: Mapping[int, float] = MappingProxyType({16: 0.62, 32: 1.23, 64: 0.77})
+    asked: Mapping[int, float] = MappingProxyType({16: 3.38, 32: 1.64, 64: 2.22})
+    broken: float = 0.48
+    least: float = 79.0
+    block: float = 0.31
+    joined: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.98, 4: 1.37, 8: 2.92})
+    clustered: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.11})
     blocked: float = 1.48
+    blocked_across: float = 2.94
     turning: float = 6.74
     limited: float = 3.59
     clock: float = 1980.0
@@ -95,7 +125,8 @@ class Figures:
 
 H200: Final = Figures()
 """Fitted to 1022 times on an H200 (perf/results/2026-11-22-h200-hopper), of four types and storage orders: 3.6 % off on average;
-`across` and `clustered` to 45 of two sizes, in clusters and without."""
+what pieces, pieces across lines, clusters and blocks that share a multiprocessor cost to 2988 of 270 sizes, those and
+perf/results/2026-11-28-h200-choice: 7 % off."""
 
 SHARED_BYTES: Final = 227 * 1024
 """Shared memory of a block on Hopper, at most."""
@@ -114,17 +145,21 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     182
     """
     bm, bn = values["bm"], values["bn"]
-    tiles = work.tiles(bm, bn)
-    waves = -(-tiles // (MULTIPROCESSORS * _blocks(work, values, tiles)))
+    tiles, resident = work.tiles(bm, bn, _cluster(values)), at_once(math.prod(_cluster(values)))
+    each = -(-tiles // resident)
+    waves = -(-tiles // (resident * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / figures.products
     copied = _copied(work, values, figures) * work.bytes / figures.copied + _read(values) * work.bytes / figures.read
-    clocks = -(-tiles // MULTIPROCESSORS) * work.depth * _added(multiplied, copied, figures.blocked)
+    blocked = figures.blocked_across if work.across_lines else figures.blocked
+    clocks = each * work.depth * _added(multiplied, copied, blocked)
     turns = waves * max(0.0, work.depth / _ring(values) - 1)
     in_blocks = _added(clocks / figures.clock, turns * figures.turn, figures.turning)
     from_memory = (work.least_bytes + figures.outside * _outside(work, bm, bn)) / figures.memory
-    edges = waves * (figures.wave + bm * bn * figures.stored / figures.clock)
-    waiting = figures.clustered if _cluster(values) != (1, 1) else 1.0
-    return waiting * (figures.launch + edges + _added(in_blocks, from_memory, figures.limited))
+    further = 0 if values.get("blocks", tiles) < tiles else each - waves
+    edges = waves * (figures.wave + bm * bn * figures.stored / figures.clock) + further * figures.block
+    together = min(math.prod(_cluster(values)), max(figures.joined))
+    running = edges + _added(in_blocks, from_memory, figures.limited)
+    return figures.launch + figures.joined[together] + figures.clustered[together] * running
 
 
 def _added(one: float, other: float, exponent: float) -> float:
@@ -138,13 +173,21 @@ def _cluster(values: Mapping[str, int]) -> tuple[int, int]:
 
 
 def _copied(work: Work, values: Mapping[str, int], figures: Figures) -> float:
-    """What a block copies for each step of k, in elements of whole lines.
-
-    Blocks of a cluster that share an operand copy a part of it each. That saves time where lines are what limits.
-    """
+    """What a block copies for each step of k, in elements of whole lines."""
     cm, cn = _cluster(values)
-    a, b = (figures.across / shared if across else 1.0 for across, shared in zip(work.across, (cn, cm), strict=True))
-    return max(1.0, a) * values["bm"] + max(1.0, b) * values["bn"]
+    a, b = (_lines(work, values, operand, side, shared, figures) for operand, (side, shared) in enumerate((("bm", cn), ("bn", cm))))
+    return a + b
+
+
+def _lines(work: Work, values: Mapping[str, int], operand: int, side: str, shared: int, figures: Figures) -> float:
+    """The same of one operand, of which `shared` blocks copy a part each."""
+    begins, beside = work.begins[operand], work.beside[operand]
+    width = (values[side] if beside else values.get("bk", 64)) * work.bytes
+    copied = values[side] * max(1.0, figures.least / min(width, LINE_BYTES))
+    if begins >= LINE_BYTES:
+        return copied
+    broken = figures.broken if beside and width % LINE_BYTES else 0.0
+    return copied * (1 + broken) * max(1.0, figures.received[begins] + figures.asked[begins] / shared)
 
 
 def _ring(values: Mapping[str, int]) -> int:

@@ -181,7 +181,7 @@ class Chunk:
     def _view(self, site: Site, operand: Operand, env: Environment, numbers: Array, group: Group) -> Window | None:
         """The registers as a strided window, where their numbers are the same in all threads and affine in the loops."""
         same = numbers[..., :1, :1]
-        if group.threads[-1] - group.threads[0] + 1 != group.threads.size or (numbers != same).any():
+        if (numbers != same).any():
             return None
         window = same[..., 0, 0]
         if operand.write:
@@ -244,7 +244,7 @@ class Chunk:
             bad = (value < 0) | (value >= size)
             bad = bad if mask is None else bad & mask
             if bad.any():
-                where = first_true(bad, site, env, group, self.width)
+                where = first_true(bad, site, group)
                 element = tuple(pick(one, where[0]) for one in coordinates)
                 raise SimulationError(
                     f"{operand.buffer.name}[{', '.join(map(str, element))}] is outside the tensor: thread {where[1]} of block "
@@ -272,20 +272,17 @@ class Chunk:
         ordered = sorted((part[0] for part in parts), key=lambda one: one.size)
         address = functools.reduce(np.add, ordered) if ordered else np.zeros((1,) * (len(site.loops) + 3), np.int64)
         swizzle = operand.storage.swizzle
-        proved = swizzle is None
         if swizzle is not None:
-            # What counts is inside by now; where a mask excludes it an address may be negative, and a swizzle of bits takes none.
-            safe = address if low >= 0 else np.maximum(address, 0)
-            address = swizzle.expression(safe)
+            address = swizzle.expression(address)
         copy = np.asarray(operand.copy(env))
         if copy.any():
             address = address + copy * operand.elements
             low, high = low + int(copy.min()) * operand.elements, high + int(copy.max()) * operand.elements
-        if not (proved and low >= 0 and high < operand.total):
+        if not (swizzle is None and low >= 0 and high < operand.total):
             bad = (address < 0) | (address >= operand.total)
             bad = bad if mask is None else bad & mask
             if bad.any():
-                where = first_true(bad, site, env, group, self.width)
+                where = first_true(bad, site, group)
                 element = tuple(pick(one, where[0]) for one in coordinates)
                 raise SimulationError(
                     f"address {pick(address, where[0])} of {operand.buffer.name}[{', '.join(map(str, element))}] is outside the buffer: "
@@ -308,7 +305,7 @@ class Chunk:
             bad = bad | (buffer.tensor.align % size != 0 and not buffer.memory.of_block)
             bad = bad if mask is None else bad & mask[piece.first if mask.shape[0] > 1 else 0]
             if bad.any():
-                where = first_true(bad[None], site, env, group, self.width)
+                where = first_true(bad[None], site, group)
                 addresses = ", ".join(str(pick(one[None], where[0])) for one in taken)
                 raise SimulationError(
                     f"{buffer.name}: {piece.width} elements at once from addresses {addresses}: thread {where[1]} of block "

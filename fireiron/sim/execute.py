@@ -401,7 +401,9 @@ def _poison(dtype: Any, kind: str) -> Array:
 def _gathered(values: Array, lane_map: LaneMap, seats: Array) -> Array:
     """Values `(values, loops, threads, blocks)` as tiles: dimensions of the tile, loops, units, blocks."""
     lanes = seats.shape[1]
-    values = np.broadcast_to(values, (lane_map.count, *values.shape[1:-2], max(values.shape[-2], int(seats.max()) + 1), values.shape[-1]))
+    values = np.broadcast_to(
+        values, (lane_map.count, *values.shape[1:-2], max(values.shape[-2], int(seats.max(initial=-1)) + 1), values.shape[-1])
+    )
     parts = np.moveaxis(values[..., seats.T, :], -3, 1)
     source = np.empty(math.prod(lane_map.tile), np.int64)
     source[lane_map.numbers.T.ravel()] = np.arange(lane_map.count * lanes)

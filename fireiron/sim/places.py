@@ -239,7 +239,7 @@ class NotDistinct(Exception):
 
 def vector_environment(site: Site, env: Environment) -> Environment:
     """The environment with loops as axes in front of threads and blocks."""
-    if not (site.loops or site.lets):
+    if not site.loops:  # names of its own it has only inside of these
         return env
     result = dict(env)
     count = len(site.loops)
@@ -258,11 +258,8 @@ def pick(values: Array, index: tuple[int, ...]) -> int:
     return int(values[tuple(min(one, size - 1) for one, size in zip(index, values.shape, strict=True))])
 
 
-def first_true(bad: Array, site: Site, env: Environment, group: Group, width: int) -> tuple[tuple[int, ...], int, int, dict[str, int]]:
+def first_true(bad: Array, site: Site, group: Group) -> tuple[tuple[int, ...], int, int, dict[str, int]]:
     """The first true position: its index, thread, block in the chunk, and values of the loops that are axes."""
     index = tuple(int(one) for one in np.argwhere(bad)[0])
-    rank = len(site.loops) + 3
-    index = index if len(index) == rank else (*index, 0)[:rank]
-    thread = int(group.threads[min(index[-2], group.threads.size - 1)])
     loops = {name: index[1 + axis] for axis, (name, _) in enumerate(site.loops)}
-    return index, thread, index[-1], loops
+    return index, int(group.threads[index[-2]]), index[-1], loops

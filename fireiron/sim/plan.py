@@ -75,31 +75,30 @@ class Operand:
         conditions: Iterable[Expr],
         write: bool,
         scope: _Scope,
-        pieces: tuple[Piece, ...] = (),
-        unit: int = 1,
-        boxes: Boxes | None = None,
+        pieces: tuple[Piece, ...],
+        unit: int,
+        boxes: Boxes | None,
     ) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write, self.boxes = access, buffer, write, boxes
         # of the spec's view: a buffer may have dimensions in which it stands still
         self.tile = tuple(size for axis, size in enumerate(access.shape) if axis in axes)
         self.order = tuple(sorted(axes).index(axis) for axis in axes)
-        self.numbers = None if boxes is not None else _numbers(access)
+        self.numbers = _numbers(access)
         if boxes is None:
-            elements = access.elements()
-            self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
+            elements = np.array(access.elements(), np.int64)
         else:
-            self.offsets = [*(boxes.outside if boxes.far == access else boxes.inside).T]
-        self.count = len(self.offsets[0]) if self.offsets else len(access.elements())
+            elements = boxes.outside if boxes.far == access else boxes.inside
+        self.offsets, self.count = [*elements.T], len(elements)
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
         # Behind `guard` the conditions of the pieces say all that bounds did.
         bounds = access.bounds if not pieces else (None,) * len(access.base)
         self.bounds = tuple(None if bound is None else compiled(bound) for bound in bounds)
         tested = tuple(dict.fromkeys(piece.condition for piece in pieces))
-        conditions = (*conditions, *conjuncts(tested[0])) if len(tested) == 1 else tuple(conditions)
-        self.conditions = tuple(compiled(condition) for condition in conditions)
-        self.parts = tuple(compiled(condition) for condition in tested) if len(tested) > 1 else ()
+        together, parts = (conjuncts(*tested), ()) if len(tested) == 1 else ((), tested)
+        conditions = (*conditions, *together)
+        self.conditions, self.parts = tuple(map(compiled, conditions)), tuple(map(compiled, parts))
         self.part_of = np.array([tested.index(piece.condition) for piece in pieces for _ in range(piece.width)])
         self.vectors = tuple(piece for piece in pieces if piece.width > 1)
         self.storage = (access.storage or buffer.storage).evaluated(plan.symbols)
@@ -109,7 +108,7 @@ class Operand:
         ringed = buffer.name in plan.in_rings and (write or buffer.name not in plan.reused)
         self.watched = (buffer.memory.of_block and not ringed) or (buffer.memory.of_grid and buffer.written)
         self.depends = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
-        everything = scope.closure(*access.expressions(), *conditions, *tested)
+        everything = scope.closure(*access.expressions(), *conditions, *parts)
         loops = scope.loops
         self.key = tuple(name for name in loops if name in everything)
         self.keys = [tuple(name for name in loops if name in names) for names in self.depends]
@@ -127,7 +126,7 @@ def _numbers(access: Access) -> Array | None:
     """Where an instruction numbers its values in an order of its own: the number of each element, first dimension fastest."""
     elements = access.elements()
     numbers = {element: number for number, element in enumerate(elements)}
-    regular = attrs.evolve(access, points=()).elements() if access.points else elements
+    regular = attrs.evolve(access, points=()).elements()
     return None if regular == elements or set(regular) != set(numbers) else np.array([numbers[one] for one in regular])
 
 
@@ -139,9 +138,8 @@ class Site:
         self.enclosing = tuple(scope.loops)
         self.loops = tuple((loop.var.name, compiled(loop.extent)) for loop in nest)
         self.lets = tuple((let.var.name, compiled(let.value)) for let in lets)
-        self.accumulate: Value | bool = compiled(statement.accumulate)
-        if statement.accumulate in (TRUE, FALSE):
-            self.accumulate = statement.accumulate == TRUE
+        known = {TRUE: True, FALSE: False}
+        self.accumulate: Value | bool = known[statement.accumulate] if statement.accumulate in known else compiled(statement.accumulate)
         self.collective = (statement.collective and statement.completion is not Completion.RING) or statement.scratch is not None
         self.wide = statement.wide
         unit = max(statement.spec.level.threads or 32, 32)
@@ -149,13 +147,13 @@ class Site:
         self.inputs: list[tuple[str, Operand]] = []
         self.outputs: list[tuple[str, Operand, Operand]] = []
         active = conjuncts(statement.performed)
-        late = () if isinstance(self.accumulate, bool) else (statement.accumulate,)
         pieces = statement.pieces or ((),) * len(statement.accesses)
         self.boxes = Boxes.of(statement, plan.buffers, plan.number)
         for (name, access), parts in zip(statement.operands.items(), pieces, strict=True):
             view = statement.spec.operands[name]
             axes = [view.axis(dim) for dim in range(len(view.dims))]
             if name in statement.spec.outputs:
+                late = conjuncts(statement.accumulate)
                 read = Operand(plan, access, axes, (*active, *late), False, scope, parts, unit, self.boxes)
                 self.outputs.append((name, Operand(plan, access, axes, active, True, scope, parts, unit, self.boxes), read))
                 self.outputs[-1][1].adds = statement.atomic
@@ -166,11 +164,11 @@ class Site:
         self.outside = {name: statement.spec.outside(name) for name, _ in self.inputs}
         self.scratch = None
         if statement.scratch is not None:
-            self.scratch = Operand(plan, scratch_access(statement.scratch), (0,), active, True, scope)
+            self.scratch = Operand(plan, scratch_access(statement.scratch), (), active, True, scope, (), unit, None)
         self.atomic = statement.atomic
         self.registers = frozenset(one.buffer for one in statement.accesses if plan.buffers[one.buffer].memory.private)
         self.written_registers = self.registers.intersection(one.buffer for one in statement.accesses if one.write)
-        self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
+        self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=True)) if statement.lane_maps else {}
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)
         self.copy = not self.lane_maps and statement.spec.copies and all(self.operand_count(name) == 1 for name in ("src", "dst"))
         self.operand_list = [operand for _, operand in self.inputs] + [one for _, *pair in self.outputs for one in pair]
@@ -341,7 +339,7 @@ class Plan:
         if loop.taken is not None:
             body = self._list(loop.body, plain_scope.inside(loop.taken.name))
             return Loop(loop.var.name, compiled(loop.extent), body, loop.first, loop.step, loop.taken.name, compiled(loop.growth))
-        nest = _perfect_nest(loop) if loop.step == 1 else None
+        nest = _perfect_nest(loop)
         plain = self._list(loop.body, plain_scope)
         if nest is not None:
             loops, lets, statement = nest
@@ -372,7 +370,7 @@ class Plan:
             return []
         writes = [access for name, access in statement.operands.items() if name in statement.spec.outputs]
         used = [inner.closure(*access.base, access.copy) & names for access in writes]
-        if any(one != used[0] for one in used[1:]):
+        if len(set(used)) > 1:
             return []
         known = {symbol.name for symbol in self.kernel.symbols}
         chosen = [loop for loop in loops if loop.var.name in used[0] and {var.name for var in loop.extent.variables()} <= known]
@@ -414,30 +412,32 @@ def _with_lets(scope: _Scope, lets: Iterable[Let]) -> _Scope:
 
 
 def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
-    """The loops, names and the only statement of a nest; None if it has barriers or more statements."""
-    loops, lets = [loop], []
-    body = loop.body
+    """The loops, names and the only statement of a nest; None if it has barriers or more statements, or a loop that leaves turns out."""
+    loops: list[For] = []
+    lets: list[Let] = []
     while True:
+        if loop.first or loop.step != 1 or loop.taken is not None:
+            return None
+        loops.append(loop)
+        body = loop.body
         lets += [one for one in body if isinstance(one, Let)]
         rest = [one for one in body if not isinstance(one, (Let, Comment))]
         if len(rest) != 1:
             return None
-        if isinstance(rest[0], Exec):
-            return loops, lets, rest[0]
-        if not isinstance(rest[0], For) or rest[0].step > 1 or rest[0].taken is not None:
+        (only,) = rest
+        if isinstance(only, Exec):
+            return loops, lets, only
+        if not isinstance(only, For):
             return None
-        loops.append(rest[0])
-        body = rest[0].body
+        loop = only
 
 
 def _components(buffers: list[Buffer]) -> list[list[Buffer]]:
     """Shared buffers grouped so that only those of one group overlap."""
     groups: list[list[Buffer]] = []
-    end = -1
     for buffer in sorted(buffers, key=lambda one: one.offset):
-        if buffer.offset < end:
+        if groups and buffer.offset < max(one.offset + one.bytes for one in groups[-1]):
             groups[-1].append(buffer)
         else:
             groups.append([buffer])
-        end = max(end, buffer.offset + buffer.bytes)
     return groups

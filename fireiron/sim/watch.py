@@ -19,7 +19,10 @@ from fireiron.sim.shadow import Clock, History, Shadow
 
 
 class _Repeated:
-    """One statement's touches of one shadow, with no barrier and no other statement between: how often each place was touched."""
+    """One statement's touches of one shadow, with no barrier and no other statement between: how often each place was touched.
+
+    What engines do meanwhile, and fences, may be left out of account: the statement that began a copy, or a product, touched the shadow.
+    """
 
     def __init__(self, site: Any, clock: Clock, group: Any) -> None:
         self.site, self.clock, self.group = site, clock, group
@@ -53,16 +56,16 @@ class Watch:
         self.width, self.numbers = chunk.width, chunk.numbers
         self.shared_shadow: Shadow | None = None
         if shared and plan.components:
-            units = max(buffer.offset + buffer.bytes for part in plan.components for buffer in part) // plan.granule + 1
+            units = max(buffer.offset + buffer.bytes for part in plan.components for buffer in part) // plan.granule
             self.shared_shadow = Shadow(units * (1 if plan.uniform else self.width), plan.pitch)
         self.latest: dict[int, _Repeated] = {}
 
     def touch(self, site: Site, touches: Sequence[tuple[Operand, Place]], env: Environment, group: Group, span: Any = None) -> None:
-        """Check accesses against what came before, then record them; all of them at once where one statement orders them itself.
+        """Check accesses against what came before, then record them: one, or all that one statement orders itself, of its units in `span`.
 
         A statement that touches the same places over and over, with no barrier and no other statement between, changes nothing.
         """
-        if span is None and len(touches) == 1:
+        if span is None:
             if self._settled(site, *touches[0], group):
                 return
         else:
@@ -75,7 +78,6 @@ class Watch:
 
     def fence(self, group: Group) -> None:
         """What the threads of a group wrote to shared memory is there for engines too, as soon as a barrier orders it."""
-        self.latest.clear()
         if self.shared_shadow is not None and group.unfenced:
             self.shared_shadow.fence(np.concatenate(group.unfenced), group.clock)
             group.unfenced.clear()
@@ -98,7 +100,6 @@ class Watch:
                 shadow.lend(reads[-1][0], reads[-1][-1])
 
         def done(clock: Clock) -> None:
-            self.latest.clear()
             with self.history.lock:
                 for keys, low, high, log in reads:
                     shadow.give_back(keys)
@@ -109,7 +110,6 @@ class Watch:
     def depart(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
         """An asynchronous copy is under way from now on: nobody may touch where it writes."""
         shadow = self._shadow_of(operand)
-        self.latest.clear()
         if shadow is not None:
             with self.history.lock:
                 keys, _, _ = self._touched(shadow, operand, place, group, None)
@@ -118,7 +118,6 @@ class Watch:
     def arrive(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
         """The threads that issued a copy have waited for it: as if they had written now."""
         shadow = self._shadow_of(operand)
-        self.latest.clear()
         if shadow is not None:
             with self.history.lock:
                 keys, low, high = self._touched(shadow, operand, place, group, None)
@@ -239,8 +238,7 @@ class Watch:
         return keys, valid, [np.broadcast_to(one, shape) for one in ids]
 
     def _uninitialised(self, site: Site, operand: Operand, defined: Array, env: Environment, group: Group) -> None:
-        vector = vector_environment(site, env)
-        where = first_true(~defined, site, vector, group, self.width)
+        where = first_true(~defined, site, group)
         element = self._element(site, operand, env, group, where[0])
         raise SimulationError(
             f"{operand.buffer.name}{element} is read before anything was written to it: "

@@ -8,6 +8,7 @@ one spec of their group, for which an instruction is found as for any other.
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator
@@ -23,6 +24,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, StoreError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import BlockCluster, Comment, For, Hole, Stmt
+from fireiron.ir.rewrite import by_identities
 from fireiron.language.store.converter import Store
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import copies_of, default_copy, steps_at, steps_for
@@ -874,11 +876,10 @@ class TaskProgram(Decomposition):
         )
 
     def _known(self, spec: Spec) -> Known:
-        mapping = self.mapped
-        self.program.check(mapping)
-        known = Known()
-        Reader(self.program, mapping, spec, known).read()
-        return known
+        """What a first reading finds, for its caller to add to."""
+        found = _found_first(self, spec)
+        copies: dict[str, Any] = {name: copy.copy(getattr(found, name)) for name in attrs.fields_dict(Known)}
+        return Known(**copies | {"flows": {made: set(goes) for made, goes in found.flows.items()}})
 
     def stored(self, store: Store) -> dict[str, Any]:
         """What is stored of it: which program it is of, and its mapping in full."""
@@ -900,6 +901,15 @@ class TaskProgram(Decomposition):
         if not isinstance(arguments, dict):
             raise StoreError("the arguments of a mapping are an object", got=arguments)
         return TaskProgram(program, MappingOf(function, {name: store.value(one, Any) for name, one in arguments.items()}))
+
+
+@by_identities
+def _found_first(step: TaskProgram, spec: Spec) -> Known:
+    """What a first reading of a program finds for a spec; whoever counts threads asks for it, and whoever expands the step."""
+    mapping, known = step.mapped, Known()
+    step.program.check(mapping)
+    Reader(step.program, mapping, spec, known).read()
+    return known
 
 
 SHOWN = ("bands", "walk", "persistent", "pipeline", "spread", "in_flight")

@@ -151,7 +151,7 @@ def _entries(choose: random.Random, count: int) -> Iterator[Input]:
 def _decoded(data: bytes, key: str) -> object:
     try:
         return cache._decoded(data, key)
-    except cache._DamagedError as error:
+    except cache.DamagedError as error:
         raise _Refused(str(error)) from None
 
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import FireironError
-from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.ir.cluster import at_once
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_types, tiles_of, work_of
-from fireiron.language.waves import Work, across_lines, estimated_us
+from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
 from fireiron.tune.records.drift import current_strategy
@@ -30,6 +30,9 @@ OTHER_ORDER: Final = 0.25
 
 OTHER_TYPE: Final = 0.05
 """How much another element type of as many bits counts."""
+
+ACROSS: Final = 1.0
+"""How much it counts that an operand's rows begin at lines of L2 in one problem alone."""
 
 OTHER_BITS: Final = 2.0
 """How much a factor of two in the bits of an element counts."""
@@ -68,9 +71,11 @@ class Problem:
             return None
         bytes = {name: as_dtype(dtype).bytes for name, dtype in plain["dtypes"].items()}
         align = plain.get("align", {})
-        a, b = (across_lines(_apart(plain, *one), bytes[one[0]], align.get(one[0], 16)) for one in (("A", "K", "M"), ("B", "N", "K")))
-        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b))
-        return Problem(work, tuple(plain["dtypes"].values()), tuple(_order(one) for one in plain["layouts"].values()))
+        a, b = (row_begins(_apart(plain, *one), bytes[one[0]], align.get(one[0], 16)) for one in (("A", "K", "M"), ("B", "N", "K")))
+        layouts = tuple(_order(one) for one in plain["layouts"].values())
+        beside = (_lies_along(plain["layouts"]["A"], "col", "m"), _lies_along(plain["layouts"]["B"], "row", "n"))
+        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), beside)
+        return Problem(work, tuple(plain["dtypes"].values()), layouts)
 
     def apart(self, other: Problem) -> float:
         """How far two problems are apart: factors of two in their sizes, and what is different besides."""
@@ -78,12 +83,15 @@ class Problem:
         pairs = ((one.rows, two.rows), (one.columns, two.columns), (one.stack, two.stack))
         sizes = sum(abs(math.log2(left / right)) for left, right in pairs) + REDUCED * abs(math.log2(one.depth / two.depth))
         bits = OTHER_BITS * abs(math.log2(one.bytes / two.bytes))
-        kinds = OTHER_TYPE * (self.dtypes != other.dtypes)
+        kinds = OTHER_TYPE * (self.dtypes != other.dtypes) + ACROSS * sum(
+            (left < LINE_BYTES) != (right < LINE_BYTES) for left, right in zip(one.begins, two.begins, strict=True)
+        )
         return sizes + bits + kinds + OTHER_ORDER * sum(left != right for left, right in zip(self.layouts, other.layouts, strict=True))
 
     def same_size(self, other: Problem) -> bool:
         """Whether as much is multiplied and read."""
-        return attrs.evolve(self.work, result_bytes=0) == attrs.evolve(other.work, result_bytes=0)
+        one, two = (attrs.evolve(each.work, result_bytes=0, beside=(False, False)) for each in (self, other))
+        return one == two
 
 
 def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tuple[int, ...]:
@@ -113,6 +121,11 @@ def _steps(layout: str) -> dict[str, str]:
 def _inner(layout: str) -> str:
     """The contiguous dimension of a matrix by strides, or of each of a stack; empty where there is none."""
     return next((dim for dim, step in _steps(layout).items() if step == "1" and dim != "b"), "")
+
+
+def _lies_along(layout: str, order: str, dim: str) -> bool:
+    """Whether a matrix is stored in an order, in which neighbours along a dimension lie side by side."""
+    return _inner(layout) == dim if layout.startswith("Strides") else layout == order
 
 
 def _order(layout: str) -> str:
@@ -253,8 +266,9 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     """The rule that chose, and on what grounds."""
     work = work_of(question.spec)
     assert work is not None
-    blocks = work.tiles(one.values["bm"], one.values["bn"])
-    waves = f"{blocks} blocks, {-(-blocks // MULTIPROCESSORS)} to a multiprocessor at most"
+    cluster = one.values.get("cm", 1), one.values.get("cn", 1)
+    blocks = work.tiles(one.values["bm"], one.values["bn"], cluster)
+    waves = f"{blocks} blocks, {-(-blocks // at_once(math.prod(cluster)))} to a multiprocessor at most"
     expected = f"{one.us:.4g} us expected, {waves}"
     if one.record is None:
         words = " ".join([one.name, *(f"{name}={value}" for name, value in one.values.items())])
@@ -262,8 +276,8 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     sizes = "x".join(map(str, one.record.shape))
     types, layouts = one.record.spec["dtypes"]["A"], " ".join(one.record.spec["layouts"].values())
     there = f"{sizes} of {types}, {layouts} (distance {one.distance:.2f})"
-    cluster = "x".join(str(one.values.get(name, 1)) for name in ("cm", "cn"))
-    legal = "legal here" if cluster == "1x1" or "cm" in one.record.values else f"in clusters of {cluster} legal here"
+    measured = one.record.values.get("cm", 1), one.record.values.get("cn", 1)
+    legal = "legal here" if cluster == measured else f"in clusters of {cluster[0]}x{cluster[1]} legal here"
     problem, other = Problem.of(describe(question.spec)), Problem.of(one.record.spec)
     if problem is not None and other is not None and problem.same_size(other):
         return f"tuned for {there}, which multiplies and reads as much, and {legal}: {said(one.record)}; {expected}"

@@ -1,0 +1,74 @@
+"""Arrays that no kernel reads as they lie: copies in their place, and what products of arrays without elements are.
+
+PyTorch and NumPy multiply matrices with any steps, reversed and repeated ones among them, and arrays of no rows, columns or terms. Kernels
+read rows or columns whose elements lie side by side. So what lies otherwise is copied in front, by its own library on its current stream,
+and a result that lies otherwise is computed apart and stored.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fireiron.errors import ArgumentError
+
+LIBRARIES: Final = ("numpy", "cupy", "torch")
+"""Those whose arrays are copied here."""
+
+
+def library(array: Any) -> str:
+    """The name of the library that an array is of."""
+    return type(array).__module__.partition(".")[0]
+
+
+def is_matrix_readable(shape: Sequence[int], steps: Sequence[int]) -> bool:
+    """Whether the last two dimensions lie in rows or columns of elements side by side, and nothing lies backwards.
+
+    >>> is_matrix_readable((4, 8), (8, 1)), is_matrix_readable((4, 8), (1, 100)), is_matrix_readable((4, 8), (16, 2))
+    (True, True, False)
+    """
+    if any(step < 0 for size, step in zip(shape, steps, strict=True) if size > 1):
+        return False
+    if len(shape) < 2:
+        return True
+    (rows, columns), (down, along) = shape[-2:], steps[-2:]
+    by_rows = (columns == 1 or along == 1) and (rows == 1 or down >= columns)
+    return by_rows or ((rows == 1 or down == 1) and (columns == 1 or along >= rows))
+
+
+def copied(array: Any) -> Any:
+    """A copy that lies row by row."""
+    kind = library(array)
+    if kind == "torch":
+        return array.clone(memory_format=sys.modules["torch"].contiguous_format)
+    if kind == "cupy":
+        with array.device:
+            return array.copy(order="C")
+    return array.copy(order="C")
+
+
+def store(target: Any, source: Any) -> None:
+    """Write elements into an array, however it lies."""
+    if library(target) == "torch":
+        target.copy_(source)
+    else:
+        target[...] = source
+
+
+def zeroed(array: Any) -> Any:
+    """The array itself, its elements set to zero."""
+    if library(array) == "torch":
+        return array.zero_()
+    array[...] = 0
+    return array
+
+
+def refuse_stream(call: str, why: str, stream: Any) -> None:
+    """Refuse a stream where the library of the arrays works on its own current one."""
+    if stream is not None:
+        hint = "leave stream= away and make it current in the library of the arrays"
+        raise ArgumentError(f"{call}: stream= is given, and {why} on the current stream", hint=hint)
+
+
+__all__ = ["LIBRARIES", "copied", "is_matrix_readable", "library", "refuse_stream", "store", "zeroed"]

@@ -1,0 +1,101 @@
+"""Choices on disk: what answered a call, so that the next process need not compare records and strategies again.
+
+The key is the problem, the target, the GPU, the files of records that count, the compiler, and the build of this package and its library:
+all that a choice follows from. What is kept is the bound strategy with its values, and the record and the reason that are told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+from fireiron import kept, settings
+from fireiron.compiler import Program
+from fireiron.errors import CacheWarning
+from fireiron.executable import INSTRUCTIONS
+from fireiron.gpu import launch, programs, toolchain
+from fireiron.places import library_folder
+from fireiron.tune.records.choosing import Choice
+from fireiron.tune.records.files import record_files, stamp
+from fireiron.values.machine import Architecture
+
+KIND: Final = "choice"
+"""The kind of these entries, and the ending of their names."""
+
+
+def chosen(
+    call: str, architecture: Architecture, device: int | None, asked: tuple[Any, ...], choose: Callable[[], tuple[Choice, int]]
+) -> tuple[Choice, int]:
+    """What another process chose on this GPU, else what is chosen now, and kept: a choice, and for which of the problems it is.
+
+    Args: `call` names the function; `asked` is all that decides beside target, records and compiler, as values of the language, numbers and
+        texts. Where there is no GPU nothing is kept.
+    """
+    if device is None or not launch.gpu_available():
+        return choose()
+    key = key_of(call, architecture, launch.driver_version(), *asked, device_name(device))
+    found = recalled(key)
+    if found is None:
+        found = choose()
+        remember(key, *found)
+    return found
+
+
+def device_name(device: int) -> str:
+    """What a GPU calls itself."""
+    name = launch.require_cupy().cuda.runtime.getDeviceProperties(device)["name"]
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def key_of(call: str, architecture: Architecture, newest: tuple[int, int] | None, *asked: Any) -> str | None:
+    """The key of what answers a call; None where it is not kept."""
+    if not settings.cache_enabled():
+        return None
+    compiler = toolchain.serving(architecture.name, newest)
+    identity = None if compiler is None else (compiler.version, compiler.identity)
+    return kept.key_of(KIND, call, architecture, identity, _records(), asked)
+
+
+def _records() -> tuple[Any, ...]:
+    """The files of records that may answer, with what changes when they do."""
+    own, folder = settings.records_path(), library_folder() / "records"
+    named = () if own is None else record_files(own)
+    shipped = record_files(folder) if folder.is_dir() else ()
+    return tuple((str(path), stamp(path)) for path in named), tuple((path.name, stamp(path)[:2]) for path in shipped)
+
+
+def recalled(key: str | None) -> tuple[Choice, int] | None:
+    """The choice that was kept, and for which of the problems it is; None if there is none."""
+    path = None if key is None else programs.place(KIND, key)
+    data = None if path is None else kept.bytes_at(path)
+    if key is None or path is None or data is None:
+        return None
+    try:
+        (record, exact, why, *program, made, number), _ = kept.read(KIND, key, data)
+        strategy, spec, architecture, name, chosen = program
+        answer = programs.recalled(Program(strategy, spec, architecture, INSTRUCTIONS, name, chosen), made)
+        return Choice(record, exact, why, answer), int(number)
+    except (kept.DamagedError, TypeError, ValueError) as error:
+        warnings.warn(f"{path} is not used and made again: {error}", CacheWarning, stacklevel=3)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+
+
+def remember(key: str | None, choice: Choice, number: int) -> None:
+    """Keep a choice; a disk that is full or read-only costs nothing but the time of the next process."""
+    program = choice.program
+    if key is None or program.instructions != INSTRUCTIONS:
+        return
+    made = program.key if program.is_asked else programs.key_of(program)
+    parts = program.strategy, program.spec, program.architecture, program.name, dict(program.chosen), made
+    about = {"kernels": [program.name], "about": str(program.spec)[:200], "arch": program.architecture.name}
+    data = kept.written(KIND, key, (choice.record, choice.exact, choice.why, *parts, number), {**about, "toolchain": [], "seconds": 0.0})
+    if data is not None:
+        with contextlib.suppress(OSError):
+            kept.save(programs.place(KIND, key), data)
+
+
+__all__ = ["KIND", "chosen", "device_name", "key_of", "recalled", "remember"]

@@ -1,0 +1,132 @@
+"""Known bits held against all values that partly known numbers may have."""
+
+import itertools
+import operator
+
+import pytest
+
+from fireiron.check.known_bits import UNKNOWN, WORD, Bits, KnownBits, power_of_two
+from fireiron.values.expr import Var, all_of, any_of, bit_and, bit_or, bit_xor, equal, less, minimum, positive
+
+T, J = Var("thread", 0, 31), Var("i", 0, 15)
+N = Var("N", 0, 1 << 20, 12)
+N4 = Var("N4", 0, 1 << 20, 4)
+
+PARTLY = [Bits(WORD - 7 | zeros, ones) for zeros, ones in itertools.product(range(8), repeat=2) if not zeros & ones]
+
+
+def values(bits):
+    return [number for number in range(8) if not number & bits.zeros and number & bits.ones == bits.ones]
+
+
+def best(results):
+    """What is known of a number that is one of these."""
+    found = Bits.of(results[0])
+    for one in results[1:]:
+        found = found.either(Bits.of(one))
+    return found
+
+
+@pytest.mark.parametrize("does", [operator.add, operator.xor, operator.and_, operator.or_], ids=lambda one: one.__name__)
+def test_all_is_known_that_can_be(does):
+    for one, other in itertools.product(PARTLY, repeat=2):
+        assert does(one, other) == best([does(left, right) for left, right in itertools.product(values(one), values(other))]), (one, other)
+
+
+def test_one_of_two():
+    for one, other in itertools.product(PARTLY, repeat=2):
+        assert one.either(other) == best([*values(one), *values(other)])
+        both = [number for number in values(one) if number in values(other)]
+        assert not both or all(
+            number & one.also(other).zeros == 0 and number & one.also(other).ones == one.also(other).ones for number in both
+        )
+
+
+def test_shifts_and_remainders():
+    for one, bits in itertools.product(PARTLY, range(4)):
+        assert one.raised(bits) == best([number << bits for number in values(one)])
+        assert one.lowest(bits) == best([number % (1 << bits) for number in values(one)])
+        known = one.shifted(bits).also(Bits(WORD & ~(WORD >> bits)))
+        assert known == best([number >> bits for number in values(one)])
+
+
+def test_products():
+    """By a power of two all is known that is known before; the lowest bits always are as far as one of the sides is."""
+    for one, other in itertools.product(PARTLY, repeat=2):
+        bits, products = one * other, [left * right for left, right in itertools.product(values(one), values(other))]
+        whole = best(products)
+        assert bits.zeros & ~whole.zeros == 0 == bits.ones & ~whole.ones
+        assert bits.trailing >= min(one.trailing + other.trailing_zeros, other.trailing + one.trailing_zeros, 64)
+        largest = max(products).bit_length()
+        assert bits.zeros >> max(largest, 6) == WORD >> max(largest, 6)
+        if other.places is not None:
+            assert bits == whole == other * one
+    unknown = Bits(zeros=1)  # an even number
+    assert (unknown * unknown).trailing_zeros == 2 and (unknown * Bits.of(3)).trailing_zeros == 1 == (Bits.of(3) * unknown).trailing_zeros
+    odd = Bits(zeros=2, ones=1)  # 1 and any multiple of 4
+    assert (odd * odd).trailing == 2 and (odd * Bits.of(4)) == Bits(zeros=11, ones=4)
+    assert (Bits.of(1 << 40) * Bits.of(1 << 40)).zeros == WORD
+
+
+def test_places_and_powers():
+    assert [Bits.of(number).places for number in (0, 1, 2, 3, 4, 1 << 63)] == [None, 0, 1, None, 2, 63]
+    assert Bits(zeros=3, ones=4).places is None and UNKNOWN.places is None
+    assert [power_of_two(number) for number in (None, -4, 0, 1, 2, 3, 4, 6, 1 << 40)] == [None, None, None, 0, 1, None, 2, None, 40]
+    assert (UNKNOWN.trailing, Bits.of(0).trailing_zeros, Bits.of(4).trailing_zeros, Bits(zeros=1, ones=2).trailing) == (0, 64, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "known"),
+    [
+        (less(T, 5), Bits(WORD - 1)),
+        (equal(T, 5 + J * 0), Bits(WORD - 1)),
+        (all_of((less(T, 5), less(J, 3))), Bits(WORD - 1)),
+        (any_of((less(T, 5), less(J, 3))), Bits(WORD - 1)),
+        (T, Bits(WORD - 31)),
+        (T * 4 + 3, Bits(WORD - 127, 3)),
+        (T // 8, Bits(WORD - 3)),
+        (minimum(T * 4 + 2, J * 8 + 10), Bits(WORD - 126, 2)),
+        (minimum(T * 4, J * 6), Bits(WORD - 126)),
+        (bit_and(T * 4, J * 2 + 64), Bits(WORD - 92)),
+        (bit_or(T * 4, J * 2 + 64), Bits(WORD - 126, 64)),
+        (bit_xor(T * 4 + 1, J * 4 + 3), Bits(WORD - 126, 2)),
+        (positive(N), Bits(WORD - ((1 << 20) - 1) | 3)),
+        (N, Bits(WORD - ((1 << 20) - 1) | 3)),
+        (N4 % 6, Bits(WORD - 7 | 1)),
+        (N % 16, Bits(WORD - 12)),
+        ((T - 5) * 4, Bits(3)),
+        ((T * 16 - 8) // 4, Bits(1, 2)),
+        (T // 3, Bits(WORD - 15)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_known_of_an_expression(value, known):
+    assert KnownBits({}).of(value) == known
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (T - 5) // 4,
+        (T - 5) % 8,
+        (T - 40) // 8 * 3,
+        T - J,
+        minimum(T - 7, J),
+        (T - J) * (J - 9),
+        (T * 4 - 64) // 16,
+        (T - 31) // 1,
+        (J - T) % 6,
+    ],
+    ids=str,
+)
+def test_what_is_known_of_negative_values_is_so(value):
+    bits = KnownBits({}).of(value)
+    for thread, number in itertools.product(range(32), range(16)):
+        got = int(value.evaluate({"thread": thread, "i": number})) & WORD
+        assert got & bits.zeros == 0 and got & bits.ones == bits.ones, (thread, number, bits)
+
+
+def test_names_know_what_their_values_and_their_ranges_say():
+    row = Var("row", 0, 100)
+    assert KnownBits({"row": T * 4 + 2}).of(row) == Bits(WORD - 126, 2)
+    assert KnownBits({}).of(Var("row", 0, 100, 24)) == Bits(WORD - 127 | 7)

@@ -1,0 +1,414 @@
+"""Control in the simulator, by hand: loops, names, tiles, waits and what a warp leaves out (`fireiron.sim.run`)."""
+
+import random
+import re
+
+import attrs
+import numpy as np
+import pytest
+from engines import OF_PRODUCTS, copied, fetched, of_products, streamed
+from handmade import THREAD, access, kernel_of, local
+
+from fireiron import *
+from fireiron import ir
+from fireiron.errors import SimulationError
+from fireiron.executable.thread_move import MOVE
+from fireiron.sim import simulate
+from fireiron.sim.launch import _Launch
+from fireiron.sim.plan import Plan
+from fireiron.values.expr import TRUE, Var, as_expr, less
+
+ORDERS = (None, 0, 1)
+K, J, TAKEN = Var("k", 0, 7), Var("j", 0, 7), Var("taken", 0, 99)
+GIVEN = np.arange(1, 513, dtype=np.float32)
+BLOCK_BARRIER = ir.Barrier(ir.BLOCK_SCOPE, "all")
+
+
+def copy(source, target, memories=(GL, GL), active=TRUE):
+    spec = Move(1, dtype=float32)(*memories)(Thread)
+    return ir.Exec(MOVE, spec, (source, attrs.evolve(target, write=True)), active=active, pieces=((ir.Piece(0),),) * 2)
+
+
+def put(place, source=None):
+    """Each thread copies an element."""
+    return copy(access("src", (place if source is None else source,)), access("dst", (place,)))
+
+
+def kernel(body, *buffers, threads=32, **options):
+    made = kernel_of(Move(512, dtype=float32)(GL, GL), body, *buffers, threads=threads, **options)
+    return attrs.evolve(made, shared_bytes=max([0, *(one.offset + one.bytes for one in buffers if one.memory == SH)]))
+
+
+def chance(order):
+    return None if order is None else random.Random(order)
+
+
+def said(made, order=None, given=GIVEN, **options):
+    """The result, or what the simulator says."""
+    try:
+        return simulate(made, {"src": given}, order=chance(order), **options).outputs["dst"]
+    except SimulationError as error:
+        return str(error)
+
+
+def rows(*numbers):
+    """The result in which these rows of 32 elements are copied."""
+    expected = np.full(512, np.nan, np.float32)
+    for row in numbers:
+        expected[row * 32 : row * 32 + 32] = GIVEN[row * 32 : row * 32 + 32]
+    return expected
+
+
+def twice(place):
+    """Two statements, so that a loop around them runs in Python."""
+    return put(THREAD + place * 32), put(THREAD + place * 32 + 256)
+
+
+# ---------------------------------------------------------------------------------------------- loops and names
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "extent, first, step, turns", [(4, 0, 1, (0, 1, 2, 3)), (4, 1, 2, (1, 3)), (5, 0, 3, (0, 3)), (0, 0, 1, ()), (3, 3, 1, ())]
+)
+def test_turns_of_a_loop(extent, first, step, turns, order):
+    body = (ir.For(K, as_expr(extent), twice(K), first=first, step=step),)
+    np.testing.assert_array_equal(said(kernel(body), order), rows(*turns, *(turn + 8 for turn in turns)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("growth, places", [(1, range(6)), (2, range(0, 12, 2)), ("j", (0, 0, 0, 1, 2, 4))])
+def test_turns_that_a_loop_has_had_in_all_its_executions(growth, places, order):
+    """It counts on behind each turn, by one or by what the turn says."""
+    grows = J if growth == "j" else as_expr(growth)
+    loop = ir.For(K, as_expr(2), (put(THREAD + TAKEN * 32), put(THREAD + TAKEN * 32)), taken=TAKEN, growth=grows)
+    np.testing.assert_array_equal(said(kernel((ir.For(J, as_expr(3), (loop,)),)), order), rows(*places))
+
+
+def test_a_loop_that_was_not_there_before_has_had_no_turn():
+    """Two loops count apart."""
+    first, second = (ir.For(var, as_expr(2), twice(taken), taken=taken) for var, taken in ((K, TAKEN), (J, Var("other", 0, 99))))
+    np.testing.assert_array_equal(said(kernel((first, second))), rows(0, 1, 8, 9))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_name_means_what_it_was_given_last(order):
+    """In each turn anew, and in lists that follow each other."""
+    name, other = Var("name", 0, 511), Var("other", 0, 511)
+    loop = ir.For(K, as_expr(2), (ir.Let(name, THREAD + K * 32), ir.Let(other, name + 64), put(name), put(other)))
+    body = (loop, ir.For(J, as_expr(1), (ir.Let(name, THREAD + 160), put(name), put(name + 32))))
+    np.testing.assert_array_equal(said(kernel(body), order), rows(0, 1, 2, 3, 5, 6))
+
+
+def test_names_and_loops_end_with_their_lists():
+    """A message names the loops around it alone, not those that are over, or names of theirs."""
+    name = Var("name", 0, 7)
+    nest = ir.For(J, as_expr(2), (ir.For(K, as_expr(2), (put(THREAD + J * 32, THREAD + K * 32),)),))
+    for before in (
+        (),
+        (ir.For(K, as_expr(2), (ir.Let(name, K), put(THREAD + name * 32), put(THREAD + name * 32))),),
+        (nest,),
+        (ir.For(J, as_expr(2), (ir.Let(name, J * 2), ir.For(K, as_expr(2), (put(THREAD + K * 32, THREAD + name * 32),)))),),
+    ):
+        text = said(kernel((*before, put(THREAD, THREAD + 500))))
+        assert text.startswith("src[512] is outside the tensor") and "outside loops" in text, text
+        text = said(kernel((*before, ir.For(Var("m", 0, 3), as_expr(3), (put(THREAD), put(THREAD, THREAD + 479 + Var("m", 0, 3)))))))
+        assert text.startswith("src[512] is outside the tensor") and ", m=2\n" in text, text
+        assert not any(f"{name}=" in text for name in ("k", "j", "name"))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_loop_that_is_not_as_long_for_all(order):
+    """Whoever runs it together must have as many turns; by warps each may have its own, but for barriers."""
+    thread = Var("thread", 0, 63)
+    body = (ir.For(K, thread // 32, (put(thread), put(thread))),)
+    made = kernel(body, threads=64)
+    launch = _Launch(Plan(made, {}), {"src": GIVEN}, (0,), True, chance(order))
+    if order is None:
+        with pytest.raises(SimulationError, match="loop k has an extent that differs between threads"):
+            launch.run()
+    else:
+        launch.run()
+        np.testing.assert_array_equal(launch.outputs()["dst"], rows(1))
+
+
+def test_a_loop_whose_extent_is_told_by_equal_numbers():
+    """An extent that is an array says the same for all, if all its elements do."""
+    thread = Var("thread", 0, 63)
+    made = kernel((ir.For(K, thread // 64 + 2, (put(thread + K * 64), put(thread + K * 64))),), threads=64)
+    np.testing.assert_array_equal(said(made), rows(0, 1, 2, 3))
+
+
+# ---------------------------------------------------------------------------------------------- nests
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shared", ["none", "inner", "both"])
+def test_a_nest_whose_turns_write_to_one_place(order, shared):
+    """The last turn stays: one that an axis cannot be is executed turn by turn, the first ones included."""
+    place = {"none": J * 2 + K, "inner": J * 2 + K // 2, "both": (J * 2 + K) // 4}[shared]
+    body = (ir.For(J, as_expr(3), (ir.For(K, as_expr(2), (put(THREAD + place * 32, THREAD + (J * 2 + K) * 32),)),)),)
+    got = said(kernel(body), order)
+    found = {}
+    for turn in range(6):
+        found[{"none": turn, "inner": turn // 2 * 2, "both": turn // 4}[shared]] = turn
+    expected = np.full(512, np.nan, np.float32)
+    for there, turn in found.items():
+        expected[there * 32 : there * 32 + 32] = GIVEN[turn * 32 : turn * 32 + 32]
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_nest_of_which_a_loop_moves_nothing_that_is_written(order):
+    """Around an axis and inside one, with as many turns as it has; none at all if it has none."""
+    for turns in (0, 1, 3):
+        for outer, inner in (((J, turns), (K, 4)), ((K, 4), (J, turns))):
+            body = (
+                ir.For(
+                    outer[0], as_expr(outer[1]), (ir.For(inner[0], as_expr(inner[1]), (put(THREAD + K * 32, THREAD + (J * 4 + K) * 32),)),)
+                ),
+            )
+            got = said(kernel(body), order)
+            expected = np.full(512, np.nan, np.float32)
+            if turns:
+                expected[:128] = GIVEN[(turns - 1) * 128 : turns * 128]
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_nest_whose_later_turns_share_a_place(order):
+    """Of which an axis is told only in the second turn around it; registers are added to once for each turn all the same."""
+    r = local("r", (8,), RF)
+    place = J * (K // 2) + (1 - J) * K
+    fill = ir.For(
+        J, as_expr(2), (ir.For(K, as_expr(4), (copy(access("src", (THREAD + (J * 4 + K) * 32,)), access("r", (place,)), (GL, RF)),)),)
+    )
+    store = ir.For(
+        Var("m", 0, 3), as_expr(4), (copy(access("r", (Var("m", 0, 3),)), access("dst", (THREAD + Var("m", 0, 3) * 32,)), (RF, GL)),)
+    )
+    got = said(kernel((fill, store), r), order)[:128].reshape(4, 32)
+    np.testing.assert_array_equal(got, GIVEN.reshape(16, 32)[[5, 7, 2, 3]])
+
+
+# ---------------------------------------------------------------------------------------------- barriers
+
+
+def exchange(*between, threads=64, other=None):
+    """Each thread writes its element, and reads that of another."""
+    thread = Var("thread", 0, threads - 1)
+    x = attrs.evolve(local("x", (threads,), SH), offset=0)
+    far = threads - 1 - thread if other is None else other
+    body = (
+        copy(access("src", (thread,)), access("x", (thread,)), (GL, SH)),
+        *between,
+        copy(access("x", (far,)), access("dst", (thread,)), (SH, GL)),
+    )
+    return kernel(body, x, threads=threads)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_barrier_orders_its_threads(order):
+    np.testing.assert_array_equal(said(exchange(BLOCK_BARRIER), order)[:64], GIVEN[:64][::-1])
+    np.testing.assert_array_equal(said(exchange(ir.Barrier(ir.Scope("all", 64))), order)[:64], GIVEN[:64][::-1])
+    for between in ((), (ir.Barrier(ir.WARP_SCOPE),), (ir.Barrier(ir.Scope("pairs", 2)),)):
+        assert said(exchange(*between), order).startswith("race on x["), between
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_barrier_of_a_block_that_is_no_whole_group(order):
+    """96 threads are one group and half of another; the barrier holds all of them."""
+    np.testing.assert_array_equal(said(exchange(ir.Barrier(ir.BLOCK_SCOPE), threads=96), order)[:96], GIVEN[:96][::-1])
+    warps = ir.For(K, as_expr(1), (ir.Barrier(ir.WARP_SCOPE), BLOCK_BARRIER))
+    np.testing.assert_array_equal(said(exchange(warps, threads=96), order)[:96], GIVEN[:96][::-1])
+
+
+def test_barriers_are_counted():
+    done = simulate(exchange(BLOCK_BARRIER, ir.For(K, as_expr(3), (BLOCK_BARRIER, ir.Barrier(ir.WARP_SCOPE)))), {"src": GIVEN})
+    assert (done.barriers, done.statements) == (7, 2)
+
+
+# ---------------------------------------------------------------------------------------------- copies and products under way
+
+
+def loaded(*between, second=False):
+    """Asynchronous copies of each thread, to its element, or to two."""
+    x = attrs.evolve(local("x", (64,), SH), offset=0)
+    move = lambda more: attrs.evolve(
+        copy(access("src", (THREAD + more,)), access("x", (THREAD + more,)), (GL, SH)), completion=ir.Completion.GROUP
+    )
+    read = copy(access("x", (THREAD + (32 if second else 0),)), access("dst", (THREAD,)), (SH, GL))
+    return kernel((move(0), ir.Commit(), move(32), ir.Commit(), *between, read), x)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "pending, second, right", [(0, False, True), (0, True, True), (1, False, True), (1, True, False), (2, False, False)]
+)
+def test_copies_under_way_are_waited_for(pending, second, right, order):
+    """But for so many groups, the last ones."""
+    found = said(loaded(ir.Wait(pending), second=second), order)
+    if right:
+        np.testing.assert_array_equal(found[:32], GIVEN[32 * second : 32 * second + 32])
+    else:
+        assert found.startswith("x is read while an asynchronous copy to it is under way"), found
+    assert "under way" in said(loaded(second=second), order)
+    assert "under way" in said(loaded(ir.Wait(0, completion=ir.Completion.PRODUCT), second=second), order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "right",
+        "the older group is waited for",
+        "the younger group is not waited for",
+        "no fence",
+        "a fence of the proxy",
+        "a factor is loaded behind the fence",
+    ],
+)
+def test_products_under_way_are_waited_for_and_fenced(name, order):
+    made, message = of_products(name)
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    if message is None:
+        np.testing.assert_array_equal(copied(made, given, chance(order)), given + given * given)
+    else:
+        with pytest.raises(SimulationError, match=message):
+            copied(made, given, chance(order))
+    assert name in OF_PRODUCTS
+
+
+# ---------------------------------------------------------------------------------------------- tiles that blocks take
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("tiles, blocks, stages, warps", [(1, 1, 1, 1), (5, 1, 2, 1), (5, 3, 2, 1), (4, 2, 3, 2), (7, 2, 1, 2)])
+def test_blocks_go_through_tiles(tiles, blocks, stages, warps, order):
+    given = np.arange(1, tiles * warps * 32 + 1, dtype=np.float32)
+    np.testing.assert_array_equal(copied(fetched(tiles, blocks, stages, warps), given, chance(order)), given)
+
+
+def without(*kinds):
+    return lambda body: tuple(one for one in body if not isinstance(one, kinds))
+
+
+def with_tiles(more):
+    return lambda body: tuple(attrs.evolve(one, tiles=one.tiles + more) if isinstance(one, ir.Leave) else one for one in body)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"consumer": with_tiles(1), "producer": with_tiles(1)}, r"(src|dst)\[160\] is outside the tensor"),
+        ({"consumer": without(ir.Leave), "producer": without(ir.Leave)}, r"(src|dst)\[160\] is outside the tensor"),
+        ({"consumer": with_tiles(-1), "producer": with_tiles(-1), "blocks": 1}, None),
+        ({"producer": with_tiles(-1)}, "deadlock"),
+        ({"consumer": with_tiles(-1), "blocks": 1}, None),
+        ({"extent": 5, "blocks": 1}, "loop turn goes on behind the last tile"),
+        ({"extent": 6, "blocks": 1}, "right"),
+        ({"consumer": without(ir.Acquire)}, "the number of turn 0 is read by a group that does not hold it full"),
+        ({"producer": without(ir.Acquire)}, "the number of turn 0 is left in a stage by a group that does not hold it empty"),
+        ({"consumer": without(ir.Barrier)}, "right"),
+        ({"consumer": without(ir.Release)}, "deadlock"),
+        ({"producer": without(ir.Release)}, "deadlock"),
+    ],
+)
+def test_how_a_block_leaves_its_loop(change, message, order):
+    """At the first number that is none of the tiles, and not one later or earlier."""
+    given = np.arange(1, 161, dtype=np.float32)
+    found = said(fetched(**{"tiles": 5, "blocks": 2, **change}), order, given)
+    if message == "right":
+        np.testing.assert_array_equal(found, given)
+    elif message is None:
+        np.testing.assert_array_equal(found, np.where(given <= 128, given, np.nan))
+    else:
+        assert isinstance(found, str) and re.search(message, found), found
+
+
+# ---------------------------------------------------------------------------------------------- what a warp leaves out
+
+
+def left_out(inside, behind=(), threads=64):
+    """Each warp has its element of `src` in `needed`, and its next one in r; it performs the body if it needs it, and stores r."""
+    thread = Var("thread", 0, threads - 1)
+
+    def move(source, target, memories):
+        spec = Move(1, dtype=int32)(*memories)(Thread)
+        return ir.Exec(MOVE, spec, (source, attrs.evolve(target, write=True)), pieces=((ir.Piece(0),),) * 2)
+
+    number = move(access("src", (thread,)), access("needed", (0,)), (GL, RF))
+    first = move(access("src", (thread + threads,)), access("r", (0,)), (GL, RF))
+    store = move(access("r", (0,)), access("dst", (thread,)), (RF, GL))
+    body = (number, first, ir.Skip("needed", tuple(inside(move))), *(behind and behind(move)), store)
+    registers = (local(name, (size,), RF, int32) for name, size in (("needed", 1), ("r", 2), ("s", 2)))
+    return kernel_of(Move(3 * threads, dtype=int32)(GL, GL), body, *registers, threads=threads)
+
+
+def needing(*threads, count=64):
+    return np.concatenate([np.isin(np.arange(count), threads) * 7, np.arange(count) + 100, np.arange(count) + 1000]).astype(np.int32)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("threads", [(), (0,), (63,), (31, 32), range(64)], ids=str)
+def test_warps_that_need_it_perform_it(threads, order):
+    """All of their threads; the others keep what they had, in loops and by names too."""
+    name = Var("name", 0, 3)
+    turn = Var("turn", 0, 1)
+
+    def inside(move):
+        yield ir.Let(name, as_expr(0))
+        yield ir.For(
+            turn,
+            as_expr(2),
+            (ir.Let(Var("inner", 0, 1), turn * 0), move(access("needed", (name,)), access("r", (Var("inner", 0, 1),)), (RF, RF))),
+        )
+
+    given = needing(*threads)
+    found = said(left_out(inside), order, given)[:64]
+    some = np.repeat([any(one // 32 == warp for one in threads) for warp in (0, 1)], 32)
+    np.testing.assert_array_equal(found, np.where(some, given[:64], given[64:128]))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("threads, lost", [(range(64), None), ((40,), 0), ((3,), 32), ((), 0)], ids=str)
+def test_what_nobody_put_into_registers_of_a_warp(threads, lost, order):
+    """A warp that leaves the body out has nothing where it would have written."""
+    found = said(
+        left_out(
+            lambda move: [move(access("r", (0,)), access("s", (0,)), (RF, RF))],
+            lambda move: (move(access("s", (0,)), access("r", (0,)), (RF, RF)),),
+        ),
+        order,
+        needing(*threads),
+    )
+    if lost is None:
+        np.testing.assert_array_equal(found[:64], np.arange(64) + 100)
+    else:
+        wanted = {lost} if order is None else {lost, 32} if not threads else {lost}
+        assert any(
+            found.startswith(f"s[0] (register 0) is read before anything was written to it: thread {one} of block 0") for one in wanted
+        ), found
+
+
+def test_a_name_of_what_is_left_out_means_nothing_behind_it():
+    """It may be bound again, to something else, and a message does not name it."""
+    name = Var("name", 0, 3)
+    inside = lambda move: (ir.Let(name, as_expr(1)), move(access("needed", (0,)), access("r", (0,)), (RF, RF)))
+    behind = lambda move: (move(access("src", (192 + Var("thread", 0, 63),)), access("r", (0,)), (GL, RF)),)
+    text = said(left_out(inside, behind), None, needing(*range(64)))
+    assert text.startswith("src[192] is outside the tensor") and "outside loops" in text
+
+
+def test_a_ring_in_step():
+    """In step the consumers go together, and loads arrive at once."""
+    given = np.arange(1, 5 * 8 * 64 + 1).reshape(40, 64).astype(np.float16)
+    for warps in (1, 2):
+        np.testing.assert_array_equal(copied(streamed(5, 2, warps), given), given)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_all_threads_need_not_be_told_apart_by(order):
+    """Threads that take no part in a statement leave what they had."""
+    got = said(kernel((put(THREAD), copy(access("src", (THREAD + 64,)), access("dst", (THREAD,)), active=less(THREAD, 5)))), order)
+    np.testing.assert_array_equal(got[:32], np.where(np.arange(32) < 5, GIVEN[64:96], GIVEN[:32]))

@@ -1,0 +1,258 @@
+"""Groups of threads that wait for each other in the simulator, by hand (`fireiron.sim.warps`)."""
+
+import random
+import re
+
+import attrs
+import numpy as np
+import pytest
+from engines import copied, fetched, streamed
+from handmade import access, kernel_of, local
+
+from fireiron import *
+from fireiron import ir
+from fireiron.errors import SimulationError
+from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.thread_move import MOVE
+from fireiron.sim import simulate
+from fireiron.sim.launch import _Launch
+from fireiron.sim.plan import Plan
+from fireiron.values.expr import TRUE, Var, as_expr, less
+
+GIVEN = np.arange(1, 1025, dtype=np.float32)
+ORDERS = (None, *range(4))
+K = Var("k", 0, 3)
+
+
+def chance(order):
+    return None if order is None else random.Random(order)
+
+
+def kernel(body, *buffers, threads=128, grid=1, **fields):
+    made = kernel_of(Move(1024, dtype=float32)(GL, GL), body, *buffers, threads=threads, grid=grid)
+    size = max([0, *(one.offset + one.bytes for one in buffers if one.memory == SH)])
+    return attrs.evolve(made, shared_bytes=size, **fields)
+
+
+def unverified(made, order):
+    """What comes of a kernel that the verifier might refuse."""
+    launch = _Launch(Plan(made, {}), {"src": GIVEN}, (0,), True, chance(order))
+    try:
+        launch.run()
+    except SimulationError as error:
+        return str(error)
+    return launch.outputs()["dst"]
+
+
+def copy(source, target, memories=(GL, GL), active=TRUE):
+    spec = Move(1, dtype=float32)(*memories)(Thread)
+    return ir.Exec(MOVE, spec, (source, attrs.evolve(target, write=True)), active=active, pieces=((ir.Piece(0),),) * 2)
+
+
+def barrier(reason, threads=None):
+    return ir.Barrier(ir.BLOCK_SCOPE if threads is None else ir.Scope(f"group of {threads}", threads), reason)
+
+
+# ---------------------------------------------------------------------------------------------- who waits for whom
+
+
+@pytest.mark.parametrize("order", range(4))
+@pytest.mark.parametrize(
+    "threads, turns, said",
+    [
+        (64, lambda warp: warp, "warp 1 waits at the block barrier (first); warp 0 has ended"),
+        (128, lambda warp: warp // 2, "warps 2, 3 wait at the block barrier (first); warps 0, 1 have ended"),
+        (192, lambda warp: 1 - warp // 4, "warps 0 to 3 wait at the block barrier (first); warps 4, 5 have ended"),
+        (128, lambda warp: (warp + 1) // 2 % 2, "warps 1, 2 wait at the block barrier (first); warps 0, 3 have ended"),
+        (96, lambda warp: warp // 2, "warp 2 waits at the block barrier (first); warps 0, 1 have ended"),
+    ],
+)
+def test_a_barrier_that_some_do_not_reach(threads, turns, said, order):
+    """Who waits where, who has ended, and what helps."""
+    warp = Var("thread", 0, threads - 1) // 32
+    made = kernel((ir.For(K, turns(warp), (barrier("first"),)),), threads=threads)
+    text = unverified(made, order)
+    assert isinstance(text, str) and sorted(text.partition("\n")[0].removeprefix("deadlock: ").split("; ")) == sorted(said.split("; ")), (
+        text
+    )
+    assert "every warp must reach the same barriers" in text
+
+
+@pytest.mark.parametrize("order", range(4))
+def test_two_barriers_at_which_some_wait(order):
+    """An equal one at another place of the program is another one."""
+    warp = Var("thread", 0, 127) // 32
+    first = ir.For(K, warp // 2, (barrier("first"),))
+    for second in ("second", "first"):
+        other = ir.For(Var("j", 0, 3), 1 - warp // 2, (barrier(second),))
+        text = unverified(kernel((first, other)), order)
+        assert text.startswith("deadlock: "), text
+        if second == "first":
+            assert re.match(r"deadlock: warps 0 to 3 wait at the block barrier \(first\)\n", text), text
+        else:
+            assert "warps 2, 3 wait at the block barrier (first)" in text and "warps 0, 1 wait at the block barrier (second)" in text
+
+
+@pytest.mark.parametrize("order", range(4))
+@pytest.mark.parametrize("size, right", [(32, True), (64, True), (128, False), (None, False)])
+def test_a_barrier_of_a_part_wants_that_part_alone(size, right, order):
+    """The upper half of a block comes to it, the lower one does not."""
+    warp = Var("thread", 0, 127) // 32
+    text = unverified(kernel((ir.For(K, warp // 2 * 2, (barrier("part", size),)),)), order)
+    if right:
+        assert not isinstance(text, str), text
+    else:
+        name = "block" if size is None else "group of 128"
+        assert text.startswith(f"deadlock: warps 2, 3 wait at the {name} barrier (part); warps 0, 1 have ended"), text
+
+
+@pytest.mark.parametrize("order", range(4))
+@pytest.mark.parametrize("size", [2, 8, 16, 32, 64, 128, None])
+@pytest.mark.parametrize("threads", [128, 384])
+def test_barriers_that_all_reach(threads, size, order):
+    thread = Var("thread", 0, threads - 1)
+    x = attrs.evolve(local("x", (threads,), SH), offset=0)
+    group = threads if size is None else size
+    body = (copy(access("src", (thread,)), access("x", (thread,)), (GL, SH)), barrier("all", size))
+    far = copy(access("x", (thread // group * group + (group - 1 - thread % group),)), access("dst", (thread,)), (SH, GL))
+    got = simulate(kernel((*body, far), x, threads=threads), {"src": GIVEN}, order=chance(order)).outputs["dst"][:threads]
+    np.testing.assert_array_equal(got, GIVEN[:threads].reshape(-1, group)[:, ::-1].ravel())
+
+
+@pytest.mark.parametrize("order", range(4))
+def test_a_statement_that_some_do_not_reach(order):
+    """One that whole blocks, or warpgroups, perform together."""
+    warp = Var("thread", 0, 127) // 32
+    text = MicroKernel("m", "// m\n")
+    for level, name in ((Block, "Block"), (Warpgroup, "Warpgroup")):
+        one = ir.Exec(text, Move(128, dtype=float32)(GL, GL)(level), (access("src", (0,), (128,)), access("dst", (0,), (128,), write=True)))
+        found = unverified(kernel((ir.For(K, warp // 2, (one,)),)), order)
+        assert isinstance(found, str) and f"warps 2, 3 wait at {text.name} Move(128" in found and f"({name})" in found, found
+        assert "warps 0, 1 have ended" in found
+    alone = ir.Exec(
+        text, Move(32, dtype=float32)(GL, GL)(Warp), (access("src", (warp * 32,), (32,)), access("dst", (warp * 32,), (32,), write=True))
+    )
+    got = unverified(kernel((ir.For(K, warp // 2, (alone,)),)), order)
+    np.testing.assert_array_equal(got[:128], np.where(np.arange(128) < 64, np.nan, GIVEN[:128]))
+
+
+# ---------------------------------------------------------------------------------------------- several warps as one group
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("grid", [1, 3])
+@pytest.mark.parametrize("level, unit", [(Warp, 32), (Warpgroup, 128), (Block, 256)], ids=str)
+def test_names_and_loops_of_those_who_come_together(level, unit, grid, order):
+    """What differs between units, blocks and turns does so for a statement of several warps."""
+    thread, block = Var("thread", 0, 255), Var("block", 0, grid - 1)
+    first, second, third = (Var(name, 0, 1023) for name in ("first", "second", "third"))
+    spec = Move(unit // 2, dtype=float32)(GL, GL)(level)
+    place = first + second + third
+    one = ir.Exec(
+        MicroKernel("m", "// m\n"), spec, (access("src", (place,), (unit // 2,)), access("dst", (place,), (unit // 2,), write=True))
+    )
+    names = (ir.Let(first, thread // unit * unit), ir.Let(second, block * 256), ir.Let(third, K * (unit // 2)))
+    body = (*names[:2], ir.For(K, as_expr(2), (names[2], one)))
+    got = simulate(kernel(body, threads=256, grid=grid), {"src": GIVEN}, order=chance(order)).outputs["dst"]
+    np.testing.assert_array_equal(got[: grid * 256], GIVEN[: grid * 256])
+    assert np.isnan(got[grid * 256 :]).all()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_statement_of_the_block_behind_others_and_in_front(order):
+    """Each warp has done what comes before, and does what comes behind only then."""
+    thread = Var("thread", 0, 127)
+    x, y = (attrs.evolve(local(name, (128,), SH), offset=offset) for name, offset in (("x", 0), ("y", 512)))
+    turned = ir.Exec(
+        MicroKernel("m", "// m\n"),
+        Move(128, dtype=float32)(SH, SH)(Block),
+        (access("x", (0,), (128,)), access("y", (0,), (128,), write=True)),
+    )
+    body = (
+        copy(access("src", (thread,)), access("x", (thread,)), (GL, SH)),
+        barrier("in front"),
+        turned,
+        barrier("behind"),
+        copy(access("y", (127 - thread,)), access("dst", (thread,)), (SH, GL)),
+    )
+    got = simulate(kernel(body, x, y), {"src": GIVEN}, order=chance(order)).outputs["dst"]
+    np.testing.assert_array_equal(got[:128], GIVEN[:128][::-1])
+
+
+# ---------------------------------------------------------------------------------------------- roles, rings and clusters
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("warps, stages", [(1, 1), (2, 2), (4, 3)])
+def test_consumers_and_their_producer(warps, stages, order):
+    given = np.arange(1, 5 * 8 * 64 + 1).reshape(40, 64).astype(np.float16)
+    np.testing.assert_array_equal(copied(streamed(5, stages, warps), given, chance(order)), given)
+
+
+def test_what_stands_around_roles_all_of_them_do():
+    """In front of the parting and behind it."""
+    kernel, thread = fetched(3, 1), Var("thread", 0, 31)
+    more = copy(access("src", (thread,)), access("dst", (thread,)), active=less(thread, 0))
+    around = attrs.evolve(kernel, body=(more, *kernel.body, more))
+    given = np.arange(96, dtype=np.float32)
+    for order in ORDERS:
+        np.testing.assert_array_equal(copied(around, given, chance(order)), given)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_producer_that_waits(order):
+    """It is told apart from the warps of the consumers."""
+    without = lambda kind, side=None: lambda body: tuple(one for one in body if not (isinstance(one, kind) and side in (None, one.side)))
+    given = np.arange(1, 5 * 32 + 1, dtype=np.float32)
+    with pytest.raises(SimulationError, match="^deadlock: ") as caught:
+        copied(fetched(5, 1, consumer=without(ir.Release)), given, chance(order))
+    text = str(caught.value)
+    assert "the producer waits for turn 2 of tiles to be empty" in text and "warp 0 waits for turn 2 of tiles to be full" in text, text
+    assert "each turn of a ring is filled once, and released by all consumers" in text
+    with pytest.raises(SimulationError, match="^deadlock: ") as caught:
+        copied(fetched(5, 1, producer=without(ir.Release)), given, chance(order))
+    assert "warp 0 waits for turn 0 of tiles to be full" in str(caught.value)
+
+
+TWO = ir.BlockCluster((2,), (Var("rank", 0, 1),))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("barriers", [1, 2])
+def test_blocks_of_a_cluster_meet(barriers, order):
+    """Its barriers are barriers of each block as well."""
+    thread, block = Var("thread", 0, 127), Var("block", 0, 3)
+    x = attrs.evolve(local("x", (128,), SH), offset=0)
+    fill = copy(access("src", (thread + block * 128,)), access("x", (thread,)), (GL, SH))
+    read = copy(access("x", (127 - thread,)), access("dst", (thread + block * 128,)), (SH, GL))
+    made = kernel((fill, *(ir.ClusterBarrier("all"),) * barriers, read), x, grid=4, cluster=TWO)
+    done = simulate(made, {"src": GIVEN}, order=chance(order))
+    np.testing.assert_array_equal(done.outputs["dst"][:512], GIVEN[:512].reshape(4, 128)[:, ::-1].ravel())
+    assert done.barriers == barriers
+    with pytest.raises(SimulationError, match=r"race on x\["):
+        simulate(kernel((fill, read), x, grid=4, cluster=TWO), {"src": GIVEN}, order=chance(order))
+
+
+@pytest.mark.parametrize("order", range(4))
+def test_a_cluster_of_which_some_do_not_come(order):
+    """Who waits, and of which block; those of the others are named with theirs."""
+    warp = Var("thread", 0, 63) // 32
+    made = kernel((ir.For(K, warp, (ir.ClusterBarrier("all"),)),), threads=64, grid=2, cluster=TWO)
+    launch = _Launch(Plan(made, {}), {"src": GIVEN}, (0, 1), True, chance(order))
+    with pytest.raises(SimulationError) as caught:
+        launch.run()
+    text = str(caught.value).partition("\n")[0]
+    assert "warp 1 of block 0 of the cluster and warp 1 of block 1 of the cluster wait at the barrier of the cluster (all)" in text, text
+    assert "warp 0 of block 0 of the cluster and warp 0 of block 1 of the cluster have ended" in text, text
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_barrier_of_one_block_of_a_cluster(order):
+    """Concerns its own block alone."""
+    thread, block = Var("thread", 0, 127), Var("block", 0, 1)
+    body = (
+        ir.For(K, as_expr(1) + block, (barrier("own"),)),
+        copy(access("src", (thread + block * 128,)), access("dst", (thread + block * 128,))),
+    )
+    got = simulate(kernel(body, grid=2, cluster=TWO), {"src": GIVEN}, order=chance(order)).outputs["dst"]
+    np.testing.assert_array_equal(got[:256], GIVEN[:256])
