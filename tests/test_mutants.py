@@ -402,7 +402,7 @@ MUTANTS = [
     *mutants(
         "check/races/order.py",
         "test_products",
-        ("what is hidden", "met & self.written & ~(agent.fenced | late)", "met & self.written & ~(self.written | late)"),
+        ("what is hidden", "met & self.written & ~agent.fenced", "met & self.written & ~self.written"),
         ("what a fence covers", "agent.fenced |= agent.own & agent.wrote", "agent.fenced |= agent.own"),
         ("what is under way is not fenced", "agent.fenced |= agent.own & agent.wrote", "agent.fenced |= agent.wrote"),
         ("fences of registers", "if event.reach is Reach.PROXY:", "if True:"),

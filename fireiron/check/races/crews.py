@@ -32,8 +32,9 @@ TOGETHER = 4
 
 @attrs.define(eq=False)
 class Crew(Agent):
-    """Several warps, of which `warp` is the first; `fenced_every` is to `fenced` what `every` is to `seen`."""
+    """So many `warps`, of which `warp` is the first; `fenced_every` is to `fenced` what `every` is to `seen`."""
 
+    warps: int = 1
     every: int = 0
     fenced_every: int = 0
 

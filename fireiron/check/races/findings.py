@@ -39,7 +39,7 @@ class Report:
         pair = race.before, race.behind
         assumed = [part for touch in pair for part in self._assumed(touch)]
         finding = None
-        for points in self.meetings.witnesses(*pair, race.warps, race.under_way):
+        for points in self.meetings.witnesses(*pair, race.warps, race.under_way or race.hidden):
             real = not assumed or self._possible(assumed, points)
             finding = self._finding(pair, points, assumed, real, HIDDEN if race.hidden else UNDER_WAY if race.under_way else BETWEEN)
             if real:

@@ -37,8 +37,8 @@ _ORDERED_WITH = {
 
 @attrs.define(eq=False)
 class Agent:
-    """A warp on its way through its trace: number `warp` of the block of a `rank`, behind so many `meetings` of its cluster; or several
-    `warps` together, of which that is the first (see `crews`).
+    """A warp on its way through its trace: number `warp` of the block of a `rank`, behind so many `meetings` of its cluster; or the
+    first of several warps together (see `crews`).
 
     `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first; copies
     and products apart. `turns` counts the turns of rings that it waited for, and arrived at. Where groups take turns, `over` are the
@@ -61,7 +61,6 @@ class Agent:
     passed: dict[str, int] = attrs.field(factory=dict)
     wrote: int = 0
     fenced: int = 0
-    warps: int = 1
 
 
 @attrs.define(eq=False)
@@ -271,7 +270,7 @@ class Order:
         """What an arrival does, in each block that it reaches."""
         count, known = self._told(agent, event.arrivals or ())
         if event.side is Side.FULL:
-            phases.bytes += event.ring.bytes * agent.warps
+            phases.bytes += event.ring.bytes
         if count and event.ring.is_order:
             self._give_on(agent, event)
         for rank in (event.ranks or (agent.rank,)) if count else ():
@@ -413,7 +412,7 @@ class Order:
         late = met & ~(agent.seen | self._ordered_within(event))
         if late:
             self._meet(agent, event, late)
-        if event.by_engine and (hidden := met & self.written & ~(agent.fenced | late)):
+        if event.by_engine and (hidden := met & self.written & ~agent.fenced):  # of the same thread, too
             self._meet(agent, event, hidden, hidden=True)
         self._record(agent, event, atoms)
         return True
@@ -467,7 +466,7 @@ class Order:
         """The bytes of a load, in each block that it arrives in."""
         for rank in turn.ranks:
             if rank == agent.rank or self._reaches(agent, rank, f"{turn.ring.name}: turn {turn.number} is loaded"):
-                self._phases_of(turn, rank).bring(bit, size * agent.warps)
+                self._phases_of(turn, rank).bring(bit, size)
 
     def _again(self, agent: Agent, event: Touch, bit: int) -> int:
         """The last operation that was the same, which whoever knows this one knows."""

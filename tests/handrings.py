@@ -1,0 +1,129 @@
+"""Kernels with a ring made by hand: four warps that consume and one elected thread that produces, with a fault where one is asked for."""
+
+import itertools
+from types import SimpleNamespace
+
+import attrs
+from touching import SM_80, SPEC, WARP_BARRIER, Engine, T, buffer, reads, touch, writes
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check_races
+from fireiron.check.races.places import Footprint
+from fireiron.check.races.traces import Kind, Touch
+from fireiron.check.scene import Use
+from fireiron.ir import Completion
+from fireiron.ir import Kernel as Program
+from fireiron.values.expr import ONE, Var, as_expr, equal, less, minimum
+
+WIDTH = 128
+"""Elements of a stage."""
+
+BLOCK, TURN, TILE, J = Var("block", 0, 63), Var("turn", 0, 63), Var("tile", 0, 63), Var("j", 0, 63)
+TAKEN = Var("taken", 0, 1 << 20)
+LANE_0 = equal(T % 32, 0)
+NUMBERS = itertools.count(1000)
+
+
+def ring(stages=2, name="ring", buffers=("s",), consumers=4, **fields):
+    """A ring of a buffer."""
+    return ir.Ring(name, stages, buffers, WIDTH * 4, consumers, **fields)
+
+
+def staged(stages=2, name="s", offset=0):
+    """The buffer of a ring."""
+    plain = buffer(name, WIDTH, offset)
+    return attrs.evolve(plain, tensor=attrs.evolve(plain.tensor, copies=stages))
+
+
+def load(turn, stages=2, width=WIDTH, name="ring", to="s", **options):
+    """A load into the stage of a turn."""
+    turn = as_expr(turn)
+    how = {"copy": turn % stages, "instruction": Engine(), "completion": ir.Completion.RING, "ring": name, "turn": turn, **options}
+    return touch(0, write=True, name=to, width=width, **how)
+
+
+def full(turn, name="ring"):
+    return ir.Acquire(name, ir.Side.FULL, as_expr(turn))
+
+
+def empty(turn, name="ring"):
+    return ir.Acquire(name, ir.Side.EMPTY, as_expr(turn))
+
+
+def filled(turn, name="ring", **options):
+    return ir.Release(name, ir.Side.FULL, as_expr(turn), **options)
+
+
+def emptied(turn, name="ring", active=LANE_0, **options):
+    return ir.Release(name, ir.Side.EMPTY, as_expr(turn), active, **options)
+
+
+def produce(turn, stages=2):
+    """What a producer does at a turn."""
+    return empty(turn), filled(turn), load(turn, stages)
+
+
+def consume(turn, stages=2, place=T):
+    """What a consumer does at a turn."""
+    return full(turn), reads(place, copy=as_expr(turn) % stages), WARP_BARRIER, emptied(turn)
+
+
+def roles(consumer, producer, threads=128):
+    """The roles, one after the other."""
+    return ir.Roles((ir.Role("consumers", 0, threads, tuple(consumer)), ir.Role("producer", threads, 32, tuple(producer), elected=True)))
+
+
+def ringed(consumer, producer, *, stages=2, rings=None, buffers=None, grid=1, before=(), behind=(), symbols=(), threads=128, **options):
+    """The kernel of such roles."""
+    rings = (ring(stages, consumers=threads // 32),) if rings is None else rings
+    buffers = (staged(stages),) if buffers is None else buffers
+    body = (*before, roles(consumer, producer, threads), *behind)
+    options = {"rings": tuple(rings), "workers": threads, **options}
+    return Program("k", SM_80, as_expr(grid), threads + 32, tuple(buffers), tuple(symbols), body, SPEC, **options)
+
+
+def over_tiles(tiles, blocks, *body, growth=ONE, taken=None, first=0, step=1):
+    """The loop of a block over its tiles, which knows how often the loop inside was taken before."""
+    tiles = as_expr(tiles)
+    extent = tiles // blocks + less(BLOCK, tiles % blocks)
+    return ir.For(TURN, extent, (ir.Let(TILE, BLOCK + TURN * blocks), *body), taken=taken, growth=growth, first=first, step=step)
+
+
+def grid_of(tiles, blocks):
+    """The grid of such a kernel."""
+    return minimum(as_expr(tiles), as_expr(blocks))
+
+
+def event(
+    atoms,
+    kind=Kind.WRITE,
+    step=None,
+    completion=Completion.NONE,
+    engine=False,
+    turn=None,
+    use=None,
+    warps=8,
+    elements=32,
+    stage=0,
+    name="s",
+):
+    """A touch of atoms, which each warp touches, or of those said by warp; a statement of its own."""
+    if use is None:
+        statement = (reads if kind is Kind.READ else writes)(T, width=elements, completion=completion, name=name)
+        statement = attrs.evolve(statement, instruction=Engine() if engine else statement.instruction)
+        use = Use(statement, (), statement.accesses[0])
+    by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
+    footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
+    under_way = completion is not Completion.NONE
+    return Touch(next(NUMBERS) if step is None else step, footprint, {}, kind, under_way, turn, stage)
+
+
+def found(program):
+    """The texts of what the race check finds, all of which are errors."""
+    findings = check_races(Scene(program))
+    assert all(one.severity == "error" and one.kind == "race" for one in findings)
+    return [one.message for one in findings]
+
+
+__all__ = [name for name in dir() if not name.startswith("_")]

@@ -1,0 +1,119 @@
+"""Blocks of a cluster, by hand: where they lie, whom they reach, and loops that run differently in them."""
+
+import attrs
+import pytest
+from handrings import TURN, emptied, grid_of, load, over_tiles
+from touching import BLOCK_BARRIER, T, kernel, loop, reads, writes
+
+from fireiron import *
+from fireiron.check import Scene, check_races
+from fireiron.check.races.clusters import at_places, blocks_of, uneven
+from fireiron.ir import Let
+from fireiron.ir.cluster import BlockCluster, Peers
+from fireiron.values.expr import Var, as_expr, less, minimum
+
+pytestmark = pytest.mark.sampled(1)
+
+X, Y, N = Var("x", 0, 1), Var("y", 0, 2), Var("N", 1, 1 << 20, 1, True)
+PAIR, SIX = BlockCluster((2,), (X,)), BlockCluster((2, 3), (X, Y))
+EIGHT = Var("block", 0, 7)
+
+
+def clustered(*body, cluster=PAIR, **options):
+    options = {"grid": 12, "shared_bytes": 1000, **options}
+    return kernel(Let(X, EIGHT % 2), Let(Y, EIGHT // 2 % 3), *body, cluster=cluster, **options)
+
+
+def test_blocks_that_are_followed_together():
+    alone = blocks_of(kernel(writes(T), shared_bytes=1000))
+    assert (alone.count, alone.names, dict(alone.places(0)), alone.apart) == (1, frozenset(), {}, 1024)
+    assert [blocks_of(kernel(writes(T), shared_bytes=size)).apart for size in (0, 1, 1024, 1025, 2048)] == [0, 1024, 1024, 2048, 2048]
+    six = blocks_of(clustered(writes(T), cluster=SIX))
+    assert six.count == 6 and six.names == {"x of the cluster", "y of the cluster"} and six.apart == 1024
+    assert [six.places(rank) for rank in range(6)] == [
+        {"x of the cluster": rank % 2, "y of the cluster": rank // 2} for rank in range(6)
+    ]  # fmt: skip
+
+
+def test_whom_a_block_reaches():
+    free = Var("x of the cluster", 0, 1)
+    six = blocks_of(clustered(writes(T), cluster=SIX))
+    assert six.ranks((), 3) == ()
+    assert six.ranks((Peers(0b111111, 0),), 3) == (0, 1, 2, 3, 4, 5)
+    assert six.ranks((Peers(0b10101, free),), 3) == (1, 3, 5) and six.ranks((Peers(0b10101, free),), 4) == (0, 2, 4)
+    assert six.ranks((Peers(0b11, 0), Peers(0b101, 1), Peers(0b1, 0)), 0) == (0, 1, 3), "each once"
+    alone = blocks_of(kernel(writes(T)))
+    assert alone.ranks((Peers(0b1, 0),), 0) == (0,)
+
+
+def test_places_become_free_where_a_block_reaches_into_others():
+    """And nowhere else."""
+    peers = Peers(0b1, 1 - X)
+    multicast = attrs.evolve(load(0), accesses=(reads(T + X, name="g").accesses[0], load(X).accesses[0]), multicast=peers)
+    release, own = emptied(X, to=(peers, Peers(0b1, X))), emptied(X)
+    scene = Scene(clustered(multicast, release, own, reads(T + X)))
+    free = Var("x of the cluster", 0, 1)
+    changed = at_places(scene).kernel.body[2:]
+    assert changed[0].multicast == Peers(0b1, 1 - free)
+    assert changed[0].accesses[0] == multicast.accesses[0] and changed[0].accesses[1] == multicast.accesses[1].substitute({X: free})
+    assert changed[0].accesses[1] != multicast.accesses[1]
+    assert changed[1].to == (Peers(0b1, 1 - free), Peers(0b1, free)) and changed[1].number == release.number
+    assert changed[2] == own and changed[3] == reads(T + X)
+    plain = Scene(kernel(writes(T)))
+    assert at_places(plain) is plain
+
+
+def texts(*body, **options):
+    return list(uneven(Scene(clustered(*body, **options))))
+
+
+BODY = (writes(T), BLOCK_BARRIER)
+
+
+def test_loops_that_run_differently_in_blocks_of_a_cluster():
+    wide = Var("block", 0, 11)
+    assert texts(loop(5, *BODY)) == [] and texts(loop(N, *BODY), symbols=(N,)) == []
+    assert texts(loop(wide // 2, *BODY)) == [] and texts(loop(wide // 4, *BODY)) == []
+    said = "differs between blocks of a cluster, which wait for each other in it"
+    for extent in (wide, wide % 2, wide // 3, less(wide, 11), less(wide, 1)):
+        assert texts(loop(extent, *BODY)) == [f"the length {extent} of loop i {said}"], extent
+    assert texts(loop(wide // 6, *BODY), cluster=SIX) == [] and len(texts(loop(wide // 4, *BODY), cluster=SIX)) == 1
+    assert list(uneven(Scene(kernel(loop(wide, *BODY), grid=12)))) == [], "no cluster"
+    named = Var("named", 0, 99)
+    assert len(texts(Let(named, wide + 1), loop(named, *BODY))) == 1
+    (finding,) = [one for one in check_races(Scene(clustered(loop(wide, reads(T))))) if "differs" in one.message]
+    assert finding.severity == "error" and finding.kind == "race"
+
+
+def test_loops_that_may_run_differently():
+    said = "may differ between the blocks of a cluster"
+    wide = Var("block", 0, 1 << 20)
+    assert texts(loop(wide // 2, *BODY), grid=N * 2, symbols=(N,)) == [f"undecided: the length block // 2 of loop i {said}"]
+    assert len(texts(loop(wide // 2 + N, *BODY), symbols=(N,))) == 1, "of a size, too"
+    assert len(texts(loop(5, loop(wide // 2, *BODY, var=TURN)), grid=N, symbols=(N,))) == 1
+    assert texts(loop(5, *BODY), grid=N, symbols=(N,)) == []
+
+
+@pytest.mark.parametrize(("tiles", "blocks", "said"), [(12, 4, 0), (10, 4, 0), (11, 4, 1), (12, 3, 0), (12, 6, 0), (9, 4, 1)])
+def test_loops_over_tiles(tiles, blocks, said):
+    """Blocks of a cluster take whole clusters of tiles, where both numbers are multiples of how many they are."""
+    tiles_of = over_tiles(tiles, blocks, *BODY)
+    grid = grid_of(tiles, blocks)
+    got = texts(tiles_of, grid=grid)
+    lengths = [tiles // blocks + (block < tiles % blocks) for block in range(blocks)]
+    differ = blocks % 2 or any(lengths[block] != lengths[block ^ 1] for block in range(blocks // 2 * 2))
+    assert bool(got) == bool(said) == bool(differ and constant_extent(tiles_of)), got
+
+
+def constant_extent(one):
+    from fireiron.values.expr import constant
+
+    return constant(one.extent) is None
+
+
+def test_loops_over_a_number_of_tiles_that_is_known_at_run_time():
+    even = Var("N", 2, 1 << 20, 2, True)
+    for tiles, blocks, right in ((even, 4, True), (N, 4, False), (even, 3, False), (even, 6, True)):
+        got = texts(over_tiles(tiles, blocks, *BODY), grid=minimum(tiles, as_expr(blocks)), symbols=(tiles,))
+        assert (got == []) == right, (tiles, blocks)
+        assert all(one.startswith("undecided: the length") for one in got)

@@ -1,0 +1,856 @@
+"""Happens-before by hand: agents that run traces of touches and of all that orders them, held against lanes one by one."""
+
+import itertools
+import random
+
+import attrs
+import pytest
+from handrings import event as touch
+from handrings import ring
+from touching import Engine, T, kernel, reads, writes
+
+from fireiron import *
+from fireiron.check import Scene, check_races
+from fireiron.check.races.order import Order, Phases, Rounds, mark
+from fireiron.check.races.places import Footprint
+from fireiron.check.races.traces import Kind, Touch, Turn
+from fireiron.errors import VerificationError
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    WARP_SCOPE,
+    WARPGROUP_SCOPE,
+    Barrier,
+    ClusterBarrier,
+    Commit,
+    Completion,
+    Fence,
+    Reach,
+    Ring,
+    Scope,
+    Side,
+    Wait,
+)
+
+pytestmark = pytest.mark.sampled(1)
+
+BLOCK, WARP, GROUP = Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE), Barrier(WARPGROUP_SCOPE)
+PROXY, REGISTERS = Fence(Reach.PROXY), Fence(Reach.REGISTERS)
+
+
+def run(*traces, blocks=1, same_thread=False, atoms=8):
+    """What agents find, by the two touches, and what is wrong with the barriers of rings."""
+    found, broken = {}, {}
+    Order(traces, blocks, atoms, lambda before, behind, warp: same_thread, found, broken).run()
+    return list(found.values()), list(broken)
+
+
+run_all = run
+
+
+def racy(*traces, **options):
+    found, broken = run(*traces, **options)
+    assert not broken
+    return bool(found)
+
+
+# ---------------------------------------------------------------------------------------------- which race is shown
+
+
+def test_a_race_names_its_touches_and_warps():
+    first, second = touch([0], step=1), touch([0], Kind.READ, step=2)
+    (race,), _ = run([first], [second])
+    assert (race.before, race.behind, race.warps, race.under_way, race.hidden) == (first, second, (0, 1), False, False)
+    turned = race.reversed
+    assert (turned.before, turned.behind, turned.warps, turned.under_way) == (second, first, (1, 0), False)
+
+
+def test_what_comes_first_in_the_program_is_shown_first():
+    """Though another agent came to it later; of one step the order in which they came."""
+    early, late = touch([0], step=1), touch([0], step=7)
+    (race,), _ = run([late], [early])
+    assert (race.before, race.behind, race.warps) == (early, late, (1, 0))
+    (race,), _ = run([early], [late])
+    assert (race.before, race.behind, race.warps) == (early, late, (0, 1))
+    same, other = touch([0], step=3), touch([0], Kind.READ, step=4)
+    (race,), _ = run([touch([1], step=0), same], [other])
+    assert (race.before, race.behind) == (same, other)
+
+
+def test_a_copy_under_way_is_shown_first():
+    """Until its own thread has waited for it."""
+    copy, use = touch([0], step=9, completion=Completion.GROUP), touch([0], Kind.READ, step=2)
+    (race,), _ = run([copy], [use])
+    assert race.under_way and race.before is copy and race.warps == (0, 1)
+    (race,), _ = run([copy, Commit(), Wait(0)], [use])
+    assert not race.under_way and race.before is use and race.warps == (1, 0)
+    (race,), _ = run([copy, use], same_thread=True)
+    assert race.under_way and race.before is copy and race.warps == (0, 0)
+
+
+def test_each_pair_of_statements_is_shown_once():
+    """By the first two touches of it that meet; another pair is another race."""
+    pair = [touch([0, 1]), touch([0, 1], Kind.READ)]
+    (race,), _ = run([pair[0], pair[0]], [pair[1], pair[1]])
+    assert {race.before, race.behind} == set(pair)
+    use, other = pair[0].use, pair[1].use
+    assert mark(pair[0], pair[1]) == mark(pair[1], pair[0]) == mark(touch([3], use=use), touch([4], use=other))
+    assert mark(pair[0], pair[0]) != mark(pair[0], pair[1])
+    found, _ = run([pair[0]], [pair[1], touch([0], Kind.READ)])
+    assert len(found) == 2
+    first = touch([0], step=1, use=use)
+    (race,), _ = run([first, touch([1], step=2, use=use)], [touch([0, 1], Kind.READ, step=3)])
+    assert race.before is first
+
+
+def test_what_was_found_already_stays():
+    first, second = touch([0]), touch([0], Kind.READ)
+    found = {mark(first, second): "known"}
+    Order([[first], [second]], 1, 1, lambda *_: False, found, {}).run()
+    assert list(found.values()) == ["known"]
+
+
+# ---------------------------------------------------------------------------------------------- kinds, and threads of a warp
+
+
+def test_kinds_of_touches_that_need_order():
+    for one, other in itertools.product(Kind, repeat=2):
+        needs = Kind.WRITE in (one, other) or {one, other} == {Kind.READ, Kind.ADD}
+        assert racy([touch([0], one)], [touch([0], other)]) == needs
+        assert not racy([touch([0], one)], [touch([1], other)])
+        assert not racy([touch([0], one), BLOCK], [BLOCK, touch([0], other)])
+
+
+def test_one_warp_is_in_order_where_the_same_thread_touches():
+    first, second = touch([0]), touch([0], Kind.READ)
+    assert racy([first, second]) and not racy([first, second], same_thread=True)
+    assert not racy([first, WARP, second])
+    asked = []
+
+    def same_thread(before, behind, warp):
+        asked.append((before, behind, warp))
+        return True
+
+    Order([[BLOCK], [BLOCK, first, second, touch([0])]], 1, 1, same_thread, {}, {}).run()
+    assert asked[0] == (first, second, 1)
+    assert all(warp == 1 for *_, warp in asked)
+
+
+def test_pairs_that_one_thread_orders_are_asked_about_once():
+    first, second, asked = touch([0]), touch([0], Kind.READ), []
+    trace = [first, second, first, second, first, second]
+    Order([trace], 1, 1, lambda *given: asked.append(given) or True, {}, {}).run()
+    assert len(asked) == 2, "the read behind the write, and the write behind the read"
+    copy = touch([0], completion=Completion.GROUP)
+    (race,), _ = run([copy, Commit(), Wait(0), second, copy, second], same_thread=True)
+    assert race.under_way, "a pair that was in order is not where the copy is under way"
+
+
+def test_touches_of_one_step_are_in_order():
+    one, other = touch([0], step=5), touch([0], Kind.READ, step=5)
+    assert not racy([one], [other]) and not racy([one, other])
+    assert racy([one], [touch([0], Kind.READ, step=6)])
+    assert racy([one], [other, touch([0], Kind.READ, step=6)]) and racy([touch([0], step=6)], [one, other])
+
+
+def test_warps_touch_what_is_theirs():
+    """And nothing where no other access can meet it."""
+    each = touch({0: [0], 1: [1]})
+    assert not racy([each], [each]) and racy([each], [touch({1: [0]})]) and not racy([each], [touch({1: [1]})])
+    nothing = attrs.evolve(each, footprint=Footprint(None, each.footprint.pattern, 0))
+    assert not racy([nothing], [each])
+
+
+# ---------------------------------------------------------------------------------------------- barriers
+
+
+def test_barriers_hold_the_warps_of_their_scope():
+    def ordered(barrier, warps, one, other):
+        traces = [[barrier] for _ in range(warps)]
+        traces[one], traces[other] = [touch([0]), barrier], [barrier, touch([0])]
+        return not racy(*traces)
+
+    for one, other in itertools.permutations(range(8), 2):
+        assert ordered(BLOCK, 8, one, other)
+        assert ordered(GROUP, 8, one, other) == (one // 4 == other // 4)
+        assert ordered(Barrier(Scope("pair", 64)), 8, one, other) == (one // 2 == other // 2)
+        assert not ordered(WARP, 8, one, other)
+    for one, other in itertools.permutations(range(6), 2):
+        assert ordered(GROUP, 6, one, other) == (one // 4 == other // 4), "the last group has two warps alone"
+    for one, other in itertools.permutations(range(6), 2):
+        traces = [[BLOCK] for _ in range(6)]
+        traces[one], traces[other] = [touch([0]), BLOCK], [BLOCK, touch([0])]
+        assert racy(*traces, blocks=2) == (one // 3 != other // 3), "each block has a barrier of its own"
+        traces = [[GROUP] if number not in (one, other) else traces[number] for number in range(6)]
+        traces[one], traces[other] = [touch([0]), GROUP], [GROUP, touch([0])]
+        assert racy(*traces, blocks=2) == (one // 3 != other // 3)
+
+
+def test_a_barrier_of_a_part_of_a_warp():
+    with pytest.raises(VerificationError, match="no rule for a barrier of 16 threads, a part of a warp"):
+        run([Barrier(Scope("half", 16))])
+    with pytest.raises(VerificationError, match="no rule for a barrier of 48 threads"):
+        run([Barrier(Scope("more", 48))])
+
+
+def test_barriers_wait_for_all():
+    with pytest.raises(VerificationError, match="warp 0 waits for ever at"):
+        run([BLOCK], [])
+    with pytest.raises(VerificationError, match="warp 1 waits for ever at"):
+        run([], [WARP, BLOCK])
+    assert run([BLOCK, BLOCK], [BLOCK, BLOCK]) == ([], [])
+    with pytest.raises(VerificationError, match="warp 1 waits for ever at"):
+        run([BLOCK], [BLOCK, BLOCK])
+    with pytest.raises(VerificationError, match="waits for ever"):
+        run([BLOCK], [GROUP])
+
+
+def test_knowledge_goes_on_from_barrier_to_barrier():
+    pair = Barrier(Scope("pair", 64))
+    assert not racy([touch([0]), pair, GROUP], [pair, GROUP], [GROUP, touch([0])], [GROUP])
+    assert racy([touch([0]), GROUP, pair], [GROUP, touch([1]), pair], [GROUP, touch([1])], [GROUP])
+    assert racy([pair, touch([0]), GROUP, pair], [pair, GROUP, pair], [GROUP], [GROUP, touch([0])]) is False
+    assert racy([GROUP, touch([0]), pair], [GROUP, pair, touch([0])], [GROUP, touch([0])], [GROUP])
+
+
+def test_clusters_meet_at_their_barriers():
+    meet = ClusterBarrier()
+    assert not racy([touch([0]), meet], [meet, touch([0])], blocks=2)
+    assert racy([touch([0])], [touch([0])], blocks=2)
+    assert racy([touch([0]), meet, meet], [meet, touch([0]), meet], blocks=2) is False
+    with pytest.raises(VerificationError, match="waits for ever"):
+        run([meet], [], blocks=2)
+
+
+# ---------------------------------------------------------------------------------------------- groups
+
+
+@pytest.mark.parametrize("completion", [Completion.GROUP, Completion.PRODUCT, Completion.BULK])
+def test_groups_complete_the_oldest_first(completion):
+    """Those of each kind apart."""
+    kind = Kind.WRITE if completion is Completion.GROUP else Kind.READ
+    copies = [touch([number], kind, completion=completion) for number in range(3)]
+    commit, users = Commit(completion), [touch([number]) for number in range(3)]
+    issued = [copies[0], commit, copies[1], commit, copies[2], commit]
+    for groups in range(5):
+        for number, use in enumerate(users):
+            waited = number < 3 - groups
+            assert racy([*issued, Wait(groups, completion=completion), use], same_thread=True) != waited
+            others = next(one for one in (Completion.GROUP, Completion.PRODUCT) if one is not completion)
+            assert racy([*issued, Wait(0, completion=others), use], same_thread=True)
+    both = [*issued, Wait(2, completion=completion)]
+    assert racy([*both, Wait(1, completion=completion), users[2]], same_thread=True)
+    assert not racy([*both, Wait(1, completion=completion), users[1]], same_thread=True)
+    assert not racy([copies[0], copies[1], commit, Wait(0, completion=completion), users[1]], same_thread=True)
+    assert racy([copies[0], Wait(0, completion=completion), commit, users[0]], same_thread=True)
+    assert racy([copies[0], commit, copies[1], Wait(0, completion=completion), users[1]], same_thread=True), "in no group yet"
+
+
+def test_a_commit_takes_what_was_issued_since_the_last_one():
+    first, second = touch([0], completion=Completion.GROUP), touch([1], completion=Completion.GROUP)
+    trace = [first, Commit(), second, Commit(), Wait(1), touch([0])]
+    assert not racy(trace, same_thread=True)
+    again = [first, Commit(), Commit(), Wait(1), touch([0])]
+    assert not racy(again, same_thread=True), "an empty group is one"
+    late = [BLOCK, first, Commit(), BLOCK, Commit(), Wait(1), touch([0])]
+    assert not racy(late, [BLOCK, BLOCK], same_thread=True)
+
+
+def test_whose_copies_and_products_a_wait_is_for():
+    """A thread waits for its own copies; a warp for its products, all lanes together."""
+    for completion, alone in ((Completion.GROUP, True), (Completion.PRODUCT, False), (Completion.BULK, False)):
+        trace = [touch([0], completion=completion), Commit(completion), Wait(0, completion=completion)]
+        assert racy([*trace, touch([0])]) == alone
+        assert not racy([*trace, WARP, touch([0])])
+        assert racy([*trace], [touch([0])]) and not racy([*trace, BLOCK], [BLOCK, touch([0])])
+
+
+# ---------------------------------------------------------------------------------------------- engines
+
+
+def test_engines_read_what_a_fence_has_brought_them():
+    write, engine = touch([0]), touch([0], Kind.READ, engine=True)
+    for trace, hidden in (
+        ([write, WARP, engine], True),
+        ([write, PROXY, WARP, engine], False),
+        ([write, WARP, PROXY, engine], False),
+        ([PROXY, write, WARP, engine], True),
+        ([write, REGISTERS, WARP, engine], True),
+        ([write, WARP, engine, PROXY], True),
+    ):
+        found, _ = run(trace)
+        assert [one.hidden for one in found] == [True] * hidden, trace
+    (race,), _ = run([write, WARP, engine])
+    assert race.before is write and race.behind is engine and race.warps == (0, 0) and not race.under_way
+    assert not racy([touch([0], engine=True), WARP, engine]), "what engines wrote"
+    assert not racy([touch([0], Kind.READ), WARP, touch([0], engine=True)]), "what was read alone"
+    assert racy([touch([0], Kind.ADD), WARP, engine]) and racy([write, WARP, touch([0], engine=True)])
+    (race,), _ = run([write, engine])
+    assert not race.hidden, "which nothing orders"
+
+
+def test_an_engine_that_a_thread_sets_to_work_needs_a_fence_of_the_same_thread():
+    """Found wrong: nothing was said where the thread itself had written what its engine reads."""
+    write, engine = touch([0]), touch([0], Kind.READ, engine=True)
+    (race,), _ = run([write, engine], same_thread=True)
+    assert race.hidden and race.before is write
+    assert not racy([write, PROXY, engine], same_thread=True)
+    program = lambda *between: kernel(writes(T), *between, reads(T, instruction=Engine()), threads=32)
+    (finding,) = check_races(Scene(program()))
+    assert "through the asynchronous proxy, and no fence of it stands between" in finding.message
+    assert not check_races(Scene(program(PROXY))) and check_races(Scene(program(WARP)))
+
+
+def test_fences_are_passed_on_by_barriers():
+    """Of what the agent wrote itself, in front of the barrier."""
+    write, engine = touch([0]), touch([0], Kind.READ, engine=True)
+    for traces, hidden in (
+        (([write, PROXY, BLOCK], [BLOCK, engine]), False),
+        (([write, BLOCK], [BLOCK, engine]), True),
+        (([write, BLOCK, PROXY], [BLOCK, engine]), True),
+        (([write, BLOCK], [BLOCK, PROXY, engine]), True),
+        (([write, BLOCK, PROXY, BLOCK], [BLOCK, BLOCK, engine]), False),
+        (([touch([1]), PROXY, touch([0]), BLOCK], [BLOCK, engine]), True),
+        (([write, PROXY, BLOCK], [touch([1]), BLOCK, touch([0, 1], Kind.READ, engine=True)]), True),
+        (([write, PROXY, BLOCK], [touch([1]), PROXY, BLOCK, touch([0, 1], Kind.READ, engine=True)]), False),
+    ):
+        found, _ = run(*traces)
+        assert [one.hidden for one in found] == [True] * hidden, traces
+    (race,), _ = run([write, BLOCK], [BLOCK, engine])
+    assert race.warps == (0, 1)
+    copy = touch([0], completion=Completion.GROUP)
+    fenced_early = [copy, Commit(), PROXY, Wait(0), WARP, engine]
+    assert [one.hidden for one in run(fenced_early)[0]] == [True], "a fence is none of what is under way"
+    assert not racy([copy, Commit(), Wait(0), PROXY, WARP, engine])
+
+
+def test_nothing_is_forgotten_that_an_engine_may_not_see():
+    """Behind a barrier of all, whatever came before it."""
+    write, engine = touch([0]), touch([0], Kind.READ, engine=True)
+    assert [one.hidden for one in run([write, BLOCK, BLOCK, engine], [BLOCK, BLOCK])[0]] == [True]
+    assert not racy([write, PROXY, BLOCK, BLOCK, engine], [BLOCK, BLOCK])
+    assert not racy([write, PROXY, BLOCK, touch([1]), PROXY, BLOCK, touch([0, 1], Kind.READ, engine=True)], [BLOCK, BLOCK])
+    copy = touch([0], completion=Completion.GROUP)
+    assert racy([copy, Commit(), BLOCK, Wait(1), touch([0])], [BLOCK], same_thread=True)
+    assert not racy([touch([1], completion=Completion.GROUP), Commit(), Wait(0), BLOCK, touch([2]), Commit(), Wait(0), touch([1])], [BLOCK])
+    old, new = touch([0], completion=Completion.GROUP), touch([1], completion=Completion.GROUP)
+    # A group that was waited for long ago counts no more; one that is empty does.
+    trace = [old, Commit(), Wait(0), BLOCK, new, Commit(), Wait(0), touch([1])]
+    assert not racy(trace, [BLOCK], same_thread=True)
+    product = touch([0], Kind.READ, completion=Completion.PRODUCT)
+    kept = [product, Commit(Completion.PRODUCT), Wait(0, completion=Completion.PRODUCT), BLOCK]
+    assert not racy([*kept, touch([0])], [BLOCK])
+    empty = [Commit(), BLOCK, new, Commit(), Wait(1), touch([1])]
+    assert racy(empty, [BLOCK], same_thread=True) and not racy([*empty[:-2], Wait(0), touch([1])], [BLOCK], same_thread=True)
+    two = [Commit(), Commit(), BLOCK, new, Commit(), Commit(), Wait(1), touch([1])]
+    assert not racy(two, [BLOCK], same_thread=True)
+
+
+# ---------------------------------------------------------------------------------------------- drawn traces, lane by lane
+
+
+def by_lanes(traces, same_thread, blocks=1):
+    """Pairs of touches that conflict and that nothing orders, and those that an engine may not see: two lanes of each warp, each for itself."""
+    each = len(traces) // blocks
+    lanes = [(agent, lane) for agent in range(len(traces)) for lane in range(2)]
+    known = {lane: set() for lane in lanes}
+    fenced = {lane: set() for lane in lanes}
+    mine = {lane: set() for lane in lanes}
+    issued = {lane: {one: set() for one in Completion} for lane in lanes}
+    groups = {lane: {one: [] for one in Completion} for lane in lanes}
+    done, races, hidden = [], set(), set()
+    position = [0] * len(traces)
+
+    def members(agent, barrier):
+        size = each if barrier.scope.threads is None else barrier.scope.threads // 32
+        first = agent // each * each
+        start = first + agent % each // size * size
+        return range(start, min(start + size, first + each))
+
+    def touches(agent, event):
+        for lane in range(2):
+            me = agent, lane
+            for atom in event.footprint.atoms[agent % each]:
+                for other, former, there in done:
+                    if atom not in there or former.step == event.step or not needs(former.kind, event.kind):
+                        continue
+                    if other[0] == agent and other[1] != lane and same_thread:
+                        continue
+                    if (other, id(former)) not in known[me]:
+                        races.add(mark(former, event))
+                    elif (
+                        event.by_engine and former.kind is not Kind.READ and not former.by_engine and (other, id(former)) not in fenced[me]
+                    ):
+                        hidden.add(mark(former, event))
+        for lane in range(2):
+            me = agent, lane
+            done.append((me, event, event.footprint.atoms[agent % each]))
+            bit = (me, id(event))
+            (issued[me][event.completion] if event.under_way else known[me]).add(bit)
+            mine[me].add(bit)
+
+    def needs(one, other):
+        return Kind.WRITE in (one, other) or {one, other} == {Kind.READ, Kind.ADD}
+
+    while any(position[agent] < len(trace) for agent, trace in enumerate(traces)):
+        for agent, trace in enumerate(traces):
+            while position[agent] < len(trace) and not isinstance(trace[position[agent]], Barrier):
+                event = trace[position[agent]]
+                position[agent] += 1
+                match event:
+                    case Touch():
+                        touches(agent, event)
+                    case Commit():
+                        for lane in range(2):
+                            groups[agent, lane][event.completion].append(issued[agent, lane][event.completion])
+                            issued[agent, lane][event.completion] = set()
+                    case Wait():
+                        over = set()
+                        for lane in range(2):
+                            mine_there = groups[agent, lane][event.completion]
+                            count = max(len(mine_there) - event.groups, 0)
+                            for group in mine_there[:count]:
+                                known[agent, lane] |= group
+                                over |= group
+                            del mine_there[:count]
+                        if event.completion is not Completion.GROUP:
+                            for lane in range(2):
+                                known[agent, lane] |= over
+                    case Fence(reach=Reach.PROXY):
+                        for lane in range(2):
+                            fenced[agent, lane] |= mine[agent, lane] & known[agent, lane]
+        for agent, trace in enumerate(traces):
+            if position[agent] < len(trace) and isinstance(trace[position[agent]], Barrier):
+                barrier = trace[position[agent]]
+                there = list(members(agent, barrier))
+                if all(position[one] < len(traces[one]) and traces[one][position[one]] == barrier for one in there):
+                    parts = [(one, lane) for one in there for lane in range(2)]
+                    for what in (known, fenced):
+                        union = set().union(*(what[part] for part in parts))
+                        for part in parts:
+                            what[part] = set(union)
+                    for one in there:
+                        position[one] += 1
+    return races, hidden
+
+
+def drawn(chance, engines):
+    """Traces of four warps in one or two blocks: the same barriers in all of them, and between these touches, commits and waits."""
+    barriers = [chance.choice((BLOCK, BLOCK, WARP, Barrier(Scope("pair", 64)))) for _ in range(chance.choice((0, 1, 2, 3, 4)))]
+    steps = itertools.count()
+
+    def part():
+        for _ in range(chance.choice((0, 0, 1, 2))):
+            kind = chance.random()
+            completion = chance.choice((Completion.GROUP, Completion.PRODUCT))
+            if kind < 0.7:
+                engine = engines and chance.random() < 0.4
+                what = chance.choice(list(Kind)) if not engine else chance.choice((Kind.WRITE, Kind.READ, Kind.READ))
+                flying = chance.random() < 0.2 and what is not Kind.ADD
+                atoms = {warp: chance.sample(range(3), chance.choice((1, 1, 2))) for warp in range(4) if chance.random() < 0.9}
+                how = completion if flying else Completion.NONE
+                yield touch(atoms, what, next(steps), how, engine)
+            elif kind < 0.85:
+                yield Commit(completion)
+                yield Wait(chance.choice((0, 0, 1)), completion=completion)
+            elif engines:
+                yield PROXY
+
+    parts = [[list(part()) for _ in range(len(barriers) + 1)] for _ in range(4)]
+    if chance.random() < 0.3:
+        parts[1] = parts[0]
+    traces = []
+    for one in parts:
+        trace = list(one[0])
+        for barrier, behind in zip(barriers, one[1:], strict=True):
+            trace += [barrier, *behind]
+        traces.append(trace)
+    return traces
+
+
+@pytest.mark.parametrize("engines", [False, True])
+@pytest.mark.parametrize("chunk", range(3))
+def test_drawn_traces_are_judged_as_lane_by_lane(chunk, engines):
+    verdicts = [0, 0]
+    for seed in range(chunk * 100, chunk * 100 + 100):
+        chance = random.Random(f"order {seed} {engines}")
+        traces, same_thread, blocks = drawn(chance, engines), chance.random() < 0.5, chance.choice((1, 1, 2))
+        expected, unseen = by_lanes(traces, same_thread, blocks)
+        found, broken = run(*traces, blocks=blocks, same_thread=same_thread)
+        assert not broken
+        races = {mark(one.before, one.behind) for one in found if not one.hidden}
+        hidden = {mark(one.before, one.behind) for one in found if one.hidden}
+        assert races <= expected and hidden <= unseen, (seed, traces)
+        assert bool(hidden | races) == bool(expected | unseen), (seed, traces)
+        verdicts[bool(expected | unseen)] += 1
+    assert min(verdicts) >= 5, verdicts
+
+
+# ---------------------------------------------------------------------------------------------- rings
+
+PLAIN = ring(2)
+BYTES = 128 * 4
+
+
+def wait(number, side=Side.FULL, of=PLAIN, own=()):
+    return Turn(of, side, number, None, (), own)
+
+
+def arrive(number, side=Side.EMPTY, arrivals=(1,) * 8, of=PLAIN, ranks=()):
+    return Turn(of, side, number, arrivals, ranks)
+
+
+def fill(number, of=PLAIN, atom=None, elements=128, ranks=(0,), step=None):
+    """A load, one element of four bytes as often as is asked for."""
+    atom = number % of.stages if atom is None else atom
+    return touch([atom], step=step, completion=Completion.RING, turn=Turn(of, Side.FULL, number, None, ranks), elements=elements)
+
+
+def produced(*numbers, of=PLAIN):
+    return [one for number in numbers for one in (wait(number, Side.EMPTY, of), arrive(number, Side.FULL, of=of), fill(number, of))]
+
+
+def consumed(*numbers, of=PLAIN, arrivals=(1,) * 8):
+    """Reads of each stage, and one lane that says so."""
+    return [
+        one
+        for number in numbers
+        for one in (wait(number, of=of), touch([number % of.stages], Kind.READ), WARP, arrive(number, arrivals=arrivals, of=of))
+    ]
+
+
+def turns(consumers, producer, count=4, **options):
+    """Consumers that all do the same, behind them the producer."""
+    return run(*[consumers] * count, producer, **options)
+
+
+def test_a_ring_that_is_right():
+    for stages in (1, 2, 3):
+        of = ring(stages)
+        for count in (0, 1, 2, 5, 9):
+            assert turns(consumed(*range(count), of=of), produced(*range(count), of=of)) == ([], [])
+
+
+def test_what_is_read_before_it_is_full():
+    """Or written again before all have read it."""
+    reading = [touch([0], Kind.READ), wait(0), WARP, arrive(0)]
+    (race,), broken = turns(reading, produced(0))
+    assert broken == [] and {race.before.kind, race.behind.kind} == {Kind.READ, Kind.WRITE}
+    (race,), broken = run(produced(0), *[reading] * 4)
+    assert broken == [] and race.under_way and race.before.completion is Completion.RING
+    early = [wait(0), arrive(0), touch([0], Kind.READ), *consumed(1), wait(2), touch([0], Kind.READ), WARP, arrive(2)]
+    found, broken = turns(early, produced(0, 1, 2))
+    assert broken == [] and len(found) == 1 and not found[0].under_way
+    fence_less = [wait(0), touch([0], Kind.READ), arrive(0), *consumed(1, 2)]
+    (race,), broken = turns(fence_less, produced(0, 1, 2))
+    assert broken == [] and race.before.kind is Kind.READ, "other lanes may still read it"
+
+
+def test_a_wait_that_is_never_over():
+    found, broken = turns(consumed(0, 1), produced(0))
+    assert found == [] and broken == [f"ring: agent {number} waits for ever for turn 1 to be full" for number in range(4)]
+    found, broken = turns(consumed(0), produced(0, 1, 2, 3))
+    assert broken == ["ring: agent 4 waits for ever for turn 3 to be empty", "ring: turn 1 is filled, and nobody waits for it"]
+    _, broken = run([], [], [], [wait(0)], blocks=2)
+    assert broken == ["ring: agent 1 of block 1 of the cluster waits for ever for turn 0 to be full"]
+
+
+def test_a_turn_that_nobody_waits_for():
+    _, broken = turns(consumed(0, 1), produced(0, 1, 2))
+    assert broken == ["ring: turn 2 is filled, and nobody waits for it"]
+    _, broken = turns([], produced(0))
+    assert broken == ["ring: turn 0 is filled, and nobody waits for it"]
+    one_of_them = [consumed(0), [arrive(0)], [arrive(0)], [arrive(0)]]
+    assert run(*one_of_them, produced(0)) == ([], []), "one who waits is enough"
+
+
+def test_a_wait_for_another_stage():
+    _, broken = turns([*consumed(1)], produced(1))
+    assert broken[:1] == ["ring: the wait for turn 1 to be empty is at stage 1, and it is the agent's turn 0"]
+    assert "ring: the arrival at turn 1 to be empty is at stage 1, and it is the agent's turn 0" in broken
+    _, broken = turns(consumed(0), [arrive(0, Side.FULL), fill(0), arrive(1, Side.FULL), wait(0, Side.EMPTY)])
+    assert broken and all("stage" in one or "filled" in one or "middle" in one for one in broken)
+
+
+def test_a_wait_that_passes_by_parity_alone():
+    """Of the phase two before, or two behind, of the one that is meant."""
+    late = [wait(0), wait(1), wait(2), wait(3), wait(4)]
+    ready = [arrive(number) for number in range(9)]
+    _, broken = turns([*ready[:4], *late], produced(0, 1, 2, 3), count=4)
+    assert "ring: the wait for turn 0 to be full passes by parity alone" not in "".join(broken)
+    behind = [one for number in (0, 1, 2, 3, 4, 5) for one in (wait(number, Side.EMPTY), arrive(number, Side.FULL), fill(number))]
+    skipping = [wait(0), WARP, *[arrive(0)] * 1, wait(1), arrive(1)]
+    _, broken = turns(skipping, behind)
+    assert any("waits for ever" in one for one in broken)
+    of = ring(1, consumers=1)
+    twice = [arrive(0, Side.FULL, of=of), fill(0, of), arrive(1, Side.FULL, of=of), fill(1, of), arrive(2, Side.FULL, of=of), fill(2, of)]
+    _, broken = run(twice, [wait(0, of=of)])
+    assert "ring: the wait for turn 0 to be full passes by parity alone: 3 phases are over, not 1" in broken
+
+
+def test_bytes_that_are_missing_or_too_many():
+    for elements in (64, 127):
+        short = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=elements)]
+        _, broken = turns([], short)
+        assert broken == [
+            "ring: turn 0 is filled, and nobody waits for it",
+            "ring: the full barrier of stage 0 is left in the middle of a phase",
+        ]
+        _, broken = turns(consumed(0), short)
+        assert broken[0] == "ring: agent 0 waits for ever for turn 0 to be full"
+    two_halves = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
+    assert turns(consumed(0), two_halves)[1] == []
+    _, broken = turns([*consumed(0)], [wait(0, Side.EMPTY), fill(0, elements=128), arrive(0, Side.FULL)])
+    assert broken == [], "bytes may come before the arrival"
+    _, broken = turns(consumed(0), [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=256)])
+    assert broken and any("left in the middle" in one for one in broken)
+
+
+def test_how_many_arrive():
+    for arrivals, right in (
+        ((1,) * 4, True),
+        ((1,) * 8, True),
+        ((4, 0, 0, 0), True),
+        ((1, 1, 1, 0), False),
+        ((1, 1, 1), False),
+        ((2, 1, 1, 1), False),
+    ):
+        _, broken = turns(consumed(0, arrivals=arrivals), produced(0))
+        assert broken == ([] if right else ["ring: the empty barrier of stage 0 is left in the middle of a phase"]), arrivals
+    _, broken = turns(consumed(0, arrivals=(2,) * 4), produced(0))
+    assert broken == [], "two phases are over where one is meant: whoever waits then finds it"
+    _, broken = turns(consumed(0, 1, 2, arrivals=(2,) * 4), produced(0, 1, 2))
+    assert broken
+
+
+def test_phases():
+    """Of more arrivals than a phase waits for the others are at the next one."""
+    one = Phases(2, 2)
+    one.arrive(1, 16, 1)
+    assert (one.over, one.known, one.left) == (0, 0, 1)
+    one.arrive(2, 32, 3)
+    assert (one.over, one.known, one.left, one.known_over) == (2, 3, 2, 48)
+    loaded = Phases(1, 1)
+    loaded.bytes += 8
+    loaded.arrive(1, 0, 1)
+    assert (loaded.over, loaded.known) == (0, 0)
+    loaded.bring(2, 4)
+    assert loaded.over == 0
+    loaded.bring(4, 4)
+    assert (loaded.over, loaded.known, loaded.coming, loaded.left) == (1, 7, 0, 1)
+    loaded.bring(8, 4)
+    assert (loaded.over, loaded.known) == (1, 7) and loaded.bytes == -4
+    loaded.bytes += 4
+    loaded.arrive(16, 0, 1)
+    assert (loaded.over, loaded.known) == (2, 31)
+    crowded = Phases(1, 1)
+    crowded.bytes = 4
+    crowded.arrive(1, 0, 3)
+    assert (crowded.over, crowded.left) == (0, -2), "arrivals that the bytes of a phase do not let on stay in it"
+
+
+def test_rounds_are_sets_of_phases():
+    rounds = Rounds(["a", "b", "a"])
+    for barrier, number in itertools.product("ab", range(5)):
+        assert rounds.count(barrier, rounds.up_to(barrier, number)) == number
+        assert rounds.count("a" if barrier == "b" else "b", rounds.up_to(barrier, number)) == 0
+        assert rounds.up_to(barrier, number) | rounds.up_to(barrier, 2) == rounds.up_to(barrier, max(number, 2))
+    assert rounds.up_to("a", -1) == rounds.up_to("b", 0) == 0
+    assert rounds.count("a", rounds.up_to("a", 3) | rounds.up_to("b", 4)) == 3
+    assert rounds.up_to("a", 2) & rounds.up_to("b", 4) == 0
+
+
+def test_knowledge_comes_with_arrivals():
+    """What all lanes of a warp know goes on; what one of them has under way, or did not wait for, does not."""
+    of = Ring("hand", 1, ("s",), 0, 1)
+    to, behind = [touch([0]), WARP, arrive(0, arrivals=(1, 1, 1), of=of)], [wait(0, Side.EMPTY, of), wait(1, Side.EMPTY, of), touch([0])]
+
+    def run(one, other):
+        found, broken = run_all(other, one)
+        return len(found), broken
+
+    assert run(to, behind) == (0, [])
+    assert run([to[0], to[2]], behind) == (1, [])
+    assert run(to, [behind[0], behind[2]]) == (1, []), "turn 0 is empty from the first"
+    copy = touch([0], completion=Completion.GROUP)
+    assert run([copy, Commit(), WARP, to[2]], behind) == (1, [])
+    assert run([copy, Commit(), Wait(0), to[2]], behind) == (1, []), "other lanes have waited for their own"
+    assert run([copy, Commit(), Wait(0), WARP, to[2]], behind) == (0, [])
+    product = [touch([0], Kind.READ, completion=Completion.PRODUCT), Commit(Completion.PRODUCT)]
+    assert run([*product, Wait(0, completion=Completion.PRODUCT), to[2]], behind) == (0, [])
+    assert run([*product, WARP, to[2]], behind) == (1, [])
+    third = [wait(number, Side.EMPTY, of) for number in range(3)]
+    handed_on = [*behind[:2], arrive(1, arrivals=(1, 1, 1), of=of)]
+    found, broken = run_all([*third, touch([0])], handed_on, to)
+    assert (found, broken) == ([], []), "what a wait brings goes on with the next arrival"
+
+
+# ---------------------------------------------------------------------------------------------- clusters
+
+
+def test_loads_for_other_blocks():
+    """They count the bytes there, and bring the knowledge there."""
+    shared = ring(1, consumers=2)
+    meet = ClusterBarrier()
+    consumer = lambda rank: [meet, wait(0, of=shared), touch({0: [rank]}, Kind.READ), WARP, arrive(0, of=shared, ranks=(0, 1)), meet]
+    announced = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared)]
+    both = Turn(shared, Side.FULL, 0, None, (0, 1))
+    halves = lambda first: [touch({1: [0, 1]}, completion=Completion.RING, turn=both, elements=64, step=first)]
+    traces = [consumer(0), [*announced, *halves(1), meet], consumer(1), [*announced, *halves(1), meet]]
+    found, broken = run(*traces, blocks=2)
+    assert (found, broken) == ([], [])
+    missing = [traces[0], [one for one in traces[1] if not isinstance(one, Touch)], traces[2], traces[3]]
+    assert any("waits for ever" in one for one in run(*missing, blocks=2)[1])
+    early = [[one for one in trace if one is not meet or place] for trace in traces for place in (0,)]
+    _, broken = run(*early, blocks=2)
+    assert "ring: turn 0 is loaded, in another block of the cluster, whose barriers may not be made yet" in broken
+    assert "ring: the arrival at turn 0 to be empty, in another block of the cluster, whose barriers may not be made yet" in broken
+    open_end = [trace[:-1] for trace in traces]
+    _, broken = run(*open_end, blocks=2)
+    assert broken == ["a block ends while others of its cluster may arrive at its barriers, or send loads to it"]
+
+
+def test_blocks_that_are_not_there():
+    shared = ring(1, consumers=1)
+    meet = ClusterBarrier()
+    beyond = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0, 2)), meet]
+    producer = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared, ranks=(0,)), meet]
+    idle = [meet, meet]
+    _, broken = run(beyond, producer, idle, idle, blocks=2)
+    assert broken == ["ring: the arrival at turn 0 to be empty, in block 2 of a cluster of 2"]
+    right = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,)), meet]
+    assert run(right, producer, idle, idle, blocks=2) == ([], [])
+    far = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared, ranks=(0, 3)), meet]
+    _, broken = run(right, far, idle, idle, blocks=2)
+    assert broken == ["ring: turn 0 is loaded, in block 3 of a cluster of 2"]
+    own = [wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,))]
+    assert run(own, [wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared)]) == ([], []), "its own needs no meeting"
+
+
+def test_who_reaches_a_block_last_matters():
+    """A block may end when all others have met once more behind what they do in it."""
+    shared = ring(1, consumers=1)
+    meet = ClusterBarrier()
+    across = [meet, arrive(0, of=shared, ranks=(1,)), meet]
+    assert run(across, [meet, meet], blocks=2) == ([], [])
+    _, broken = run([meet, meet, arrive(0, of=shared, ranks=(1,))], [meet, meet], blocks=2)
+    assert broken == ["a block ends while others of its cluster may arrive at its barriers, or send loads to it"]
+    _, broken = run([meet, meet, arrive(0, of=shared, ranks=(1,)), meet], [meet, meet, meet], blocks=2)
+    assert broken == []
+
+
+def test_blocks_that_nobody_reaches_need_no_meeting():
+    """An agent that has met nobody reaches its own block alone."""
+    shared = ring(1, consumers=1)
+
+    def block(rank):
+        load = fill(0, shared, atom=rank, ranks=(rank,))
+        return [wait(0, of=shared), WARP, arrive(0, of=shared)], [wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), load]
+
+    assert run(*block(0), *block(1), blocks=2) == ([], [])
+    assert run([], [], blocks=2) == ([], [])
+
+
+# ---------------------------------------------------------------------------------------------- groups in turns
+
+ORDER = Ring("order", 2, (), 0, 1)
+
+
+def in_turns(first, step, count, of=PLAIN, order=ORDER, per=1, give=True, await_order=True, tiles=None):
+    """A group that takes turns with another: waits for its turn of the order, consumes, and gives the order on."""
+    trace = []
+    for tile in (range(count) if tiles is None else tiles)[first::step]:
+        if await_order:
+            trace.append(Turn(order, Side.EMPTY, tile + order.stages - 1))
+        for turn in range(per):
+            trace += consumed(tile * per + turn, of=of)
+        if give:
+            trace.append(Turn(order, Side.EMPTY, tile, (1,) * 8))
+    return trace
+
+
+def test_groups_that_take_turns():
+    of = ring(2, consumers=1)
+    for count, per in ((2, 1), (3, 1), (4, 2), (7, 2), (5, 3)):
+        traces = [in_turns(0, 2, count, of, per=per), in_turns(1, 2, count, of, per=per), produced(*range(count * per), of=of)]
+        assert run(*traces) == ([], []), (count, per)
+        for without in (0, 1):
+            faulty = list(traces)
+            faulty[without] = in_turns(without, 2, count, of, per=per, give=False)
+            if count > 2:
+                assert run(*faulty)[1], (count, per, without)
+    unordered = [
+        in_turns(0, 2, 7, of, per=2, await_order=False),
+        in_turns(1, 2, 7, of, per=2, await_order=False),
+        produced(*range(14), of=of),
+    ]
+    _, broken = run(*unordered)
+    assert any("is by an agent that has not waited for turn 2, by which the one before it is over" in one for one in broken)
+
+
+def test_a_phase_that_an_agent_does_not_know_to_be_over():
+    """Groups in turns: an agent has not been at each phase itself."""
+    of = ring(1, consumers=1)
+    traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
+    assert run(*traces) == ([], [])
+    late = [one for one in traces[1] if not (isinstance(one, Turn) and one.ring is ORDER and one.arrivals is None)]
+    _, broken = run(traces[0], late, traces[2])
+    assert "ring: the wait for turn 1 to be full may pass by parity alone: of 1 phases before it the agent knows 0 to be over" in broken
+    assert any("may pass by parity alone: of 3 phases before it the agent knows" in one for one in broken)
+
+
+def test_an_arrival_that_may_count_to_an_earlier_phase():
+    of = ring(1, consumers=1)
+    traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
+    late = [one for one in traces[1] if not (isinstance(one, Turn) and one.arrivals is None)]
+    _, broken = run(traces[0], late, traces[2])
+    assert "ring: the arrival at turn 1 to be empty may count to an earlier phase: of 1 before it the agent knows 0 to be over" in broken
+
+
+def numbers(*traces):
+    """How the turns of rings are counted where groups take them in turns."""
+    from fireiron.check.races.order import _numbered
+
+    return {name: dict(sorted(found.items())) for name, found in _numbered(traces).items()}
+
+
+def test_turns_are_counted_where_groups_take_them_in_turns():
+    """By those that are filled, or given on; others are as far from the nearest of these as their numbers say."""
+    order = lambda number, arrivals=None: Turn(ORDER, Side.EMPTY, number, arrivals)
+    given = [order(number, (1,)) for number in (0, 1, 7, 8, 20)]
+    filling = [arrive(number, Side.FULL) for number in (0, 1, 2, 10, 11, 30)]
+    waits = [wait(number) for number in (0, 1, 2, 10, 11, 30)]
+    assert numbers([*filling, *waits]) == {}, "no groups in turns: each counts its own"
+    found = numbers(given, [*filling, *waits])
+    assert found["order"] == {0: 0, 1: 1, 7: 2, 8: 3, 20: 4} and found["ring"] == {0: 0, 1: 1, 2: 2, 10: 3, 11: 4, 30: 5}
+    found = numbers(given, [order(number) for number in (2, 6, 9, 19, 21, 5)])
+    assert found["order"] == {0: 0, 1: 1, 2: 2, 5: 0, 6: 1, 7: 2, 8: 3, 9: 4, 19: 3, 20: 4, 21: 5}
+    found = numbers(given, [*filling, wait(3), wait(9, Side.EMPTY), wait(31), wait(29)])
+    assert {number: found["ring"][number] for number in (3, 9, 29, 31)} == {3: 3, 9: 2, 29: 4, 31: 6}
+    found = numbers(given, [arrive(3), wait(5)])
+    assert found["ring"] == {3: 0, 5: 0}, "which nobody fills"
+    each = Ring("units", 2, (), 0, 1, each=128)
+    units = [Turn(each, Side.EMPTY, number, (1,)) for number in (4, 9)]
+    assert numbers(units, filling) == {"units": {4: 0, 9: 1}}, "units of a role have each turn of other rings"
+    assert set(numbers(units, given, filling)) == {"units", "order", "ring"}
+
+
+def test_turns_with_gaps_are_at_the_stages_of_their_numbers():
+    """Iterations are left out of long loops by whole rounds: what counts are those that are followed."""
+    of = ring(2, consumers=1)
+    for tiles in ([0, 1, 2, 3, 44, 45, 46, 47], [0, 1, 6, 7, 8, 9], [*range(7)]):
+        traces = [in_turns(group, 2, 0, of, tiles=tiles) for group in (0, 1)]
+        assert run(*traces, produced(*tiles, of=of)) == ([], []), tiles
+    for tiles in ([0, 1, 2, 3, 45, 46, 47, 48], [0, 1, 7, 8]):
+        traces = [in_turns(group, 2, 0, of, tiles=tiles) for group in (0, 1)]
+        _, broken = run(*traces, produced(*tiles, of=of))
+        assert any(one.startswith("ring: ") and "is at stage 1, and it is the agent's turn" in one for one in broken), tiles
+    plain = ring(2)
+    for tiles, right in (
+        ([0, 1, 2, 3, 44, 45], True),
+        ([0, 1, 2, 45], False),
+        ([0, 1, 2, 7, 8], True),
+        ([0, 1, 2, 5, 6], False),
+        ([0, 1, 3, 4], False),
+    ):
+        _, broken = turns(consumed(*tiles, of=plain), produced(*tiles, of=plain))
+        assert (broken == []) == right, "each agent counts its own"
