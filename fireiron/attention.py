@@ -29,6 +29,7 @@ from fireiron.batches import Places, Shape, new_like
 from fireiron.batches import viewed as _viewed
 from fireiron.copies import copied, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.gpu.repeated import Replays
 from fireiron.matmul import (
     ALIGNMENT,
     Operand,
@@ -209,6 +210,7 @@ class _Attention:
 
     def __init__(self) -> None:
         self._kernels: OrderedDict[Any, _Found | _Copied | _Empty] = OrderedDict()
+        self._replays = Replays()
         self._lock = threading.RLock()
 
     @overload
@@ -288,15 +290,18 @@ class _Attention:
             StoreError where records are pinned and none answers.
         """
         if hasattr(q, "is_cuda"):
+            replays = self._replays
+            if replays.again is not None and stream is None and not replays.tracing():
+                done = replays.again(_said(causal, window, _factor(scale, q), lse, score, arch, pinned), out, q, k, v)
+                if done is not None and done is not NotImplemented and done is not ...:
+                    return done
             q, k, v = (q, k, v) if out is not None else operators.autocast(q, k, v)
             if operators.differentiated(q, k, v):
                 raise _without_gradient()
         if operators.traced(q, k, v):
             operators.refuse_options("attention", out=out, arch=arch, stream=stream, pinned=pinned)
             return _through_torch(q, k, v, bool(causal), window, scale, score, bool(lse))
-        options = _options(causal, window, lse, score)
-        factor = _factor(scale, q)
-        return self._found((q, k, v), out, options, arch, pinned)((q, k, v), factor, out, stream)
+        return self.launched((q, k, v), out, _options(causal, window, lse, score), scale, arch, stream, pinned)
 
     def choice(
         self,
@@ -336,6 +341,21 @@ class _Attention:
         """Forget all kernels, so that records and environment variables are read anew."""
         with self._lock:
             self._kernels.clear()
+            self._replays.clear()
+
+    def launched(
+        self, arrays: tuple[Any, Any, Any], out: Any, options: Options, scale: float | None, arch: Any, stream: Any, pinned: bool | None
+    ) -> Any:
+        """The same by our kernels at once: what autograd, autocast or a compiler make of the call is not asked."""
+        factor = _factor(scale, arrays[0])
+
+        def anew(out: Any, *arrays: Any) -> Any:
+            return self._found(arrays, out, options, arch, pinned)(arrays, factor, out, stream)
+
+        if stream is not None or not hasattr(arrays[0], "is_cuda"):
+            return anew(out, *arrays)
+        said = _said(options.causal, options.window, factor, options.lse, options.score, arch, pinned)
+        return self._replays.call(said, out, arrays, anew)
 
     def _found(self, arrays: tuple[Any, ...], out: Any, options: Options, arch: Any, pinned: bool | None) -> _Found | _Copied | _Empty:
         outs = None if out is None else tuple(map(key_of, _each(out)))
@@ -363,6 +383,11 @@ def _factor(scale: float | None, q: Any) -> float:
     shape = getattr(q, "shape", ())
     last = shape[-1] if isinstance(shape, tuple) and shape else 1  # what has no shape is refused where it is read
     return (last or 1) ** -0.5 if scale is None else scale
+
+
+def _said(causal: Any, window: Any, factor: float, lse: Any, score: Any, arch: Any, pinned: Any) -> tuple[Any, ...]:
+    """What tells calls with the same arrays apart."""
+    return bool(causal) or window is not None, window, factor, bool(lse), score, arch, pinned
 
 
 def _without_gradient() -> ArgumentError:
@@ -800,7 +825,7 @@ def _operators() -> bool:
 
 def _attend(q: Any, k: Any, v: Any, scale: float | None, options: Options) -> Any:
     """The call of an operator, with tensors on a GPU."""
-    return attention._found((q, k, v), None, options, None, None)((q, k, v), _factor(scale, q), None, None)
+    return attention.launched((q, k, v), None, options, scale, None, None, None)
 
 
 _SCHEMA: Final = "(Tensor q, Tensor k, Tensor v, bool causal, int? window, float? scale, str? score) -> "

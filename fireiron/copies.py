@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fireiron.errors import ArgumentError
+from fireiron.gpu import recorder
 
 LIBRARIES: Final = ("numpy", "cupy", "torch")
 """Those whose arrays are copied here."""
@@ -39,6 +40,7 @@ def is_matrix_readable(shape: Sequence[int], steps: Sequence[int]) -> bool:
 
 def copied(array: Any) -> Any:
     """A copy that lies row by row."""
+    recorder.is_more()
     kind = library(array)
     if kind == "torch":
         return array.clone(memory_format=sys.modules["torch"].contiguous_format)
@@ -50,6 +52,7 @@ def copied(array: Any) -> Any:
 
 def store(target: Any, source: Any) -> None:
     """Write elements into an array, however it lies."""
+    recorder.is_more()
     if library(target) == "torch":
         target.copy_(source)
     else:
@@ -58,6 +61,7 @@ def store(target: Any, source: Any) -> None:
 
 def zeroed(array: Any) -> Any:
     """The array itself, its elements set to zero."""
+    recorder.is_more()
     if library(array) == "torch":
         return array.zero_()
     array[...] = 0

@@ -23,6 +23,7 @@ import attrs
 from fireiron import operators
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.gpu.repeated import Replays
 from fireiron.language.strategy import Strategy
 from fireiron.matmul import ALIGNMENT, Operand, fits, gpu_name, key_of, operand_of, recall, refused_by_compiler, target_of
 from fireiron.specs.fused import Fused
@@ -50,6 +51,7 @@ class Function(Displayed):
         self.dims = {one: tuple(made.uses[one]) for one in (*self.inputs, *self.outputs)}
         self.types = {one: str(kind) for one, kind in dict(made.types).items()}
         self._kernels: OrderedDict[Any, tuple[CompiledKernel, Choice]] = OrderedDict()
+        self._replays = Replays()
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -74,8 +76,21 @@ class Function(Displayed):
         """
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{self.name}: {len(arrays)} arrays and numbers", legal=", ".join(self.inputs))
+        replays = self._replays
+        is_torch = stream is None and any(hasattr(one, "is_cuda") for one in arrays)
+        said = None if arch is None and pinned is None else (arch, pinned)
+        if is_torch and replays.again is not None and not replays.tracing():
+            done = replays.again(said, out, *arrays)
+            if done is not None and done is not NotImplemented and done is not ...:
+                return done
         if out is None and operators.traced(*arrays):
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
+        if is_torch:
+            return replays.call(said, out, arrays, lambda out, *arrays: self._anew(arrays, out, arch, stream, pinned))
+        return self._anew(arrays, out, arch, stream, pinned)
+
+    def _anew(self, arrays: tuple[Any, ...], out: Any, arch: Any, stream: Any, pinned: bool | None) -> Any:
+        """The same, where no such call was made before."""
         lead, flat, outs = self._flat(arrays, out)
         kernel, _ = self._found(flat, outs, arch, pinned)
         if outs is not None:
@@ -100,6 +115,7 @@ class Function(Displayed):
         """Forget all kernels, so that records and environment variables are read anew."""
         with self._lock:
             self._kernels.clear()
+            self._replays.clear()
 
     # ------------------------------------------------------------------------------------------ shapes
 

@@ -24,6 +24,7 @@ from fireiron import operators
 from fireiron.batches import batches, new_like, result_shape, viewed
 from fireiron.copies import LIBRARIES, copied, is_matrix_readable, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError, LaunchError, closest
+from fireiron.gpu.repeated import Replays
 from fireiron.spec import Spec, default_result
 from fireiron.specs.epilogue import (
     RESULT,
@@ -309,6 +310,7 @@ class _MatMul:
         self._kernels: OrderedDict[Any, _Found | _Copied | _Empty] = OrderedDict()
         self._problems: OrderedDict[_Asked, _Made] = OrderedDict()
         self._finished: OrderedDict[Any, _Finished | _FinishedCopied] = OrderedDict()
+        self._replays = Replays()
         self._lock = threading.RLock()
 
     @overload
@@ -387,6 +389,16 @@ class _MatMul:
             answers.
         """
         if hasattr(a, "is_cuda"):
+            replays = self._replays
+            if replays.again is not None and stream is None and types is None and not replays.tracing():
+                said = _said(c_dtype, ab_dtype, arch, pinned, epilogue, operands)
+                done = replays.again(said, out, a, b, *operands.values())
+                if done is ... and out is None and said is None:
+                    from fireiron.matmul_operator import differentiated
+
+                    done = differentiated(a, b)
+                if done is not None and done is not NotImplemented and done is not ...:
+                    return done
             if out is None and ab_dtype is None:
                 a, b = operators.autocast(a, b)
             traced = operators.traced(a, b)
@@ -400,8 +412,6 @@ class _MatMul:
             from fireiron.matmul_jax import through_jax
 
             return through_jax(a, b, out, stream, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, pinned=pinned)
-        if epilogue is None and not operands and not types and not _are_many(a, b):
-            return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned)(a, b, out, stream)
         place = {"arch": arch, "stream": stream, "pinned": pinned}
         return self.launched(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=types, **place, **operands)
 
@@ -421,7 +431,30 @@ class _MatMul:
         **operands: Any,
     ) -> Any:
         """The same by our kernels at once: what autograd, autocast or a compiler make of the call is not asked."""
-        dtypes = (c_dtype, ab_dtype)
+
+        def anew(out: Any, a: Any, b: Any, *given: Any) -> Any:
+            named = dict(zip(operands, given, strict=True))
+            return self._anew(a, b, out, (c_dtype, ab_dtype), arch, stream, pinned, epilogue, types, named)
+
+        inputs = a, b, *operands.values()
+        if stream is not None or types is not None or not hasattr(a, "is_cuda"):
+            return anew(out, *inputs)
+        return self._replays.call(_said(c_dtype, ab_dtype, arch, pinned, epilogue, operands), out, inputs, anew)
+
+    def _anew(
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        dtypes: Dtypes,
+        arch: Any,
+        stream: Any,
+        pinned: bool | None,
+        epilogue: str | None,
+        types: Mapping[str, Any] | None,
+        operands: Mapping[str, Any],
+    ) -> Any:
+        """The same, where no such call was made before."""
         if epilogue is not None:
             if _is_empty(a, b):
                 return _empty_with_epilogue(a, b, out, dtypes, epilogue, types or {}, operands, {"arch": arch, "pinned": pinned})
@@ -471,12 +504,17 @@ class _MatMul:
         a, b, out = _first(a, b, out, (c_dtype, ab_dtype))
         return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned).made.kernel
 
+    def replayed(self) -> Any:
+        """What makes calls again, as `Replays.again`; None where nothing is replayed, or PyTorch traces."""
+        return None if self._replays.tracing() else self._replays.again
+
     def clear(self) -> None:
         """Forget all kernels, so that records and environment variables are read anew."""
         with self._lock:
             self._kernels.clear()
             self._problems.clear()
             self._finished.clear()
+            self._replays.clear()
 
     def _found(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found | _Copied | _Empty:
         key = (key_of(a), key_of(b), out if out is None else key_of(out), dtypes, arch, pinned)
@@ -517,6 +555,13 @@ class _MatMul:
         found = self._problems.get(asked) or _kept_or_made(asked)
         keep(self._problems, asked, found)
         return found
+
+
+def _said(c_dtype: Any, ab_dtype: Any, arch: Any, pinned: Any, epilogue: str | None, operands: Mapping[str, Any]) -> Any:
+    """What tells calls with the same arrays apart."""
+    if epilogue is None and c_dtype is None and ab_dtype is None and arch is None and pinned is None and not operands:
+        return None
+    return c_dtype, ab_dtype, arch, pinned, epilogue, *operands
 
 
 matmul: Final = _MatMul()

@@ -95,7 +95,7 @@ def floors(kernel, arrays):
     except OSError:
         return found
     driver.cuLaunchKernel.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 7, *(ctypes.c_void_p,) * 3)
-    call = functools.partial(driver.cuLaunchKernel, fixed._function.ptr, *fixed._shape, fixed._shared)
+    call = functools.partial(driver.cuLaunchKernel, fixed.function, *fixed.shape, fixed.shared)
     return {**found, "cuLaunchKernel through ctypes": lambda: call(0, frame.table, None)}
 
 

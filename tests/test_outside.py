@@ -23,7 +23,7 @@ from fireiron import files
 from fireiron.check.races.loops import Loops
 from fireiron.cli import doctor, main
 from fireiron.errors import CacheWarning
-from fireiron.gpu import cache, jax_calls
+from fireiron.gpu import built, cache
 from fireiron.ir import For
 from fireiron.language.store import load
 from fireiron.lower import footprint
@@ -351,16 +351,16 @@ def test_the_handler_of_jax_needs_no_cache(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with pytest.warns(CacheWarning, match="Not a directory.*compiled anew"):
-        folder = jax_calls._folder()
+        folder = built.folder("the handler")
     assert folder.is_dir() and not folder.is_relative_to(tmp_path)
     folder.rmdir()
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "cache"))
-    assert jax_calls._folder() == tmp_path / "cache"
+    assert built.folder("the handler") == tmp_path / "cache"
     monkeypatch.setattr(os, "access", lambda *asked: False)
     with pytest.warns(CacheWarning, match="Permission denied"):
-        jax_calls._folder().rmdir()
+        built.folder("the handler").rmdir()
     monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
-    jax_calls._folder().rmdir()
+    built.folder("the handler").rmdir()
 
 
 def test_the_doctor_says_of_a_cache_that_cannot_be(monkeypatch):

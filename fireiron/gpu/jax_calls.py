@@ -9,26 +9,19 @@ Sources: https://docs.jax.dev/en/latest/ffi.html, https://openxla.org/xla/custom
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
 import math
-import os
-import secrets
-import shutil
-import subprocess
-import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from fireiron import settings
 from fireiron.cuda import dynamic_shared_bytes
-from fireiron.errors import ArgumentError, CacheWarning, LaunchError
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu import built
 from fireiron.gpu.arguments import (
     buffer_shape,
     byte_strides,
@@ -53,6 +46,7 @@ TARGET: Final = "fireiron_launch"
 """What XLA knows the handler as."""
 
 SOURCE: Final = Path(__file__).with_name("jax_handler.cpp")
+WHAT: Final = "the handler of JAX's calls"
 OPTIONS: Final = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
 COMPILERS: Final = ("c++", "g++", "clang++")
 
@@ -236,12 +230,12 @@ def register_for(platform: str, symbol: str) -> ctypes.CDLL:
     """The library, whose handler XLA calls on a platform."""
     import jax
 
-    library = ctypes.CDLL(str(built()))
+    library = ctypes.CDLL(str(handler()))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(getattr(library, symbol)), platform=platform)
     return library
 
 
-def built() -> Path:
+def handler() -> Path:
     """The file of the handler's library, compiled if the cache has none for this jaxlib.
 
     Raises: LaunchError where there is no C++ compiler, no header, or the compiler refuses.
@@ -250,43 +244,15 @@ def built() -> Path:
 
     include = Path(jax.ffi.include_dir())
     headers = sorted((include / "xla" / "ffi" / "api").glob("*.h"))
-    compiler = next((found for one in COMPILERS if (found := shutil.which(one))), None)
+    compiler = built.compiler_among(COMPILERS)
     if compiler is None or not headers:
         missing = "a C++ compiler of the host" if compiler is None else f"the headers of XLA's FFI, in {include}"
         hint = "install g++" if compiler is None else "install a newer jaxlib"
         raise LaunchError("a call that JAX traces needs a handler, which is compiled once", got=f"not found: {missing}", hint=hint)
-    digest = hashlib.sha256(b"\0".join(one.read_bytes() for one in (SOURCE, *headers)))
-    path = _folder() / f"jax-{digest.hexdigest()[:32]}.so"
-    if not path.exists():
-        _compile(compiler, include, path)
-    return path
+    path = built.folder(WHAT) / f"jax-{built.digest_of(one.read_bytes() for one in (SOURCE, *headers))}.so"
+    if path.exists():
+        return path
+    return built.Building.start([compiler, *OPTIONS, f"-I{include}", str(SOURCE), "-ldl"], path).finish(WHAT)
 
 
-def _folder() -> Path:
-    """The cache's folder; one of this process alone where there is no cache, or it cannot be written."""
-    if settings.cache_enabled():
-        folder = settings.cache_folder()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK | os.X_OK):
-                return folder
-            why = "Permission denied"
-        except OSError as error:
-            why = error.strerror or str(error)
-        warnings.warn(f"{folder} cannot be written ({why}): the handler of JAX's calls is compiled anew", CacheWarning, stacklevel=2)
-    return Path(tempfile.mkdtemp(prefix="fireiron-"))
-
-
-def _compile(compiler: str, include: Path, path: Path) -> None:
-    """Write the library, whole or not at all."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
-    command = [compiler, *OPTIONS, f"-I{include}", str(SOURCE), "-o", str(part), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise LaunchError(f"{compiler} does not compile the handler of JAX's calls", got=done.stderr.strip()[:2000])
-    part.replace(path)
-
-
-__all__ = ["TARGET", "built", "register", "register_for", "traced_call"]
+__all__ = ["TARGET", "handler", "register", "register_for", "traced_call"]

@@ -42,7 +42,7 @@ _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 LEGACY = 1  # CU_STREAMLEGACY, the same stream as 0
 _NOT_INTERLEAVED = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
-_PROMOTED_TO_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: of 256 bytes nothing is faster, and narrow matrices are slower
+PROMOTED = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: of 256 bytes nothing is faster, and narrow matrices are slower
 _ZEROS_OUTSIDE = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 
 MAP_BYTES = 128
@@ -214,7 +214,8 @@ class Launcher:
         else:
             fixed = FixedLaunch(*given) if parameters is None else MappedLaunch(*given, parameters=parameters)
         if chained:
-            fixed.launch_by(ChainedLaunch(self._function.ptr, shape, self.dynamic_shared))
+            fixed.launch_by(ChainedLaunch(fixed.function, shape, self.dynamic_shared))
+            fixed.is_chained = True
         return fixed
 
     def _values(self, args: Sequence[object]) -> tuple[object, ...]:
@@ -278,16 +279,29 @@ class FixedLaunch:
         fills: Fills,
     ) -> None:
         self.device = device
-        self._name, self._shape, self._shared, self._fills = name, shape, dynamic_shared, fills
+        self._name, self.shape, self.shared, self.fills = name, shape, dynamic_shared, fills
         self._function = function  # keeps the module loaded
         self._launch: Callable[[int, int, int], None] = functools.partial(
             cupy.cuda.driver.launchKernel, function.ptr, *shape, dynamic_shared
         )
         self._runtime, self._current = cupy.cuda.runtime, cupy.cuda.runtime.getDevice
-        self._pointers, self._values = pointers, values
+        self._pointers, self.values = pointers, values
         self._pack = struct.Struct(f"={pointers}Q").pack_into
         self._idle: list[Frame] = []
         self._thread = threading.local()
+
+    parameters: Sequence[Parameter] | None = None
+    """What the kernel takes, in order; None where that is all addresses, then all `values`."""
+    counter: Callable[[int], int] | None = None
+    """Gives a stream the address of what counts tiles, the last of the addresses, which no caller names."""
+    is_chained = False
+    """Whether the kernel may begin while the one before it in the stream ends."""
+
+    @property
+    def function(self) -> int:
+        """The driver's handle of the kernel."""
+        handle: int = self._function.ptr
+        return handle
 
     def launch_by(self, launch: Callable[[int, int, int], None]) -> None:
         """Launch by another function of the stream, the table of arguments, and 0."""
@@ -295,7 +309,7 @@ class FixedLaunch:
 
     def frame(self, addresses: Sequence[int]) -> Frame:
         """Memory with the arguments of one launch, for `fire`."""
-        return Frame(self._pack, self._pointers, addresses, self._values)
+        return Frame(self._pack, self._pointers, addresses, self.values)
 
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
         """Launch on these addresses; returns before the kernel has run.
@@ -323,7 +337,7 @@ class FixedLaunch:
             self._runtime.setDevice(self.device)  # gives a new thread its context
             self._thread.ready = True
         try:
-            for position, fill in self._fills:
+            for position, fill in self.fills:
                 fill(addresses[position], stream)
             self._launch(stream, frame.table, 0)
         except RuntimeError as error:  # CuPy's CUDADriverError and CUDARuntimeError
@@ -335,8 +349,8 @@ class FixedLaunch:
             self.fire(frame, addresses, stream)
 
     def _refused(self, error: RuntimeError) -> LaunchError:
-        grid, block = self._shape[:3], self._shape[3:]
-        sizes = f"grid {grid}, block {block}, {self._shared} bytes of dynamic shared memory"
+        grid, block = self.shape[:3], self.shape[3:]
+        sizes = f"grid {grid}, block {block}, {self.shared} bytes of dynamic shared memory"
         capturing = "CAPTURE" in str(error).upper()
         hint = "work of a graph goes to the captured stream: make it current in the library of the arrays, or pass stream="
         asked = f"the driver refuses to launch {self._name!r} on GPU {self.device} with {sizes}"
@@ -458,22 +472,34 @@ def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequen
     whole, half = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     between = (ctypes.c_uint64 * (rank - 1))(*strides)
     shape = whole(*extents), between, half(*box), half(*(1,) * rank)
-    status = encode(start, kind, rank, address, *shape, _NOT_INTERLEAVED, swizzle, _PROMOTED_TO_128, _ZEROS_OUTSIDE)
+    status = encode(start, kind, rank, address, *shape, _NOT_INTERLEAVED, swizzle, PROMOTED, _ZEROS_OUTSIDE)
     if status:
         asked = f"the driver refuses a tensor map of {tuple(extents)} elements at {address:#x}"
         raise LaunchError(asked, got=f"CUDA error {status}; strides {tuple(strides)} bytes, box {tuple(box)}, swizzle {swizzle}")
     return EncodedMap(start, room)
 
 
+@frozen
+class TiledForm:
+    """What `encoded_map` takes beside an address."""
+
+    kind: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
 @frozen(eq=False)
 class Mapped:
     """A parameter of a kernel that is a tensor map: of the array whose address is at `place` among those of a launch.
 
-    `encode` gives the map of an address.
+    `encode` gives the map of an address, `form` is all of it but the address, where that is known.
     """
 
     place: int
     encode: Callable[[int], EncodedMap]
+    form: TiledForm | None = None
 
 
 Parameter = int | Mapped
@@ -489,12 +515,12 @@ class MappedLaunch(FixedLaunch):
 
     def __init__(self, *given: Any, parameters: Sequence[Parameter]) -> None:
         super().__init__(*given)
-        self._parameters = parameters
+        self.parameters = parameters
         self._known = functools.lru_cache(maxsize=KEPT_FRAMES)(self.frame)
 
     def frame(self, addresses: Sequence[int]) -> Frame:
         """Memory with the arguments of one launch, for `fire`."""
-        return MappedFrame(self._pack, self._pointers, addresses, self._values, self._parameters)
+        return MappedFrame(self._pack, self._pointers, addresses, self.values, self.parameters or ())
 
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
         """Launch on these addresses; returns before the kernel has run.
@@ -510,7 +536,7 @@ class CountedLaunch(MappedLaunch):
 
     def __init__(self, *given: Any, parameters: Sequence[Parameter], counter: Callable[[int], int]) -> None:
         super().__init__(*given, parameters=parameters)
-        self._counter = counter
+        self.counter = counter
 
     def frame(self, addresses: Sequence[int]) -> Frame:
         """Memory with the arguments of one launch; without a counter yet, where the stream is not known."""
@@ -522,7 +548,8 @@ class CountedLaunch(MappedLaunch):
         Raises:
             LaunchError: TMA takes no such address, or the driver refuses.
         """
-        whole = (*addresses, self._counter(stream))
+        assert self.counter is not None
+        whole = (*addresses, self.counter(stream))
         super().fire(self._known(whole), whole, stream)
 
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
@@ -716,6 +743,26 @@ def _driver() -> Any:
         code, arrays = ctypes.c_uint, (pointer,) * 4
         encode.argtypes = (pointer, code, ctypes.c_uint32, address, *arrays, code, code, code, code)
     return library
+
+
+def addresses_of(functions: Sequence[str]) -> tuple[int, ...]:
+    """Where functions of the driver are, for what calls it from C; 0 for those that it lacks."""
+    driver = _driver()
+    found = [getattr(driver, name, None) for name in functions]
+    return tuple(0 if one is None else ctypes.cast(one, ctypes.c_void_p).value or 0 for one in found)
+
+
+def context_of(device: int) -> int:
+    """The driver's handle of the context in which a GPU's kernels are loaded.
+
+    Raises: LaunchError where there is none.
+    """
+    context = ctypes.c_void_p()
+    with on_device(device):
+        status = 1 if (driver := _driver()) is None else driver.cuCtxGetCurrent(ctypes.byref(context))
+    if status or not context.value:
+        raise LaunchError(f"GPU {device} has no context", got=f"CUDA error {status}")
+    return context.value
 
 
 @contextlib.contextmanager

@@ -89,6 +89,11 @@ class MapForm:
         return MapForm(name, buffer.dtype, tuple(shape[dim] for dim in (first, *rest)), between, tensor_map.box, tensor_map.span)
 
     @property
+    def tiled(self) -> launch.TiledForm:
+        """What the driver takes for it."""
+        return launch.TiledForm(kind_of(self.dtype), self.extents, self.strides, self.box, SWIZZLES[self.span])
+
+    @property
     def encode(self) -> Callable[[int], launch.EncodedMap]:
         """A function from addresses to maps, which keeps them; a `LaunchError` for an address that TMA does not take."""
         return functools.partial(encoded, self)

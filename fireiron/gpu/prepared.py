@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.gpu import launch
+from fireiron.gpu import launch, recorder
 from fireiron.gpu.arguments import (
     buffer_shape,
     byte_strides,
@@ -167,9 +167,15 @@ class _Plan:
         """Launch on arrays of this signature."""
         self.check(addresses)
         at = self._stream(self.device) if stream is None else launch.stream_address(stream, self.device)
+        if recorder.current.recording is not None:
+            self._record(recorder.current.recording, addresses, not orders and stream is None)
         if orders:
             return self._ordered(addresses, orders, at)
         self.launch(addresses if self._place is None else self._place(addresses), at)
+
+    def _record(self, recording: recorder.Recording, addresses: Sequence[int], is_whole: bool) -> None:
+        recording.launches.append((self, tuple(addresses)))
+        recording.is_whole = recording.is_whole and is_whole
 
     def _ordered(self, addresses: Sequence[int], orders: Sequence[Order], at: int) -> None:
         with launch.on_device(self.device):
@@ -286,6 +292,8 @@ class Calls:
         outs = output.make(stream)
         made = self.read(outs, self.outputs)
         assert made is not None
+        if recorder.current.recording is not None:
+            recorder.current.recording.made.extend(outs)
         self.plan((*signatures, *made[1]), sizes).run([*addresses, *made[0]], orders, stream)
         return output.finished(outs, stream)
 
@@ -368,7 +376,7 @@ class Calls:
         held += [] if kernel.counter is None else [kernel.counter.name]
         held += [*(var.name for var in kernel.symbols), *(one.name for one in kernel.reciprocals)]
         return [
-            launch.Mapped(held.index(one.buffer), MapForm.of(one, names[one.buffer], kernel.buffer(one.buffer), symbols).encode)
+            _mapped(held.index(one.buffer), MapForm.of(one, names[one.buffer], kernel.buffer(one.buffer), symbols))
             if isinstance(one, TensorMap)
             else held.index(one.name)
             for one in kernel.parameters
@@ -377,6 +385,10 @@ class Calls:
     def _zeroed(self, place: int) -> bool:
         parameters = [buffer.name for buffer in self._kernel.buffers if buffer.parameter]
         return parameters[place] in self._kernel.zeroed
+
+
+def _mapped(place: int, form: MapForm) -> launch.Mapped:
+    return launch.Mapped(place, form.encode, form.tiled)
 
 
 class CallsOfSeveral(Calls):

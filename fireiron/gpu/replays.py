@@ -1,0 +1,256 @@
+"""Calls of PyTorch tensors that are made again without Python code: what was launched for a signature is launched for other tensors of it.
+
+The first call with a signature (element types, shapes, strides, alignment, GPU, and options) is made as every call is, and recorded: which
+kernels it launches, on which addresses inside of which tensors, and what it allocates. Later calls are looked up and launched by
+`replays.c`, which the host's C compiler makes into a module of Python when the first call is recorded, in the background; the cache keeps
+it. Without a compiler, Python's headers or a PyTorch that has DLPack's exchange API (2.10), and with FIREIRON_NO_CACHE=1, calls are made as
+the first one is.
+
+An address tells of which tensor it is only where none overlap in memory. Where one is given twice, or with its transpose, the call is
+recorded with others, of zeros, in their places. What is not recorded is made as before, each time: calls on a given stream, that copy
+arrays by PyTorch, or with arrays of other libraries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.machinery
+import importlib.util
+import itertools
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from fireiron import settings
+from fireiron.errors import LaunchError
+from fireiron.gpu import built, launch
+from fireiron.gpu.recorder import Recording
+
+SOURCE: Final = Path(__file__).with_name("replays.c")
+OPTIONS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-w")
+COMPILERS: Final = ("cc", "gcc", "clang")
+MODULE: Final = "fireiron_replays"
+WHAT: Final = "the replay of calls"
+
+MOST_ALIGNED: Final = 64
+"""Bytes: what is aligned to more is not told apart."""
+
+ADDRESS, WORD, MAP, COUNTER = range(4)
+"""What a parameter of a kernel is, as `replays.c` has it."""
+
+
+# ---------------------------------------------------------------------------------------------- what a call did
+
+
+class AmbiguousError(Exception):
+    """Tensors of a call overlap, so what it launched does not tell which of them it was launched on."""
+
+
+class _UnknownError(Exception):
+    """A launch is on memory of no tensor of the call."""
+
+
+@attrs.frozen
+class _Array:
+    """A tensor of a call: the bytes from the first of its elements to the last."""
+
+    tensor: Any
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, tensor: Any) -> _Array:
+        reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        start = tensor.data_ptr()
+        return cls(tensor, start, start + (reach + 1) * tensor.element_size())
+
+    def holds(self, start: int, end: int) -> bool:
+        """Whether bytes are of it."""
+        return self.start <= start and end <= self.end
+
+    @property
+    def maker(self) -> Callable[[], Any]:
+        """What allocates another that lies the same."""
+        tensor = self.tensor
+        options = {"dtype": tensor.dtype, "device": tensor.device}
+        return functools.partial(sys.modules["torch"].empty_strided, tuple(tensor.shape), tuple(tensor.stride()), **options)
+
+
+def recipe(inputs: Sequence[Any], out: Any, made: Any, recording: Recording) -> tuple[Any, ...] | None:
+    """What replays a call, as `replays.c` reads it; None for one that is never replayed.
+
+    Raises: AmbiguousError where this call does not tell.
+    """
+    if not recording.is_whole or not recording.launches:
+        return None
+    several = isinstance(made, tuple | list)
+    outs = () if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
+    given = [_Array.of(one) for one in (*inputs, *outs) if hasattr(one, "data_ptr")]
+    results = [_Array.of(one) for one in (made if several else (made,))] if out is None else []
+    between = [one for one in map(_Array.of, recording.made) if not any(two.holds(one.start, one.end) for two in (*results, *given))]
+    arrays = [*given, *results, *between]
+    _refuse_overlap(arrays)
+    device = recording.launches[0][0].device
+    try:
+        launches = tuple(_launch(plan, addresses, arrays) for plan, addresses in recording.launches)
+    except _UnknownError:
+        return None
+    makers = tuple(one.maker for one in (*results, *between))
+    spans = tuple(one.end - one.start for one in arrays)
+    return device, launch.context_of(device), makers, tuple(range(len(results))), several, spans, launches
+
+
+def stand_ins(inputs: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], Any]:
+    """Tensors of zeros of the same signatures, each in memory of its own, in the place of those of a call."""
+    several = isinstance(out, tuple | list)
+    outs = tuple(map(_stand_in, out)) if several else _stand_in(out)
+    return tuple(map(_stand_in, inputs)), outs
+
+
+def _stand_in(tensor: Any) -> Any:
+    if not hasattr(tensor, "data_ptr"):
+        return tensor
+    lies, size = _Array.of(tensor), tensor.element_size()
+    low = lies.start & (MOST_ALIGNED - 1)
+    room = sys.modules["torch"].zeros((lies.end - lies.start + MOST_ALIGNED) // size, dtype=tensor.dtype, device=tensor.device)
+    return room.as_strided(tuple(tensor.shape), tuple(tensor.stride()), (low & -low) // size)
+
+
+def _refuse_overlap(arrays: Sequence[_Array]) -> None:
+    ordered = sorted(arrays, key=lambda one: one.start)
+    if any(two.start < one.end for one, two in itertools.pairwise(ordered)):
+        raise AmbiguousError
+
+
+def _place(arrays: Sequence[_Array], start: int, end: int) -> tuple[int, int]:
+    """The tensor that bytes are of, and how far behind its start they begin."""
+    for place, one in enumerate(arrays):
+        if one.holds(start, end):
+            return place, start - one.start
+    raise _UnknownError
+
+
+def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Array]) -> tuple[Any, ...]:
+    """One launch: function, blocks and threads, shared memory, whether it is chained, parameters, what is set to zero before."""
+    fixed: launch.FixedLaunch = plan.launch
+    ends = [address + view.end for address, view in zip(addresses, plan.views, strict=True)]
+    by_value = [buffer.memory.by_value for buffer in plan.buffers]
+    placed = [
+        (WORD, start) if number else (ADDRESS, *_place(arrays, start, end))
+        for start, end, number in zip(*map(plan.placed, (addresses, ends, by_value)), strict=True)
+    ]
+    slots = [*placed, *([] if fixed.counter is None else [(COUNTER, fixed.counter)]), *((WORD, value) for value in fixed.values)]
+    parameters = tuple(_parameter(one, slots) for one in (range(len(slots)) if fixed.parameters is None else fixed.parameters))
+    fills = tuple(part for position, fill in fixed.fills for part in _fills(fill, *slots[position][1:]))
+    return fixed.function, fixed.shape, fixed.shared, fixed.is_chained, parameters, fills
+
+
+def _parameter(one: launch.Parameter, slots: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    if not isinstance(one, launch.Mapped):
+        return slots[one]
+    _, place, offset = slots[one.place]
+    if (form := one.form) is None:
+        raise _UnknownError
+    return MAP, place, offset, form.kind, form.swizzle, launch.PROMOTED, form.extents, form.strides, form.box
+
+
+def _fills(fill: launch.Fill, place: int, offset: int) -> Iterable[tuple[int, ...]]:
+    return ((place, offset + start, fill.width, fill.height, fill.pitch) for start in fill.starts)
+
+
+# ---------------------------------------------------------------------------------------------- the module
+
+
+class _Module:
+    """The module that replays, for this process: found in the cache, or compiled in the background."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._building: built.Building | None = None
+        self._found: Any = None
+        self.is_given_up = False
+
+    def __call__(self) -> Any:
+        if self._found is None and not self.is_given_up:
+            with self._lock:
+                if self._found is None and not self.is_given_up:
+                    self._found = self._made()
+        return self._found
+
+    def _made(self) -> Any:
+        """The module, ready for PyTorch; None as long as it is compiled, and where it cannot be made or used here."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return None
+        try:
+            path = self._path(torch)
+            return None if path is None else _configured(_loaded(path), torch)
+        except (LaunchError, OSError, ImportError, ValueError):  # no module is no loss but time: calls are made as they were
+            self.is_given_up = True
+            return None
+
+    def _path(self, torch: Any) -> Path | None:
+        if self._building is not None:
+            return None if self._building.is_running else self._building.finish(WHAT)
+        compiler, headers = built.compiler_among(COMPILERS), Path(sysconfig.get_paths()["include"])
+        if not settings.cache_enabled() or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+            raise LaunchError("calls are not replayed here")
+        version = f"{sys.version} {sysconfig.get_config_var('EXT_SUFFIX')}".encode()
+        path = built.folder(WHAT) / f"replays-{built.digest_of((SOURCE.read_bytes(), version, *map(str.encode, OPTIONS)))}.so"
+        if path.exists():
+            return path
+        if compiler is None or not (headers / "Python.h").exists():
+            raise LaunchError("calls are replayed by a module that a C compiler makes", got="no compiler, or no Python.h")
+        self._building = built.Building.start([compiler, *OPTIONS, f"-I{headers}", str(SOURCE)], path)
+        return None
+
+    def wait(self) -> None:
+        """Wait for a module that is being compiled, for measurements and tests."""
+        self()
+        while not self.is_given_up and self() is None and self._building is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._building.wait(1.0)
+
+
+module_here: Final = _Module()
+"""The module that replays, for this process; None as long as there is none."""
+
+
+def _loaded(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(MODULE, path, loader=importlib.machinery.ExtensionFileLoader(MODULE, str(path)))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FUNCTIONS: Final = (
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuTensorMapEncodeTiled",
+    "cuMemsetD8Async",
+    "cuMemsetD2D8Async",
+    "cuCtxGetCurrent",
+    "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent_v2",
+    "cuStreamIsCapturing",
+)
+"""Those of the driver that are called, in the order in which `replays.c` has them."""
+
+
+def _configured(module: Any, torch: Any) -> Any:
+    plain = torch.Tensor, torch.nn.Parameter
+    autocast = getattr(torch._C, "_is_any_autocast_enabled", None) or torch.is_autocast_enabled
+    exchange = torch.Tensor.__dlpack_c_exchange_api__
+    module.configure(exchange, plain, autocast, torch.is_grad_enabled, launch.addresses_of(FUNCTIONS))
+    return module
+
+
+__all__ = ["AmbiguousError", "module_here", "recipe", "stand_ins"]

@@ -1,0 +1,819 @@
+"""Calls that are made again by `replays.c`, on a machine without a GPU: tensors, PyTorch's exchange of them and the driver are stand-ins."""
+
+import ctypes
+import gc
+import itertools
+import random
+import sys
+import types
+import weakref
+
+import numpy as np
+import pytest
+
+from fireiron.errors import ArgumentError
+from fireiron.gpu import built, launch, replays
+from fireiron.gpu.arrays import ArrayView
+from fireiron.gpu.recorder import Recording, current, is_more, recorded
+from fireiron.gpu.repeated import Replays
+
+ELEMENTS = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
+
+
+class Tensor:
+    """A tensor of bytes that lie in an address space of our own."""
+
+    requires_grad = False
+    negated = False
+    places = itertools.count(1 << 20, 1 << 16)
+
+    def __init__(self, shape, strides=None, dtype="float32", address=None, device=0):
+        self.shape, self.dtype, self.device, self.kind = tuple(shape), dtype, device, 2
+        self.strides = tuple(strides) if strides else tuple(int(np.prod(shape[dim + 1 :])) for dim in range(len(shape)))
+        self.address = next(Tensor.places) if address is None else address
+        self.dims = (ctypes.c_int64 * len(self.shape))(*self.shape), (ctypes.c_int64 * len(self.shape))(*self.strides)
+
+    def is_neg(self):
+        return self.negated
+
+    def stride(self):
+        return self.strides
+
+    def data_ptr(self):
+        return self.address
+
+    def as_strided(self, shape, strides, offset):
+        return type(self)(shape, strides, self.dtype, self.address + offset * self.element_size(), self.device)
+
+    def element_size(self):
+        return ELEMENTS[self.dtype][1] // 8
+
+
+class Parameter(Tensor):
+    """Another plain type."""
+
+
+class Subclass(Tensor):
+    """No plain type."""
+
+
+class Described(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("kind", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("offset", ctypes.c_uint64),
+    )
+
+
+READ = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Described))
+STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+
+
+class Exchange(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("unused", ctypes.c_void_p * 4),
+        ("read", READ),
+        ("stream", STREAM),
+    )
+
+
+class Machine:
+    """PyTorch and the driver: what they were asked for."""
+
+    def __init__(self):
+        self.launches, self.fills, self.maps, self.contexts = [], [], [], [77]
+        self.autocast = self.gradients = False
+        self.stream, self.status, self.capturing, self.context_error = 5, 0, 0, 0
+        self.keep = []
+        self.exchange = Exchange(1, 1, (ctypes.c_void_p * 4)(), READ(self.read), STREAM(self.current_stream))
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        self.name = b"dlpack_exchange_api"
+        self.capsule = new(ctypes.addressof(self.exchange), self.name, None)
+        pointer, unsigned, number, size = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_size_t
+        self.functions = (
+            self.made(self.launch, pointer, *(unsigned,) * 7, *(pointer,) * 3),
+            self.made(self.launch_with, *(pointer,) * 4),
+            self.made(self.encode, pointer, number, ctypes.c_uint32, *(pointer,) * 5, *(number,) * 4),
+            self.made(self.fill, ctypes.c_uint64, ctypes.c_ubyte, size, pointer),
+            self.made(self.fill_rows, ctypes.c_uint64, size, ctypes.c_ubyte, size, size, pointer),
+            self.made(self.context, ctypes.POINTER(pointer)),
+            self.made(self.push, pointer),
+            self.made(self.pop, ctypes.POINTER(pointer)),
+            self.made(self.is_capturing, pointer, ctypes.POINTER(number)),
+        )
+
+    def made(self, function, *arguments):
+        made = ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)(function)
+        self.keep.append(made)
+        return ctypes.cast(made, ctypes.c_void_p).value
+
+    def read(self, tensor, out):
+        if not hasattr(tensor, "dims"):
+            return 1
+        code, bits = ELEMENTS[tensor.dtype]
+        shape, strides = tensor.dims
+        out[0] = Described(tensor.address - 16, tensor.kind, tensor.device, len(shape), code, bits, 1, shape, strides, 16)
+        return 0
+
+    def current_stream(self, kind, device, out):
+        out[0] = self.stream
+        return 0
+
+    def slots(self, table, count=8):
+        addresses = (ctypes.c_void_p * count).from_address(table)
+        return [ctypes.c_uint64.from_address(one).value for one in addresses if one]
+
+    parameters = 0
+
+    def arguments(self, table):
+        addresses = (ctypes.c_void_p * self.parameters).from_address(table)
+        return [ctypes.c_uint64.from_address(one).value for one in addresses]
+
+    def launch(self, function, gx, gy, gz, bx, by, bz, shared, stream, table, extra):
+        if self.status:
+            return self.status
+        self.launches.append((function, (gx, gy, gz, bx, by, bz), shared, stream, self.arguments(table), self.contexts[-1]))
+        return 0
+
+    def launch_with(self, config, function, table, extra):
+        shape = tuple((ctypes.c_uint * 6).from_address(config))
+        stream = ctypes.c_void_p.from_address(config + 32).value
+        attribute = ctypes.c_void_p.from_address(config + 40).value
+        kind, value = ctypes.c_int.from_address(attribute).value, ctypes.c_int.from_address(attribute + 8).value
+        assert (kind, value, ctypes.c_uint.from_address(config + 48).value) == (6, 1, 1)
+        self.launches.append((function, shape, "chained", stream, self.arguments(table), self.contexts[-1]))
+        return 0
+
+    def encode(self, to, element, rank, address, extents, strides, box, ones, interleave, swizzle, promotion, fill):
+        assert to % 64 == 0 and (interleave, fill) == (0, 0)
+        sizes = tuple((ctypes.c_uint64 * rank).from_address(extents)), tuple((ctypes.c_uint64 * (rank - 1)).from_address(strides))
+        boxes = tuple((ctypes.c_uint32 * rank).from_address(box)), tuple((ctypes.c_uint32 * rank).from_address(ones))
+        if address % 32:
+            return 1
+        self.maps.append((element, address, *sizes, *boxes, swizzle, promotion))
+        ctypes.c_uint64.from_address(to).value = address * 10
+        return 0
+
+    def fill(self, address, value, width, stream):
+        self.fills.append((address, value, width, stream))
+        return 0
+
+    def fill_rows(self, address, pitch, value, width, height, stream):
+        self.fills.append((address, pitch, value, width, height, stream))
+        return 0
+
+    def context(self, out):
+        out[0] = self.contexts[-1]
+        return 0
+
+    def push(self, context):
+        self.contexts.append(context)
+        return self.context_error
+
+    def pop(self, out):
+        out[0] = self.contexts.pop()
+        return 0
+
+    def is_capturing(self, stream, out):
+        out[0] = self.capturing
+        return 0
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    """The module, compiled here with warnings as errors."""
+    import sysconfig
+
+    compiler = built.compiler_among(replays.COMPILERS)
+    headers = sysconfig.get_paths()["include"]
+    if compiler is None or not replays.Path(headers, "Python.h").exists():
+        pytest.skip("no C compiler, or no Python.h")
+    path = tmp_path_factory.mktemp("replays") / "replays.so"
+    options = [one for one in replays.OPTIONS if one != "-w"]
+    command = [compiler, *options, "-Wall", "-Wextra", "-Werror", f"-I{headers}", str(replays.SOURCE)]
+    return replays._loaded(built.Building.start(command, path).finish("the module"))
+
+
+@pytest.fixture
+def machine(module):
+    found = Machine()
+    module.configure(found.capsule, (Tensor, Parameter), lambda: found.autocast, lambda: found.gradients, found.functions)
+    yield found
+    module.configure(found.capsule, (Tensor,), lambda: False, lambda: False, found.functions)
+
+
+FUNCTION, SHAPE = 4096, (3, 2, 1, 128, 1, 1)
+ADDRESS, WORD, MAP, COUNTER = replays.ADDRESS, replays.WORD, replays.MAP, replays.COUNTER
+
+
+def launched(*parameters, fills=(), chained=False):
+    return FUNCTION, SHAPE, 1024, chained, parameters, tuple(fills)
+
+
+def described(*launches, makers=(), results=(), several=False, spans=(), device=0, context=77):
+    return device, context, tuple(makers), tuple(results), several, tuple(spans), tuple(launches)
+
+
+def bytes_of(*tensors):
+    return tuple(replays._Array.of(one).end - one.address for one in tensors)
+
+
+# ---------------------------------------------------------------------------------------------- what is looked up
+
+
+def test_a_call_is_replayed_on_other_tensors(module, machine):
+    calls, a, b = module.Replays(), Tensor((4, 8)), Tensor((8, 5), dtype="float16")
+    made = []
+
+    def maker():
+        made.append(Tensor((4, 5)))
+        return made[-1]
+
+    assert calls(None, None, a, b) is NotImplemented and len(calls) == 0
+    one = launched((ADDRESS, 1, 0), (ADDRESS, 0, 64), (WORD, 1234), (ADDRESS, 2, 0))
+    assert calls.add(None, None, (a, b), described(one, makers=[maker], results=[0], spans=bytes_of(a, b, Tensor((4, 5)))))
+    assert len(calls) == 1
+    machine.parameters = 4
+    for _ in range(3):
+        a, b = Tensor((4, 8)), Tensor((8, 5), dtype="float16")
+        assert calls(None, None, a, b) is made[-1]
+        found = FUNCTION, SHAPE, 1024, 5, [b.address, a.address + 64, 1234, made[-1].address], 77
+        assert machine.launches[-1] == found
+    assert len(made) == len(machine.launches) == 3
+
+
+def test_an_output_that_is_given_is_given_back(module, machine):
+    calls, a = module.Replays(), Tensor((4, 8))
+    out = Tensor((4, 8))
+    assert calls(None, out, a) is NotImplemented
+    assert calls.add(None, out, (a,), described(launched((ADDRESS, 1, 0)), spans=bytes_of(a, out)))
+    machine.parameters = 1
+    for given in (Tensor((4, 8)), (out,), [out]):
+        found = calls(None, given, a)
+        assert found is given
+    assert [one[4] for one in machine.launches] == [[machine.launches[0][4][0]], [out.address], [out.address]]
+    assert calls(None, None, a) is NotImplemented and calls(None, (out, Tensor((4, 8))), a) is NotImplemented
+
+
+def test_several_results_come_as_a_tuple(module, machine):
+    calls, a = module.Replays(), Tensor((4,))
+    made = [Tensor((4,)), Tensor((2,)), Tensor((1,))]
+    makers = [lambda one=one: one for one in made]
+    said = described(launched((ADDRESS, 3, 4)), makers=makers, results=[0, 1], several=True, spans=bytes_of(a, *made))
+    calls.add(None, None, (a,), said)
+    machine.parameters = 1
+    assert calls(None, None, a) == tuple(made[:2])
+    assert machine.launches[-1][4] == [made[2].address + 4]
+
+
+def test_signatures_tell_calls_apart(module, machine):
+    """By shapes, steps, types, GPU, alignment, options and numbers."""
+    calls = module.Replays()
+    known = [
+        (None, (Tensor((4, 8)), 1.5)),
+        (None, (Tensor((8, 4)), 1.5)),
+        (None, (Tensor((4, 8), (16, 1)), 1.5)),
+        (None, (Tensor((4, 8), dtype="int32"), 1.5)),
+        (None, (Tensor((4, 8), dtype="bfloat16"), 1.5)),
+        (None, (Tensor((4, 8), device=1), 1.5)),
+        (None, (Tensor((4, 8), address=(1 << 40) + 16), 1.5)),
+        (None, (Tensor((4, 8)), 2.5)),
+        (None, (Tensor((4, 8)), 1)),
+        (None, (Tensor((4, 8)), 2)),
+        (None, (Tensor((4, 8)),)),
+        (None, (Tensor((4, 8)), Tensor((4, 8)))),
+        (None, (Tensor((32,)), 1.5)),
+        (("x", 1), (Tensor((4, 8)), 1.5)),
+        (("x", 2), (Tensor((4, 8)), 1.5)),
+        ("x", (Tensor((4, 8)), 1.5)),
+    ]
+    for number, (options, inputs) in enumerate(known):
+        assert calls(options, None, *inputs) is NotImplemented
+        tensors = [one for one in inputs if isinstance(one, Tensor)]
+        assert calls.add(
+            options, None, inputs, described((number, SHAPE, 0, False, (), ()), spans=bytes_of(*tensors), device=tensors[0].device)
+        )
+    assert len(calls) == len(known)
+    for number, (options, inputs) in enumerate(known):
+        assert calls(options if options is None else eval(repr(options)), None, *inputs) is None  # no output: None is given back
+        assert machine.launches[-1][0] == (number or None)
+    calls.clear()
+    assert len(calls) == 0 and all(calls(options, None, *inputs) is NotImplemented for options, inputs in known)
+
+
+def test_where_a_tensor_lies_does_not_matter_but_its_alignment_does(module, machine):
+    calls = module.Replays()
+    base = 1 << 40
+    calls.add(None, None, (Tensor((4,), address=base + 16),), described(launched(), spans=[16]))
+    for offset in range(0, 4096, 2):
+        aligned = (offset & -offset or 64) == 16
+        assert (calls(None, None, Tensor((4,), address=base + offset)) is None) == aligned
+    calls.add(None, None, (Tensor((4,), address=base),), described(launched(), spans=[16]))
+    assert (
+        calls(None, None, Tensor((4,), address=base + 64)) is None and calls(None, None, Tensor((4,), address=base + 32)) is NotImplemented
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "again"),
+    [
+        (lambda a, machine: setattr(a, "kind", 1), None),
+        (lambda a, machine: setattr(a, "negated", True), None),
+        (lambda a, machine: (setattr(a, "requires_grad", True), setattr(machine, "gradients", True)), ...),
+        (lambda a, machine: setattr(machine, "autocast", True), None),
+        (lambda a, machine: setattr(a, "dims", (a.dims[0].__class__(0, 8), a.dims[1])), None),
+        (lambda a, machine: delattr(a, "dims"), None),
+        (lambda a, machine: setattr(a, "requires_grad", True), "replayed"),
+        (lambda a, machine: setattr(machine, "gradients", True), "replayed"),
+    ],
+)
+def test_unusual_calls_are_left_to_the_caller(module, machine, spoil, again):
+    calls, a, result = module.Replays(), Tensor((4, 8)), Tensor((1,))
+    calls.add(None, None, (a,), described(launched(), makers=[lambda: result], results=[0], spans=bytes_of(a, result)))
+    assert calls(None, None, a) is result
+    spoil(a, machine)
+    assert calls(None, None, a) is (result if again == "replayed" else again)
+    assert len(machine.launches) == (2 if again == "replayed" else 1)
+
+
+def test_what_is_no_plain_tensor_or_number_is_left_to_the_caller(module, machine):
+    calls, a = module.Replays(), Tensor((4, 8))
+    for one in (Subclass((4, 8)), np.zeros(3), True, "text", None, np.float32(1), 1 << 70, [a]):
+        assert calls(None, None, a, one) is None
+        assert not calls.add(None, None, (a, one), None)
+    assert calls(None, np.zeros(3), a) is None and calls(None, (), a) is None and calls(None, {"C": a}, a) is None
+    assert calls(None, None, 1.5) is None and calls(None, None) is None
+    assert calls(None, None, Parameter((4, 8))) is NotImplemented and calls([], None, a) is None
+    assert calls(None, None, Tensor((1,) * 8)) is NotImplemented and calls(None, None, Tensor((1,) * 9)) is None
+    assert calls(None, None, *[a] * 24) is NotImplemented and calls(None, None, *[a] * 25) is None
+    with pytest.raises(TypeError):
+        calls(None)
+    with pytest.raises(TypeError):
+        calls(None, None, a=a)
+
+
+def test_a_call_that_is_never_replayed(module, machine):
+    calls, a = module.Replays(), Tensor((4, 8))
+    assert calls.add(None, None, (a,), None)
+    assert calls(None, None, a) is None and len(calls) == 1 and not machine.launches
+    assert calls.add(None, None, (a,), described(launched(), spans=bytes_of(a)))
+    assert calls(None, None, a) is None and len(calls) == 1 and len(machine.launches) == 1
+
+
+def test_an_output_over_another_tensor_is_left_to_the_caller(module, machine):
+    calls, a, out, more = module.Replays(), Tensor((4, 8)), Tensor((4, 8)), Tensor((4, 8))
+    calls.add(None, (out, more), (a,), described(launched(), spans=bytes_of(a, out, more)))
+    ends = bytes_of(a)[0]
+    for first, second, legal in (
+        (a.address, more.address, False),
+        (a.address + ends - 64, more.address, False),
+        (a.address + ends, more.address, True),
+        (a.address - ends + 64, more.address, False),
+        (a.address - ends, more.address, True),
+        (out.address, out.address, False),
+        (out.address, out.address + ends - 64, False),
+        (out.address, out.address + ends, True),
+        (out.address, a.address, False),
+    ):
+        before = len(machine.launches)
+        calls(None, (Tensor((4, 8), address=first), Tensor((4, 8), address=second)), a)
+        assert (len(machine.launches) > before) == legal
+
+
+# ---------------------------------------------------------------------------------------------- launches
+
+
+def test_launches_in_order_with_what_is_between(module, machine):
+    calls, a = module.Replays(), Tensor((4,))
+    between, result = Tensor((64,)), Tensor((4,))
+    first = launched((ADDRESS, 0, 0), (ADDRESS, 2, 0))
+    second = launched((ADDRESS, 2, 128), (ADDRESS, 1, 0), fills=[(1, 4, 12, 1, 12), (2, 0, 4, 3, 16)], chained=True)
+    said = described(first, second, makers=[lambda: result, lambda: between], results=[0], spans=bytes_of(a, result, between))
+    calls.add(None, None, (a,), said)
+    machine.parameters = 2
+    assert calls(None, None, a) is result
+    assert [one[4] for one in machine.launches] == [[a.address, between.address], [between.address + 128, result.address]]
+    assert [one[2] for one in machine.launches] == [1024, "chained"] and [one[3] for one in machine.launches] == [5, 5]
+    assert machine.fills == [(result.address + 4, 0, 12, 5), (between.address, 16, 0, 4, 3, 5)]
+
+
+def test_maps_are_encoded_once_for_an_address(module, machine):
+    calls = module.Replays()
+    form = MAP, 0, 256, 9, 3, 2, (64, 32), (128,), (64, 8)
+    tensors = [Tensor((32, 64), dtype="bfloat16") for _ in range(9)]
+    calls.add(None, None, (tensors[0],), described(launched(form, (WORD, 7)), spans=bytes_of(tensors[0])))
+    machine.parameters = 2
+    for one in (*tensors[:8], *tensors[:8]):
+        calls(None, None, one)
+        assert machine.launches[-1][4] == [(one.address + 256) * 10, 7]
+    assert len(machine.maps) == 8
+    assert machine.maps[0] == (9, tensors[0].address + 256, (64, 32), (128,), (64, 8), (1, 1), 3, 2)
+    calls(None, None, tensors[8])  # the ninth takes the place of the first
+    calls(None, None, tensors[1])
+    assert len(machine.maps) == 9
+    calls(None, None, tensors[0])
+    assert len(machine.maps) == 10
+
+
+def test_a_map_that_the_driver_refuses_is_left_to_the_caller(module, machine):
+    calls = module.Replays()
+    form = MAP, 0, 16, 9, 3, 2, (64, 32), (128,), (64, 8)
+    a = Tensor((32, 64), dtype="bfloat16")
+    calls.add(None, None, (a,), described(launched(form), spans=bytes_of(a)))
+    assert calls(None, None, a) is None and not machine.launches and not machine.maps
+
+
+def test_counters_by_stream(module, machine):
+    calls, a, asked = module.Replays(), Tensor((4,)), []
+
+    def of(stream):
+        asked.append(stream)
+        return 1000 + stream
+
+    calls.add(None, None, (a,), described(launched((COUNTER, of), (ADDRESS, 0, 0)), launched((WORD, 1), (COUNTER, of)), spans=bytes_of(a)))
+    machine.parameters = 2
+    for stream in (5, 6, 5, 6):
+        machine.stream = stream
+        calls(None, None, a)
+        assert [one[4] for one in machine.launches[-2:]] == [[1000 + stream, a.address], [1, 1000 + stream]]
+    assert asked == [5, 5, 6, 6]
+    machine.capturing = 1
+    calls(None, None, a)
+    machine.capturing, machine.stream = 0, 2
+    calls(None, None, a)
+    calls(None, None, a)
+    assert asked[4:] == [6, 6, 2, 2, 2, 2]
+
+
+def test_a_counter_that_fails_is_left_to_the_caller(module, machine):
+    calls, a = module.Replays(), Tensor((4,))
+    calls.add(None, None, (a,), described(launched((COUNTER, lambda stream: 1 // 0)), spans=bytes_of(a)))
+    assert calls(None, None, a) is None and not machine.launches
+
+
+def test_another_context_is_current(module, machine):
+    calls, a = module.Replays(), Tensor((4,))
+    calls.add(None, None, (a,), described(launched(), spans=bytes_of(a), context=88))
+    calls(None, None, a)
+    assert machine.launches[-1][-1] == 88 and machine.contexts == [77]
+    machine.context_error = 3
+    assert calls(None, None, a) is None and len(machine.launches) == 1
+
+
+def test_a_launch_that_the_driver_refuses_is_left_to_the_caller(module, machine):
+    calls, a, result = module.Replays(), Tensor((4,)), Tensor((4,))
+    calls.add(None, None, (a,), described(launched(), makers=[lambda: result], results=[0], spans=bytes_of(a, result)))
+    machine.status = 700
+    assert calls(None, None, a) is None and not machine.launches
+    machine.status = 0
+    assert calls(None, None, a) is result
+
+
+def test_memory_that_runs_out_is_an_error(module, machine):
+    calls, a = module.Replays(), Tensor((4,))
+
+    def nothing():
+        raise MemoryError("full")
+
+    calls.add(None, None, (a,), described(launched(), makers=[lambda: Tensor((4,)), nothing], results=[0], spans=[16, 16, 16]))
+    with pytest.raises(MemoryError, match="full"):
+        calls(None, None, a)
+    assert not machine.launches
+
+
+def test_calls_may_be_forgotten_while_one_is_made(module, machine):
+    calls, a, result = module.Replays(), Tensor((4,)), Tensor((4,))
+
+    def maker():
+        calls.clear()
+        gc.collect()
+        return result
+
+    said = described(launched((ADDRESS, 1, 0)), makers=[maker], results=[0], spans=bytes_of(a, result))
+    calls.add(("some", "options"), None, (a,), said)
+    del said, maker
+    machine.parameters = 1
+    assert calls(("some", "options"), None, a) is result and machine.launches[-1][4] == [result.address]
+    assert len(calls) == 0
+
+
+def test_nothing_is_kept_alive(module, machine):
+    calls, a = module.Replays(), Tensor((4,))
+    kept = Parameter((1,))
+    seen = weakref.ref(kept)
+    calls.add(("x", id(kept)), None, (a,), described(launched(), makers=[lambda kept=kept: a], spans=[16, 16]))
+    del kept
+    assert seen() is not None
+    before = sys.getrefcount(a)
+    for _ in range(100):
+        calls(("x",), None, a)
+        calls(None, a, a)
+    assert sys.getrefcount(a) == before
+    del calls
+    gc.collect()
+    assert seen() is None
+
+
+def test_the_oldest_calls_go(module, machine):
+    """All at once: so many signatures are no use that is to be fast."""
+    calls = module.Replays()
+    for size in range(1, 1026):
+        a = Tensor((size,))
+        calls.add(None, None, (a,), described(launched(), spans=bytes_of(a)))
+        assert len(calls) == (size if size <= 1024 else size - 1024)
+    before = len(machine.launches)
+    assert calls(None, None, Tensor((1025,))) is None and len(machine.launches) == before + 1
+    assert calls(None, None, Tensor((1024,))) is NotImplemented
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        described(launched((ADDRESS, 1, 0)), spans=[16]),
+        described(launched((ADDRESS, -1, 0)), spans=[16]),
+        described(launched((9, 0, 0)), spans=[16]),
+        described(launched(()), spans=[16]),
+        described(launched((MAP, 0, 0, 9, 3, 2, (1,) * 6, (1,), (1,))), spans=[16]),
+        described(launched(fills=[(1, 0, 4, 1, 4)]), spans=[16]),
+        described(launched(*[(WORD, 1)] * 97), spans=[16]),
+        described(*[launched()] * 17, spans=[16]),
+        described(launched(), makers=[int] * 9, spans=[16] * 10),
+        described(launched(), makers=[int], results=[1], spans=[16, 16]),
+        described((FUNCTION, (1, 2, 3), 0, False, (), ()), spans=[16]),
+        described(launched(), spans=[16, 16]),
+        (1, 2),
+    ],
+)
+def test_recipes_that_make_no_sense_are_refused(module, machine, said):
+    calls, a = module.Replays(), Tensor((4,))
+    with pytest.raises((ValueError, TypeError)):
+        calls.add(None, None, (a,), said)
+    assert len(calls) == 0 and calls(None, None, a) is NotImplemented
+
+
+def test_other_versions_of_the_exchange_are_refused(module, machine):
+    machine.exchange.major = 2
+    with pytest.raises(ValueError, match="version 2.1"):
+        module.configure(machine.capsule, (Tensor,), bool, bool, machine.functions)
+    machine.exchange.major = 1
+    with pytest.raises(ValueError, match="lacks functions"):
+        module.configure(machine.capsule, (Tensor,), bool, bool, (0, *machine.functions[1:]))
+
+
+# ---------------------------------------------------------------------------------------------- what is recorded
+
+
+class Fixed:
+    """A fixed launch, of which only what is described matters."""
+
+    function, shape, shared, is_chained = FUNCTION, SHAPE, 512, False
+
+    def __init__(self, values=(), fills=(), parameters=None, counter=None):
+        self.values, self.fills, self.parameters, self.counter = values, fills, parameters, counter
+
+
+class Plan:
+    """A plan for arrays, some of which are numbers."""
+
+    device = 0
+
+    def __init__(self, fixed, views, by_value=(), order=None):
+        self.launch, self.views, self.order = fixed, views, order
+        self.buffers = [types.SimpleNamespace(memory=types.SimpleNamespace(by_value=place in by_value)) for place in range(len(views))]
+
+    def placed(self, addresses):
+        return addresses if self.order is None else tuple(addresses[place] for place in self.order)
+
+
+def view(tensor):
+    shape, strides = tensor.shape, tuple(step * tensor.element_size() for step in tensor.strides)
+    return ArrayView(shape, strides, tensor.dtype, tensor.element_size(), 0, False)
+
+
+@pytest.fixture(autouse=True)
+def pytorch(monkeypatch):
+    monkeypatch.setattr(launch, "context_of", lambda device: 77)
+    fake = types.SimpleNamespace(
+        empty_strided=lambda shape, strides, dtype, device: Tensor(shape, strides, dtype, device=device),
+        zeros=lambda size, dtype, device: Tensor((size,), None, dtype, device=device),
+    )
+    monkeypatch.setitem(sys.modules, "torch", fake)
+
+
+def recording(*launches, made=()):
+    return Recording([(plan, addresses) for plan, addresses in launches], list(made))
+
+
+def test_what_a_call_did_is_described():
+    a, b, c = Tensor((4, 8)), Tensor((8, 6)), Tensor((4, 6), (1, 4))
+    part = Tensor((3, 8), (8, 1), address=a.address + 32)
+    fill = launch.Fill(96, 1, 96, (0, 96), None)
+    plan = Plan(
+        Fixed((5, 1 << 40), [(0, fill)]), [view(part), view(b), ArrayView((), (), "float32", 4, 0, True), view(c)], {2}, (3, 0, 2, 1)
+    )
+    said = replays.recipe((a, b, 2.0), None, c, recording((plan, (part.address, b.address, 77, c.address)), made=[c]))
+    device, context, makers, results, several, spans, ((function, shape, shared, chained, parameters, fills),) = said
+    assert (device, context, results, several, spans) == (0, 77, (0,), False, (128, 192, 96))
+    assert (function, shape, shared, chained) == (FUNCTION, SHAPE, 512, False)
+    assert parameters == ((ADDRESS, 2, 0), (ADDRESS, 0, 32), (WORD, 77), (ADDRESS, 1, 0), (WORD, 5), (WORD, 1 << 40))
+    assert fills == ((2, 0, 96, 1, 96), (2, 96, 96, 1, 96))
+    (maker,) = makers
+    again = maker()
+    assert (again.shape, again.strides, again.dtype, again.device) == (c.shape, c.strides, c.dtype, 0) and again.address != c.address
+
+
+def test_maps_and_counters_are_described():
+    a, out = Tensor((4, 8)), Tensor((4, 8))
+    form = launch.TiledForm(7, (8, 4), (32,), (8, 2), 1)
+    fixed = Fixed((9,), parameters=[launch.Mapped(1, None, form), 0, 3, 2], counter=len)
+    plan = Plan(fixed, [view(a), view(out)])
+    said = replays.recipe((a,), out, out, recording((plan, (a.address, out.address))))
+    assert said[2:5] == ((), (), False)
+    assert said[-1][0][4] == ((MAP, 1, 0, 7, 1, launch.PROMOTED, (8, 4), (32,), (8, 2)), (ADDRESS, 0, 0), (WORD, 9), (COUNTER, len))
+    fixed.parameters = [launch.Mapped(1, None)]
+    assert replays.recipe((a,), out, out, recording((plan, (a.address, out.address)))) is None
+
+
+def test_arrays_between_launches_are_made_anew():
+    a, between, result = Tensor((4, 8)), Tensor((64,)), Tensor((4, 8))
+    first = Plan(Fixed(), [view(a), view(between)]), (a.address, between.address)
+    second = Plan(Fixed(), [view(between), view(result)]), (between.address, result.address)
+    said = replays.recipe((a,), None, result, recording(first, second, made=[between, result]))
+    assert len(said[2]) == 2 and said[3] == (0,) and said[5] == (128, 128, 256)
+    assert [one[4] for one in said[-1]] == [((ADDRESS, 0, 0), (ADDRESS, 2, 0)), ((ADDRESS, 2, 0), (ADDRESS, 1, 0))]
+
+
+def test_a_result_seen_otherwise_is_made_as_the_caller_sees_it():
+    """A view of what the launch made, of the same bytes."""
+    a, made = Tensor((4, 8)), Tensor((4, 8))
+    turned = Tensor((8, 4), (1, 8), address=made.address)
+    said = replays.recipe((a,), None, turned, recording((Plan(Fixed(), [view(a), view(made)]), (a.address, made.address)), made=[made]))
+    assert len(said[2]) == 1 and said[2][0]().strides == (1, 8)
+    smaller = Tensor((2, 8), address=made.address)
+    assert replays.recipe((a,), None, smaller, recording((Plan(Fixed(), [view(a), view(made)]), (a.address, made.address)))) is None
+
+
+def test_launches_on_memory_of_no_tensor_are_not_replayed():
+    a, out = Tensor((4, 8)), Tensor((4, 8))
+    for address in (a.address - 4, a.address + 4, 4096):
+        plan = Plan(Fixed(), [view(a), view(out)])
+        assert replays.recipe((a,), out, out, recording((plan, (address, out.address)))) is None
+
+
+def test_tensors_that_overlap_do_not_tell():
+    a, out = Tensor((4, 8)), Tensor((4, 8))
+    plan = Plan(Fixed(), [view(a), view(a), view(out)])
+    for other in (a, Tensor((4, 8), address=a.address + 124), Tensor((8, 4), (1, 8), address=a.address)):
+        with pytest.raises(replays.AmbiguousError):
+            replays.recipe((a, other), out, out, recording((plan, (a.address, other.address, out.address))))
+    behind = Tensor((4, 8), address=a.address + 128)
+    assert replays.recipe((a, behind), out, out, recording((plan, (a.address, behind.address, out.address)))) is not None
+
+
+def test_more_than_launches_is_not_replayed():
+    a, out = Tensor((4, 8)), Tensor((4, 8))
+    plan = Plan(Fixed(), [view(a), view(out)])
+    found = recording((plan, (a.address, out.address)))
+    assert replays.recipe((a,), out, out, found) is not None
+    found.is_whole = False
+    assert replays.recipe((a,), out, out, found) is None
+    assert replays.recipe((a,), out, out, Recording()) is None
+
+
+def test_recordings_are_of_one_thread_and_nest():
+    assert current.recording is None
+    is_more()
+    with recorded() as outer:
+        with recorded() as inner:
+            is_more()
+        assert current.recording is outer and outer.is_whole and not inner.is_whole
+    assert current.recording is None
+
+
+# ---------------------------------------------------------------------------------------------- the whole way
+
+
+def product(calls, a, b, plan_of, asked):
+    """A call of two tensors, by one launch."""
+
+    def make(out, a, b):
+        asked.append(1)
+        result = Tensor((a.shape[0], b.shape[1]))
+        if current.recording is not None:
+            current.recording.launches.append((plan_of(a, b, result), (a.address, b.address, result.address)))
+            current.recording.made.append(result)
+        return result
+
+    return calls.call(None, None, (a, b), make)
+
+
+def test_calls_are_recorded_once_and_replayed(module, machine, monkeypatch):
+    monkeypatch.setattr(sys.modules["torch"], "compiler", types.SimpleNamespace(is_compiling=lambda: False), raising=False)
+    monkeypatch.setattr(replays, "module_here", lambda: module)
+    calls, asked = Replays(), []
+    machine.parameters = 3
+
+    def plan_of(a, b, c):
+        return Plan(Fixed(), [view(a), view(b), view(c)])
+
+    rng = random.Random(5)
+    shapes = [(4, 8, 6), (4, 8, 5), (2, 3, 7)]
+    for _ in range(30):
+        m, k, n = rng.choice(shapes)
+        a, b = Tensor((m, k)), Tensor((k, n))
+        c = product(calls, a, b, plan_of, asked)
+        assert c.shape == (m, n)
+        if machine.launches:
+            assert machine.launches[-1][4][2] in (c.address, machine.launches[-1][4][2])
+    assert len(asked) == 3 and len(machine.launches) == 27
+    calls.clear()
+    product(calls, Tensor((4, 8)), Tensor((8, 6)), plan_of, asked)
+    assert len(asked) == 4
+
+
+def test_one_tensor_twice_is_recorded_with_others(module, machine, monkeypatch):
+    """Of zeros, in memory of their own; the caller gets the result of the own."""
+    monkeypatch.setattr(sys.modules["torch"], "compiler", types.SimpleNamespace(is_compiling=lambda: False), raising=False)
+    monkeypatch.setattr(replays, "module_here", lambda: module)
+    calls, asked, seen = Replays(), [], []
+    machine.parameters = 3
+
+    def plan_of(a, b, c):
+        seen.append((a, b, c))
+        return Plan(Fixed(), [view(a), view(b), view(c)])
+
+    a = Tensor((4, 4), (6, 1), dtype="float16", address=(1 << 40) + 8)
+    turned = Tensor((4, 4), (1, 6), dtype="float16", address=a.address)
+    first = product(calls, a, turned, plan_of, asked)
+    assert first is seen[0][2] and len(asked) == 2
+    one, other, _ = seen[1]
+    assert (one.shape, one.strides, other.strides) == ((4, 4), (6, 1), (1, 6)) and {one.address % 16, other.address % 16} == {8}
+    second = product(calls, a, turned, plan_of, asked)
+    assert len(asked) == 2 and machine.launches[-1][4] == [a.address, a.address, second.address]
+    apart = Tensor((4, 4), (1, 6), dtype="float16", address=a.address + 4096)
+    product(calls, a, apart, plan_of, asked)
+    assert len(asked) == 2 and machine.launches[-1][4][:2] == [a.address, apart.address]
+
+
+def test_without_a_module_calls_are_made(monkeypatch):
+    monkeypatch.setattr(replays, "module_here", lambda: None)
+    calls = Replays()
+    assert calls.call(None, None, (1,), lambda out, one: "made") == "made" and calls.again is None and not calls.tracing()
+    calls.clear()
+
+
+def test_a_call_that_fails_is_not_recorded(module, machine, monkeypatch):
+    monkeypatch.setattr(sys.modules["torch"], "compiler", types.SimpleNamespace(is_compiling=lambda: False), raising=False)
+    monkeypatch.setattr(replays, "module_here", lambda: module)
+    calls, a = Replays(), Tensor((4,))
+
+    def make(out, a):
+        raise ArgumentError("no such thing")
+
+    for _ in range(2):
+        with pytest.raises(ArgumentError):
+            calls.call(None, None, (a,), make)
+    assert current.recording is None and len(calls.again) == 0
+
+
+def test_no_module_without_pytorch_or_a_cache(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = replays._Module()
+    assert found() is None and not found.is_given_up
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=Tensor))
+    assert found() is None and found.is_given_up
+
+
+def test_the_module_is_compiled_in_the_background_and_kept(monkeypatch, tmp_path, module):
+    machine = Machine()
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("FIREIRON_NO_CACHE", raising=False)
+    kind = type("Tensor", (), {"__dlpack_c_exchange_api__": machine.capsule})
+    fake = types.SimpleNamespace(
+        Tensor=kind,
+        nn=types.SimpleNamespace(Parameter=Parameter),
+        _C=types.SimpleNamespace(_is_any_autocast_enabled=bool),
+        is_grad_enabled=bool,
+    )
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(launch, "addresses_of", lambda functions: machine.functions)
+    first = replays._Module()
+    assert first() is None and not first.is_given_up
+    first.wait()
+    assert first() is not None and [one.suffix for one in tmp_path.iterdir()] == [".so"]
+    second = replays._Module()
+    assert second() is not None, "another process finds it"
+    monkeypatch.setattr(replays, "COMPILERS", ("no-such-compiler",))
+    monkeypatch.setattr(replays, "OPTIONS", (*replays.OPTIONS, "-DOTHER"))
+    third = replays._Module()
+    assert third() is None and third.is_given_up

@@ -1,0 +1,285 @@
+"""Calls that are made again, with PyTorch on a GPU: each beside PyTorch's own result, in every order."""
+
+import gc
+import random
+import threading
+
+import pytest
+
+import fireiron
+from fireiron import attention, function, matmul
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu import launch
+from fireiron.gpu.replays import module_here
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
+]
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_NO_CACHE", raising=False)
+    found = pytest.importorskip("torch", reason="needs PyTorch")
+    if not found.cuda.is_available():
+        pytest.skip("needs PyTorch for CUDA")
+    module_here.wait()
+    if module_here() is None:
+        pytest.skip("needs a C compiler, Python.h and PyTorch 2.10")
+    for calls in (matmul, attention, function("layernorm")):
+        calls.clear()
+    found.manual_seed(0)
+    return found
+
+
+def halves(torch, *shape, dtype="bfloat16"):
+    return (torch.randn(shape, device="cuda") * shape[-1] ** -0.5).to(getattr(torch, dtype))
+
+
+def close(torch, got, expected):
+    assert got.shape == expected.shape and got.dtype == expected.dtype and bool(torch.isfinite(got).all())
+    right = expected.detach().double()
+    assert float((got.detach().double() - right).norm()) <= 1e-2 * float(right.norm()) + 1e-12
+
+
+def forms(torch):
+    """Calls by name: ours and PyTorch's of the same tensors, which are made anew each time."""
+    softmax, norm = torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.layer_norm
+
+    def made(*shapes, **options):
+        return [halves(torch, *shape, **options) for shape in shapes]
+
+    def plain(a, b):
+        return matmul(a, b), a @ b
+
+    def filled(a, b):
+        out = torch.empty(a.shape[0], b.shape[1], device="cuda", dtype=a.dtype)
+        assert matmul(a, b, out) is out
+        return out, a @ b
+
+    def biased(a, b, bias):
+        return matmul(a, b, epilogue="relu(acc + bias[n])", bias=bias), torch.relu((a @ b).float() + bias.float()).to(a.dtype)
+
+    def normed(x, weight):
+        return function("layernorm")(x, weight, weight, 1e-5), norm(x, x.shape[-1:], weight, weight)
+
+    def both(q, k, v):
+        return attention(q, k, v, lse=True)[0], softmax(q, k, v)
+
+    return {
+        "plain": lambda: plain(*made((64, 96), (96, 80))),
+        "wide": lambda: plain(*made((256, 512), (512, 384))),
+        "out": lambda: filled(*made((64, 96), (96, 80))),
+        "halves": lambda: plain(*made((64, 96), (96, 80), dtype="float16")),
+        "floats": lambda: plain(*made((64, 96), (96, 80), dtype="float32")),
+        "by columns": lambda: plain(halves(torch, 96, 64).T, halves(torch, 80, 96).T),
+        "odd": lambda: plain(*made((33, 65), (65, 17))),
+        "a slice": lambda: plain(halves(torch, 64, 104)[:, 3:99], halves(torch, 96, 80)),
+        "stack": lambda: plain(*made((4, 64, 96), (96, 80))),
+        "stacks": lambda: plain(*made((4, 64, 96), (4, 96, 80))),
+        "broadcast": lambda: plain(*made((2, 1, 64, 48), (3, 48, 80))),
+        "vector": lambda: plain(*made((96,), (96, 80))),
+        "Gram": lambda: (lambda a: plain(a, a.T))(halves(torch, 64, 96)),
+        "square": lambda: (lambda a: plain(a, a))(halves(torch, 64, 64)),
+        "steps": lambda: plain(halves(torch, 64, 192)[:, ::2], halves(torch, 96, 80)),
+        "epilogue": lambda: biased(*made((64, 96), (96, 80), (80,))),
+        "attention": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(
+            *made((2, 4, 200, 64), (2, 4, 256, 64), (2, 4, 256, 64))
+        ),
+        "causal": lambda: (lambda q, k, v: (attention(q, k, v, causal=True), softmax(q, k, v, is_causal=True)))(
+            *made(*[(2, 4, 256, 64)] * 3)
+        ),
+        "sequence first": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(
+            *(one.transpose(1, 2) for one in made(*[(2, 256, 4, 64)] * 3))
+        ),
+        "self": lambda: (lambda q: (attention(q, q, q), softmax(q, q, q)))(halves(torch, 2, 4, 256, 64)),
+        "decode": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(
+            *made((2, 4, 1, 128), (2, 4, 4096, 128), (2, 4, 4096, 128))
+        ),
+        "narrow": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(*made(*[(2, 4, 256, 40)] * 3)),
+        "with sums": lambda: both(*made(*[(2, 4, 256, 64)] * 3)),
+        "layernorm": lambda: normed(*made((96, 256), (256,))),
+        "layernorm of more": lambda: normed(*made((4, 32, 256), (256,))),
+    }
+
+
+def test_calls_in_any_order(torch):
+    """Tensors come and go, so the same addresses serve different calls."""
+    calls, rng = forms(torch), random.Random(3)
+    held = []
+    for turn in range(6 * len(calls)):
+        name = rng.choice([*calls]) if turn >= len(calls) else [*calls][turn]
+        close(torch, *calls[name]())
+        held = [*held[-5:], torch.empty(rng.randrange(1, 1 << 20), device="cuda")]
+    assert len(matmul._replays.again) > 10 and len(attention._replays.again) > 3
+
+
+def test_calls_are_replayed(torch, monkeypatch):
+    """The second of a signature is made without any of our Python code."""
+    calls = forms(torch)
+    for name, call in calls.items():
+        call()
+        launched = []
+        with monkeypatch.context() as patch:
+            patch.setattr("fireiron.gpu.prepared.Calls.__call__", lambda *given: launched.append(given))
+            if name not in ("steps", "narrow"):  # PyTorch copies
+                close(torch, *call())
+        assert not launched, name
+
+
+def test_on_streams(torch):
+    a, b = halves(torch, 512, 512), halves(torch, 512, 512)
+    expected = a @ b
+    matmul(a, b)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    made = []
+    for stream in streams * 4:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            made.append(matmul(a, b))
+    torch.cuda.synchronize()
+    for one in made:
+        close(torch, one, expected)
+
+
+def test_in_a_graph(torch):
+    """Of tensors whose values change, with attention in two launches."""
+    calls = [(halves(torch, 256, 256), halves(torch, 256, 256)), tuple(halves(torch, 1, 4, n, 128) for n in (1, 4096, 4096))]
+
+    def run():
+        return matmul(*calls[0]), attention(*calls[1])
+
+    run(), run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = run()
+    for _ in range(3):
+        for one in (*calls[0], *calls[1]):
+            one.copy_(torch.randn_like(one) * one.shape[-1] ** -0.5)
+        graph.replay()
+        torch.cuda.synchronize()
+        close(torch, made[0], calls[0][0] @ calls[0][1])
+        close(torch, made[1], torch.nn.functional.scaled_dot_product_attention(*calls[1]))
+
+
+def test_by_threads(torch):
+    calls, wrong = forms(torch), []
+
+    def work(seed):
+        rng = random.Random(seed)
+        try:
+            for _ in range(40):
+                close(torch, *calls[rng.choice([*calls])]())
+        except BaseException as error:  # noqa: BLE001 (told to the test's own thread)
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong, wrong[0]
+
+
+def test_an_output_over_an_input_is_refused(torch):
+    a, b = halves(torch, 64, 64), halves(torch, 64, 64)
+    out = torch.empty_like(a)
+    for _ in range(2):
+        matmul(a, b, out)
+    for wrong in (a, b, halves(torch, 65, 64)[1:]):
+        if wrong is a or wrong is b:
+            with pytest.raises(LaunchError, match="overlaps"):
+                matmul(a, b, wrong)
+        else:
+            close(torch, matmul(a, b, wrong), a @ b)
+
+
+def test_what_changes_a_call_is_seen(torch):
+    """Autocast, gradients, parameters, other records, tensors in host memory."""
+    a, b = halves(torch, 64, 64, dtype="float32"), halves(torch, 64, 64, dtype="float32")
+    for _ in range(2):
+        assert matmul(a, b).dtype == torch.float32
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            assert matmul(a, b).dtype == torch.bfloat16
+        assert matmul(a, b, c_dtype="float16").dtype == torch.float16
+        assert not matmul(a, b).requires_grad
+        weight = torch.nn.Parameter(b)
+        assert matmul(a, weight).requires_grad
+        with torch.no_grad():
+            assert not matmul(a, weight).requires_grad
+            close(torch, matmul(a, weight), a @ b)
+        with pytest.raises(ArgumentError):
+            matmul(a.cpu(), b)
+        with pytest.raises(ArgumentError):
+            attention(*(halves(torch, 2, 64, 64).requires_grad_() for _ in range(3)))
+    again = len(matmul._replays.again)
+    matmul.clear()
+    assert again and len(matmul._replays.again) == 0
+    close(torch, matmul(a, b), a @ b)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((64, 96), (96, 80)), ((4, 64, 96), (96, 80)), ((4, 64, 96), (4, 96, 80)), ((33, 65), (65, 17))], ids=str
+)
+def test_gradients(torch, shapes):
+    for _ in range(3):
+        a, b = (halves(torch, *shape).requires_grad_() for shape in shapes)
+        got, expected = matmul(a, b), a @ b
+        grad = torch.randn_like(expected)
+        close(torch, got, expected)
+        for one, other in zip(torch.autograd.grad(got, (a, b), grad), torch.autograd.grad(expected, (a, b), grad), strict=True):
+            close(torch, one, other)
+        (one,) = torch.autograd.grad(matmul(a, b.detach()), (a,), grad)
+        close(torch, one, torch.autograd.grad(a @ b.detach(), (a,), grad)[0])
+
+
+def test_gradients_of_gradients(torch):
+    a, b = (halves(torch, 32, 32, dtype="float32").requires_grad_() for _ in range(2))
+
+    def twice(multiply):
+        (first,) = torch.autograd.grad(multiply(a, b).square().sum(), a, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), b)[0]
+
+    for _ in range(2):
+        close(torch, twice(matmul), twice(torch.matmul))
+
+
+def test_under_transforms(torch):
+    a, b = halves(torch, 5, 32, 48, dtype="float32"), halves(torch, 48, 64, dtype="float32")
+    for _ in range(2):
+        close(torch, torch.func.vmap(matmul, in_dims=(0, None))(a, b), a @ b)
+        close(
+            torch,
+            torch.func.grad(lambda one: matmul(one, b).square().sum())(a[0]),
+            torch.func.grad(lambda one: (one @ b).square().sum())(a[0]),
+        )
+        matmul(a[0], b)
+
+
+def test_compiled(torch):
+    torch._dynamo.reset()
+    a, b = halves(torch, 64, 64), halves(torch, 64, 64)
+    q = halves(torch, 2, 4, 64, 64)
+    for _ in range(2):
+        matmul(a, b), attention(q, q, q)
+    layer = torch.compile(lambda a, b, q: (matmul(a.relu(), b), attention(q, q, q)), fullgraph=True)
+    for _ in range(2):
+        made = layer(a, b, q)
+        close(torch, made[0], a.relu() @ b)
+        close(torch, made[1], torch.nn.functional.scaled_dot_product_attention(q, q, q))
+
+
+def test_memory_is_given_back(torch):
+    a, b = halves(torch, 1024, 1024), halves(torch, 1024, 1024)
+    matmul(a, b), matmul(a, b)
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(50):
+        matmul(a, b)
+    assert torch.cuda.memory_allocated() == before
+    assert fireiron.matmul is matmul

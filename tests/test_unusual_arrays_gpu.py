@@ -1,0 +1,98 @@
+"""What PyTorch multiplies and kernels do not read as it lies, on a GPU: each beside PyTorch's own result."""
+
+import itertools
+
+import pytest
+
+from fireiron import attention, matmul
+from fireiron.gpu import launch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
+]
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    found = pytest.importorskip("torch", reason="needs PyTorch")
+    if not found.cuda.is_available():
+        pytest.skip("needs PyTorch for CUDA")
+    found.manual_seed(0)
+    return found
+
+
+def halves(torch, *shape):
+    return torch.randn(shape, device="cuda").bfloat16()
+
+
+def close(torch, got, expected):
+    assert got.shape == expected.shape and got.dtype == expected.dtype
+    right = expected.double()
+    assert float((got.double() - right).norm()) <= 1e-2 * float(right.norm()) + 1e-12
+
+
+LIE = {
+    "rows": lambda torch, m, k: halves(torch, m, k),
+    "columns": lambda torch, m, k: halves(torch, k, m).T,
+    "steps": lambda torch, m, k: halves(torch, m, 2 * k)[:, ::2],
+    "steps of rows": lambda torch, m, k: halves(torch, 2 * m, k)[::2],
+    "one row": lambda torch, m, k: halves(torch, 1, k).expand(m, k),
+    "one column": lambda torch, m, k: halves(torch, m, 1).expand(m, k),
+    "one element": lambda torch, m, k: halves(torch, 1, 1).expand(m, k),
+    "from one element on": lambda torch, m, k: halves(torch, m * k + 1)[1:].view(m, k),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), itertools.product(LIE, LIE))
+def test_products(torch, one, other):
+    for m, k, n in ((64, 96, 80), (33, 17, 65)):
+        a, b = LIE[one](torch, m, k), LIE[other](torch, k, n)
+        close(torch, matmul(a, b), a @ b)
+
+
+def test_outputs(torch):
+    a, b = halves(torch, 64, 96), halves(torch, 96, 80)
+    for out in (halves(torch, 64, 160)[:, ::2], halves(torch, 80, 64).T, halves(torch, 64, 100)[:, 3:83]):
+        assert matmul(a, b, out=out) is out
+        close(torch, out, a @ b)
+
+
+EMPTY = [
+    ((0, 8), (8, 16)), ((8, 0), (0, 16)), ((8, 8), (8, 0)), ((0, 0), (0, 0)), ((3, 0, 8), (8, 4)), ((3, 4, 0), (0, 5)), ((2, 0, 4, 8), (8, 5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", EMPTY, ids=str)
+def test_arrays_without_elements(torch, shapes):
+    a, b = (halves(torch, *shape) for shape in shapes)
+    close(torch, matmul(a, b), a @ b)
+
+
+@pytest.mark.parametrize("elements", [8, 16, 24, 40, 64, 72, 80, 96, 128, 136, 192, 256])
+def test_heads(torch, elements):
+    softmax = torch.nn.functional.scaled_dot_product_attention
+    q, k, v = (halves(torch, 2, 4, 200, elements) for _ in range(3))
+    for causal in (False, True):
+        close(torch, attention(q, k, v, causal=causal), softmax(q, k, v, is_causal=causal))
+
+
+def test_heads_that_lie_otherwise(torch):
+    softmax = torch.nn.functional.scaled_dot_product_attention
+    q, k, v = (halves(torch, 2, 256, 8, 64).transpose(1, 2) for _ in range(3))
+    for one, two in (
+        (k, v),
+        (halves(torch, 2, 1, 256, 64).expand(2, 8, 256, 64),) * 2,
+        (halves(torch, 1, 8, 256, 64).expand(2, 8, 256, 64), v),
+    ):
+        close(torch, attention(q, one, two), softmax(q, one, two))
+    repeated, stepped = halves(torch, 2, 8, 1, 64).expand(2, 8, 256, 64), halves(torch, 2, 8, 256, 128)[..., ::2]
+    close(torch, attention(repeated, k, v), softmax(repeated, k, v))
+    close(torch, attention(q, stepped, v), softmax(q, stepped, v))
+    out = halves(torch, 2, 8, 256, 128)[..., ::2]
+    assert attention(q, k, v, out=out) is out
+    close(torch, out, softmax(q, k, v))
+    assert attention(q[:, :, :0], k, v).shape == (2, 8, 0, 64)
+    close(torch, attention(q, k[:, :, :0], v[:, :, :0]), torch.zeros_like(q))
