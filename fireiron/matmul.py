@@ -394,9 +394,7 @@ class _MatMul:
                 said = _said(c_dtype, ab_dtype, arch, pinned, epilogue, operands)
                 done = replays.again(said, out, a, b, *operands.values())
                 if done is ... and out is None and said is None:
-                    from fireiron.matmul_operator import differentiated
-
-                    done = differentiated(a, b)
+                    done = self._differentiated(a, b)
                 if done is not None and done is not NotImplemented and done is not ...:
                     return done
             if out is None and ab_dtype is None:
@@ -504,9 +502,12 @@ class _MatMul:
         a, b, out = _first(a, b, out, (c_dtype, ab_dtype))
         return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned).made.kernel
 
-    def replayed(self) -> Any:
-        """What makes calls again, as `Replays.again`; None where nothing is replayed, or PyTorch traces."""
-        return None if self._replays.tracing() else self._replays.again
+    @functools.cached_property
+    def _differentiated(self) -> Callable[[Any, Any], Any]:
+        """The product of two plain tensors that autograd records, by replayed calls."""
+        from fireiron.matmul_operator import replayed
+
+        return replayed(self._replays.again)
 
     def clear(self) -> None:
         """Forget all kernels, so that records and environment variables are read anew."""

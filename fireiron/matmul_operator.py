@@ -59,16 +59,7 @@ def recorded(a: Any, b: Any, out: Any, c_dtype: Any, ab_dtype: Any, epilogue: st
     """A call of `matmul` that nothing traces and autograd records."""
     if out is not None or epilogue is not None or types or operands or operators.watched(a, b):
         return through_torch(a, b, out, c_dtype, ab_dtype, epilogue, types, operands)
-    return _function().apply(a, b, _name(c_dtype), _name(ab_dtype))
-
-
-def differentiated(a: Any, b: Any) -> Any:
-    """A product of two plain tensors that autograd records, where calls are replayed; None where PyTorch has to see an operator."""
-    torch = operators.module()
-    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
-        return None
-    apply = super(torch.autograd.Function, _function()).apply  # what PyTorch does first is for tensors of torch.func, which are not plain
-    return apply(a, b, None, None)
+    return _function()(a, b, _name(c_dtype), _name(ab_dtype))
 
 
 def _is_tensor(given: Any) -> bool:
@@ -175,35 +166,36 @@ def _output(product: Any, name: str, dims: Sequence[str], sizes: Mapping[str, in
 def _remember(ctx: Any, inputs: Any, output: Any) -> None:
     """Keep what the gradients that are wanted are products of."""
     a, b, _, ab_dtype = inputs
-    dtype = a.dtype
-    if dtype not in _differentiated_types():
-        raise ArgumentError("matmul: no gradients of this element type", got=_kind(a), legal=DIFFERENTIATED, hint="detach it")
-    of_a, of_b, *_ = ctx.needs_input_grad
+    if _kind(a) not in DIFFERENTIATED:
+        raise _without_gradients_of(a)
+    of_a, of_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(b if of_a else None, a if of_b else None)
-    ctx.shapes, ctx.ab_dtype, ctx.dtype = (a.shape, b.shape), ab_dtype, dtype
+    ctx.shapes, ctx.ab_dtype = (a.shape, b.shape), ab_dtype
 
 
-@functools.cache
-def _differentiated_types() -> frozenset[Any]:
-    return frozenset(map(_dtype, DIFFERENTIATED))
+def _without_gradients_of(tensor: Any) -> ArgumentError:
+    return ArgumentError("matmul: no gradients of this element type", got=_kind(tensor), legal=DIFFERENTIATED, hint="detach it")
 
 
 def _gradients(ctx: Any, grad: Any) -> tuple[Any, Any, None, None]:
     b, a = ctx.saved_tensors
-    left, right = ctx.shapes
-    grad = grad if grad.dtype == ctx.dtype else grad.to(ctx.dtype)
-    product = _replayed_product(ctx.dtype, ctx.ab_dtype)
-    product = product or _product_of([one for one in (grad, b, a) if one is not None], ctx.ab_dtype)
+    product = _product_of([one for one in (grad, b, a) if one is not None], ctx.ab_dtype)
+    return *_gradients_by(product, grad, a, b, ctx.shapes), None, None
+
+
+def _gradients_by(product: Product, grad: Any, a: Any, b: Any, shapes: tuple[Sequence[int], Sequence[int]]) -> tuple[Any, Any]:
+    """The gradients of factors of these shapes; each factor is there if the other's gradient is wanted."""
+    left, right = shapes
+    dtype = (a if b is None else b).dtype
+    grad = grad if grad.dtype == dtype else grad.to(dtype)
     if len(left) == 2 and len(right) == 2:
-        of_a = None if b is None else product(grad, b.transpose(0, 1))
-        of_b = None if a is None else product(a.transpose(0, 1), grad)
-        return of_a, of_b, None, None
+        return None if b is None else product(grad, b.t()), None if a is None else product(a.t(), grad)
     vectors = [len(left) == 1, len(right) == 1]
     grad = grad.unsqueeze(-1) if vectors[1] else grad
     grad = grad.unsqueeze(-2) if vectors[0] else grad
     of_a = None if b is None else _of_left(product, grad, b.unsqueeze(-1) if vectors[1] else b, left)
     of_b = None if a is None else _of_right(product, grad, a.unsqueeze(0) if vectors[0] else a, right)
-    return of_a, of_b, None, None
+    return of_a, of_b
 
 
 def _of_left(product: Product, grad: Any, b: Any, shape: Sequence[int]) -> Any:
@@ -220,22 +212,6 @@ def _of_right(product: Product, grad: Any, a: Any, shape: Sequence[int]) -> Any:
     return made.sum_to_size((*shape, 1) if len(shape) == 1 else shape).reshape(shape)
 
 
-def _replayed_product(dtype: Any, ab_dtype: str | None) -> Product | None:
-    """How tensors of a type are multiplied where calls are replayed and nothing watches them, each call first asked for so; else None."""
-    again, torch = matmul.replayed(), operators.module()
-    if again is None or torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
-        return None
-    said = str(dtype).removeprefix("torch."), ab_dtype, None, None, None
-
-    def product(a: Any, b: Any) -> Any:
-        done = again(said, None, a, b)
-        if done is None or done is NotImplemented or done is ...:
-            return _product_of((a, b), ab_dtype)(a, b)
-        return done
-
-    return product
-
-
 def _product_of(tensors: Sequence[Any], ab_dtype: str | None) -> Product:
     """How these tensors, the gradient in front, are multiplied: launched at once, unless traced or differentiated again."""
     run: Callable[..., Any]
@@ -245,9 +221,8 @@ def _product_of(tensors: Sequence[Any], ab_dtype: str | None) -> Product:
         _operators()
         run = torch.ops.fireiron.matmul
     else:
-        run = _function().apply if operators.differentiated(*tensors) else _multiply
-    kind = _kind(tensors[0])
-    return lambda a, b: run(a, b, kind, ab_dtype)
+        run = _function() if operators.differentiated(*tensors) else _multiply
+    return lambda a, b: run(a, b, _kind(a), ab_dtype)
 
 
 @functools.cache
@@ -259,18 +234,50 @@ def _function() -> Any:
         @staticmethod
         def forward(ctx: Any, *given: Any) -> Any:
             _remember(ctx, given, None)
-            a, b, c_dtype, ab_dtype = given
-            if c_dtype is None and ab_dtype is None and (again := matmul.replayed()) is not None:
-                done = again(None, None, a, b)
-                if done is not None and done is not NotImplemented and done is not ...:
-                    return done
             return _multiply(*given)
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             return _gradients(ctx, *grads)
 
-    return Recorded
+    return Recorded.apply
+
+
+@functools.cache
+def replayed(again: Any) -> Callable[[Any, Any], Any]:
+    """The product of two plain tensors that autograd records, by calls that `again` replays; None where PyTorch has to see an operator.
+
+    What is looked up here once, and not asked again in each call, makes half of the time of a call.
+    """
+    import torch
+
+    watched, transformed = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+    kinds, is_recording = frozenset(map(_dtype, DIFFERENTIATED)), torch.is_grad_enabled
+
+    def product(a: Any, b: Any) -> Any:
+        done = again(None, None, a, b)
+        return _multiply(a, b, None, None) if done is None or done is NotImplemented or done is ... else done
+
+    class Replayed(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, a: Any, b: Any) -> Any:
+            if a.dtype not in kinds:
+                raise _without_gradients_of(a)
+            of_a, of_b = ctx.needs_input_grad
+            ctx.save_for_backward(b if of_a else None, a if of_b else None)
+            ctx.shapes = a.shape, b.shape
+            return product(a, b)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            b, a = ctx.saved_tensors
+            if is_recording() or watched() or transformed():
+                tensors = [one for one in (grad, b, a) if one is not None]
+                return _gradients_by(_product_of(tensors, None), grad, a, b, ctx.shapes)
+            return _gradients_by(product, grad, a, b, ctx.shapes)
+
+    apply = super(torch.autograd.Function, Replayed).apply  # what PyTorch does first is for tensors of torch.func, which are not plain
+    return lambda a, b: None if watched() or transformed() else apply(a, b)
 
 
 def _no_gradient(ctx: Any, inputs: Any, output: Any) -> None:
@@ -324,4 +331,4 @@ def register_operators() -> tuple[Any, ...]:
     return plain, into, behind
 
 
-__all__ = ["recorded", "register_operators", "through_torch"]
+__all__ = ["recorded", "replayed", "register_operators", "through_torch"]

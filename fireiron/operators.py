@@ -29,11 +29,6 @@ def _pytorch() -> Any:
     return torch
 
 
-def module() -> Any:
-    """PyTorch, which some array is of."""
-    return sys.modules["torch"]
-
-
 def traced(*arrays: Any) -> bool:
     """Whether a call is to be an operator: one that `torch.compile` traces, or with a tensor that has no memory of its own."""
     tensors = [one for one in arrays if hasattr(one, "is_cuda")]

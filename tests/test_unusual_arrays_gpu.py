@@ -46,7 +46,7 @@ LIE = {
 }
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.product(LIE, LIE))
+@pytest.mark.parametrize(("one", "other"), [*itertools.product(LIE, LIE)])
 def test_products(torch, one, other):
     for m, k, n in ((64, 96, 80), (33, 17, 65)):
         a, b = LIE[one](torch, m, k), LIE[other](torch, k, n)
