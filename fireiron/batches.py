@@ -138,6 +138,18 @@ def _rows(shape: Shape) -> Shape:
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
+def cut(a: Places, b: Places, parts: int) -> tuple[Places, Places]:
+    """The factors of a product, M x K and K x N, as stacks of parts of K, which is a multiple of their number.
+
+    >>> cut(((4, 12), (12, 1)), ((12, 5), (5, 1)), 3)
+    (((3, 4, 4), (4, 12, 1)), ((3, 4, 5), (20, 5, 1)))
+    """
+    (rows, depth), (down, along) = a
+    (_, columns), (deep, across) = b
+    part = depth // parts
+    return ((parts, rows, part), (part * along, down, along)), ((parts, part, columns), (part * deep, deep, across))
+
+
 def viewed(array: Any, places: Places) -> Any:
     """The same memory in another shape, with these steps in elements; of NumPy, CuPy and PyTorch."""
     shape, steps = places
@@ -159,4 +171,4 @@ def new_like(array: Any, shape: Shape, dtype: Any) -> Any:
     return sys.modules[kind].empty(shape, dtype.to_numpy())
 
 
-__all__ = ["Batches", "Places", "batches", "new_like", "result_shape", "viewed"]
+__all__ = ["Batches", "Places", "batches", "cut", "new_like", "result_shape", "viewed"]

@@ -11,6 +11,7 @@ no record answers; the default for float32 on sm_90: gemm_tt bm=64 bn=64
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import threading
 from collections import OrderedDict
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 import attrs
 
 from fireiron import operators
-from fireiron.batches import batches, new_like, result_shape, viewed
+from fireiron.batches import batches, cut, new_like, result_shape, viewed
 from fireiron.copies import LIBRARIES, copied, is_matrix_readable, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError, LaunchError, closest
 from fireiron.gpu.repeated import Replays
@@ -147,11 +148,21 @@ class _Asked:
 
 @attrs.frozen
 class _Made:
-    """A kernel, why it was chosen, and for which of the problems: the product, or the transposed one C.T = B.T A.T."""
+    """A kernel, why it was chosen, and for which of the problems: the product, or the transposed one C.T = B.T A.T.
+
+    With a kernel `behind` it multiplies so many `parts` of K, as a stack, and the one behind adds them up.
+    """
 
     kernel: CompiledKernel
     choice: Choice
     problem: Problem
+    behind: CompiledKernel | None = None
+    parts: int = 1
+
+    def cut(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The factors as stacks of their parts: the same memory."""
+        left, right = cut(self.problem.operands["A"].places, self.problem.operands["B"].places, self.parts)
+        return viewed(a, left), viewed(b, right)
 
     @property
     def transposed(self) -> bool:
@@ -171,6 +182,8 @@ class _Found:
         kernel = self.made.kernel
         if self.stacked is not MATRICES:
             return self._stack(a, b, out, stream)
+        if self.made.behind is not None:
+            return self.made.behind(kernel(*self.made.cut(a, b), stream=stream), out=out, stream=stream)
         if not self.made.transposed:
             return kernel(a, b, out=out, stream=stream)
         if out is None:
@@ -837,7 +850,6 @@ def _seen(operand: Operand, way: Way) -> Operand:
 
 def _kept_or_made(asked: _Asked) -> _Made:
     """The kernel of a problem on a GPU as another process chose it, else one that is chosen now, and kept."""
-    from fireiron.gpu.kernel import CompiledKernel
     from fireiron.tune.records import kept
 
     def choose() -> tuple[Choice, int]:
@@ -846,7 +858,67 @@ def _kept_or_made(asked: _Asked) -> _Made:
 
     problems = tuple((one.spec, one.transposed) for one in asked.problems)
     choice, number = kept.chosen("matmul", asked.architecture, asked.device, (problems, asked.aligned, asked.pinned), choose)
-    return _Made(CompiledKernel(choice.program), choice, asked.problems[number])
+    return _with_adding(choice, asked.problems[number])
+
+
+def _with_adding(choice: Choice, problem: Problem) -> _Made:
+    """The kernel of a choice, and the one that adds up where the choice is for parts of K."""
+    from fireiron.gpu.kernel import CompiledKernel
+
+    kernel, spec = CompiledKernel(choice.program), choice.program.spec
+    if "b" not in spec.dims or "b" in problem.spec.dims:
+        return _Made(kernel, choice, problem)
+    from fireiron.language.library import LIBRARY
+
+    parts = constant(spec.size("b"))
+    assert parts is not None
+    adding = importlib.import_module(f"{LIBRARY}.add_parts").adding(problem.spec, parts)
+    return _Made(kernel, choice, problem, CompiledKernel(adding.program(choice.program.architecture)), parts)
+
+
+def _in_parts(asked: _Asked, choice: Choice, problem: Problem) -> Choice | None:
+    """The choice for parts of K, where that is expected to be faster than a choice for the whole."""
+    from fireiron.tune.records import available, in_parts
+    from fireiron.tune.records.choosing import Question
+
+    gpu, records = gpu_name(asked.device), available(asked.pinned)
+    question = Question(problem.spec, asked.architecture, gpu)
+    views = asked.device is None or len(asked.problems) > 1  # the parts of a factor are views of it
+    if asked.pinned or problem.transposed or not views:
+        return None
+    tried = in_parts.numbers_for(problem.spec, question)
+    if not tried:
+        return None
+    recorded = choice.record.us if choice.exact and choice.record is not None else None
+    whole = recorded or in_parts.expected(records.records, question)
+    stacks = [(one, _stack_of(problem, one)) for one in tried]
+    rows, columns = (constant(problem.spec.size(dim)) or 1 for dim in "mn")
+    times = [
+        (us + in_parts.adding_us(rows, columns, one), one, stack)
+        for one, stack in stacks
+        if (us := in_parts.expected(records.records, attrs.evolve(question, spec=stack.spec))) is not None
+    ]
+    best = min(times, key=lambda one: one[:2], default=None)
+    if whole is None or best is None or best[0] >= whole:
+        return None
+    us, parts, stack = best
+    found = records.by_tiles(stack.spec, asked.architecture, gpu=gpu, accept=functools.partial(_answers_for, stack))
+    if found is None:
+        return None
+    why = f"{parts} parts of K, which add_parts adds up: {us:.4g} us expected, {whole:.4g} of the whole at once; for the parts {found.why}"
+    return attrs.evolve(found, exact=False, why=why)
+
+
+def _stack_of(problem: Problem, parts: int) -> Problem:
+    """The product of a stack whose matrices are parts of K, with a result of float32."""
+    places = cut(problem.operands["A"].places, problem.operands["B"].places, parts)
+    given = {
+        name: attrs.evolve(problem.operands[letter], shape=shape, steps=steps)
+        for name, letter, (shape, steps) in zip("ab", "AB", places, strict=True)
+    }
+    stacked = seen(*places, None, folds=False)
+    spec = _spec(given, (float32, problem.spec.operands["A"].dtype), RowMajor, stacked)
+    return Problem(spec, False, dict(zip("AB", given.values(), strict=True)))
 
 
 def _made(asked: _Asked) -> _Made:
@@ -854,6 +926,9 @@ def _made(asked: _Asked) -> _Made:
     from fireiron.tune.records.default import default_choice
 
     choice, problem = _chosen(asked)
+    parts = _in_parts(asked, choice, problem)
+    if parts is not None:
+        return _with_adding(parts, problem)
     kernel = CompiledKernel(choice.program)
     refused = None if asked.device is None else refused_by_compiler(kernel)
     if refused is None or asked.pinned:

@@ -1,0 +1,79 @@
+"""Products of few tiles and much K, cut into parts of K: how many parts, and what they are expected to take.
+
+Blocks of one tile each leave most multiprocessors idle where C is small, and each goes through all of K alone. So K is cut: the parts are
+a stack of products, whose results, float32, are added up by a second kernel (`strategies/add_parts.py`), which begins while the first ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from fireiron.errors import FireironError
+from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.spec import Spec
+from fireiron.tune.record import Record
+from fireiron.tune.records.choosing import Question
+from fireiron.tune.records.tiles import candidates
+from fireiron.values.expr import constant
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE, bfloat16, float8_e4m3, float8_e5m2, float16, tf32
+
+TYPES: Final = (float16, bfloat16, tf32, float8_e4m3, float8_e5m2)
+"""Element types whose products are added up in float32."""
+
+GRANULE: Final = 16
+"""Bytes: parts of a row begin at multiples of it, as TMA asks."""
+
+LEAST: Final = 256
+"""Elements of K of a part."""
+
+MOST: Final = 64
+"""Parts."""
+
+TRIED: Final = 4
+"""Numbers of parts that are compared."""
+
+SMALL: Final = 64
+"""Rows and columns of the tile by which it is told how many parts fill the GPU."""
+
+ADD_US: Final = 1.6
+"""Microseconds by which the second kernel makes a call longer, at least."""
+
+ADD_BYTES_PER_US: Final = 3.0e6
+"""Bytes of parts that it reads in a microsecond, from L2."""
+
+
+def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
+    """Numbers of parts that may pay, those that fill the GPU about once first; none where C has many tiles, or K is short."""
+    tiles = -(-rows // SMALL) * -(-columns // SMALL)
+    if 2 * tiles > MULTIPROCESSORS:
+        return []
+    legal = [one for one in range(2, MOST + 1) if depth % one == 0 and depth // one >= LEAST and depth // one * bytes % GRANULE == 0]
+    return sorted(legal, key=lambda one: abs(one * tiles / MULTIPROCESSORS - 1))[:TRIED]
+
+
+def numbers_for(spec: Spec, question: Question) -> list[int]:
+    """The same for a product of two matrices that is asked for; none for others, and on other targets."""
+    sizes = [constant(spec.size(dim)) for dim in "mnk"] if set(spec.dims) == set("mnk") else [None]
+    dtype = spec.operands["A"].dtype
+    if None in sizes or dtype not in TYPES or question.target.name != WARPGROUP_ARCHITECTURE:
+        return []
+    rows, columns, depth = (size or 0 for size in sizes)
+    return numbers(rows, columns, depth, dtype.bytes)
+
+
+def adding_us(rows: int, columns: int, parts: int) -> float:
+    """Microseconds that adding up is expected to take."""
+    return ADD_US + 4 * rows * columns * parts / ADD_BYTES_PER_US
+
+
+def expected(records: Sequence[Record], question: Question) -> float | None:
+    """Microseconds that the tile that comes first is expected to take; None where no record tells of any."""
+    try:
+        found = candidates(records, question)
+    except FireironError:
+        return None
+    return found[0].us if found else None
+
+
+__all__ = ["adding_us", "expected", "numbers", "numbers_for"]
