@@ -29,7 +29,6 @@ from fireiron.batches import Places, Shape, new_like
 from fireiron.batches import viewed as _viewed
 from fireiron.copies import copied, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.gpu.repeated import Replays
 from fireiron.matmul import (
     ALIGNMENT,
     Operand,
@@ -41,6 +40,7 @@ from fireiron.matmul import (
     refused_by_compiler,
     target_of,
 )
+from fireiron.repeated import Replays
 from fireiron.spec import Spec
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE, Architecture, as_architecture, as_dtype, float32
 from fireiron.values.strides import Strides

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
+from fireiron import recorder
 from fireiron.errors import ArgumentError
-from fireiron.gpu import recorder
 
 LIBRARIES: Final = ("numpy", "cupy", "torch")
 """Those whose arrays are copied here."""

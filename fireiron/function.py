@@ -23,9 +23,9 @@ import attrs
 from fireiron import operators
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.gpu.repeated import Replays
 from fireiron.language.strategy import Strategy
 from fireiron.matmul import ALIGNMENT, Operand, fits, gpu_name, key_of, operand_of, recall, refused_by_compiler, target_of
+from fireiron.repeated import Replays
 from fireiron.specs.fused import Fused
 from fireiron.values.machine import Architecture, as_architecture, as_dtype
 from fireiron.values.strides import Strides

@@ -25,7 +25,7 @@ from fireiron import operators
 from fireiron.batches import batches, cut, new_like, result_shape, viewed
 from fireiron.copies import LIBRARIES, copied, is_matrix_readable, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError, LaunchError, closest
-from fireiron.gpu.repeated import Replays
+from fireiron.repeated import Replays
 from fireiron.spec import Spec, default_result
 from fireiron.specs.epilogue import (
     RESULT,
@@ -853,17 +853,17 @@ def _kept_or_made(asked: _Asked) -> _Made:
     from fireiron.tune.records import kept
 
     def choose() -> tuple[Choice, int]:
-        made = _made(asked)
-        return made.choice, asked.problems.index(made.problem)
+        choice, problem = _decided(asked)
+        return choice, asked.problems.index(problem)
 
     problems = tuple((one.spec, one.transposed) for one in asked.problems)
     choice, number = kept.chosen("matmul", asked.architecture, asked.device, (problems, asked.aligned, asked.pinned), choose)
-    return _with_adding(choice, asked.problems[number])
+    return _with_adding(choice, asked.problems[number], asked.device)
 
 
-def _with_adding(choice: Choice, problem: Problem) -> _Made:
+def _with_adding(choice: Choice, problem: Problem, device: int | None) -> _Made:
     """The kernel of a choice, and the one that adds up where the choice is for parts of K."""
-    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.gpu.kernel import CompiledKernel, compiled_together
 
     kernel, spec = CompiledKernel(choice.program), choice.program.spec
     if "b" not in spec.dims or "b" in problem.spec.dims:
@@ -873,7 +873,10 @@ def _with_adding(choice: Choice, problem: Problem) -> _Made:
     parts = constant(spec.size("b"))
     assert parts is not None
     adding = importlib.import_module(f"{LIBRARY}.add_parts").adding(problem.spec, parts)
-    return _Made(kernel, choice, problem, CompiledKernel(adding.program(choice.program.architecture)), parts)
+    behind = CompiledKernel(adding.program(choice.program.architecture))
+    if device is not None:
+        compiled_together(kernel, behind)
+    return _Made(kernel, choice, problem, behind, parts)
 
 
 def _in_parts(asked: _Asked, choice: Choice, problem: Problem) -> Choice | None:
@@ -921,24 +924,23 @@ def _stack_of(problem: Problem, parts: int) -> Problem:
     return Problem(spec, False, dict(zip("AB", given.values(), strict=True)))
 
 
-def _made(asked: _Asked) -> _Made:
+def _decided(asked: _Asked) -> tuple[Choice, Problem]:
+    """What is taken, and for which of the problems: in parts of K where that is expected to be faster."""
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.tune.records.default import default_choice
 
     choice, problem = _chosen(asked)
     parts = _in_parts(asked, choice, problem)
-    if parts is not None:
-        return _with_adding(parts, problem)
-    kernel = CompiledKernel(choice.program)
-    refused = None if asked.device is None else refused_by_compiler(kernel)
+    if parts is not None and (asked.device is None or refused_by_compiler(CompiledKernel(parts.program)) is None):
+        return parts, problem
+    refused = None if asked.device is None else refused_by_compiler(CompiledKernel(choice.program))
     if refused is None or asked.pinned:
-        return _Made(kernel, choice, problem)
+        return choice, problem
     # A compiler of another version may serialize products that the one of the measurements does not: another tile then.
     other = default_choice(
         problem.spec, asked.architecture, lambda one: problem.served(one) and refused_by_compiler(CompiledKernel(one)) is None
     )
-    other = attrs.evolve(other, why=f"{other.why}; {choice.why} was first, but {refused.headline}")
-    return _Made(CompiledKernel(other.program), other, problem)
+    return attrs.evolve(other, why=f"{other.why}; {choice.why} was first, but {refused.headline}"), problem
 
 
 def refused_by_compiler(kernel: Any) -> LaunchError | None:

@@ -452,7 +452,7 @@ def performs_somewhere(module, spec):
 ROOMS = (
     ("places", "strategies", "_version", "folders", "found", "display"),
     ("errors",),
-    ("settings", "files", "operators", "kept"),
+    ("settings", "files", "operators", "kept", "recorder"),
     ("values",),
     ("spec", "specs", "stacks", "batches", "copies"),
     ("ir",),
@@ -463,7 +463,7 @@ ROOMS = (
     ("compiler",),
     ("graphene",),
     ("gpu",),
-    ("measure", "inspect"),
+    ("measure", "inspect", "repeated"),
     ("tune",),
     ("draw", "export", "matmul"),
     ("attention", "function", "matmul_operator", "matmul_jax"),
@@ -709,7 +709,7 @@ AT_IMPORT = {
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.grid", "language.methods",
     "language.numerals", "ir.awaited", "ir.accumulators",
     "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "function",
-    "matmul", "operators", "stacks", "tune",
+    "matmul", "operators", "recorder", "repeated", "stacks", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 

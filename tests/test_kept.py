@@ -273,7 +273,7 @@ def test_a_call_takes_what_another_process_chose(monkeypatch):
     monkeypatch.setattr(module, "gpu_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(choices, "device_name", lambda device: "NVIDIA H200")
     first = module._kept_or_made(asked)
-    monkeypatch.setattr(module, "_made", lambda asked: pytest.fail("it is chosen again"))
+    monkeypatch.setattr(module, "_decided", lambda asked: pytest.fail("it is chosen again"))
     second = module._kept_or_made(asked)
     assert second.choice.why == first.choice.why and second.problem == first.problem
     assert second.kernel.program.strategy == first.kernel.program.strategy

@@ -351,8 +351,8 @@ def test_kernels_are_kept(monkeypatch):
 @pytest.mark.parametrize("kind", ["cupy", "torch"])
 def test_a_call_with_out_takes_the_kernel_of_the_call_without(gpu, monkeypatch, kind, dtype):
     """The result that a call makes is row-major and aligned: an `out` like it is the same problem, so nothing is compiled again."""
-    made, real = [], module._made
-    monkeypatch.setattr(module, "_made", lambda asked: made.append(asked) or real(asked))
+    made, real = [], module._decided
+    monkeypatch.setattr(module, "_decided", lambda asked: made.append(asked) or real(asked))
     a, b = pretended(kind, (64, 32), dtype), pretended(kind, (32, 48), dtype, address=0x4000)
     first = matmul.kernel(a, b)
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x8000)) is first
@@ -376,8 +376,8 @@ def test_another_tile_where_the_compiler_refuses_one(gpu, monkeypatch):
 
 
 def test_one_kernel_for_threads_that_ask_at_once(monkeypatch):
-    made, real = [], module._made
-    monkeypatch.setattr(module, "_made", lambda *given: made.append(given) or real(*given))
+    made, real = [], module._decided
+    monkeypatch.setattr(module, "_decided", lambda *given: made.append(given) or real(*given))
     a = array((8, 8), "float32", "row")
     threads = [threading.Thread(target=matmul.kernel, args=(a, a)) for _ in range(8)]
     for thread in threads:

@@ -14,8 +14,8 @@ import pytest
 from fireiron.errors import ArgumentError
 from fireiron.gpu import built, launch, replays
 from fireiron.gpu.arrays import ArrayView
-from fireiron.gpu.recorder import Recording, current, is_more, recorded
-from fireiron.gpu.repeated import Replays
+from fireiron.recorder import Recording, current, is_more, recorded
+from fireiron.repeated import Replays
 
 ELEMENTS = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -403,6 +405,22 @@ class _Asm(dict[str, Any]):
         else:
             self["ptx"], self["cubin"] = self.kernel.compiled.ptx, self.kernel.compiled.cubin
         return self[key]
+
+
+def compiled_together(*kernels: CompiledKernel) -> None:
+    """Machine code of several kernels, made at once: NVRTC lets other threads run meanwhile. What it refuses is told when it is needed."""
+
+    def compiled(kernel: CompiledKernel) -> None:
+        with contextlib.suppress(FireironError):
+            _ = kernel.compiled
+
+    for one in kernels:  # lowered one after the other: Python does one at a time
+        _ = programs.recalled(one.program).text
+    threads = [threading.Thread(target=compiled, args=(one,)) for one in kernels]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def architecture_here() -> str | None:

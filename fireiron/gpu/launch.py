@@ -122,14 +122,22 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0, cluster: int = 1) -> 
         with _loading_in_a_capture():
             module = cupy.cuda.Module()
             module.load(cubin)
-            function = module.get_function(name)  # keeps the module
+            function = module.get_function(name)
             _reserve_shared(cupy, function, name, dynamic_shared)
             if cluster > _PORTABLE_CLUSTER:
                 cupy.cuda.driver.funcSetAttribute(function.ptr, _NON_PORTABLE_CLUSTER, 1)
     except RuntimeError as error:  # CuPy's CUDADriverError and CUDARuntimeError
         hint = f"compile it for {device_arch()} with a CUDA not newer than the driver's {'.'.join(map(str, driver_version()))}"
         raise LaunchError(f"the GPU does not load kernel {name!r}", got=str(error), hint=hint) from error
+    _stays_loaded(module)
     return Launcher(name, dynamic_shared, _parameter_sizes(function.ptr), function, cupy.ndarray)
+
+
+@functools.cache
+def _stays_loaded(module: Any) -> Any:
+    """Keep a module for as long as the process: a graph that captured a launch uses its code when the kernel object is gone, and so does a
+    recorded call. A module takes some 10 to 100 KB."""
+    return module
 
 
 @frozen(eq=False)
@@ -280,7 +288,7 @@ class FixedLaunch:
     ) -> None:
         self.device = device
         self._name, self.shape, self.shared, self.fills = name, shape, dynamic_shared, fills
-        self._function = function  # keeps the module loaded
+        self._function = function
         self._launch: Callable[[int, int, int], None] = functools.partial(
             cupy.cuda.driver.launchKernel, function.ptr, *shape, dynamic_shared
         )

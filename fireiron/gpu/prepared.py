@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from fireiron import recorder
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.gpu import launch, recorder
+from fireiron.gpu import launch
 from fireiron.gpu.arguments import (
     buffer_shape,
     byte_strides,

@@ -31,7 +31,7 @@ import attrs
 from fireiron import settings
 from fireiron.errors import LaunchError
 from fireiron.gpu import built, launch
-from fireiron.gpu.recorder import Recording
+from fireiron.recorder import Recording
 
 SOURCE: Final = Path(__file__).with_name("replays.c")
 OPTIONS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-w")

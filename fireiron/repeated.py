@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from fireiron.gpu.recorder import recorded
+from fireiron.recorder import recorded
 
 Make = Callable[..., Any]
 """What makes a call: of its output, or None, and its inputs."""

@@ -1,0 +1,173 @@
+"""Products of few tiles and much K: cut into parts of K, which a second kernel adds up."""
+
+import numpy as np
+import pytest
+
+import fireiron
+from fireiron import *
+from fireiron.batches import cut
+from fireiron.strategies import add_parts
+from fireiron.tune.records import available, in_parts
+from fireiron.tune.records.choosing import Question
+from fireiron.values.machine import as_architecture
+
+RANDOM = np.random.default_rng(11)
+HOPPER = "sm_90a"
+
+
+@pytest.fixture(autouse=True)
+def records_of_the_library(monkeypatch):
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    matmul.clear()
+    yield
+    matmul.clear()
+
+
+def halves(*shape):
+    return (RANDOM.standard_normal(shape) * shape[-1] ** -0.5).astype("float16")
+
+
+def alike(found, a, b):
+    wanted = a.astype("float64") @ b.astype("float64")
+    assert found.shape == wanted.shape
+    assert np.abs(found.astype("float64") - wanted).max() < 2e-3 * max(np.abs(wanted).max(), 1)
+
+
+def of(m, n, k, **options):
+    return MatMul(m, n, k, **{"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options})(GL, GL, GL)(
+        Kernel
+    )
+
+
+# ---------------------------------------------------------------------------------------------- how many
+
+
+def test_numbers_fill_the_gpu_once():
+    assert in_parts.numbers(128, 128, 16384, 2)[0] == 32  # of 4 tiles
+    assert in_parts.numbers(64, 1024, 16384, 2)[0] == 8  # of 16 tiles
+    assert in_parts.numbers(66, 64, 8192, 2)[:1] == [32] and len(in_parts.numbers(64, 64, 16384, 2)) == in_parts.TRIED
+
+
+def test_numbers_divide_k_into_parts_that_tma_takes():
+    assert in_parts.numbers(366, 288, 8024, 2) == [17]  # 8024 is 8 * 17 * 59
+    for depth in (8024, 16384, 5120, 1536, 12288, 7000):
+        for bytes in (1, 2, 4):
+            for one in in_parts.numbers(128, 128, depth, bytes):
+                assert depth % one == 0 and depth // one >= 256 and depth // one * bytes % 16 == 0 and 2 <= one <= 64
+
+
+def test_many_tiles_and_little_k_stay_whole():
+    assert in_parts.numbers(512, 512, 16384, 2) and not in_parts.numbers(1024, 512, 16384, 2)
+    assert in_parts.numbers(64 * 66, 64, 4096, 2) and not in_parts.numbers(64 * 66 + 1, 64, 4096, 2)
+    assert in_parts.numbers(64, 64, 512, 2) == [2] and in_parts.numbers(64, 64, 504, 2) == []
+    assert in_parts.numbers(64, 64, 4099, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "target"),
+    [
+        (of(64, 64, 4096), "sm_90"),
+        (of(64, 64, 4096), "sm_80"),
+        (of(64, 64, 4096, dtype=float32, c_dtype=float32), HOPPER),
+        (of(64, 64, 4096, dtype=int8, c_dtype=int32, B=ColMajor), HOPPER),
+        (of(64, 64, sym("K")), HOPPER),
+        (MatMul(2, 64, 64, 4096, signature="bmk,bkn->bmn", dtype=float16, c_dtype=float16)(GL, GL, GL)(Kernel), HOPPER),
+    ],
+)
+def test_other_products_and_targets_stay_whole(spec, target):
+    assert in_parts.numbers_for(spec, Question(spec, as_architecture(target))) == []
+
+
+def test_what_is_expected_of_nothing_known():
+    spec = of(64, 64, 4096)
+    question = Question(spec, as_architecture(HOPPER))
+    assert in_parts.numbers_for(spec, question) and in_parts.expected((), question) is None
+    assert in_parts.expected(available(False).records, question) > 1
+    assert in_parts.adding_us(64, 64, 16) < in_parts.adding_us(64, 64, 32) < in_parts.adding_us(128, 64, 32)
+
+
+# ---------------------------------------------------------------------------------------------- adding up
+
+
+@pytest.mark.parametrize(("m", "n", "parts"), [(1, 1, 2), (3, 130, 32), (33, 65, 5), (7, 256, 48), (2, 128, 64), (5, 127, 17)])
+@pytest.mark.parametrize("dtype", [float16, float32], ids=str)
+def test_parts_are_added_up(m, n, parts, dtype):
+    given = RANDOM.standard_normal((parts, m, n)).astype("float32")
+    product = of(m, n, 64 * parts, c_dtype=dtype)
+    found = add_parts.adding(product, parts).compile(HOPPER)(given)
+    wanted = given.astype("float64").sum(0)
+    assert found.dtype == dtype.to_numpy() and np.abs(found - wanted).max() < (2e-2 if dtype == float16 else 1e-4)
+
+
+def test_a_sum_is_stored_as_the_product_is():
+    given = RANDOM.standard_normal((4, 6, 10)).astype("float32")
+    for order, out in ((ColMajor, np.zeros((10, 6), "float16").T), (RowMajor(ld=16), np.zeros((6, 16), "float16")[:, :10])):
+        kernel = add_parts.adding(of(6, 10, 256, C=order), 4).compile(HOPPER)
+        assert kernel(given, out=out) is out
+        assert np.abs(out - given.sum(0)).max() < 2e-2
+
+
+# ---------------------------------------------------------------------------------------------- products
+
+
+def test_factors_are_cut_without_a_copy():
+    a, b = RANDOM.standard_normal((4, 12)), RANDOM.standard_normal((12, 5))
+    places = cut(((4, 12), (12, 1)), ((12, 5), (5, 1)), 3)
+    left, right = (fireiron.batches.viewed(one, place) for one, place in zip((a, b), places, strict=True))
+    for part in range(3):
+        assert np.array_equal(left[part], a[:, 4 * part : 4 * part + 4]) and np.array_equal(right[part], b[4 * part : 4 * part + 4])
+
+
+LIE = {
+    "rows": lambda m, k: halves(m, k),
+    "columns": lambda m, k: halves(k, m).T,
+    "far apart": lambda m, k: halves(m, k + 8)[:, :k],
+}
+
+
+@pytest.mark.parametrize("left", LIE)
+@pytest.mark.parametrize("right", LIE)
+def test_products_in_parts(left, right):
+    a, b = LIE[left](40, 4096), LIE[right](4096, 72)
+    choice = matmul.choice(a, b, arch=HOPPER)
+    assert "parts of K, which add_parts adds up" in choice.why and not choice.exact
+    found = matmul(a, b, arch=HOPPER)
+    assert found.dtype == np.float16
+    alike(found, a, b)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_outputs_of_products_in_parts(kind):
+    a, b = halves(40, 4096), halves(4096, 72)
+    for out in (np.zeros((40, 72), kind), np.zeros((72, 40), kind).T, np.zeros((40, 80), kind)[:, :72]):
+        assert "parts of K" in matmul.choice(a, b, out, arch=HOPPER).why
+        assert matmul(a, b, out, arch=HOPPER) is out
+        alike(out, a, b)
+
+
+def test_the_rows_of_a_stack_in_parts():
+    """As one matrix."""
+    a, b = halves(2, 20, 4096), halves(4096, 72)
+    assert "parts of K" in matmul.choice(a, b, arch=HOPPER).why
+    alike(matmul(a, b, arch=HOPPER), a, b)
+
+
+def test_sums_of_parts_are_those_of_float32():
+    """Parts are not rounded to halves: terms that cancel each other leave no more than one rounding."""
+    a, b = np.full((64, 4096), 1, "float16"), np.full((4096, 64), 1, "float16")
+    b[1::2] = -1
+    b[0] = 3
+    assert "parts of K" in matmul.choice(a, b, arch=HOPPER).why
+    assert (matmul(a, b, arch=HOPPER) == 2).all()
+
+
+def test_the_kernel_of_parts_is_told():
+    """`matmul.kernel` is the one that multiplies; an epilogue stays in one kernel."""
+    a, b = halves(40, 4096), halves(4096, 72)
+    kernel = matmul.kernel(a, b, arch=HOPPER)
+    assert set(kernel.program.spec.dims) == {"b", "m", "n", "k"}
+    whole = matmul.kernel(a, b, arch=HOPPER, epilogue="relu(acc)")
+    assert "b" not in whole.program.spec.dims
+    with pytest.raises(StoreError):
+        matmul(a, b, arch=HOPPER, pinned=True)
