@@ -1,6 +1,6 @@
 """Records for general sizes, types and storage orders on Hopper, beside the better of cuBLAS and Triton; and how good the choice between them is.
 
-    python perf/tune_grid.py FOLDER [--shapes targets|grid|lost|odd|thin|held-out|stacks|across|in-parts|drawn-across|drawn-powers|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
+    python perf/tune_grid.py FOLDER [--shapes targets|grid|lost|odd|thin|held-out|stacks|across|in-parts|drawn-across|drawn-odd|drawn-powers[:SEED]|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
                              [--orders NN,NT,TN,TT] [--candidates 6] [--triton 2] [--rounds 4] [--seconds 300] [--chosen] [--clusters]
     python perf/tune_grid.py FOLDER --judge [TIMES.json ...]
 
@@ -118,6 +118,16 @@ def drawn_across(count=40, seed=4711):
     return tuple(found)
 
 
+def drawn_odd(count=20, seed=4711):
+    """Sizes drawn at random, N or K or both odd, so that rows begin at no multiple of 4 bytes."""
+    random, found = Random(seed), []
+    while len(found) < count:
+        M, N, K = (int(2 ** random.uniform(8, 12.5)) for _ in range(3))
+        if N % 2 or K % 2:
+            found.append((M, N, K))
+    return tuple(found)
+
+
 def drawn_powers(count=60, seed=20261128):
     """Triples drawn from the sizes of the public list of CUDA-L2, up to 2^40 products and 1 GiB of halves."""
     random, sizes, found = Random(seed), (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384), []
@@ -129,7 +139,10 @@ def drawn_powers(count=60, seed=20261128):
 
 
 SETS = {"lost": LOST, "odd": ODD, "targets": TARGETS, "grid": GRID, "thin": THIN, "held-out": HELD_OUT, "stacks": STACKS, "across": ACROSS, "in-parts": IN_PARTS,
-        "drawn-across": drawn_across(), "drawn-powers": drawn_powers()}  # fmt: skip
+        "drawn-across": drawn_across(), "drawn-odd": drawn_odd(), "drawn-powers": drawn_powers()}  # fmt: skip
+
+DRAWN = {"drawn-across": drawn_across, "drawn-odd": drawn_odd, "drawn-powers": drawn_powers}
+"""Sets that a seed may be said of: `drawn-across:7`."""
 
 MEASURED = ("grid", "targets", "types", "orders")
 """Files of times there."""
@@ -456,12 +469,33 @@ def measured(torch, case, ready, options):
                 calls[f"Triton {config}"] = launches
         except Exception as problem:  # Triton's compiler raises all kinds
             print(f"left out: {case} Triton {config}: {type(problem).__name__} {str(problem)[:100]}", flush=True)
+    calls |= lt_calls(sets, checked, options.lt)
     first = {name: one.us for name, one in measure(calls, rounds=1, pause=0.02).items()}
     best = sorted((name for name in ours if name != "matmul"), key=first.get)[:3]
-    peers = sorted((name for name in calls if name.startswith("Triton")), key=first.get)[:1]
+    peers = [one for kind in ("Triton", LT) for one in sorted((name for name in calls if name.startswith(kind)), key=first.get)[:1]]
     finals = {name: calls[name] for name in ("cuBLAS", "matmul", *best, *peers) if name in calls}
     times = measure(finals, rounds=options.rounds, pause=options.pause)
+    for name in [name for name in times if name.startswith(LT)]:
+        times["cuBLAS"] = min(times["cuBLAS"], times.pop(name), key=lambda one: one.us)
     return times, first, ours, why
+
+
+LT = "cuBLASLt"
+
+
+def lt_calls(sets, checked, ranks):
+    """By name the products of the first algorithms of cuBLASLt's heuristic, of halves by rows."""
+    from cublas_lt import cublas_lt
+
+    found = {}
+    for rank in range(ranks):
+        try:
+            launches = [cublas_lt().plan(*one, rank=rank) for one in sets]
+            if not math.isinf(checked.error(launches[0])):
+                found[f"{LT} {rank}"] = launches
+        except RuntimeError:
+            break
+    return found
 
 
 def multiplied(case, a, b, c):
@@ -720,7 +754,8 @@ def shapes(text):
     """The name of a list of shapes, or shapes."""
     found = []
     for part in text.split(","):
-        found += SETS.get(part) or [tuple(int(size) for size in part.split("x"))]
+        name, _, seed = part.partition(":")
+        found += DRAWN[name](seed=int(seed)) if seed else SETS.get(part) or [tuple(int(size) for size in part.split("x"))]
     return unique(found)
 
 
@@ -737,6 +772,7 @@ def main():
     parser.add_argument("--orders", type=words, default=["NN", "NT"])
     parser.add_argument("--candidates", type=int, default=6, help="tiles of each problem")
     parser.add_argument("--triton", type=int, default=2, help="configurations of Triton; 0 for none")
+    parser.add_argument("--lt", type=int, default=0, help="algorithms of cuBLASLt's heuristic, the fastest of which counts as cuBLAS if it is faster")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.12, help="seconds before a burst")
     parser.add_argument("--seconds", type=float, default=300)

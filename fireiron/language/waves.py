@@ -85,7 +85,9 @@ class Figures:
     """What the estimate divides by.
 
     Microseconds: `launch` of a kernel, `wave` of each wave, before its first product and behind its last one, `block` of each further block
-    that a multiprocessor has in a wave, `turn` of the stages of a block, from a copy that is asked for to the product that has read it.
+    that a multiprocessor has in a wave, `renewed` of each further wave of blocks that do not stay, `turn` of the stages of a block, from a
+    copy that is asked for to the product that has read it. `behind`: what a wave and the stores of its tiles count that a block which stays
+    hides behind the loads of its next tile, where rows begin at lines of L2.
     Clocks: `stored`, to store an element of a tile. Bytes: `copied` into shared memory and `read` by `wgmma` in a clock, `memory` in a
     microsecond; `least`, what a piece counts at least that is copied as one. `outside`: what a byte counts that a tile reads beyond the
     edge of a matrix.
@@ -113,6 +115,8 @@ class Figures:
     broken: float = 0.48
     least: float = 79.0
     block: float = 0.31
+    renewed: float = 1.35
+    behind: float = 0.6
     joined: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.98, 4: 1.37, 8: 2.92})
     clustered: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.11})
     blocked: float = 1.48
@@ -155,8 +159,10 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     turns = waves * max(0.0, work.depth / _ring(values) - 1)
     in_blocks = _added(clocks / figures.clock, turns * figures.turn, figures.turning)
     from_memory = (work.least_bytes + figures.outside * _outside(work, bm, bn)) / figures.memory
-    further = 0 if values.get("blocks", tiles) < tiles else each - waves
-    edges = waves * (figures.wave + bm * bn * figures.stored / figures.clock) + further * figures.block
+    stays = values.get("blocks", tiles) < tiles
+    renewed = 0.0 if stays else (each - waves) * figures.block + (waves - 1) * figures.renewed
+    hidden = figures.behind if stays and not work.across_lines else 1.0
+    edges = (1 + (waves - 1) * hidden) * (figures.wave + bm * bn * figures.stored / figures.clock) + renewed
     together = min(math.prod(_cluster(values)), max(figures.joined))
     running = edges + _added(in_blocks, from_memory, figures.limited)
     return figures.launch + figures.joined[together] + figures.clustered[together] * running
