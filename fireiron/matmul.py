@@ -145,6 +145,11 @@ class _Asked:
     pinned: bool
     device: int | None
 
+    @property
+    def told(self) -> tuple[Any, ...]:
+        """What decides on a kernel beside target and GPU, as choices on disk are told apart by."""
+        return tuple((one.spec, one.transposed) for one in self.problems), self.aligned, self.pinned
+
 
 @attrs.frozen
 class _Made:
@@ -491,6 +496,46 @@ class _MatMul:
         """What `matmul` takes for these arrays: the record, if one answers, and why; nothing is launched."""
         a, b, out = _first(a, b, out, (c_dtype, ab_dtype))
         return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned).made.choice
+
+    def tuned(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        c_dtype: Any = None,
+        ab_dtype: Any = None,
+        arch: Any = None,
+        candidates: int = 4,
+        report: Callable[[str], None] | None = None,
+    ) -> Choice:
+        """Measure, on these arrays on a GPU, what is expected to be fastest, and take the fastest for them from now on: what `matmul` takes
+        unasked, so many further tiles, and products in parts of K.
+
+        It takes seconds, compiles as many kernels, and is remembered in the cache on disk, where later processes find it; where there is no
+        cache, in this process. `out` is overwritten. The same again measures again.
+
+        Args:
+            candidates: how many tiles are measured beside what is taken unasked.
+            report: is told a line about each.
+
+        Returns: what `matmul.choice` says from now on.
+        Raises: as a call does; ArgumentError for arrays that lie on no GPU, and for those that are copied or empty.
+        """
+        from fireiron.matmul_tuned import measured
+
+        a, b, out = _first(a, b, out, (c_dtype, ab_dtype))
+        if _is_empty(a, b) or _odd(a, b, out):
+            raise ArgumentError("matmul.tuned: arrays that kernels read as they lie", got="empty arrays, or such as are copied first")
+        asked, stacked = _asked(a, b, out, (c_dtype, ab_dtype), arch, False)
+        made = measured(asked, stacked, (a, b, out), candidates, report or (lambda line: None))
+        with self._lock:
+            before = self._problems.pop(asked, None)
+            for key in [key for key, one in self._kernels.items() if isinstance(one, _Found) and one.made is before]:
+                del self._kernels[key]
+            self._replays.clear()
+            keep(self._problems, asked, made)
+        return made.choice
 
     def kernel(
         self,
@@ -856,12 +901,11 @@ def _kept_or_made(asked: _Asked) -> _Made:
         choice, problem = _decided(asked)
         return choice, asked.problems.index(problem)
 
-    problems = tuple((one.spec, one.transposed) for one in asked.problems)
-    choice, number = kept.chosen("matmul", asked.architecture, asked.device, (problems, asked.aligned, asked.pinned), choose)
-    return _with_adding(choice, asked.problems[number], asked.device)
+    choice, number = kept.chosen("matmul", asked.architecture, asked.device, asked.told, choose)
+    return with_adding(choice, asked.problems[number], asked.device)
 
 
-def _with_adding(choice: Choice, problem: Problem, device: int | None) -> _Made:
+def with_adding(choice: Choice, problem: Problem, device: int | None) -> _Made:
     """The kernel of a choice, and the one that adds up where the choice is for parts of K."""
     from fireiron.gpu.kernel import CompiledKernel, compiled_together
 
@@ -879,36 +923,48 @@ def _with_adding(choice: Choice, problem: Problem, device: int | None) -> _Made:
     return _Made(kernel, choice, problem, behind, parts)
 
 
-def _in_parts(asked: _Asked, choice: Choice, problem: Problem) -> Choice | None:
-    """The choice for parts of K, where that is expected to be faster than a choice for the whole."""
+def in_parts_of_k(asked: _Asked, whole: float | None, problem: Problem) -> list[tuple[float, int, Problem]]:
+    """Microseconds that are expected of a product in parts of K, how many, and the stack of them, the fastest first.
+
+    Those that are expected to be faster than the `whole`, which is what is expected of it where that is None.
+    """
     from fireiron.tune.records import available, in_parts
     from fireiron.tune.records.choosing import Question
 
-    gpu, records = gpu_name(asked.device), available(asked.pinned)
-    question = Question(problem.spec, asked.architecture, gpu)
+    question = Question(problem.spec, asked.architecture, gpu_name(asked.device))
     views = asked.device is None or len(asked.problems) > 1  # the parts of a factor are views of it
-    if asked.pinned or problem.transposed or not views:
-        return None
-    tried = in_parts.numbers_for(problem.spec, question)
+    tried = [] if asked.pinned or problem.transposed or not views else in_parts.numbers_for(problem.spec, question)
     if not tried:
-        return None
-    recorded = choice.record.us if choice.exact and choice.record is not None else None
-    whole = recorded or in_parts.expected(records.records, question)
-    stacks = [(one, _stack_of(problem, one)) for one in tried]
+        return []
+    records = available(asked.pinned).records
+    whole = in_parts.expected(records, question) if whole is None else whole
     rows, columns = (constant(problem.spec.size(dim)) or 1 for dim in "mn")
-    times = [
-        (us + in_parts.adding_us(rows, columns, one), one, stack)
-        for one, stack in stacks
-        if (us := in_parts.expected(records.records, attrs.evolve(question, spec=stack.spec))) is not None
-    ]
-    best = min(times, key=lambda one: one[:2], default=None)
-    if whole is None or best is None or best[0] >= whole:
-        return None
-    us, parts, stack = best
-    found = records.by_tiles(stack.spec, asked.architecture, gpu=gpu, accept=functools.partial(_answers_for, stack))
+    found = []
+    for parts in tried:
+        stack = _stack_of(problem, parts)
+        us = in_parts.expected(records, attrs.evolve(question, spec=stack.spec))
+        if us is not None and whole is not None:
+            found.append((us + in_parts.adding_us(rows, columns, parts), parts, stack))
+    return sorted((one for one in found if whole is not None and one[0] < whole), key=lambda one: one[:2])
+
+
+def _in_parts(asked: _Asked, choice: Choice, problem: Problem) -> Choice | None:
+    """The choice for parts of K, where that is expected to be faster than a choice for the whole."""
+    recorded = choice.record.us if choice.exact and choice.record is not None else None
+    for us, parts, stack in in_parts_of_k(asked, recorded, problem)[:1]:
+        return choice_in_parts(asked, us, parts, stack)
+    return None
+
+
+def choice_in_parts(asked: _Asked, us: float, parts: int, stack: Problem) -> Choice | None:
+    """The tile for a stack of parts that is expected to take least; None where none is legal."""
+    from fireiron.tune.records import available
+
+    accept = functools.partial(_answers_for, stack)
+    found = available(asked.pinned).by_tiles(stack.spec, asked.architecture, gpu=gpu_name(asked.device), accept=accept)
     if found is None:
         return None
-    why = f"{parts} parts of K, which add_parts adds up: {us:.4g} us expected, {whole:.4g} of the whole at once; for the parts {found.why}"
+    why = f"{parts} parts of K, which add_parts adds up: {us:.4g} us expected; for the parts {found.why}"
     return attrs.evolve(found, exact=False, why=why)
 
 

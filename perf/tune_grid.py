@@ -772,7 +772,9 @@ def main():
     parser.add_argument("--orders", type=words, default=["NN", "NT"])
     parser.add_argument("--candidates", type=int, default=6, help="tiles of each problem")
     parser.add_argument("--triton", type=int, default=2, help="configurations of Triton; 0 for none")
-    parser.add_argument("--lt", type=int, default=0, help="algorithms of cuBLASLt's heuristic, the fastest of which counts as cuBLAS if it is faster")
+    parser.add_argument(
+        "--lt", type=int, default=0, help="algorithms of cuBLASLt's heuristic, the fastest of which counts as cuBLAS if it is faster"
+    )
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.12, help="seconds before a burst")
     parser.add_argument("--seconds", type=float, default=300)

@@ -179,3 +179,20 @@ def test_other_gpu():
     for device in (0, 1):
         with cupy.cuda.Device(device):
             check(cupy, (64, 64, 64), "float32", ("row", "row", None))
+
+
+def test_tuned_products(monkeypatch, tmp_path):
+    """What is measured is taken, in this process and by the cache, and is right; parts of K among them."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
+    for m, n, k in ((300, 520, 1000), (128, 128, 8192)):
+        a, b = torch.randn(m, k, device="cuda").half(), torch.randn(k, n, device="cuda").half()
+        lines = []
+        choice = matmul.tuned(a, b, candidates=2, report=lines.append)
+        assert "measured for these arrays" in choice.why and len(lines) >= 2
+        assert matmul.choice(a, b).why == choice.why
+        for _ in range(3):
+            torch.testing.assert_close(matmul(a, b), a @ b, rtol=1e-2, atol=0.2)
+        matmul.clear()
+        assert matmul.choice(a, b).why == choice.why, "found on disk"
+        torch.testing.assert_close(matmul(a, b), a @ b, rtol=1e-2, atol=0.2)

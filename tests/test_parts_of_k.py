@@ -58,8 +58,9 @@ def test_numbers_divide_k_into_parts_that_tma_takes():
 
 
 def test_many_tiles_and_little_k_stay_whole():
-    assert in_parts.numbers(512, 512, 16384, 2) and not in_parts.numbers(1024, 512, 16384, 2)
-    assert in_parts.numbers(64 * 66, 64, 4096, 2) and not in_parts.numbers(64 * 66 + 1, 64, 4096, 2)
+    assert in_parts.numbers(856, 536, 5088, 2)[:2] == [4, 3]  # 35 tiles of 128 x 128, 126 of 64 x 64
+    assert in_parts.numbers(1024, 1024, 16384, 2)[0] == 2 and not in_parts.numbers(1024, 1100, 16384, 2)
+    assert in_parts.numbers(128 * 66, 64, 4096, 2) and not in_parts.numbers(128 * 66 + 1, 64, 4096, 2)
     assert in_parts.numbers(64, 64, 512, 2) == [2] and in_parts.numbers(64, 64, 504, 2) == []
     assert in_parts.numbers(64, 64, 4099, 2) == []
 

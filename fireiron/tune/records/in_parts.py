@@ -33,8 +33,8 @@ MOST: Final = 64
 TRIED: Final = 4
 """Numbers of parts that are compared."""
 
-SMALL: Final = 64
-"""Rows and columns of the tile by which it is told how many parts fill the GPU."""
+TILES: Final = (64, 128)
+"""Rows and columns of tiles by which it is told how many parts fill the GPU."""
 
 ADD_US: Final = 1.6
 """Microseconds by which the second kernel makes a call longer, at least."""
@@ -45,8 +45,8 @@ ADD_BYTES_PER_US: Final = 3.0e6
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
     """Numbers of parts that may pay, those that fill the GPU about once first; none where C has many tiles, or K is short."""
-    tiles = -(-rows // SMALL) * -(-columns // SMALL)
-    if 2 * tiles > MULTIPROCESSORS:
+    tiles = next((few for size in TILES if 2 * (few := -(-rows // size) * -(-columns // size)) <= MULTIPROCESSORS), None)
+    if tiles is None:
         return []
     legal = [one for one in range(2, MOST + 1) if depth % one == 0 and depth // one >= LEAST and depth // one * bytes % GRANULE == 0]
     return sorted(legal, key=lambda one: abs(one * tiles / MULTIPROCESSORS - 1))[:TRIED]

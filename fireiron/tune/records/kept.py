@@ -35,12 +35,21 @@ def chosen(
     """
     if device is None or not launch.gpu_available():
         return choose()
-    key = key_of(call, architecture, launch.driver_version(), *asked, device_name(device))
+    key = _key_on(call, architecture, device, asked)
     found = recalled(key)
     if found is None:
         found = choose()
         remember(key, *found)
     return found
+
+
+def decided(call: str, architecture: Architecture, device: int, asked: tuple[Any, ...], choice: Choice, number: int) -> None:
+    """Keep a choice in the place of what `chosen` would find for the same."""
+    remember(_key_on(call, architecture, device, asked), choice, number)
+
+
+def _key_on(call: str, architecture: Architecture, device: int, asked: tuple[Any, ...]) -> str | None:
+    return key_of(call, architecture, launch.driver_version(), *asked, device_name(device))
 
 
 def device_name(device: int) -> str:
@@ -98,4 +107,4 @@ def remember(key: str | None, choice: Choice, number: int) -> None:
             kept.save(programs.place(KIND, key), data)
 
 
-__all__ = ["KIND", "chosen", "device_name", "key_of", "recalled", "remember"]
+__all__ = ["KIND", "chosen", "decided", "device_name", "key_of", "recalled", "remember"]

@@ -1,0 +1,124 @@
+"""`matmul.tuned`: the candidates from which most is expected, measured on the arrays of a call, and the fastest kept."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.library import default_strategy
+from fireiron.matmul import (
+    _answers_for,
+    _Asked,
+    _decided,
+    _Made,
+    choice_in_parts,
+    gpu_name,
+    in_parts_of_k,
+    refused_by_compiler,
+    with_adding,
+)
+from fireiron.measure.timing import measure
+from fireiron.stacks import Stacked
+from fireiron.tune.records import available, kept
+from fireiron.tune.records.choosing import Choice, Question
+from fireiron.tune.records.tiles import candidates as by_tiles
+
+if TYPE_CHECKING:
+    from fireiron.tune.records.tiles import Candidate
+
+ROUNDS: Final = 5
+PAUSE: Final = 0.05
+"""Seconds before each burst."""
+
+IN_PARTS: Final = 2
+"""Numbers of parts of K that are measured."""
+
+MOST_TRIED: Final = 16
+"""Tiles that are lowered before the search for legal ones gives up."""
+
+
+def measured(asked: _Asked, stacked: Stacked, arrays: tuple[Any, Any, Any], count: int, report: Callable[[str], None]) -> _Made:
+    """The fastest of the candidates for a problem, kept on disk for later processes; see `matmul.tuned`."""
+    if asked.device is None:
+        raise ArgumentError("matmul.tuned measures on a GPU", got="NumPy arrays", hint="pass CuPy arrays, or PyTorch's on a GPU")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ArgumentError("matmul.tuned: candidates is a number of tiles", got=count, legal="0, 1, 2, ...")
+    made = [with_adding(choice, asked.problems[number], asked.device) for choice, number in _contenders(asked, count)]
+    names = [f"{number}: {one.choice.why}" for number, one in enumerate(made)]
+    launches = {name: [_prepared(one, stacked, arrays)] for name, one in zip(names, made, strict=True)}
+    times = measure(launches, rounds=ROUNDS, pause=PAUSE, l2="hot")
+    for name in names:
+        report(f"{times[name].us:.2f} us  {name}")
+    best = min(range(len(made)), key=lambda number: times[names[number]].us)
+    taken = made[best]
+    why = f"fastest of {len(made)} that were measured for these arrays, {times[names[best]].us:.4g} us; {taken.choice.why}"
+    choice = attrs.evolve(taken.choice, why=why)
+    kept.decided("matmul", asked.architecture, asked.device, asked.told, choice, asked.problems.index(taken.problem))
+    return attrs.evolve(taken, choice=choice)
+
+
+def _contenders(asked: _Asked, count: int) -> Iterator[tuple[Choice, int]]:
+    """What is taken unasked, further tiles, and parts of K; each with the number of its problem."""
+    choice, problem = _decided(asked)
+    yield choice, asked.problems.index(problem)
+    seen = {choice.program.strategy}
+    for other, number in (*_tiles(asked, count), *_parts(asked)):
+        if other.program.strategy not in seen and refused_by_compiler(CompiledKernel(other.program)) is None:
+            seen.add(other.program.strategy)
+            yield other, number
+
+
+def _tiles(asked: _Asked, count: int) -> Iterator[tuple[Choice, int]]:
+    """The tiles from which most is expected, and that are legal."""
+    problem = asked.problems[0]
+    question = Question(problem.spec, asked.architecture, gpu_name(asked.device), {}, functools.partial(_answers_for, problem))
+    found = 0
+    for one in by_tiles(available(False).records, question)[:MOST_TRIED]:
+        if found == count:
+            return
+        choice = _choice_of(one, question)
+        if choice is not None:
+            found += 1
+            yield choice, 0
+
+
+def _choice_of(one: Candidate, question: Question) -> Choice | None:
+    try:
+        program = default_strategy(one.name, one.values, question.spec)(question.spec).program(question.target)
+        _ = program.ir
+    except FireironError:
+        return None
+    if not question.accept(program):
+        return None
+    words = " ".join(f"{name}={value}" for name, value in one.values.items())
+    return Choice(one.record, False, f"{one.name} {words}, {one.us:.4g} us expected", program)
+
+
+def _parts(asked: _Asked) -> Iterator[tuple[Choice, int]]:
+    """Products in parts of K, whatever is expected of the whole."""
+    for us, parts, stack in in_parts_of_k(asked, float("inf"), asked.problems[0])[:IN_PARTS]:
+        choice = choice_in_parts(asked, us, parts, stack)
+        if choice is not None:
+            yield choice, 0
+
+
+def _prepared(made: _Made, stacked: Stacked, arrays: tuple[Any, Any, Any]) -> Callable[[], Any]:
+    """A launch of a candidate on the arrays, of which nothing is left to do but to launch."""
+    a, b, out = arrays
+    a, b, c = stacked.a.of(a), stacked.b.of(b), None if out is None else stacked.c.of(out)
+    if made.behind is not None:
+        left, right = made.cut(a, b)
+        first = made.kernel.prepare(left, right)
+        second = made.behind.prepare(first.out, out=c)
+        return lambda: (first(), second())
+    if made.transposed:
+        return made.kernel.prepare(b.T, a.T, out=None if c is None else c.T)
+    return made.kernel.prepare(a, b, out=c)
+
+
+__all__ = ["measured"]
