@@ -89,9 +89,12 @@ def sources(module):
 def arguments(method):
     """The arguments of a method behind `self`, as a stub has them, and the module whose names they use."""
     if hasattr(method, "makes"):
-        fields = {one.alias: one for one in attrs.fields(method.makes)}
+        written = {name: kind for one in reversed(method.makes.__mro__) for name, kind in vars(one).get("__annotations__", {}).items()}
+        fields = {
+            one.alias: written[one.name] for one in attrs.fields(method.makes)
+        }  # as they stand there, though attrs may have resolved them
         _, *given = inspect.signature(method).parameters.values()
-        rows = [(one.kind is one.KEYWORD_ONLY, field_argument(one, fields[one.name].type)) for one in given]
+        rows = [(one.kind is one.KEYWORD_ONLY, field_argument(one, fields[one.name])) for one in given]
         named = [row for by_name, row in rows if by_name]
         return [row for by_name, row in rows if not by_name] + (["*", *named] if named else []), inspect.getmodule(method.makes)
     written = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(method)))).body[0].args

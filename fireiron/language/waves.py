@@ -146,7 +146,7 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     """Microseconds of a kernel with a tile of `bm` x `bn`, `stages` of `bk` in shared memory.
 
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
-    182
+    186
     """
     bm, bn = values["bm"], values["bn"]
     tiles, resident = work.tiles(bm, bn, _cluster(values)), at_once(math.prod(_cluster(values)))
