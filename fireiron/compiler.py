@@ -330,6 +330,14 @@ class Program(Displayed):
         return None
 
     @property
+    def proof(self) -> str:
+        """Where the independent checks passed: here, or when the program was made that the cache on disk kept."""
+        _ = self.ir
+        if self.kept_since is None:
+            return "checked in this process"
+        return f"checked on {time.strftime('%Y-%m-%d', time.gmtime(self.kept_since))}, as the cache on disk kept it"
+
+    @property
     def parts(self) -> tuple[Any, ...]:
         """What is kept of it: how the copies in front were found, the final IR, which all checks passed, and its text."""
         return self._parted, dict(self._read_along if self._parted[0] else {}), self.ir, self.text

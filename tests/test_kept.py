@@ -48,6 +48,18 @@ def of_kind(kind):
 # ---------------------------------------------------------------------------------------------- programs
 
 
+def test_explain_says_that_a_proof_was_kept():
+    from fireiron.inspect.explain import explain, text
+
+    made = text(explain(bound(), "sm_80"))
+    assert "proof:" not in made
+    CompiledKernel(fresh(bound())).ready()
+    again = text(explain(bound(), "sm_80"))
+    head, line, *rest = again.splitlines()
+    assert line.startswith("proof: checked on 20") and line.endswith("as the cache on disk kept it")
+    assert "\n".join((head, *rest)) == made, "and nothing else is said otherwise"
+
+
 def test_the_second_program_is_not_made_again(monkeypatch):
     """IR, proof and text are those of the first one, without a tree."""
     first = CompiledKernel(fresh(bound())).ready()

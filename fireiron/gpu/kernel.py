@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import threading
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -162,10 +161,7 @@ class CompiledKernel(Displayed):
     @property
     def proof(self) -> str:
         """Where the independent checks passed: here, or when the program was made that the cache on disk kept."""
-        _ = self.ir
-        if self.program.kept_since is None:
-            return "checked in this process"
-        return f"checked on {time.strftime('%Y-%m-%d', time.gmtime(self.program.kept_since))}, as the cache on disk kept it"
+        return programs.recalled(self.program).proof
 
     def __repr__(self) -> str:
         chosen = "".join(f", {name}={value}" for name, value in self.program.chosen.items())

@@ -22,6 +22,7 @@ from fireiron.decomp.repack import Repack
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import FireironError
+from fireiron.gpu import programs
 from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
 from fireiron.inspect.show import inner_chains, main_child, short
 from fireiron.ir import Hole
@@ -110,12 +111,16 @@ class Leaf:
 
 @attrs.frozen(eq=False)
 class Explanation:
-    """A strategy without tunables, its tree without its executables, and its leaves; `refused` is why no code can be made, if so."""
+    """A strategy without tunables, its tree without its executables, and its leaves; `refused` is why no code can be made, if so.
+
+    `proof` says when the checks passed, where that was not now: the cache on disk kept the program.
+    """
 
     program: Program
     grown: Grown
     leaves: tuple[Leaf, ...]
     refused: FireironError | None = None
+    proof: str = ""
 
 
 def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
@@ -128,7 +133,7 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
         program, grown = _grown(whole.strategy, architecture)
         program = attrs.evolve(program, chosen=whole.chosen)
         found = (_as_used(leaf, whole.ir) for leaf in _leaves(grown.node, holders(grown), "main"))
-        return Explanation(program, grown, tuple(found))
+        return Explanation(program, grown, tuple(found), proof="" if whole.kept_since is None else whole.proof)
     program, grown = _grown(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
     leaves = tuple(_leaves(grown.node, holders(grown), "main"))
     if any(leaf.match is None for leaf in leaves):
@@ -139,7 +144,7 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
 def _whole(strategy: Strategy, architecture: Any) -> tuple[Program | None, FireironError | None]:
     """The program with its text, as `emit` makes it; or why it cannot."""
     try:
-        program = strategy.program(architecture)
+        program = programs.recalled(strategy.program(architecture))
         _ = program.cuda
     except FireironError as error:
         return None, error
@@ -492,6 +497,7 @@ def text(explanation: Explanation) -> str:
     values = "".join(f", {name}={value}" for name, value in program.chosen.items())
     head = f"{program.spec} on {program.architecture}{values}"
     head += "".join(f"\nrefused before it: {reason}" for reason in program.strategy.refused)
+    head += f"\nproof: {explanation.proof}" if explanation.proof else ""
     head += "".join(f"\nlaunched in front: {one}" for one in program.launches)
     head += "".join(f"\n{one}" for one in turns(explanation))
     parts = [head, *(_leaf_text(leaf) for leaf in explanation.leaves)]
