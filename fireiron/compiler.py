@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from fireiron import collecting
 from fireiron import cuda as printer
 from fireiron.check import Finding, safety
 from fireiron.check.resources import lacking
@@ -149,9 +150,10 @@ class Program(Displayed):
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """The time of what is done inside goes into `seconds`."""
+        """The time of what is done inside goes into `seconds`; garbage is collected behind it."""
         start = time.perf_counter()
-        yield
+        with collecting.put_off():
+            yield
         self.seconds[stage] = time.perf_counter() - start
 
     @functools.cached_property

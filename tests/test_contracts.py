@@ -452,7 +452,7 @@ def performs_somewhere(module, spec):
 ROOMS = (
     ("places", "strategies", "_version", "folders", "found", "display"),
     ("errors",),
-    ("settings", "files", "operators", "kept", "recorder"),
+    ("settings", "files", "operators", "kept", "recorder", "collecting"),
     ("values",),
     ("spec", "specs", "stacks", "batches", "copies"),
     ("ir",),

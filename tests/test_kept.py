@@ -305,3 +305,38 @@ def test_the_command_shows_and_removes_them(capsys):
     assert main(["cache", "verify", "--fix"]) != 0 and "digest is wrong" in capsys.readouterr().out
     CompiledKernel(fresh(bound())).ready()
     assert main(["cache", "prune", "--all"]) == 0 and not cache.entries()
+
+
+# ---------------------------------------------------------------------------------------------- garbage that can wait
+
+
+def test_collection_is_put_off_and_resumed():
+    import gc
+
+    from fireiron.collecting import put_off
+
+    assert gc.isenabled()
+    with put_off():
+        assert not gc.isenabled()
+        with put_off():
+            assert not gc.isenabled()
+        assert not gc.isenabled(), "by the outer one"
+    assert gc.isenabled()
+    with pytest.raises(ValueError), put_off():
+        raise ValueError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with put_off():
+            pass
+        assert not gc.isenabled(), "as it was"
+    finally:
+        gc.enable()
+
+
+def test_a_refused_program_leaves_collection_on():
+    import gc
+
+    with pytest.raises(FireironError):
+        _ = Move.tile(8, 8).to(Block).done()(Move(8, 8)(GL, GL)(Kernel)).program("sm_80").cuda
+    assert gc.isenabled()

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
-from fireiron import kept, settings
+from fireiron import collecting, kept, settings
 from fireiron.compiler import Program
 from fireiron.errors import CacheWarning
 from fireiron.executable import INSTRUCTIONS
@@ -33,14 +33,15 @@ def chosen(
     Args: `call` names the function; `asked` is all that decides beside target, records and compiler, as values of the language, numbers and
         texts. Where there is no GPU nothing is kept.
     """
-    if device is None or not launch.gpu_available():
-        return choose()
-    key = _key_on(call, architecture, device, asked)
-    found = recalled(key)
-    if found is None:
-        found = choose()
-        remember(key, *found)
-    return found
+    with collecting.put_off():
+        if device is None or not launch.gpu_available():
+            return choose()
+        key = _key_on(call, architecture, device, asked)
+        found = recalled(key)
+        if found is None:
+            found = choose()
+            remember(key, *found)
+        return found
 
 
 def decided(call: str, architecture: Architecture, device: int, asked: tuple[Any, ...], choice: Choice, number: int) -> None:
