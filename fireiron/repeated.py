@@ -59,7 +59,9 @@ class Replays:
             made = make(out, *inputs)
         try:
             found = recipe(inputs, out, made, recording)
-        except AmbiguousError:  # the same call of tensors apart tells
+        except AmbiguousError:  # the same call of tensors apart tells; not while a graph is captured, to which it would belong
+            if sys.modules["torch"].cuda.is_current_stream_capturing():
+                return made
             others, other_out = stand_ins(inputs, out)
             with recorded() as recording:
                 other = make(other_out, *others)

@@ -3,7 +3,9 @@
 import ctypes
 import gc
 import itertools
+import os
 import random
+import subprocess
 import sys
 import types
 import weakref
@@ -199,7 +201,7 @@ def module(tmp_path_factory):
     if compiler is None or not replays.Path(headers, "Python.h").exists():
         pytest.skip("no C compiler, or no Python.h")
     path = tmp_path_factory.mktemp("replays") / "replays.so"
-    options = [one for one in replays.OPTIONS if one != "-w"]
+    options = [one for one in replays.OPTIONS if one != "-w"] + os.environ.get("SANITIZED", "").split()
     command = [compiler, *options, "-Wall", "-Wextra", "-Werror", f"-I{headers}", str(replays.SOURCE)]
     return replays._loaded(built.Building.start(command, path).finish("the module"))
 
@@ -606,6 +608,7 @@ def pytorch(monkeypatch):
     fake = types.SimpleNamespace(
         empty_strided=lambda shape, strides, dtype, device: Tensor(shape, strides, dtype, device=device),
         zeros=lambda size, dtype, device: Tensor((size,), None, dtype, device=device),
+        cuda=types.SimpleNamespace(is_current_stream_capturing=lambda: False),
     )
     monkeypatch.setitem(sys.modules, "torch", fake)
 
@@ -765,6 +768,17 @@ def test_one_tensor_twice_is_recorded_with_others(module, machine, monkeypatch):
     assert len(asked) == 2 and machine.launches[-1][4][:2] == [a.address, apart.address]
 
 
+def test_one_tensor_twice_in_a_capture_is_not_recorded(module, machine, monkeypatch):
+    """The call with others would be part of the graph."""
+    monkeypatch.setattr(sys.modules["torch"], "compiler", types.SimpleNamespace(is_compiling=lambda: False), raising=False)
+    monkeypatch.setattr(sys.modules["torch"], "cuda", types.SimpleNamespace(is_current_stream_capturing=lambda: True))
+    monkeypatch.setattr(replays, "module_here", lambda: module)
+    calls, asked, a = Replays(), [], Tensor((4, 4))
+    for _ in range(2):
+        product(calls, a, a, lambda a, b, c: Plan(Fixed(), [view(a), view(b), view(c)]), asked)
+    assert len(asked) == 2 and len(calls.again) == 0
+
+
 def test_without_a_module_calls_are_made(monkeypatch):
     monkeypatch.setattr(replays, "module_here", lambda: None)
     calls = Replays()
@@ -817,3 +831,16 @@ def test_the_module_is_compiled_in_the_background_and_kept(monkeypatch, tmp_path
     monkeypatch.setattr(replays, "OPTIONS", (*replays.OPTIONS, "-DOTHER"))
     third = replays._Module()
     assert third() is None and third.is_given_up
+
+
+def test_memory_and_arithmetic_of_the_module():
+    """All of the above once more, watched by the sanitizers of the C compiler."""
+    compiler = built.compiler_among(("gcc",))
+    library = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip() if compiler else ""
+    if not os.path.isabs(library) or "SANITIZED" in os.environ:
+        pytest.skip("no sanitizers of gcc, or they are at work")
+    options = "-fsanitize=address,undefined -fno-sanitize-recover=all -g"
+    watched = {"LD_PRELOAD": library, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc", "SANITIZED": options}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", __file__]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **watched})
+    assert done.returncode == 0 and "passed" in done.stdout, (done.stdout + done.stderr)[-3000:]

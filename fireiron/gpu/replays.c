@@ -576,8 +576,9 @@ static PyObject *add(PyObject *object, PyObject *given)
     if (!read_call(out, items, PyTuple_GET_SIZE(inputs), &call) || call.differentiated) Py_RETURN_FALSE;
     if (said != Py_None && (recipe = recipe_from(said)) == NULL) return NULL;
     if (recipe != NULL && recipe->arrays != call.arrays + recipe->made) {
+        int told = recipe->arrays, made = recipe->made;
         free_recipe(recipe);
-        return PyErr_Format(PyExc_ValueError, "spans are said of %d arrays, the call has %d", recipe->arrays, call.arrays);
+        return PyErr_Format(PyExc_ValueError, "spans are said of %d arrays, the call has %d", told, call.arrays + made);
     }
     if (enter((Replays *)object, &call, options, recipe)) return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     Py_RETURN_TRUE;
