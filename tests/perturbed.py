@@ -2,7 +2,8 @@
 
 Passes meet programs here that no strategy makes: statements left out, said twice, in another order, in loops of their own or out of them, loops
 with other plans, other accesses and conditions, wishes for barriers, other targets. Most of these kernels compute nothing that anybody asked for;
-some are refused, or break an assumption of a pass. What is kept of each is a digest: of the statements in which they end, or of how they end.
+some are refused. What is kept of each is a digest: of the text that is printed in the end, without comments, or of the refusal. Nothing else may
+come of them: an error of Python's is a fault of a pass, or of the verifier in front of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import attrs
 import corpus
 
 from fireiron.compiler import PASSES
+from fireiron.cuda import dynamic_shared_bytes, emit
 from fireiron.errors import FireironError
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -83,27 +85,23 @@ class Perturbed:
         return kernel
 
     def lowered(self) -> Kernel:
-        """The kernel behind all passes."""
-        kernel = self.kernel()
+        """The kernel behind all passes, which see what the verifier lets through, as they do of what a pass hands on."""
+        kernel = verify(self.kernel())
         for _, function in PASSES[STAGES.index(self.stage) :]:
             made = function(kernel)
             kernel = kernel if made is kernel else verify(made)
         return verify(kernel, final=True)
 
     def outcome(self) -> tuple[str, str]:
-        """What comes of it, in a word, and all of it: the kernel behind the passes, or how they end; not who asked for it.
-
-        Programs of tasks alone know lines that asked for them, and these move.
-        """
+        """What comes of it, in a word, and all of it: the text of the kernel without its comments, and how it is launched; or the refusal."""
         try:
             kernel = self.lowered()
+            text = emit(kernel)
         except FireironError as error:
             return type(error).__name__, "\n".join(str(part) for part in (error.asked, error.got, error.legal, error.hint))
-        except Exception as error:
-            return type(error).__name__, str(error)
-        parts = (kernel.body, kernel.buffers, kernel.rings, kernel.threads, kernel.workers, kernel.shared_bytes, kernel.ineffective)
-        text = "".join(map(repr, (*parts, kernel.facts, kernel.cluster, kernel.counter, kernel.reciprocals, kernel.resident)))
-        return "kernel", re.sub(r"origin='[^']*'", "origin=None", text)
+        code = re.sub(r"[ \t]*//.*", "", text)
+        points = [f"{one.require} {one.subject}" for one in kernel.ineffective]
+        return "kernel", "\n".join((str(kernel.grid), str(kernel.threads), str(dynamic_shared_bytes(kernel)), *points, code))
 
     def line(self) -> str:
         """Its digest, and what it is."""

@@ -33,6 +33,12 @@ def test_most_go_through_all_passes():
     assert kinds.count("VerificationError") < 0.2 * COUNT, "the passes come to see few"
 
 
+def test_passes_refuse_and_do_not_crash():
+    """What the verifier lets through becomes a kernel, or one of our errors says why not."""
+    kinds = {one.split("  ")[1] for one in lines()}
+    assert kinds <= {"kernel", "ArgumentError", "DecompositionError", "ResourceError", "SynchronizationError", "VerificationError"}
+
+
 def main(arguments):
     with multiprocessing.Pool() as pool:
         every = drawn(COUNT, pool) if arguments == ["draw"] else [Perturbed.of(one) for one in lines()]

@@ -522,6 +522,8 @@ class _Writer:
     def _orders(self, turns: Iterable[_Turn], body: Iterable[Stmt], loop: For | None) -> tuple[Dependence, ...]:
         """From each use of the stages to the load that fills them again, in a later iteration."""
         names = {name for turn in turns for name in self.follower.rings[turn.ring].buffers}
+        for name in sorted(names - self.follower.loads.keys()):
+            raise VerificationError(f"{name} is a buffer of a ring, and nothing loads it")
         return tuple(
             Dependence(access.buffer, one, self.follower.loads[access.buffer], (False, True), "" if loop is None else loop.var.name)
             for one, _ in execs(body)
