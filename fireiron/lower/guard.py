@@ -56,7 +56,7 @@ def _adds(statement: Exec) -> bool:
 
 
 def _common(conditions: Iterable[Expr]) -> list[Expr]:
-    """The parts that all conditions share, in the order of the first; none where there is no condition, as of a statement without output."""
+    """The parts that all conditions share, in the order of the first; none where there is no condition: nothing is written then."""
     first, *others = [conjuncts(condition) for condition in conditions] or [()]
     return [part for part in first if all(part in other for other in others)]
 
