@@ -222,7 +222,7 @@ class _Path:
             touching = [self._roots(work.statement, access) for work in self._inside(loop) for access in self._touching(work.statement)]
             lengths = self.scene.needs(nested.extent for nested in inside if isinstance(nested, For))
             ordered = any(isinstance(statement, ORDERING) for statement in inside)
-            self.relied[id(loop)] = lengths.union({self.thread}, *touching), ordered
+            self.relied[id(loop)] = lengths.union(*touching), ordered
         return self.relied[id(loop)]
 
     # ------------------------------------------------------------------------------------------ statements

@@ -11,16 +11,12 @@ from collections.abc import Mapping
 import attrs
 
 from fireiron.values.expr import (
-    All,
-    AnyOf,
     BitAnd,
     BitOr,
     BitXor,
     Const,
-    Equal,
     Expr,
     FloorDiv,
-    Less,
     Min,
     Mod,
     Positive,
@@ -96,17 +92,12 @@ class Bits:
         return Bits(known & ~ones, ones)
 
     def shifted(self, bits: int) -> Bits:
-        """The value divided by a power of two, rounded down."""
+        """The value divided by a power of two, rounded down; the uppermost bits are that of its sign, which the range says."""
         return Bits(self.zeros >> bits, self.ones >> bits)
 
     def raised(self, bits: int) -> Bits:
         """The value times a power of two."""
         return Bits((self.zeros << bits | (1 << bits) - 1) & WORD, self.ones << bits & WORD)
-
-    def lowest(self, bits: int) -> Bits:
-        """The remainder by a power of two."""
-        mask = (1 << bits) - 1
-        return Bits(self.zeros | (WORD & ~mask), self.ones & mask)
 
     def either(self, other: Bits) -> Bits:
         """What holds of both: one of the two is the value."""
@@ -122,7 +113,7 @@ UNKNOWN = Bits()
 
 def _run(mask: int) -> int:
     """The length of the run of ones at the lower end of a mask."""
-    return (~mask & (mask + 1)).bit_length() - 1
+    return (mask ^ mask + 1).bit_length() - 1
 
 
 def power_of_two(number: int | None) -> int | None:
@@ -154,7 +145,8 @@ class KnownBits:
             case Sum():
                 return self._sum(value)
             case FloorDiv(left=left, right=right):
-                return _divided(self.of(left), left, constant(right))
+                exponent = power_of_two(constant(right))
+                return UNKNOWN if exponent is None else self.of(left).shifted(exponent)
             case Mod(left=left, right=right):
                 return self._remainder(left, right)
             case BitAnd(left=left, right=right):
@@ -167,8 +159,6 @@ class KnownBits:
                 return self.of(left).either(self.of(right))
             case Positive(value=inner):
                 return self.of(inner)
-            case Less() | Equal() | All() | AnyOf():
-                return UNKNOWN.lowest(1)
             case _:
                 return UNKNOWN
 
@@ -182,20 +172,9 @@ class KnownBits:
         return total
 
     def _remainder(self, left: Expr, right: Expr) -> Bits:
-        """Bits below the lowest one of the divisor stay; a power of two cuts the others off."""
-        bits, exponent = self.of(left), power_of_two(constant(right))
-        if exponent is not None:
-            return bits.lowest(exponent)
-        mask = (1 << self.of(right).trailing_zeros) - 1
+        """Bits below the lowest one of the divisor stay; its range says how a power of two cuts the others off."""
+        bits, mask = self.of(left), (1 << self.of(right).trailing_zeros) - 1
         return Bits(bits.zeros & mask, bits.ones & mask)
-
-
-def _divided(bits: Bits, left: Expr, divisor: int | None) -> Bits:
-    exponent = power_of_two(divisor)
-    if exponent is None:
-        return UNKNOWN
-    known = bits.shifted(exponent)
-    return known.also(Bits(WORD & ~(WORD >> exponent))) if left.low >= 0 else known
 
 
 def _of_range(low: int, high: int) -> Bits:
