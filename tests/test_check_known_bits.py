@@ -46,6 +46,7 @@ def test_one_of_two():
 def test_shifts_and_remainders():
     for one, bits in itertools.product(PARTLY, range(4)):
         assert one.raised(bits) == best([number << bits for number in values(one)])
+        assert one.lowest(bits) == best([number % (1 << bits) for number in values(one)])
         partly = bit_or(bit_and(J, as_expr(~(one.zeros | one.ones) & 7)), as_expr(one.ones))
         assert KnownBits({}).of(partly % (1 << bits)) == best([number % (1 << bits) for number in values(one)])
         known = one.shifted(bits).also(Bits(WORD & ~(WORD >> bits)))

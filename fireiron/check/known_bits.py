@@ -99,6 +99,11 @@ class Bits:
         """The value times a power of two."""
         return Bits((self.zeros << bits | (1 << bits) - 1) & WORD, self.ones << bits & WORD)
 
+    def lowest(self, bits: int) -> Bits:
+        """The remainder by a power of two."""
+        mask = (1 << bits) - 1
+        return Bits(self.zeros | (WORD & ~mask), self.ones & mask)
+
     def either(self, other: Bits) -> Bits:
         """What holds of both: one of the two is the value."""
         return Bits(self.zeros & other.zeros, self.ones & other.ones)
