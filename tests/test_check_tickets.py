@@ -9,6 +9,8 @@ from fireiron.check import Scene, check_tickets
 from fireiron.ir import Comment, For, Leave, NextTile, Release, Side
 from fireiron.values.expr import Var, as_expr, minimum
 
+pytestmark = pytest.mark.sampled(1)
+
 TURN, TILE = Var("turn", 0, 63), Var("tile", 0, 63)
 N = Var("N", 1, 1 << 20, 1, True)
 M = Var("M", 1, 1 << 20, 1, True)

@@ -157,6 +157,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", WRONG)
 def test_there_is_no_such_map(name):
     change, message = WRONG[name]

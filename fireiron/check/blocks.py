@@ -372,10 +372,11 @@ def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others:
 
 
 def _times(whole: Expr, part: Expr) -> int:
-    """How often one size goes into another at all sizes: so do `N // 2` columns in a band of `N` tiles, where that is even; else 0."""
+    """How often one size goes into another where both are largest: as `N // 2` columns do in a band of `N` tiles. What is no height of bands
+    is no walk either.
+    """
     largest = {var.name: var.high for var in whole.variables() | part.variables()}
-    times = int(whole.evaluate(largest)) // max(int(part.evaluate(largest)), 1)
-    return times if part * times == whole else 0
+    return int(whole.evaluate(largest)) // max(int(part.evaluate(largest)), 1)
 
 
 def _factor(term: tuple[Expr, int]) -> int:

@@ -233,8 +233,8 @@ class _Path:
                 self._write(access, self._touch(statement, access, loops, statement.performed))
 
     def _touch(self, statement: Exec, access: Access, loops: Mapping[str, int], condition: Expr) -> _Touch | None:
-        """What an access touches; None where that depends on more than threads and loops, and where only the text of a micro-kernel says which
-        thread of a group touches which registers.
+        """What an access touches; None where that depends on more than threads and loops, and where only the text of a micro-kernel says
+        which thread of a group touches which registers.
         """
         if statement.collective:
             return None
