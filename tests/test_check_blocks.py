@@ -790,6 +790,7 @@ def test_clusters_in_bands_of_other_heights(rows):
 def in_layers(layer, place, grid, *, rows=2, active=TRUE, along=8):
     """Tiles of a band in each of some layers, of which a digit says which."""
     line, column = in_bands(TALL, BROAD, rows, block=place)
+    line, column = minimum(line, TALL - 1), minimum(column, BROAD - 1)
     tensor = Tensor("s", (TALL * 8, BROAD * 4, N), float32, GL, ColMajor)
     storage = tensor.storage()
     array = ir.Buffer(tensor, storage, storage.extent, written=True)
@@ -816,9 +817,96 @@ def test_bands_of_the_blocks_that_take_part():
 
     def fixed(grid, active, place=ANY % count):
         line, column = in_bands(TALL, BROAD, 2, block=place)
+        line, column = minimum(line, TALL - 1), minimum(column, BROAD - 1)
         one = store(T % 8 + line * 8, T // 8 + column * 4, active=active)
         return between_blocks(Scene(kernel(one, threads=32, grid=grid, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=(TALL, BROAD))))
 
     assert fixed(count * 4, less(split, 1)) == []
     assert fixed(count * 4, less(split, 2)) != []
     assert fixed(count * 4, TRUE) != []
+
+
+def limited(row=0, column=0, *, names=False, height=8):
+    """Tiles of 8 x 4 elements in bands, with limits, whose coordinates have something added."""
+    line, tile = in_bands(TALL, BROAD, 2)
+    line, tile = minimum(line, TALL - 1), minimum(tile, BROAD - 1)
+    places = (line * height, tile * 4)
+    body = ()
+    if names:
+        rows, columns = Var("rows", 0, 1 << 20), Var("columns", 0, 1 << 20)
+        body, places = (ir.Let(rows, places[0]), ir.Let(columns, places[1])), (rows, columns)
+    one = store(T % 8 + places[0] + row, T // 8 + places[1] + column)
+    symbols = (TALL, BROAD, N, Var("Z", 0, 9, 1, True))
+    return between_blocks(Scene(kernel(*body, one, threads=32, grid=TALL * BROAD, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=symbols)))
+
+
+def test_bands_with_something_added():
+    """What sizes add is the same for all blocks; names stand for their values; what is times a size that may be 0 is no tile."""
+    zero = Var("Z", 0, 9, 1, True)
+    assert limited() == [] == limited(names=True)
+    assert limited(N * 8) == [] == limited(0, N * 3 + 5)
+    assert limited(height=7) != [] and limited(height=7, names=True) != []
+    assert limited(height=zero * 8) != []
+    assert limited(ANY % 2) != []
+
+
+def test_boxes_that_do_not_meet_need_no_elements(monkeypatch):
+    """Accesses of several widths: the longest of all does not reach from the last of all."""
+    for many in (1 << 22, GRID):
+        monkeypatch.setattr(subject, "MANY", many)
+        for step, apart in ((64, True), (62, True), (61, False)):
+            body = writes(LANE + MIXED * step, width=4), reads(LANE + 30 + MIXED * step)
+            assert (said(*body) == []) == apart, (many, step)
+        array = matrix(1 << 12, 64)
+        for step, apart in ((64, True), (62, True), (61, False)):
+            body = store(LANE + MIXED * step, LANE % 31, 4), store(LANE + 30 + MIXED * step, LANE % 31, write=False)
+            assert (said(*body, buffers=(array,)) == []) == apart, (many, step)
+
+
+def test_accesses_that_begin_at_other_places():
+    """From the first of all to the last of all is what a block touches."""
+    block = Var("block", 0, 1 << 20)
+    for other, step, apart in ((32, 64, True), (33, 64, False), (33, 65, True), (-32, 64, True), (-33, 64, False)):
+        body = writes(LANE + block * step + 64), reads(LANE + block * step + 64 + other)
+        assert (said(*body, grid=N, symbols=(N,), buffers=(LONG,)) == []) == apart, (other, step)
+        body = writes(LANE + block * step + 64, active=less(LANE, 32 - N * 0)), reads(LANE + block * step + 64 + other)
+        assert (said(*body, grid=N, symbols=(N,), buffers=(LONG,)) == []) == apart, (other, step)
+
+
+def test_digits_that_are_fixed_say_nothing_of_others():
+    """Two of one digit leave others open, though no coordinate has the block's number in it."""
+    both = all_of((less(BLOCK // 4, 1), less(BLOCK // 8, 1)))
+    assert said(writes(LANE, active=both)) != []
+    assert said(writes(LANE, active=all_of((less(BLOCK // 4, 1), less(BLOCK % 4, 1))))) == []
+    assert said(writes(LANE + BLOCK % 4 * 32, active=both)) == []
+    assert said(writes(LANE + BLOCK % 4 * 31, active=both)) != []
+
+
+def test_the_first_pair_that_meets():
+    """Of boxes that are equal the first that is twice; of elements the first that two touch."""
+    (one,) = said(writes(LANE + minimum(BLOCK, as_expr(7)) * 32))
+    assert one.details["blocks"] == (7, 8) and one.details["element"] == [224]
+    (one,) = said(writes(LANE + BLOCK * 5 % 7 * 32))
+    assert one.details["blocks"] == (0, 7) and one.details["element"] == [0]
+    (one,) = said(writes(LANE + BLOCK * 31))
+    assert one.details["blocks"] == (0, 1) and one.details["element"] == [31]
+    (one,) = said(writes(LANE + BLOCK * 5 % GRID * 31))
+    assert one.details["blocks"] == (0, 5) and one.details["element"] == [31]
+    (one,) = said(writes(LANE + BLOCK // 4 * 31, active=less(BLOCK % 4, 1)))
+    assert one.details["blocks"] == (0, 4) and one.details["element"] == [31], "of those that take part"
+    (one,) = said(writes(LANE + BLOCK // 8 * 32, active=less(BLOCK % 4, 1)))
+    assert one.details["blocks"] == (0, 4) and one.details["element"] == [0]
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_in_one_of_several_dimensions(extra):
+    """Steps and widths of each dimension by itself: what is apart in one of them may be as it likes in the other."""
+    array = matrix(1 << 12, 1 << 12)
+    assert said(store(LANE + MIXED * 32, LANE * LANE % 7 + MIXED), buffers=(array,)) == []
+    assert said(store(LANE % 4 + BLOCK * 5 % 3 * (4 - extra), LANE // 4 + BLOCK // 3 * 8), buffers=(array,)) == [] or extra
+    body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * 4 + i * (12 - extra), LANE // 4 + BLOCK // 3 * 8))
+    assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
+    body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * 4 + i * 12, LANE // 4 + BLOCK // 3 * (8 - extra)))
+    assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
+    body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * (4 - extra) + i * 12, LANE // 4 + BLOCK // 3 * 8))
+    assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
