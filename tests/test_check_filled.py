@@ -224,6 +224,8 @@ def test_a_skipped_body_reads_and_fills_for_itself_alone():
 
 def test_statements_that_touch_nothing_are_passed_over():
     names = ir.Let(Var("name", 0, 0), as_expr(0)), ir.Comment("text"), ir.Commit(), ir.Wait(0), ir.Fence(ir.Reach.PROXY)
+    names += ir.Acquire("ring", ir.Side.FULL, as_expr(0)), ir.Release("ring", ir.Side.FULL, as_expr(0)), ir.ClusterBarrier()
+    names += (ir.NextTile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)), ir.Leave(Var("tile", 0, 9), as_expr(9)))
     assert said(*names, READ) == nothing_put(0, 127)
     assert said(writes(T), *names, READ) == []
 
@@ -475,3 +477,22 @@ def test_what_warps_and_blocks_perform_together():
     block = touch(T, write=True, level=Block, width=128)
     assert said(block, reads(T)) == []
     assert said(block, reads(T + 1)) == nothing_put(128), "its first thread stands for all"
+
+
+def test_additions_in_copies_that_change():
+    """Whether a statement adds may depend on the iteration where its place in a copy does not."""
+    adding = touch(T, write=True, copy=i % 2, accumulate=less(0, i))
+    assert said(loop(4, adding, BLOCK_BARRIER), buffers=(two(),)) == nothing_put(128, 127)
+    assert said(loop(4, attrs.evolve(adding, accumulate=less(1, i)), BLOCK_BARRIER), buffers=(two(),)) == []
+    assert said(loop(4, attrs.evolve(adding, accumulate=less(1, i)), BLOCK_BARRIER), buffers=(two(copies=3),)) == []
+
+
+def test_a_shape_that_nobody_knows():
+    """Then all elements of the buffer are needed."""
+    plain = buffer("s", 128)
+    open_ = attrs.evolve(plain, tensor=attrs.evolve(plain.tensor, shape=(K + 1,)))
+    assert said(writes(T), READ, buffers=(open_,), symbols=(K,)) == []
+    assert said(writes(T, active=less(T, 127)), READ, buffers=(open_,), symbols=(K,)) == nothing_put(127)
+    assert said(READ, buffers=(attrs.evolve(plain, elements=K + 1),), symbols=(K,)) == nothing_put(0), (
+        "nor how many there are: of the first"
+    )

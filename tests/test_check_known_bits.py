@@ -168,3 +168,29 @@ def test_bits_that_are_asked_twice_are_the_same():
 )  # fmt: skip
 def test_what_is_known_beyond_single_operations(value, known):
     assert KnownBits({}).of(value) == known
+
+
+def test_what_names_say_goes_through_divisions_and_remainders():
+    """A name is not simplified as its value would be: what is known of it is its bits."""
+    row = Var("row", 0, 255)
+    known = KnownBits({"row": T * 8 + 4})
+    assert known.of(row) == Bits(WORD - 252 | 3, 4)
+    assert known.of(row // 2) == Bits(WORD - 126, 2)
+    assert known.of(row // 4) == Bits(WORD - 63, 1)
+    assert known.of(row // 3) == Bits(WORD - 127), "no power of two"
+    assert known.of(row % 4) == Bits(WORD) and known.of(row % 8) == Bits(WORD - 4, 4) and known.of(row % 16) == Bits(WORD - 12, 4)
+    assert known.of(row % 6) == Bits(WORD - 7 | 1), "of a divisor that is even the lowest bit stays"
+    below = Var("below", -256, 255)
+    known = KnownBits({"below": T * 8 - 252})
+    assert known.of(below).zeros & 7 == 3 and known.of(below).ones & 7 == 4
+    half = known.of(below // 2)
+    assert half.zeros & 3 == 1 and half.ones & 3 == 2 and known.of(below // 3) == UNKNOWN
+
+
+def test_products_are_taken_modulo_the_word():
+    """All 64 bits of the product of two numbers are known; of large ones that are not known no upper bit is."""
+    for left, right in ((5, WORD - 2), (WORD, WORD), (3, (1 << 63) + 1), ((1 << 32) - 1, (1 << 33) + 1)):
+        assert Bits.of(left) * Bits.of(right) == Bits.of(left * right)
+    half = Bits(WORD & ~((1 << 32) - 1))
+    assert (half * half).zeros == 0 and (half * Bits(WORD - 15)).zeros == WORD & ~((1 << 36) - 1)
+    assert (half * Bits.of(3)).zeros == WORD & ~((1 << 34) - 1)

@@ -358,4 +358,40 @@ def test_without_registers_nothing_is_followed():
 
 def test_statements_that_touch_no_register_are_passed_over():
     names = ir.Let(Var("name", 0, 0), as_expr(0)), ir.Comment("text"), ir.Commit(), ir.Wait(0), ir.Barrier(ir.BLOCK_SCOPE)
+    names += ir.Acquire("ring", ir.Side.FULL, as_expr(0)), ir.Release("ring", ir.Side.FULL, as_expr(0)), ir.ClusterBarrier()
+    names += (
+        ir.NextTile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)),
+        ir.Leave(Var("tile", 0, 9), as_expr(9)),
+        ir.Fence(ir.Reach.PROXY),
+    )
     assert said(*names, put(3), *names, read(3), read(4)) == nothing_put(4, 0, 31)
+
+
+def looked_at(monkeypatch, *body, **options):
+    """How often the check looks for registers, and what it says."""
+    seen, addresses = [], Scene.addresses
+    monkeypatch.setattr(Scene, "addresses", lambda scene, frame, access: seen.append(access) or addresses(scene, frame, access))
+    found = said(*body, **options)
+    monkeypatch.undo()
+    return len(seen), found
+
+
+def test_of_what_is_whole_nothing_is_asked(monkeypatch):
+    """In any role, or before; of a loop in which all is whole neither."""
+    whole = put(0, width=16)
+    assert looked_at(monkeypatch, whole, read(3), read(4)) == (1, [])
+    assert looked_at(monkeypatch, put(0, width=15), read(3), read(4)) == (3, [])
+    assert looked_at(monkeypatch, whole, loop(9, read(3), read(OUTER), var=OUTER), put(3)) == (1, [])
+    roles = ir.Roles((ir.Role("one", 0, 16, (whole,)), ir.Role("other", 16, 16, ())))
+    assert looked_at(monkeypatch, roles, read(3)) == (1, [])
+    other = ir.Roles((ir.Role("one", 0, 16, ()), ir.Role("other", 16, 16, (whole,))))
+    assert looked_at(monkeypatch, other, read(3)) == (1, [])
+    assert looked_at(monkeypatch, read(3), read(3)) == (2, nothing_put(3, 0, 31) * 2)
+    assert looked_at(monkeypatch, loop(9, put(3), read(3), var=OUTER)) == (3, []), "once: nothing changes"
+
+
+def test_no_more_values_of_a_loop_than_a_thread_has_registers():
+    long = Var("long", 0, 299)
+    body = loop(300, read(0, "q", active=less(T, 1)), put(long), var=long)
+    for number, alarms in ((255, 1), (256, 2)):
+        assert len(said(body, read(number), buffers=(buffer("r", 512, memory=RF), REGISTERS[1]))) == alarms

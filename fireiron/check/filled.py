@@ -113,7 +113,7 @@ class _Marks:
     def write(self, copies: Array, elements: Array) -> None:
         """Mark elements of copies."""
         self.written[copies, elements] = True
-        for copy in np.flatnonzero(np.bincount(copies, minlength=self.copies) * ~self.whole):
+        for copy in np.flatnonzero(~self.whole):
             # Coordinates have different places: with as many marks as the tensor has elements, all of these are marked, and no gap between.
             self.whole[copy] = np.count_nonzero(self.written[copy]) >= self.needed
 

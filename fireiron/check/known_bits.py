@@ -78,7 +78,7 @@ class Bits:
         for one, places in ((self, other.places), (other, self.places)):
             low = low if places is None else low.also(one.raised(places))
         most = (~self.zeros & WORD) * (~other.zeros & WORD)
-        return low.also(_of_range(0, most)) if most <= WORD else low
+        return low.also(_up_to(most))
 
     def __and__(self, other: Bits) -> Bits:
         return Bits(self.zeros | other.zeros, self.ones & other.ones)
@@ -137,7 +137,8 @@ class KnownBits:
         """What is known of an expression."""
         bits = self.found.get(value)
         if bits is None:
-            bits = self.found[value] = self._of(value).also(_of_range(value.low, value.high))
+            own = self._of(value)
+            bits = self.found[value] = own.also(_up_to(value.high)) if value.low >= 0 else own
         return bits
 
     def _of(self, value: Expr) -> Bits:
@@ -182,6 +183,6 @@ class KnownBits:
         return Bits(bits.zeros & mask, bits.ones & mask)
 
 
-def _of_range(low: int, high: int) -> Bits:
-    """The upper bits of a number that is not negative are 0 beyond its largest value."""
-    return Bits(WORD & ~((1 << high.bit_length()) - 1)) if low >= 0 else UNKNOWN
+def _up_to(most: int) -> Bits:
+    """The upper bits of a number from 0 to `most` are 0."""
+    return Bits(WORD & ~((1 << most.bit_length()) - 1))

@@ -190,11 +190,14 @@ class _Path:
         """What an access touches in all iterations of the loops around it; None where that depends on more, or is too much."""
         if statement.collective:
             return None
-        counts = [count, *(constant(loop.extent) for loop in around[1:])]
-        if any(number is None for number in counts):
-            return None
+        counts = [count]
+        for loop in around[1:]:
+            number = constant(loop.extent)
+            if number is None:
+                return None
+            counts.append(number)
         needed = self.scene.needs((*access.expressions(), statement.performed, *_tests(statement, access)))
-        axes = [(loop.var.name, np.array(loop.values(number or 0), dtype=int)) for loop, number in zip(around, counts, strict=True)]
+        axes = [(loop.var.name, np.array(loop.values(number), dtype=int)) for loop, number in zip(around, counts, strict=True)]
         axes = [(name, values if name in needed else values[:1]) for name, values in axes]
         if len(self.scene.threads) * math.prod(len(values) for _, values in axes) * size_of(access) > POINTS:
             return None
