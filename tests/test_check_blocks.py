@@ -910,3 +910,57 @@ def test_in_one_of_several_dimensions(extra):
     assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
     body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * (4 - extra) + i * 12, LANE // 4 + BLOCK // 3 * 8))
     assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
+
+
+@pytest.mark.parametrize(
+    ("place", "shows"),
+    [
+        (lambda block, size: LANE + block * size, "undecided"),
+        (lambda block, size: LANE + block % 4 * 32 + block // 4 * size, "undecided"),
+        (lambda block, size: LANE + block // 2 * size, "at N=300"),
+    ],
+)
+def test_steps_that_a_size_says(place, shows):
+    """Nobody proves that they are wide enough; at two sizes they may be too narrow."""
+    (one,) = said(writes(place(Var("block", 0, 11), N)), symbols=(N,), buffers=(LONG,))
+    assert shows in one.message
+    narrow = Var("Z", 0, 9, 1, True)
+    (one,) = said(writes(place(Var("block", 0, 11), narrow)), symbols=(narrow,), buffers=(LONG,))
+    assert "at Z=9" in one.message
+
+
+def test_what_lies_beyond_an_array_of_a_size():
+    """At the sizes that are looked at: what lies inside there counts."""
+    block = Var("block", 0, 1 << 20)
+    own = matrix(N * 32, 1)
+    inside, beyond = store(LANE + block // 2 * 32, 0), store(LANE + block // 2 * 32 + N * 32, 0)
+    (one,) = said(inside, grid=N, symbols=(N,), buffers=(own,))
+    assert "at N=300" in one.message and one.details["element"] == [0, 0]
+    (one,) = said(beyond, grid=N, symbols=(N,), buffers=(own,))
+    assert "undecided" in one.message
+    (one,) = said(store(LANE + block // 2 * 32 + N * 32 - 1, 0), grid=N, symbols=(N,), buffers=(own,))
+    assert "at N=300" in one.message and one.details["element"] == [300 * 32 - 1, 0]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_what_conditions_leave_reaches_so_far(width):
+    """From the first that is touched to the last, with all elements of each, in all loops and of all accesses."""
+    block = Var("block", 0, 1 << 20)
+
+    def alone(step, *body):
+        return said(*(one(step) for one in body), grid=N, symbols=(N,), buffers=(LONG,)) == []
+
+    one = lambda low, high, more=0: (
+        lambda step: writes(LANE + block * step + more, width=width, active=all_of((less(low - 1, LANE), less(LANE, high))))
+    )
+    for low, high in ((0, 8), (4, 8), (7, 8), (24, 32)):
+        assert alone(high - low + width - 1, one(low, high)) and not alone(high - low + width - 2, one(low, high)), (low, high)
+    assert alone(19 + width, one(0, 4), one(0, 4, 16)) and not alone(18 + width, one(0, 4), one(0, 4, 16))
+    assert alone(19 + width, one(0, 4, 16), one(0, 4)) and not alone(18 + width, one(0, 4, 16), one(0, 4))
+    few = Var("i", 0, 7)
+    turning = lambda step: loop(8, writes(LANE % 4 + few * 4 + block * step, width=width, active=less(few, 2)), var=few)
+    assert alone(7 + width, turning) and not alone(6 + width, turning)
+    both = lambda step: loop(8, writes(LANE % 4 + few * 4 + block * step, width=width, active=less(few * 4 + LANE, 6)), var=few)
+    assert alone(5 + width, both) and not alone(4 + width, both)
+    open_ = lambda step: loop(N, writes(LANE % 4 + i * 4 + block * step, width=width, active=less(LANE, 2)))
+    assert not alone(64, open_), "nobody knows how long"

@@ -496,3 +496,20 @@ def test_a_shape_that_nobody_knows():
     assert said(READ, buffers=(attrs.evolve(plain, elements=K + 1),), symbols=(K,)) == nothing_put(0), (
         "nor how many there are: of the first"
     )
+
+
+def test_loops_in_loops_that_are_taken_as_a_whole():
+    inner = Var("j", 0, 1)
+    body = loop(3, loop(2, writes(i * 256 + inner * 128 + T), var=inner))
+    assert said(body, reads(T + 640)) == [] and said(body, reads(T + 641)) == nothing_put(768)
+    assert said(loop(3, loop(2, writes(i * 256 + inner * 128 + T), reads(767 - T - i * 256), var=inner))) == []
+
+
+def test_limits_as_they_are():
+    """Of iterations that are followed, and of points that are looked at together."""
+    for number, reached in ((1024, True), (1025, False)):
+        body = loop(1100, writes(T, active=equal(i, number)), BLOCK_BARRIER)
+        assert said(body, READ) == ([] if reached else nothing_put(0, 127))
+    long = buffer("s", 1 << 16)
+    for width, known in ((1 << 13, True), ((1 << 13) + 1, False)):
+        assert said(writes(T, width=width), reads(T + 30000), buffers=(long,)) == (nothing_put(30000, 127) if known else [])

@@ -319,9 +319,10 @@ def test_what_no_engine_copies_has_no_boxes():
         assert Boxes.of(attrs.evolve(mapped, completion=completion), {}, int) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("steps", "wrong"),
-    [((0, 1), "are 0 bytes apart"), ((-64, 1), "are -128 bytes apart"), ((4, 1), "are 8 bytes apart"), ((8, 1), None), ((64, 1), None)],
+    [((0, 1), "are 0 bytes apart"), ((4, 1), "are 8 bytes apart"), ((8, 1), None), ((64, 1), None)],
 )
 def test_an_array_whose_rows_lie_on_each_other(steps, wrong):
     """Strides of a map are positive multiples of 16 bytes, but for that of neighbours."""

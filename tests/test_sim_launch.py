@@ -649,3 +649,40 @@ def test_poison_that_no_block_wrote_is_asked_of_none(taken):
     taken.clear()
     simulate(kernel, {"src": np.zeros(64, np.float32)})
     assert taken == [(0, 1)]
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Of each launch whether every value is watched, and whether races are."""
+    found, start = [], launching._Launch.__init__
+
+    def begin(one, plan, arrays, blocks, shadow, order, careful=False, dealt=None):
+        found.append((careful, shadow))
+        start(one, plan, arrays, blocks, shadow, order, careful=careful, dealt=dealt)
+
+    monkeypatch.setattr(launching._Launch, "__init__", begin)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("types", "careful"),
+    [
+        ((float32, None), False),
+        ((float32, int32), True),
+        ((float16, int32), True),
+        ((int32, None), False),
+        ((int32, float32), False),
+        ((float16, float32), False),
+    ],
+    ids=str,
+)
+def test_where_poison_may_be_dropped_every_value_is_watched(launched, types, careful):
+    """A conversion of floats to integers drops it: of integers none is known."""
+    simulate(of_registers(0, *types), {"src": np.arange(WIDTH).astype(types[0].to_numpy())})
+    simulate(of_registers(0, *types), {"src": np.arange(WIDTH).astype(types[0].to_numpy())}, shadow=False)
+    assert launched == [(careful, True), (careful, False)]
+
+
+def test_a_block_that_is_executed_again_is_watched_for_values_alone(launched):
+    simulate(of_registers(0), {"src": np.full(WIDTH, np.nan, np.float32)})
+    assert launched == [(False, True), (True, False)]
