@@ -513,3 +513,11 @@ def test_limits_as_they_are():
     long = buffer("s", 1 << 16)
     for width, known in ((1 << 13, True), ((1 << 13) + 1, False)):
         assert said(writes(T, width=width), reads(T + 30000), buffers=(long,)) == (nothing_put(30000, 127) if known else [])
+
+
+def test_a_loop_is_passed_over_only_where_all_that_it_touches_is_whole():
+    buffers = (buffer("s", 128), buffer("t", 128, 4096))
+    body = loop(3, reads(T), reads(T, name="t"), BLOCK_BARRIER)
+    assert said(writes(T), body, buffers=buffers) == nothing_put(0, 127, "t")
+    assert said(writes(T, name="t"), body, buffers=buffers) == nothing_put(0, 127)
+    assert said(writes(T), writes(T, name="t"), body, buffers=buffers) == []

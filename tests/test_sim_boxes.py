@@ -314,6 +314,8 @@ def test_what_no_engine_copies_has_no_boxes():
         TMA_LOAD, Move(8, 64, dtype=float16)(GL, SH)(Block), (access("src", (0, 0), (8, 64)), access("tile", (0, 0), (8, 64), write=True))
     )
     assert Boxes.of(plain, {}, int) is None
+    for completion in (ir.Completion.RING, ir.Completion.BULK):
+        assert Boxes.of(attrs.evolve(plain, completion=completion), {}, int) is None, "rows, by no map"
     mapped = attrs.evolve(plain, tensor_map=RIGHT)
     for completion in (ir.Completion.NONE, ir.Completion.GROUP, ir.Completion.PRODUCT):
         assert Boxes.of(attrs.evolve(mapped, completion=completion), {}, int) is None
