@@ -4,14 +4,16 @@ import itertools
 import random
 
 import attrs
+import numpy as np
 import pytest
 from touching import T, buffer, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene
+from fireiron.check import blocks as subject
 from fireiron.check.blocks import between_blocks, local_coordinates
-from fireiron.values.expr import TRUE, Var, as_expr, floordiv, hilbert, less, minimum, mod, positive
+from fireiron.values.expr import TRUE, Var, all_of, as_expr, floordiv, hilbert, less, minimum, mod, positive
 from fireiron.values.tensor import Mode, Tensor
 
 THREADS = 32
@@ -361,3 +363,604 @@ def test_turns_that_step_over_all_blocks(step, alarms):
     body = loop(turns, writes(Var("thread", 0, 31) + i * step + blocks * 32))
     found = said(body, grid=3, symbols=(turns,), buffers=(buffer("s", 1 << 20, memory=GL),))
     assert len(found) == alarms, found
+
+
+# ---------------------------------------------------------------------------------------------- behaviours one by one
+
+
+LONG = buffer("s", 1 << 30, memory=GL)
+LANE = Var("thread", 0, THREADS - 1)
+
+
+def test_keys_tell_coordinates_apart():
+    """A number for each place of all dimensions, whether all of them fit a table or not."""
+    for step in (1, 1 << 20):
+        five = Var("i", 0, 4)
+        scene = Scene(
+            kernel(
+                loop(5, store(LANE % 8 * step + BLOCK * 8, LANE // 8 + five), var=five),
+                threads=THREADS,
+                grid=GRID,
+                buffers=(matrix(96, 9),),
+            )
+        )
+        local, (use,) = local_coordinates(scene)["s"], scene.uses
+        frame = scene.frame([("thread", scene.threads), ("i", np.arange(5))])
+        places = [one.ravel() for one in local.coordinates(frame, use.access)]
+        keys = local.keys(frame, use.access).ravel()
+        assert len({*zip(*(one.tolist() for one in places), strict=True)}) == len({*keys.tolist()}) == 8 * 8
+        by_place = {}
+        for key, *place in zip(keys.tolist(), *(one.tolist() for one in places), strict=True):
+            assert by_place.setdefault(tuple(place), key) == key
+        assert keys.min() == 0
+        assert keys.max() == 7 * step + 7 * (8 if step == 1 else 1 << 30)
+
+
+def test_arrays_that_are_asked():
+    """Those of the grid that the kernel writes; one that nobody touches has no coordinates."""
+    read_only = attrs.evolve(buffer("t", 1 << 16, memory=GL), written=False)
+    nobody = buffer("u", 64, memory=GL)
+    scene = Scene(kernel(writes(LANE + BLOCK * 32), reads(LANE, name="t"), writes(LANE, name="q"), threads=THREADS, grid=GRID,
+                         buffers=(ARRAY, read_only, buffer("q", 64), nobody)))  # fmt: skip
+    found = local_coordinates(scene)
+    assert set(found) == {"s", "u"} and found["u"].parts == {} and found["u"].problem is None
+    assert (
+        said(writes(LANE + BLOCK * 32), reads(LANE, name="t"), writes(LANE, name="q"), buffers=(ARRAY, read_only, buffer("q", 64), nobody))
+        == []
+    )
+
+
+def test_sizes_are_of_the_block():
+    """What sizes add to a coordinate is the same for all accesses, as what blocks add is."""
+    scene = Scene(kernel(writes(LANE + BLOCK * 32 + N * 4 + 7), threads=THREADS, grid=GRID, buffers=(LONG,), symbols=(N,)))
+    local = local_coordinates(scene)["s"]
+    assert local.offset == (BLOCK * 32 + N * 4,) and (local.low, local.high) == ((7,), (38,))
+    assert said(writes(LANE + BLOCK * 32 + N * 4), buffers=(LONG,), symbols=(N,)) == []
+    assert said(writes(LANE + BLOCK * 31 + N * 4), buffers=(LONG,), symbols=(N,)) != []
+
+
+def test_each_array_for_itself():
+    other = buffer("t", 1 << 16, memory=GL)
+    found = said(writes(T), writes(T + BLOCK * 128, name="t"), buffers=(ARRAY, other), threads=128)
+    assert [one.buffer for one in found] == ["s"]
+    found = said(writes(T), writes(T, name="t"), buffers=(ARRAY, other), threads=128)
+    assert [one.buffer for one in found] == ["s", "t"]
+    assert said(reads(T), writes(T + BLOCK * 128, name="t"), buffers=(ARRAY, other), threads=128) == []
+
+
+def test_a_finding_says_who_and_where():
+    """The last that writes, the two blocks, the element, and its sizes."""
+    first, last = writes(LANE), attrs.evolve(writes(LANE), origin="mine.py:9")
+    last = attrs.evolve(last, accesses=(attrs.evolve(last.accesses[0], origin="mine.py:9"),))
+    (one,) = said(first, last, reads(LANE))
+    assert one.message == "s[0]: blocks 0 and 1 both touch it, and blocks do not wait for each other" and one.at == "mine.py:9"
+    assert one.details["lines"] == ["mine.py:9"] * 2 and one.details["buffers"] == ["s", "s"] and one.details["sizes"] == {}
+    assert one.details["blocks"] == (0, 1) and one.details["element"] == [0] and len(one.details["statements"]) == 2
+    (one,) = said(writes(LANE + 5))
+    assert one.details["element"] == [5], "the first that all of them touch"
+
+
+# ------------------------------------------------------------------------------ sizes that are known at run time
+
+
+def of_size(place, symbol, grid=None, **options):
+    (one,) = said(writes(place), grid=symbol if grid is None else grid, symbols=(symbol,), buffers=(LONG,), **options)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("symbol", "limit", "at"),
+    [
+        (Var("N", 1, 1 << 20, 1, True), 299, 300),
+        (Var("N", 1, 1 << 20, 1, True), 300, 1000),
+        (Var("N", 1, 1 << 20, 1, True), 999, 1000),
+        (Var("N", 1, 1 << 20, 1, True), 1000, None),
+        (Var("N", 7, 1 << 20, 7, True), 300, 301),
+        (Var("N", 7, 1 << 20, 7, True), 301, 1001),
+        (Var("N", 7, 1 << 20, 7, True), 1001, None),
+        (Var("N", 1, 500, 1, True), 499, 500),
+        (Var("N", 1, 500, 1, True), 500, None),
+        (Var("N", 400, 1 << 20, 1, True), 399, 400),
+        (Var("N", 2000, 1 << 20, 1, True), 1999, 2000),
+    ],
+)
+def test_a_race_is_shown_at_two_sizes(symbol, limit, at):
+    """At about 300 and 1000, as near as the size may be: here blocks from a limit on write where the last before them does."""
+    block = Var("block", 0, 1 << 20)
+    one = of_size(LANE + minimum(block, as_expr(limit - 1)) * 32, symbol)
+    if at is None:
+        assert "undecided" in one.message and "the offsets of the blocks could not be decoded for all sizes" in one.message
+        return
+    assert f"at N={at}, and blocks do not wait" in one.message and one.details["sizes"] == {"N": at}
+    assert one.details["blocks"] == (limit - 1, limit) and one.details["element"] == [(limit - 1) * 32]
+
+
+def test_several_sizes_are_told_together():
+    block, m = Var("block", 0, 1 << 20), Var("M", 1, 40, 1, True)
+    (one,) = said(writes(LANE + block // 2 * 32), grid=N, symbols=(N, m), buffers=(LONG,))
+    assert "both touch it at N=300, M=40, and" in one.message and one.details["sizes"] == {"N": 300, "M": 40}
+
+
+# ------------------------------------------------------------------------------ many blocks
+
+
+def test_grids_that_are_enumerated(monkeypatch):
+    """Up to so many blocks; and of elements that lie between each other up to so many together."""
+    scattered = LANE * LANE * GRID + BLOCK * 5 % GRID  # no digit: squares of threads
+    assert said(writes(scattered)) == []
+    monkeypatch.setattr(subject, "MANY", GRID * THREADS)
+    assert said(writes(scattered)) == []
+    monkeypatch.setattr(subject, "MANY", GRID * THREADS - 1)
+    (one,) = said(writes(scattered))
+    assert "12 blocks touch interleaved elements, too many to enumerate" in one.message
+    place = LANE + BLOCK * 5 % GRID * 31
+    monkeypatch.setattr(subject, "MANY", GRID)
+    (one,) = said(writes(place))
+    assert "touch interleaved elements" in one.message
+    monkeypatch.setattr(subject, "MANY", GRID - 1)
+    (one,) = said(writes(place))
+    assert "12 blocks are too many to enumerate" in one.message
+    assert said(writes(LANE + BLOCK * 32)) == [], "digits need no enumeration"
+
+
+def test_sizes_at_which_blocks_are_too_many(monkeypatch):
+    monkeypatch.setattr(subject, "MANY", 299)
+    one = of_size(LANE + Var("block", 0, 1 << 20) // 2 * 32, N)
+    assert "undecided" in one.message and "could not be decoded for all sizes" in one.message
+    monkeypatch.setattr(subject, "MANY", 300)
+    one = of_size(LANE + Var("block", 0, 1 << 20) // 2 * 32, N)
+    assert "at N=300" in one.message
+
+
+@pytest.mark.parametrize(
+    ("place", "width"),
+    [
+        (LANE * LANE * GRID + BLOCK, 1),
+        (LANE * LANE * 11 + BLOCK, 1),
+        (LANE * LANE * 24 + BLOCK * 2, 2),
+        (LANE * LANE * 24 + BLOCK * 2, 3),
+        (LANE // 3 * LANE * 12 + BLOCK * 7 % 12, 1),
+        (LANE // 3 * LANE * 12 + BLOCK * 8 % 12, 1),
+        (LANE * LANE + BLOCK * 961, 1),
+        (LANE * LANE + BLOCK * 962, 1),
+    ],
+    ids=str,
+)
+def test_elements_that_lie_between_each_other(place, width):
+    """By all threads and blocks: who is apart, and a pair that meets."""
+    program = kernel(writes(place, width=width), threads=THREADS, grid=GRID, buffers=(ARRAY,))
+    found = between_blocks(Scene(program))
+    assert bool(found) == meet(program)
+    for one in found:
+        (element,), blocks = one.details["element"], one.details["blocks"]
+        assert blocks[0] != blocks[1]
+        for block in blocks:
+            assert any(
+                place.evaluate({"thread": t, "block": block}) <= element < place.evaluate({"thread": t, "block": block}) + width
+                for t in range(32)
+            )
+
+
+def test_conditions_on_threads_and_loops_take_elements_away():
+    """Of ranges that overlap, what is touched may not."""
+    half = less(LANE, 16)
+    assert said(writes(LANE + BLOCK * 16, active=half)) == [] != said(writes(LANE + BLOCK * 16))
+    assert said(writes(LANE + BLOCK * 16, active=less(LANE, 17))) != []
+    assert said(loop(4, writes(LANE + i * 32 + BLOCK * 64, active=less(i, 2)))) == []
+    assert said(loop(4, writes(LANE + i * 32 + BLOCK * 64, active=less(i, 3)))) != []
+    assert said(writes(LANE + BLOCK * 16, active=half), reads(LANE + BLOCK * 16)) != [], "each by its own"
+    nobody = all_of((less(LANE, 4), less(9, LANE)))
+    assert said(writes(LANE + BLOCK * 8, active=nobody)) == [], "nobody touches anything"
+    symbolic = Var("block", 0, 1 << 20)
+    assert said(writes(LANE + symbolic * 16, active=half), grid=N, symbols=(N,), buffers=(LONG,)) == []
+    assert said(writes(LANE + symbolic * 16, active=less(LANE, 17)), grid=N, symbols=(N,), buffers=(LONG,)) != []
+
+
+def test_what_lies_beyond_the_array_is_nobodys():
+    small = buffer("s", 100, memory=GL)
+    assert said(writes(LANE + minimum(BLOCK, as_expr(4)) * 25 + 100), buffers=(small,)) == [], "all of it"
+    (one,) = said(writes(LANE + minimum(BLOCK, as_expr(4)) * 25), buffers=(small,))
+    assert one.details["element"][0] < 100
+    (one,) = said(writes(LANE - 31 + minimum(BLOCK, as_expr(0)) * 25 + BLOCK // 12), buffers=(small,))
+    assert one.details["element"] in ([0], [-31]) or 0 <= one.details["element"][0] < 100
+    low = writes(LANE - 4 + BLOCK % 6 * 32)
+    (one,) = said(low, buffers=(small,))
+    assert 0 <= one.details["element"][0] < 100, "not the first of them, which lies in front of the array"
+    at_end = buffer("s", 33, memory=GL)
+    assert said(writes(LANE + BLOCK * 5 % 12 * 33), buffers=(at_end,)) == []
+    assert said(writes(LANE + BLOCK // 6 * 32 + BLOCK % 6 * 31 * 33), buffers=(at_end,)) == []
+
+
+# ------------------------------------------------------------------------------ loops and threads between blocks
+
+
+SIXTY = Var("block", 0, 63)
+
+
+@pytest.mark.parametrize(("step", "apart"), [(64, True), (63, False), (65, True)])
+def test_blocks_between_the_elements_of_one_thread_and_the_next(monkeypatch, step, apart):
+    """Threads, and loops around all accesses, that step over all blocks: of as many as are never enumerated."""
+    monkeypatch.setattr(subject, "MANY", 64)
+    few = Var("thread", 0, 15)
+
+    def alone(*body, threads=16, **options):
+        return said(*body, threads=threads, grid=64, buffers=(LONG,), symbols=(N,), **options) == []
+
+    assert alone(writes(few * step + SIXTY)) == apart
+    assert alone(writes(few * step + SIXTY), reads(few * step + SIXTY)) == apart
+    assert not alone(writes(few * step + SIXTY), reads(few * (step + 1) + SIXTY))
+    assert not alone(writes(few * step + SIXTY, width=2)), "two elements each"
+    assert alone(writes(few * step * 2 + SIXTY * 2, width=2)) == apart
+    assert not alone(writes(few * step * 2 + SIXTY * 2, width=3))
+    assert alone(loop(N, writes(few + i * step * 16 + SIXTY * 16))) == apart
+    assert alone(loop(16, writes(i * step + SIXTY)), threads=1) == apart
+    assert alone(loop(16, writes(i * step + SIXTY), reads(i * step + SIXTY)), threads=1) == apart
+    assert not alone(loop(16, writes(i * step + SIXTY)), reads(SIXTY + 1), threads=1)
+    assert not alone(loop(16, writes(i * step + SIXTY), reads(i * (step + 1) + SIXTY)), threads=1), "one of them by another step"
+    fifth = Var("i", 0, 4)
+    assert alone(loop(5, writes(few * step * 5 + fifth * step + SIXTY), var=fifth)) == apart
+    assert alone(writes(few // 4 * step * 4 + few % 4 * step + SIXTY)) == apart
+    assert not alone(writes(few // 4 * step * 3 + few % 4 * step + SIXTY))
+
+
+J3, J4, J = Var("j", 0, 2), Var("j", 0, 3), Var("j", 0, 39)
+TURNS = Var("turns", 1, 1 << 10, 1, True)
+MIXED = BLOCK * 5 % GRID  # each of 12 once, in no order of digits
+
+
+@pytest.mark.parametrize(
+    ("body", "apart"),
+    [
+        (loop(TURNS, writes(LANE + MIXED * 32 + i * 384)), True),
+        (loop(TURNS, writes(LANE + MIXED * 32 + i * 383)), False),
+        (loop(TURNS, writes(LANE + MIXED * 32 + i * 385)), True),
+        (loop(TURNS, writes(LANE + MIXED * 31 + i * 384)), False),
+        (loop(TURNS, writes(LANE + MIXED * 33 + i * 395)), True),
+        (loop(TURNS, writes(LANE + MIXED * 33 + i * 394)), False),
+        (loop(TURNS, writes(LANE + BLOCK * 4 % GRID * 32 + i * 384)), False),
+        (loop(TURNS, writes(LANE + MIXED * 64 + i * 768, width=33)), True),
+        (loop(TURNS, writes(LANE + MIXED * 64 + i * 768, width=34)), False),
+        (loop(TURNS, writes(LANE + MIXED * 64 + i * 768), reads(LANE + MIXED * 64 + i * 768 + 32)), True),
+        (loop(TURNS, writes(LANE + MIXED * 64 + i * 768), reads(LANE + MIXED * 64 + i * 768 + 33)), False),
+        (loop(TURNS, loop(3, writes(LANE + MIXED * 32 + J3 * 384 + i * 1152), var=J3)), True),
+        (loop(TURNS, loop(3, writes(LANE + MIXED * 32 + J3 * 384 + i * 1151), var=J3)), False),
+        (loop(TURNS, loop(3, writes(LANE + MIXED * 32 + J3 * 383 + i * 1152), var=J3)), False),
+        (loop(TURNS, loop(4, writes(LANE + MIXED * 32 + J4 * 384 + i * 1152), var=J4)), False),
+        (loop(TURNS, loop(4, writes(LANE + MIXED * 32 + J4 * 384 + i * 1536), var=J4)), True),
+        (loop(TURNS, writes(LANE + MIXED // 2 * 32 + i * 384)), False),
+    ],
+    ids=str,
+)
+def test_turns_of_blocks_that_are_no_digits(body, apart):
+    """Of a loop of unknown length: boxes side by side in each turn, and each turn behind all of them."""
+    found = said(body, buffers=(LONG,), symbols=(TURNS,))
+    assert (found == []) == apart, found
+
+
+def test_turns_in_one_of_two_dimensions():
+    """What all blocks have alike along one of them does not matter, nor how wide it is."""
+    array = matrix(1 << 20, 64)
+    body = loop(TURNS, loop(40, store(LANE + MIXED * 32 + i * 384, J), var=J))
+    assert said(body, buffers=(array,), symbols=(TURNS,)) == []
+    body = loop(TURNS, loop(40, store(LANE + MIXED * 31 + i * 384, J), var=J))
+    assert said(body, buffers=(array,), symbols=(TURNS,)) != []
+    body = loop(TURNS, store(LANE + i * 384, MIXED))
+    assert said(body, buffers=(array,), symbols=(TURNS,)) == []
+    body = loop(TURNS, store(LANE + i * 384, MIXED // 2))
+    assert said(body, buffers=(array,), symbols=(TURNS,)) != []
+
+
+def test_turns_of_the_blocks_that_take_part():
+    """Where a digit is 0 in all that touch: the blocks of the others need no place of their own."""
+    place = BLOCK * 5 % 6 * 32
+    first = less(BLOCK // 6, 1)
+    assert said(loop(TURNS, writes(LANE + place + i * 192, active=first)), buffers=(LONG,), symbols=(TURNS,)) == []
+    assert said(loop(TURNS, writes(LANE + place + i * 191, active=first)), buffers=(LONG,), symbols=(TURNS,)) != []
+    assert said(loop(TURNS, writes(LANE + place + i * 192)), buffers=(LONG,), symbols=(TURNS,)) != []
+
+
+@pytest.mark.parametrize(
+    ("digit", "apart"),
+    [
+        (less(BLOCK % 4, 1), True),
+        (less(BLOCK % 4, 2), False),
+        (less(BLOCK % 4 - 1, 1), False),
+        (less(BLOCK % 4 + LANE, 1), False),
+        (less(LANE, 1), False),
+        (less(BLOCK % 4, 1 + LANE), False),
+        (all_of((less(BLOCK % 4, 1), less(LANE, 9))), True),
+        (all_of((less(LANE, 9), less(BLOCK % 4, 1))), True),
+    ],
+    ids=str,
+)
+def test_which_conditions_fix_a_digit(digit, apart):
+    """`digit < 1` of blocks alone, which is never negative: of four blocks in a row one takes part."""
+    assert (said(writes(LANE + BLOCK // 4 * 32, active=digit)) == []) == apart
+
+
+# ------------------------------------------------------------------------------ digits
+
+
+@pytest.mark.parametrize(
+    ("digit", "apart"),
+    [(ANY % 12 * 5 % 12, True), (ANY % 12 * 4 % 12, False), (ANY % 12 * 7 % 12, True), (11 - ANY % 12, True), (ANY % 12 // 2, False), (ANY % 6, False)],
+    ids=str,
+)  # fmt: skip
+def test_a_remainder_that_is_enumerated(monkeypatch, digit, apart):
+    """Each value of it says another digit; of a number of them that is known."""
+    place = LANE + digit * 32 + ANY // 12 * 384
+    assert (said(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == apart
+    if digit == ANY % 12 * 5 % 12:
+        for most in (12, 11):
+            monkeypatch.setattr(subject, "MOST_TOGETHER", most)
+            assert (said(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == (most == 12)
+
+
+def test_digits_in_digits():
+    """As deep as there are digits in a kernel, and some more."""
+    for depth in range(1, 6):
+        digits = [ANY // 2**number % 2 for number in range(depth)]
+        place = (
+            LANE
+            + sum((digit * (32 << (depth - number)) for number, digit in enumerate(digits)), start=as_expr(0))
+            + ANY // 2**depth * (64 << depth)
+        )
+        assert said(writes(place), grid=N * 2**depth, symbols=(N,), buffers=(LONG,)) == [], depth
+        short = place - digits[0] * (32 << depth)
+        assert said(writes(short), grid=N * 2**depth, symbols=(N,), buffers=(LONG,)) != [], depth
+
+
+@pytest.mark.parametrize(("step", "apart"), [(64, True), (63, False), (-64, True), (-63, False)])
+def test_digits_that_count_down(step, apart):
+    """A coordinate that falls from block to block is as far apart."""
+    high = as_expr(0) if step > 0 else as_expr(1 << 25)
+    place = LANE + ANY % 2 * 32 + ANY // 2 * step + high
+    assert (said(writes(place), grid=N * 2, symbols=(N,), buffers=(LONG,)) == []) == apart
+    place = LANE - ANY % 2 * 32 + ANY // 2 * step + high + 32
+    assert (said(writes(place), grid=N * 2, symbols=(N,), buffers=(LONG,)) == []) == apart
+
+
+def test_names_of_digits():
+    """Values of names, or the names themselves where their values are sums of other digits."""
+    row, column = Var("row", 0, 1 << 20), Var("column", 0, 3)
+    names = ir.Let(column, ANY % 4), ir.Let(row, ANY // 4)
+    assert said(*names, writes(LANE + row * 128 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) == []
+    assert said(*names, writes(LANE + row * 127 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) != []
+    assert said(*names, writes(LANE + row * 128 + column * 31), grid=N * 4, symbols=(N,), buffers=(LONG,)) != []
+    turned = ir.Let(column, 3 - ANY % 4), ir.Let(row, ANY // 4)
+    assert said(*turned, writes(LANE + row * 128 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) == []
+
+
+# ------------------------------------------------------------------------------ clusters in bands
+
+
+def in_clusters(sizes, *, rows=2, columns=BROAD, lines=TALL, x=8, y=4, high=None, low=None, more=1, use=(True, True), curve=False):
+    """What is said where clusters walk in bands of so many rows, and the blocks of one store tiles of 8 x 4 elements beside each other."""
+    wide, tall = sizes
+    each = wide * tall
+    one, other = Var("across", 0, tall - 1), Var("along", 0, wide - 1)
+    names = ir.Let(one, ANY % tall), ir.Let(other, ANY // tall % wide)
+    number = ANY // each
+    if curve:
+        place = hilbert(number, lines, columns)
+        line, column = floordiv(place, columns), mod(place, columns)
+    else:
+        line, column = in_bands(lines, columns, rows, block=number)
+        line, column = minimum(line, lines - 1), minimum(column, columns - 1)
+    high, low = tall * 8 if high is None else high, wide * 4 if low is None else low
+    row = T % 8 + line * high + (one * x if use[0] and tall > 1 else 0)
+    step = store(row, T // 8 + column * low + (other * y if use[1] and wide > 1 else 0))
+    places = tuple(place for place, size in ((one, tall), (other, wide)) if size > 1)
+    cluster = ir.BlockCluster(tuple(size for size in (tall, wide) if size > 1), places)
+    names = tuple(name for name in names if name.var in places)
+    array = matrix(lines * high, columns * low)
+    program = kernel(*names, step, threads=32, grid=lines * columns * each * more, buffers=(array,), symbols=(TALL, BROAD), cluster=cluster)
+    return between_blocks(Scene(program))
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize("curve", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (2, 2), (1, 4)])
+@pytest.mark.parametrize(("columns", "lines"), [(BROAD, TALL), (as_expr(6), TALL), (BROAD, as_expr(6))])
+def test_clusters_that_walk(sizes, columns, lines, curve):
+    wide, tall = sizes
+    options = {"columns": columns, "lines": lines, "curve": curve}
+    assert in_clusters(sizes, **options) == []
+    assert in_clusters(sizes, **options, high=tall * 8 + 1, low=wide * 4 + 1) == [], "further apart"
+    assert in_clusters(sizes, **options, high=tall * 8 - 1) != [] and in_clusters(sizes, **options, low=wide * 4 - 1) != []
+    assert in_clusters(sizes, **options, more=2) != [], "two clusters a tile"
+    if tall > 1:
+        assert in_clusters(sizes, **options, x=7) != [] and in_clusters(sizes, **options, use=(False, True)) != []
+        assert in_clusters(sizes, **options, x=9) != [], "its last reaches into the next cluster"
+        assert in_clusters(sizes, **options, x=9, high=(tall - 1) * 9 + 8) == []
+        assert in_clusters(sizes, **options, x=9, high=(tall - 1) * 9 + 7) != []
+    if wide > 1:
+        assert in_clusters(sizes, **options, y=3) != [] and in_clusters(sizes, **options, use=(True, False)) != []
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_clusters_in_bands_of_other_heights(rows):
+    for columns in (BROAD, as_expr(6), as_expr(5)):
+        assert in_clusters((1, 2), rows=rows, columns=columns) == [] == in_clusters((2, 2), rows=rows, columns=columns)
+
+
+# ------------------------------------------------------------------------------ bands beside other digits
+
+
+def in_layers(layer, place, grid, *, rows=2, active=TRUE, along=8):
+    """Tiles of a band in each of some layers, of which a digit says which."""
+    line, column = in_bands(TALL, BROAD, rows, block=place)
+    line, column = minimum(line, TALL - 1), minimum(column, BROAD - 1)
+    tensor = Tensor("s", (TALL * 8, BROAD * 4, N), float32, GL, ColMajor)
+    storage = tensor.storage()
+    array = ir.Buffer(tensor, storage, storage.extent, written=True)
+    base = (T % 8 + line * along, T // 8 + column * 4, as_expr(layer))
+    access = ir.Access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 3, (None,) * 3, True, dealt=((),) * 3, origin="mine.py:5")
+    step = ir.Exec(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction, active=active)
+    return between_blocks(Scene(kernel(step, threads=32, grid=grid, buffers=(array,), symbols=(TALL, BROAD, N))))
+
+
+def test_bands_in_layers():
+    """The number in a layer walks, and the layer is a digit of its own."""
+    count = TALL * BROAD
+    assert in_layers(ANY // count, ANY % count, count * N) == []
+    assert in_layers(ANY // count // 2, ANY % count, count * N) != []
+    assert in_layers(0, ANY % count, count * N) != []
+    assert in_layers(ANY // count, ANY % count, count * N, along=7) != []
+    assert in_layers(ANY // (count + 1), ANY % count, count * N) != []
+
+
+def test_bands_of_the_blocks_that_take_part():
+    """Of a digit that is 0 in all that touch the grid says how many values it has."""
+    count = TALL * BROAD
+    split = ANY // count
+
+    def fixed(grid, active, place=ANY % count):
+        line, column = in_bands(TALL, BROAD, 2, block=place)
+        line, column = minimum(line, TALL - 1), minimum(column, BROAD - 1)
+        one = store(T % 8 + line * 8, T // 8 + column * 4, active=active)
+        return between_blocks(Scene(kernel(one, threads=32, grid=grid, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=(TALL, BROAD))))
+
+    assert fixed(count * 4, less(split, 1)) == []
+    assert fixed(count * 4, less(split, 2)) != []
+    assert fixed(count * 4, TRUE) != []
+
+
+def limited(row=0, column=0, *, names=False, height=8):
+    """Tiles of 8 x 4 elements in bands, with limits, whose coordinates have something added."""
+    line, tile = in_bands(TALL, BROAD, 2)
+    line, tile = minimum(line, TALL - 1), minimum(tile, BROAD - 1)
+    places = (line * height, tile * 4)
+    body = ()
+    if names:
+        rows, columns = Var("rows", 0, 1 << 20), Var("columns", 0, 1 << 20)
+        body, places = (ir.Let(rows, places[0]), ir.Let(columns, places[1])), (rows, columns)
+    one = store(T % 8 + places[0] + row, T // 8 + places[1] + column)
+    symbols = (TALL, BROAD, N, Var("Z", 0, 9, 1, True))
+    return between_blocks(Scene(kernel(*body, one, threads=32, grid=TALL * BROAD, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=symbols)))
+
+
+def test_bands_with_something_added():
+    """What sizes add is the same for all blocks; names stand for their values; what is times a size that may be 0 is no tile."""
+    zero = Var("Z", 0, 9, 1, True)
+    assert limited() == [] == limited(names=True)
+    assert limited(N * 8) == [] == limited(0, N * 3 + 5)
+    assert limited(height=7) != [] and limited(height=7, names=True) != []
+    assert limited(height=zero * 8) != []
+    assert limited(ANY % 2) != []
+
+
+def test_boxes_that_do_not_meet_need_no_elements(monkeypatch):
+    """Accesses of several widths: the longest of all does not reach from the last of all."""
+    for many in (1 << 22, GRID):
+        monkeypatch.setattr(subject, "MANY", many)
+        for step, apart in ((64, True), (62, True), (61, False)):
+            body = writes(LANE + MIXED * step, width=4), reads(LANE + 30 + MIXED * step)
+            assert (said(*body) == []) == apart, (many, step)
+        array = matrix(1 << 12, 64)
+        for step, apart in ((64, True), (62, True), (61, False)):
+            body = store(LANE + MIXED * step, LANE % 31, 4), store(LANE + 30 + MIXED * step, LANE % 31, write=False)
+            assert (said(*body, buffers=(array,)) == []) == apart, (many, step)
+
+
+def test_accesses_that_begin_at_other_places():
+    """From the first of all to the last of all is what a block touches."""
+    block = Var("block", 0, 1 << 20)
+    for other, step, apart in ((32, 64, True), (33, 64, False), (33, 65, True), (-32, 64, True), (-33, 64, False)):
+        body = writes(LANE + block * step + 64), reads(LANE + block * step + 64 + other)
+        assert (said(*body, grid=N, symbols=(N,), buffers=(LONG,)) == []) == apart, (other, step)
+        body = writes(LANE + block * step + 64, active=less(LANE, 32 - N * 0)), reads(LANE + block * step + 64 + other)
+        assert (said(*body, grid=N, symbols=(N,), buffers=(LONG,)) == []) == apart, (other, step)
+
+
+def test_digits_that_are_fixed_say_nothing_of_others():
+    """Two of one digit leave others open, though no coordinate has the block's number in it."""
+    both = all_of((less(BLOCK // 4, 1), less(BLOCK // 8, 1)))
+    assert said(writes(LANE, active=both)) != []
+    assert said(writes(LANE, active=all_of((less(BLOCK // 4, 1), less(BLOCK % 4, 1))))) == []
+    assert said(writes(LANE + BLOCK % 4 * 32, active=both)) == []
+    assert said(writes(LANE + BLOCK % 4 * 31, active=both)) != []
+
+
+def test_the_first_pair_that_meets():
+    """Of boxes that are equal the first that is twice; of elements the first that two touch."""
+    (one,) = said(writes(LANE + minimum(BLOCK, as_expr(7)) * 32))
+    assert one.details["blocks"] == (7, 8) and one.details["element"] == [224]
+    (one,) = said(writes(LANE + BLOCK * 5 % 7 * 32))
+    assert one.details["blocks"] == (0, 7) and one.details["element"] == [0]
+    (one,) = said(writes(LANE + BLOCK * 31))
+    assert one.details["blocks"] == (0, 1) and one.details["element"] == [31]
+    (one,) = said(writes(LANE + BLOCK * 5 % GRID * 31))
+    assert one.details["blocks"] == (0, 5) and one.details["element"] == [31]
+    (one,) = said(writes(LANE + BLOCK // 4 * 31, active=less(BLOCK % 4, 1)))
+    assert one.details["blocks"] == (0, 4) and one.details["element"] == [31], "of those that take part"
+    (one,) = said(writes(LANE + BLOCK // 8 * 32, active=less(BLOCK % 4, 1)))
+    assert one.details["blocks"] == (0, 4) and one.details["element"] == [0]
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_in_one_of_several_dimensions(extra):
+    """Steps and widths of each dimension by itself: what is apart in one of them may be as it likes in the other."""
+    array = matrix(1 << 12, 1 << 12)
+    assert said(store(LANE + MIXED * 32, LANE * LANE % 7 + MIXED), buffers=(array,)) == []
+    assert said(store(LANE % 4 + BLOCK * 5 % 3 * (4 - extra), LANE // 4 + BLOCK // 3 * 8), buffers=(array,)) == [] or extra
+    body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * 4 + i * (12 - extra), LANE // 4 + BLOCK // 3 * 8))
+    assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
+    body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * 4 + i * 12, LANE // 4 + BLOCK // 3 * (8 - extra)))
+    assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
+    body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * (4 - extra) + i * 12, LANE // 4 + BLOCK // 3 * 8))
+    assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
+
+
+@pytest.mark.parametrize(
+    ("place", "shows"),
+    [
+        (lambda block, size: LANE + block * size, "undecided"),
+        (lambda block, size: LANE + block % 4 * 32 + block // 4 * size, "undecided"),
+        (lambda block, size: LANE + block // 2 * size, "at N=300"),
+    ],
+)
+def test_steps_that_a_size_says(place, shows):
+    """Nobody proves that they are wide enough; at two sizes they may be too narrow."""
+    (one,) = said(writes(place(Var("block", 0, 11), N)), symbols=(N,), buffers=(LONG,))
+    assert shows in one.message
+    narrow = Var("Z", 0, 9, 1, True)
+    (one,) = said(writes(place(Var("block", 0, 11), narrow)), symbols=(narrow,), buffers=(LONG,))
+    assert "at Z=9" in one.message
+
+
+def test_what_lies_beyond_an_array_of_a_size():
+    """At the sizes that are looked at: what lies inside there counts."""
+    block = Var("block", 0, 1 << 20)
+    own = matrix(N * 32, 1)
+    inside, beyond = store(LANE + block // 2 * 32, 0), store(LANE + block // 2 * 32 + N * 32, 0)
+    (one,) = said(inside, grid=N, symbols=(N,), buffers=(own,))
+    assert "at N=300" in one.message and one.details["element"] == [0, 0]
+    (one,) = said(beyond, grid=N, symbols=(N,), buffers=(own,))
+    assert "undecided" in one.message
+    (one,) = said(store(LANE + block // 2 * 32 + N * 32 - 1, 0), grid=N, symbols=(N,), buffers=(own,))
+    assert "at N=300" in one.message and one.details["element"] == [300 * 32 - 1, 0]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_what_conditions_leave_reaches_so_far(width):
+    """From the first that is touched to the last, with all elements of each, in all loops and of all accesses."""
+    block = Var("block", 0, 1 << 20)
+
+    def alone(step, *body):
+        return said(*(one(step) for one in body), grid=N, symbols=(N,), buffers=(LONG,)) == []
+
+    one = lambda low, high, more=0: (
+        lambda step: writes(LANE + block * step + more, width=width, active=all_of((less(low - 1, LANE), less(LANE, high))))
+    )
+    for low, high in ((0, 8), (4, 8), (7, 8), (24, 32)):
+        assert alone(high - low + width - 1, one(low, high)) and not alone(high - low + width - 2, one(low, high)), (low, high)
+    assert alone(19 + width, one(0, 4), one(0, 4, 16)) and not alone(18 + width, one(0, 4), one(0, 4, 16))
+    assert alone(19 + width, one(0, 4, 16), one(0, 4)) and not alone(18 + width, one(0, 4, 16), one(0, 4))
+    few = Var("i", 0, 7)
+    turning = lambda step: loop(8, writes(LANE % 4 + few * 4 + block * step, width=width, active=less(few, 2)), var=few)
+    assert alone(7 + width, turning) and not alone(6 + width, turning)
+    both = lambda step: loop(8, writes(LANE % 4 + few * 4 + block * step, width=width, active=less(few * 4 + LANE, 6)), var=few)
+    assert alone(5 + width, both) and not alone(4 + width, both)
+    open_ = lambda step: loop(N, writes(LANE % 4 + i * 4 + block * step, width=width, active=less(LANE, 2)))
+    assert not alone(64, open_), "nobody knows how long"

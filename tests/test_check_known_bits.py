@@ -6,11 +6,12 @@ import operator
 import pytest
 
 from fireiron.check.known_bits import UNKNOWN, WORD, Bits, KnownBits, power_of_two
-from fireiron.values.expr import Var, all_of, any_of, bit_and, bit_or, bit_xor, equal, less, minimum, positive
+from fireiron.values.expr import Var, all_of, any_of, as_expr, bit_and, bit_or, bit_xor, equal, less, minimum, positive
 
 T, J = Var("thread", 0, 31), Var("i", 0, 15)
 N = Var("N", 0, 1 << 20, 12)
 N4 = Var("N4", 0, 1 << 20, 4)
+L4 = Var("L4", 4, 1 << 20, 4)
 
 PARTLY = [Bits(WORD - 7 | zeros, ones) for zeros, ones in itertools.product(range(8), repeat=2) if not zeros & ones]
 
@@ -46,6 +47,8 @@ def test_shifts_and_remainders():
     for one, bits in itertools.product(PARTLY, range(4)):
         assert one.raised(bits) == best([number << bits for number in values(one)])
         assert one.lowest(bits) == best([number % (1 << bits) for number in values(one)])
+        partly = bit_or(bit_and(J, as_expr(~(one.zeros | one.ones) & 7)), as_expr(one.ones))
+        assert KnownBits({}).of(partly % (1 << bits)) == best([number % (1 << bits) for number in values(one)])
         known = one.shifted(bits).also(Bits(WORD & ~(WORD >> bits)))
         assert known == best([number >> bits for number in values(one)])
 
@@ -113,6 +116,10 @@ def test_what_is_known_of_an_expression(value, known):
         T - J,
         minimum(T - 7, J),
         (T - J) * (J - 9),
+        T - 1,
+        (T - 1) // 2,
+        (T - 1) % 2,
+        (T - 1) * 4 + 3,
         (T * 4 - 64) // 16,
         (T - 31) // 1,
         (J - T) % 6,
@@ -130,3 +137,60 @@ def test_names_know_what_their_values_and_their_ranges_say():
     row = Var("row", 0, 100)
     assert KnownBits({"row": T * 4 + 2}).of(row) == Bits(WORD - 126, 2)
     assert KnownBits({}).of(Var("row", 0, 100, 24)) == Bits(WORD - 127 | 7)
+
+
+def test_bits_that_are_asked_twice_are_the_same():
+    """A sub-expression is looked at once; a name that has no value yet is known by its range and steps alone."""
+    known = KnownBits({"row": T * 4})
+    row = Var("row", 0, 124)
+    assert known.of(row + 1) == known.of(row + 1) == Bits(WORD - 125, 1)
+    assert known.of(row) == Bits(WORD - 124)
+
+
+@pytest.mark.parametrize(
+    ("value", "known"),
+    [
+        (N4 % 8, Bits(WORD - 4)),
+        (N4 % 5, Bits(WORD - 7)),
+        (J % L4, Bits(WORD - 15)),
+        ((J * 4 + 3) % L4, Bits(WORD - 63, 3)),
+        ((J * 2 + 1) % (L4 * 2), Bits(WORD - 31, 1)),
+        ((T + 32) // 32, Bits(WORD - 1, 1)),
+        (T * 8 // 2, Bits(WORD - 124)),
+        (T * 8 // 6, Bits(WORD - 63)),
+        (T * J, Bits(WORD - 511)),
+        (T * J * 4 + 2, Bits(WORD - 2046, 2)),
+        (N * 16 + 5, Bits(WORD - ((1 << 24) - 1) | 58, 5)),
+        (as_expr(7), Bits.of(7)),
+        (as_expr(-1), Bits(0, WORD)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_known_beyond_single_operations(value, known):
+    assert KnownBits({}).of(value) == known
+
+
+def test_what_names_say_goes_through_divisions_and_remainders():
+    """A name is not simplified as its value would be: what is known of it is its bits."""
+    row = Var("row", 0, 255)
+    known = KnownBits({"row": T * 8 + 4})
+    assert known.of(row) == Bits(WORD - 252 | 3, 4)
+    assert known.of(row // 2) == Bits(WORD - 126, 2)
+    assert known.of(row // 4) == Bits(WORD - 63, 1)
+    assert known.of(row // 3) == Bits(WORD - 127), "no power of two"
+    assert known.of(row % 4) == Bits(WORD) and known.of(row % 8) == Bits(WORD - 4, 4) and known.of(row % 16) == Bits(WORD - 12, 4)
+    assert known.of(row % 6) == Bits(WORD - 7 | 1), "of a divisor that is even the lowest bit stays"
+    below = Var("below", -256, 255)
+    known = KnownBits({"below": T * 8 - 252})
+    assert known.of(below).zeros & 7 == 3 and known.of(below).ones & 7 == 4
+    half = known.of(below // 2)
+    assert half.zeros & 3 == 1 and half.ones & 3 == 2 and known.of(below // 3) == UNKNOWN
+
+
+def test_products_are_taken_modulo_the_word():
+    """All 64 bits of the product of two numbers are known; of large ones that are not known no upper bit is."""
+    for left, right in ((5, WORD - 2), (WORD, WORD), (3, (1 << 63) + 1), ((1 << 32) - 1, (1 << 33) + 1)):
+        assert Bits.of(left) * Bits.of(right) == Bits.of(left * right)
+    half = Bits(WORD & ~((1 << 32) - 1))
+    assert (half * half).zeros == 0 and (half * Bits(WORD - 15)).zeros == WORD & ~((1 << 36) - 1)
+    assert (half * Bits.of(3)).zeros == WORD & ~((1 << 34) - 1)

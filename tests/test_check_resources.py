@@ -204,7 +204,7 @@ def test_the_note_of_occupancy():
 # ---------------------------------------------------------------------------------------------- occupancy
 
 
-@pytest.mark.parametrize("name", ["sm_60", "sm_61", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize("name", ["sm_60", "sm_61", "sm_70", "sm_75", "sm_79", "sm_80", "sm_86", "sm_90"])
 @pytest.mark.parametrize("threads", [32, 33, 96, 128, 160, 1024])
 def test_occupancy_by_the_rules_of_the_toolkit(name, threads):
     """Warps by partitions and registers, shared memory in units, and the least of all."""
@@ -241,3 +241,22 @@ def test_errors_alone_are_what_is_lacking():
     (one,) = lacking(exchanged((256, 240), (128, 16)))
     assert one.severity == "error" and "not so of role 1" in one.message
     assert lacking(of(writes(0), threads=33, shared_bytes=4096 * 4)) == (), "a warning is none"
+
+
+def test_the_occupancy_of_a_report_is_that_of_what_was_measured():
+    whole = of(reads(T), threads=256, buffers=(buffer("r", 8, memory=RF),))
+    assert "occupancy: 8 blocks on a multiprocessor at once, 64 warps, 100% of what it holds (estimated)" in report(whole)
+    measured = report(whole, Measured(128))
+    assert "occupancy: 2 blocks on a multiprocessor at once, 16 warps, 25% of what it holds\n" in measured
+    assert "limited by registers; blocks by each: threads 8, registers 2, blocks 32" in measured
+
+
+@pytest.mark.parametrize(("elements", "local"), [(255, False), (256, True)])
+def test_arrays_in_local_memory_in_a_report(elements, local):
+    assert ("r lies in local memory" in report(of(buffers=(buffer("r", elements, memory=RF),)))) == local
+
+
+def test_occupancies_are_values():
+    """They may be keys, and are written without what each resource allows."""
+    first, second = occupancy(of(threads=128), 32), occupancy(of(threads=128), 32)
+    assert {first: 1}[second] == 1 and "limits" not in repr(first) and first.limits == second.limits

@@ -157,6 +157,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", WRONG)
 def test_there_is_no_such_map(name):
     change, message = WRONG[name]
@@ -313,6 +314,30 @@ def test_what_no_engine_copies_has_no_boxes():
         TMA_LOAD, Move(8, 64, dtype=float16)(GL, SH)(Block), (access("src", (0, 0), (8, 64)), access("tile", (0, 0), (8, 64), write=True))
     )
     assert Boxes.of(plain, {}, int) is None
+    for completion in (ir.Completion.RING, ir.Completion.BULK):
+        assert Boxes.of(attrs.evolve(plain, completion=completion), {}, int) is None, "rows, by no map"
     mapped = attrs.evolve(plain, tensor_map=RIGHT)
     for completion in (ir.Completion.NONE, ir.Completion.GROUP, ir.Completion.PRODUCT):
         assert Boxes.of(attrs.evolve(mapped, completion=completion), {}, int) is None
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("steps", "wrong"),
+    [((0, 1), "are 0 bytes apart"), ((4, 1), "are 8 bytes apart"), ((8, 1), None), ((64, 1), None)],
+)
+def test_an_array_whose_rows_lie_on_each_other(steps, wrong):
+    """Strides of a map are positive multiples of 16 bytes, but for that of neighbours."""
+    move = Move(8, 64, dtype=float16)(GL, SH)(Block)
+    tensor = Tensor("src", (as_expr(8), as_expr(64)), float16, GL, Layout((8, 64), steps))
+    storage = attrs.evolve(Tensor("src", (as_expr(8), as_expr(64)), float16, GL, RowMajor).storage(), layout=Layout((8, 64), steps))
+    array = ir.Buffer(tensor, storage, as_expr(1), parameter=True)
+    accesses = access("src", (0, 0), (8, 64)), access("tile", (0, 0), (8, 64), write=True)
+    tensor_map = TensorMap("src_map", "src", (1, 0), (64, 8), 128)
+    load = ir.Exec(TMA_LOAD, move, accesses, completion=ir.Completion.RING, tensor_map=tensor_map, ring="ring")
+    buffers = {"src": array, "tile": local("tile", (8, 64), SH, float16, RowMajor)}
+    if wrong is None:
+        assert Boxes.of(load, buffers, lambda value: value.evaluate({})).strides == steps
+        return
+    with pytest.raises(SimulationError, match=f"neighbours along dimension 0 of src {wrong}, no multiple of 16"):
+        Boxes.of(load, buffers, lambda value: value.evaluate({}))

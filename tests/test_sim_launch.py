@@ -1,6 +1,8 @@
 """Launches in the simulator, by hand: which blocks it takes, and blocks that have no work (`fireiron.sim.launch`)."""
 
+import itertools
 import random
+import time
 
 import attrs
 import numpy as np
@@ -446,3 +448,241 @@ def test_statements_are_counted_however_they_are_performed():
         attrs.evolve(kernel, body=(*kernel.body, apart, together, apart, together)), {"src": np.zeros(64, np.float32)}, blocks=[0]
     )
     assert (done.statements, done.barriers) == (3, 2)
+
+
+# ---------------------------------------------------------------------------------------------- which blocks come together
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The blocks of each chunk that is executed, in the order in which they begin."""
+    found, chunk = [], launching._Launch._chunk
+    monkeypatch.setattr(launching.os, "sched_getaffinity", lambda number: {0}, raising=False)
+    monkeypatch.setattr(
+        launching._Launch, "_chunk", lambda one, number, blocks, order: found.append(blocks) or chunk(one, number, blocks, order)
+    )
+    return found
+
+
+def groups(*sizes):
+    ends = np.cumsum((0, *sizes)).tolist()
+    return [tuple(range(start, end)) for start, end in itertools.pairwise(ends)]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(5 * 1024, [5]), (5 * 1024 - 1, [3, 2]), (4096, [3, 2]), (3 * 1024, [3, 2]), (3 * 1024 - 1, [2, 2, 1]), (2047, [1] * 5), (1, [1] * 5)],
+)
+def test_blocks_come_together_as_their_memory_allows(monkeypatch, taken, size, expected):
+    """All of them where a cache holds all; else two chunks at least, each of which it holds."""
+    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    copy_of(through_shared(5), 5 * WIDTH)
+    assert taken == groups(*expected)
+
+
+def test_registers_count_and_at_most_256_come_together(monkeypatch, taken):
+    copy_of(by_blocks(300 * WIDTH, 300), 300 * WIDTH)
+    assert taken == groups(256, 44)
+    taken.clear()
+    block = Var("block", 0, 3)
+    r = local("r", (4,), RF)
+    load, store = mover(float32, (GL, RF)), mover(float32, (RF, GL))
+    place = access("src", (block * WIDTH + THREAD,)), access("dst", (block * WIDTH + THREAD,))
+    body = load(place[0], access("r", (3,))), store(access("r", (3,)), place[1])
+    kernel = kernel_of(Move(4 * WIDTH, dtype=float32)(GL, GL), body, r, grid=4, threads=WIDTH)
+    each = 4 * 4 * WIDTH
+    for size, expected in ((4 * each, [4]), (4 * each - 1, [2, 2]), (2 * each, [2, 2]), (2 * each - 1, [1] * 4)):
+        monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+        copy_of(kernel, 4 * WIDTH)
+        assert taken == groups(*expected), size
+        taken.clear()
+    monkeypatch.setattr(launching, "_CHUNK_BYTES", 1 << 21)
+    for most, expected in ((4 * WIDTH, [4]), (3 * WIDTH, [3, 1]), (2 * WIDTH + 31, [2, 2]), (1, [1] * 4)):
+        monkeypatch.setattr(launching, "MOST_ELEMENTS", most)
+        copy_of(kernel, 4 * WIDTH)
+        assert taken == groups(*expected), most
+        taken.clear()
+
+
+def test_blocks_of_which_each_comes_alone(taken):
+    """Where bytes are of two types, or loops differ from block to block; a cluster comes whole."""
+    halves = shared("h", 2 * WIDTH, 0, float16)
+    low = mover(float16, (SH, SH))
+    swapped = low(access("h", (THREAD * 2,)), access("g", (THREAD,)))
+    mixed = through_shared(3, swapped, buffers=(halves, shared("g", WIDTH, 256, float16)))
+    copy_of(mixed, 3 * WIDTH)
+    assert taken == groups(1, 1, 1)
+    taken.clear()
+    kernel = by_blocks(3 * WIDTH, 3)
+    turns = ir.For(Var("i", 0, 3), Var("block", 0, 2) + 1, (*kernel.body, ir.Barrier(ir.BLOCK_SCOPE)))
+    copy_of(attrs.evolve(kernel, body=(turns,)), 3 * WIDTH)
+    assert taken == groups(1, 1, 1)
+    taken.clear()
+    copy_of(attrs.evolve(by_blocks(6 * WIDTH, 6, cluster=TWO)), 6 * WIDTH)
+    assert taken == groups(6)
+    taken.clear()
+    kernel = by_blocks(6 * WIDTH, 6, cluster=TWO)
+    turns = ir.For(Var("i", 0, 3), Var("block", 0, 5) // 2 + 1, (*kernel.body, ir.Barrier(ir.BLOCK_SCOPE)))
+    copy_of(attrs.evolve(kernel, body=(turns,)), 6 * WIDTH)
+    assert taken == groups(2, 2, 2)
+
+
+def test_clusters_come_together_as_their_memory_allows(monkeypatch, taken):
+    kernel = attrs.evolve(through_shared(6), cluster=TWO)
+    for size, expected in ((6 * 1024, [6]), (6 * 1024 - 1, [4, 2]), (4 * 1024, [4, 2]), (4 * 1024 - 1, [2] * 3), (1, [2] * 3)):
+        monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+        copy_of(kernel, 6 * WIDTH)
+        assert taken == groups(*expected), size
+        taken.clear()
+
+
+def test_an_error_ends_a_launch(monkeypatch):
+    """What has not begun by then does not begin."""
+    begun = []
+
+    def chunk(one, number, blocks, order):
+        begun.append(number)
+        if number == 0:
+            raise SimulationError("the first")
+        time.sleep(0.01)
+        return ()
+
+    monkeypatch.setattr(launching, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(launching._Launch, "_chunk", chunk)
+    with pytest.raises(SimulationError, match="the first"):
+        copy_of(through_shared(40), 40 * WIDTH)
+    assert len(begun) < 40
+
+
+@pytest.mark.parametrize(("order", "cluster", "warps"), [(None, None, False), (0, None, True), (None, TWO, True), (0, TWO, True)])
+def test_threads_in_step_or_by_warps(monkeypatch, order, cluster, warps):
+    """In step without an order, where no block waits for another."""
+    seen, run = [], launching.Warps.run
+    monkeypatch.setattr(launching.Warps, "run", lambda one: seen.append(one) or run(one))
+    got, given = copy_of(by_blocks(64, 2, cluster=cluster), 64, order=None if order is None else random.Random(order))
+    np.testing.assert_array_equal(got, given)
+    assert bool(seen) == warps
+
+
+def test_outputs_are_what_is_written():
+    done = simulate(by_blocks(64, 2), {"src": np.zeros(64, np.float32)})
+    assert set(done.outputs) == {"dst"} and done.seconds > 0
+    assert set(simulate(by_blocks(64, 2), {"src": np.zeros(64, np.float32)}, blocks=[]).outputs) == {"dst"}
+    empty = simulate(by_blocks(64, 2), {"src": np.zeros(64, np.float32)}, blocks=[])
+    assert (empty.statements, empty.barriers, empty.read_bytes, empty.written_bytes) == (0, 0, 0, 0)
+
+
+def test_a_kernel_in_front_of_its_last_pass_is_refused():
+    """Nothing says which of its elements are stored."""
+    kernel = by_blocks(64, 2)
+    bare = attrs.evolve(kernel, body=tuple(attrs.evolve(one, pieces=()) for one in kernel.body))
+    with pytest.raises(VerificationError, match="nothing says which of its elements are stored"):
+        simulate(bare, {"src": np.zeros(64, np.float32)})
+
+
+def test_numbers_too_large_for_a_type_are_no_warning():
+    """They are infinite, as on a GPU, whatever NumPy is told to do with them."""
+    with np.errstate(all="raise"):
+        got = simulate(of_registers(0, float32, float16), {"src": np.full(WIDTH, 1e30, np.float32)}).outputs["dst"]
+    assert np.isinf(got).all()
+
+
+@pytest.mark.parametrize(
+    ("dealt", "right"),
+    [
+        (((1, 4), (1, 4)), True),
+        (((1, 4), ()), True),
+        (((), (1, 4)), True),
+        (((), ()), False),
+        (((4, 1), (4,)), False),
+        (((4, 1), (1, 4)), True),
+    ],
+)
+def test_one_of_several_that_interleave(dealt, right):
+    """One written tile that interleaves is enough; of what is read nothing is asked."""
+    kernel = by_blocks(64, 3)
+    (move,) = kernel.body
+    of = lambda strides: (tuple(Dealt(2, stride, True) for stride in strides),)
+    body = tuple(attrs.evolve(move, accesses=(move.accesses[0], attrs.evolve(move.accesses[1], dealt=of(one)))) for one in dealt)
+    kernel = attrs.evolve(kernel, body=(body[0], ir.Barrier(ir.BLOCK_SCOPE), body[1]))
+    if right:
+        np.testing.assert_array_equal(*copy_of(kernel, 64))
+        return
+    with pytest.raises(SimulationError, match="block 2 of the grid has no work"):
+        copy_of(kernel, 64)
+    read = attrs.evolve(move, accesses=(attrs.evolve(move.accesses[0], dealt=of((1, 4))), move.accesses[1]))
+    with pytest.raises(SimulationError, match="block 2 of the grid has no work"):
+        copy_of(attrs.evolve(kernel, body=(read,)), 64)
+
+
+# ---------------------------------------------------------------------------------------------- which blocks are asked for poison
+
+
+@pytest.mark.parametrize(("cluster", "asked"), [(None, (1,)), (TWO, (0, 1))])
+def test_the_first_block_whose_poison_comes_out_is_executed_again(taken, cluster, asked):
+    """It alone, or with its cluster; the others are not."""
+    block = Var("block", 0, 3)
+    r = local("r", (2,), RF)
+    load = mover(float32, (GL, RF))(access("src", (block * WIDTH + THREAD,)), access("r", (less(0, block),)))
+    store = mover(float32, (RF, GL))(access("r", (0,)), access("dst", (block * WIDTH + THREAD,)))
+    kernel = kernel_of(Move(4 * WIDTH, dtype=float32)(GL, GL), (load, store), r, grid=4, threads=WIDTH)
+    with pytest.raises(SimulationError, match="of block 1"):
+        simulate(attrs.evolve(kernel, cluster=cluster), {"src": np.zeros(4 * WIDTH, np.float32)})
+    assert taken == [(0, 1, 2, 3), asked]
+    taken.clear()
+    if cluster is None:
+        simulate(kernel, {"src": np.zeros(4 * WIDTH, np.float32)}, shadow=False)
+    else:
+        with pytest.raises(SimulationError, match="of block 1"):
+            simulate(attrs.evolve(kernel, cluster=cluster), {"src": np.zeros(4 * WIDTH, np.float32)}, shadow=False)
+    assert taken == [(0, 1, 2, 3), (0, 1) if cluster else (0,)], "nobody knows whose it is: the first"
+
+
+def test_poison_that_no_block_wrote_is_asked_of_none(taken):
+    """What the caller gave, and no block of the sample touched."""
+    kernel = by_blocks(64, 2)
+    simulate(kernel, {"src": np.zeros(64, np.float32), "dst": np.full(64, np.nan, np.float32)}, blocks=[1])
+    assert taken == [(1,)]
+    taken.clear()
+    simulate(kernel, {"src": np.full(64, np.nan, np.float32)})
+    assert taken == [(0, 1), (0,)], "what came in as poison is looked at once more"
+    taken.clear()
+    simulate(kernel, {"src": np.zeros(64, np.float32)})
+    assert taken == [(0, 1)]
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Of each launch whether every value is watched, and whether races are."""
+    found, start = [], launching._Launch.__init__
+
+    def begin(one, plan, arrays, blocks, shadow, order, careful=False, dealt=None):
+        found.append((careful, shadow))
+        start(one, plan, arrays, blocks, shadow, order, careful=careful, dealt=dealt)
+
+    monkeypatch.setattr(launching._Launch, "__init__", begin)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("types", "careful"),
+    [
+        ((float32, None), False),
+        ((float32, int32), True),
+        ((float16, int32), True),
+        ((int32, None), False),
+        ((int32, float32), False),
+        ((float16, float32), False),
+    ],
+    ids=str,
+)
+def test_where_poison_may_be_dropped_every_value_is_watched(launched, types, careful):
+    """A conversion of floats to integers drops it: of integers none is known."""
+    simulate(of_registers(0, *types), {"src": np.arange(WIDTH).astype(types[0].to_numpy())})
+    simulate(of_registers(0, *types), {"src": np.arange(WIDTH).astype(types[0].to_numpy())}, shadow=False)
+    assert launched == [(careful, True), (careful, False)]
+
+
+def test_a_block_that_is_executed_again_is_watched_for_values_alone(launched):
+    simulate(of_registers(0), {"src": np.full(WIDTH, np.nan, np.float32)})
+    assert launched == [(False, True), (True, False)]

@@ -167,8 +167,8 @@ def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Fi
         return None
     if _told_apart(scene, _tight(scene, local, uses, offset), (*offset, *fixed), fixed):
         return None
-    walked = offset if scene.kernel.cluster is None else local.offset
-    if any(_in_bands(scene, widths, walked, write, fixed) for widths in _widths(scene, local, uses)):
+    parts = dict.fromkeys((offset, local.offset))
+    if any(_in_bands(scene, widths, walked, write, fixed) for widths in _widths(scene, local, uses) for walked in parts):
         return None
     grid = constant(scene.kernel.grid)
     if all(not part.variables() for part in (*offset, *fixed)):
@@ -355,7 +355,7 @@ def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others:
         block = mod(block, count)
     quotients = [one for atom, _ in pair for one in _nodes(atom) if isinstance(one, FloorDiv)]
     # The quotient of a cluster's number is one of the block's, where the divisor is known.
-    bands = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None and size > each}
+    bands = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
     block = floordiv(block, as_expr(each))
     bands |= {one.right for one in quotients if one.left == block}
     factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
@@ -372,10 +372,9 @@ def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others:
 
 
 def _times(whole: Expr, part: Expr) -> int:
-    """How often one size goes into another at all sizes: so do `N // 2` columns in a band of `N` tiles, where that is even; else 0."""
+    """How often one size goes into another where both are largest: as `N // 2` columns do in a band of `N` tiles."""
     largest = {var.name: var.high for var in whole.variables() | part.variables()}
-    times = int(whole.evaluate(largest)) // max(int(part.evaluate(largest)), 1)
-    return times if part * times == whole else 0
+    return int(whole.evaluate(largest)) // max(int(part.evaluate(largest)), 1)
 
 
 def _factor(term: tuple[Expr, int]) -> int:
@@ -473,7 +472,7 @@ def _apart_in_turns(scene: Scene, local: Local, uses: Sequence[Use], offset: Seq
                 return False
             value = scene.opened(digit)
             width += step * (value.high - value.low)
-    steps = np.gcd.reduce(places - places[0], axis=0)
+    steps = np.gcd.reduce(places - places[0])
     apart = all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True))
     return apart and len(distinct(places, axis=0)) == len(places)
 
@@ -488,7 +487,7 @@ def _enumerated(
     frame = scene.frame([("block", np.arange(count))], sizes)
     numbers = np.flatnonzero(functools.reduce(np.logical_and, (frame.full(one) == 0 for one in fixed), np.ones(count, dtype=bool)))
     places = np.stack([frame.full(part) for part in offset], axis=-1)[numbers]
-    steps = np.gcd.reduce(places - places[0], axis=0)
+    steps = np.gcd.reduce(places - places[0])
     widths = [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
     boxes, first, owner = np.unique(places, axis=0, return_index=True, return_inverse=True)
     if len(boxes) < len(places):

@@ -113,7 +113,7 @@ class _Marks:
     def write(self, copies: Array, elements: Array) -> None:
         """Mark elements of copies."""
         self.written[copies, elements] = True
-        for copy in np.flatnonzero(np.bincount(copies, minlength=self.copies) * ~self.whole):
+        for copy in np.flatnonzero(~self.whole):
             # Coordinates have different places: with as many marks as the tensor has elements, all of these are marked, and no gap between.
             self.whole[copy] = np.count_nonzero(self.written[copy]) >= self.needed
 
@@ -222,7 +222,7 @@ class _Path:
             touching = [self._roots(work.statement, access) for work in self._inside(loop) for access in self._touching(work.statement)]
             lengths = self.scene.needs(nested.extent for nested in inside if isinstance(nested, For))
             ordered = any(isinstance(statement, ORDERING) for statement in inside)
-            self.relied[id(loop)] = lengths.union({self.thread}, *touching), ordered
+            self.relied[id(loop)] = lengths.union(*touching), ordered
         return self.relied[id(loop)]
 
     # ------------------------------------------------------------------------------------------ statements

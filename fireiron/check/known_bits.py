@@ -11,16 +11,12 @@ from collections.abc import Mapping
 import attrs
 
 from fireiron.values.expr import (
-    All,
-    AnyOf,
     BitAnd,
     BitOr,
     BitXor,
     Const,
-    Equal,
     Expr,
     FloorDiv,
-    Less,
     Min,
     Mod,
     Positive,
@@ -82,7 +78,7 @@ class Bits:
         for one, places in ((self, other.places), (other, self.places)):
             low = low if places is None else low.also(one.raised(places))
         most = (~self.zeros & WORD) * (~other.zeros & WORD)
-        return low.also(_of_range(0, most)) if most <= WORD else low
+        return low.also(_up_to(most))
 
     def __and__(self, other: Bits) -> Bits:
         return Bits(self.zeros | other.zeros, self.ones & other.ones)
@@ -96,7 +92,7 @@ class Bits:
         return Bits(known & ~ones, ones)
 
     def shifted(self, bits: int) -> Bits:
-        """The value divided by a power of two, rounded down."""
+        """The value divided by a power of two, rounded down; the uppermost bits are that of its sign, which the range says."""
         return Bits(self.zeros >> bits, self.ones >> bits)
 
     def raised(self, bits: int) -> Bits:
@@ -122,7 +118,7 @@ UNKNOWN = Bits()
 
 def _run(mask: int) -> int:
     """The length of the run of ones at the lower end of a mask."""
-    return (~mask & (mask + 1)).bit_length() - 1
+    return (mask ^ mask + 1).bit_length() - 1
 
 
 def power_of_two(number: int | None) -> int | None:
@@ -141,7 +137,8 @@ class KnownBits:
         """What is known of an expression."""
         bits = self.found.get(value)
         if bits is None:
-            bits = self.found[value] = self._of(value).also(_of_range(value.low, value.high))
+            own = self._of(value)
+            bits = self.found[value] = own.also(_up_to(value.high)) if value.low >= 0 else own
         return bits
 
     def _of(self, value: Expr) -> Bits:
@@ -154,7 +151,8 @@ class KnownBits:
             case Sum():
                 return self._sum(value)
             case FloorDiv(left=left, right=right):
-                return _divided(self.of(left), left, constant(right))
+                exponent = power_of_two(constant(right))
+                return UNKNOWN if exponent is None else self.of(left).shifted(exponent)
             case Mod(left=left, right=right):
                 return self._remainder(left, right)
             case BitAnd(left=left, right=right):
@@ -167,8 +165,6 @@ class KnownBits:
                 return self.of(left).either(self.of(right))
             case Positive(value=inner):
                 return self.of(inner)
-            case Less() | Equal() | All() | AnyOf():
-                return UNKNOWN.lowest(1)
             case _:
                 return UNKNOWN
 
@@ -182,22 +178,11 @@ class KnownBits:
         return total
 
     def _remainder(self, left: Expr, right: Expr) -> Bits:
-        """Bits below the lowest one of the divisor stay; a power of two cuts the others off."""
-        bits, exponent = self.of(left), power_of_two(constant(right))
-        if exponent is not None:
-            return bits.lowest(exponent)
-        mask = (1 << self.of(right).trailing_zeros) - 1
+        """Bits below the lowest one of the divisor stay; its range says how a power of two cuts the others off."""
+        bits, mask = self.of(left), (1 << self.of(right).trailing_zeros) - 1
         return Bits(bits.zeros & mask, bits.ones & mask)
 
 
-def _divided(bits: Bits, left: Expr, divisor: int | None) -> Bits:
-    exponent = power_of_two(divisor)
-    if exponent is None:
-        return UNKNOWN
-    known = bits.shifted(exponent)
-    return known.also(Bits(WORD & ~(WORD >> exponent))) if left.low >= 0 else known
-
-
-def _of_range(low: int, high: int) -> Bits:
-    """The upper bits of a number that is not negative are 0 beyond its largest value."""
-    return Bits(WORD & ~((1 << high.bit_length()) - 1)) if low >= 0 else UNKNOWN
+def _up_to(most: int) -> Bits:
+    """The upper bits of a number from 0 to `most` are 0."""
+    return Bits(WORD & ~((1 << most.bit_length()) - 1))

@@ -161,10 +161,9 @@ class _Path:
         return self.inner[id(loop)]
 
     def _count(self, loop: For, loops: Mapping[str, int]) -> int | None:
-        known = constant(loop.extent)
-        if known is None and self.scene.roots(loop.extent) <= self._known(loops):
+        if self.scene.roots(loop.extent) <= frozenset(loops):
             return int(self.scene.frame([], loops).value(loop.extent))
-        return known
+        return None
 
     def _mark_together(self, loop: For, count: int, loops: Mapping[str, int]) -> bool:
         """Mark all that a loop writes, if it reads nothing but registers that were written before it; False if it may."""
@@ -189,13 +188,16 @@ class _Path:
         self, statement: Exec, access: Access, around: Sequence[For], count: int, loops: Mapping[str, int]
     ) -> _Touch | None:
         """What an access touches in all iterations of the loops around it; None where that depends on more, or is too much."""
-        if _is_unspecified(statement):
+        if statement.collective:
             return None
-        counts = [count, *(constant(loop.extent) for loop in around[1:])]
-        if any(number is None for number in counts):
-            return None
+        counts = [count]
+        for loop in around[1:]:
+            number = constant(loop.extent)
+            if number is None:
+                return None
+            counts.append(number)
         needed = self.scene.needs((*access.expressions(), statement.performed, *_tests(statement, access)))
-        axes = [(loop.var.name, np.array(loop.values(number or 0), dtype=int)) for loop, number in zip(around, counts, strict=True)]
+        axes = [(loop.var.name, np.array(loop.values(number), dtype=int)) for loop, number in zip(around, counts, strict=True)]
         axes = [(name, values if name in needed else values[:1]) for name, values in axes]
         if len(self.scene.threads) * math.prod(len(values) for _, values in axes) * size_of(access) > POINTS:
             return None
@@ -207,6 +209,7 @@ class _Path:
             inside = [statement for statement in statements(loop.body) if isinstance(statement, Exec)]
             numbers = [value for statement in inside for access in self._touching(statement) for value in access.expressions()]
             tested = [value for statement in inside for value in (statement.active, statement.guard, statement.accumulate)]
+            tested += [value for statement in inside for access in self._touching(statement) for value in _tests(statement, access)]
             tested += [nested.extent for nested in statements(loop.body) if isinstance(nested, For)]
             self.relied[id(loop)] = self.scene.needs(numbers), self.scene.needs(tested)
         return self.relied[id(loop)]
@@ -233,8 +236,10 @@ class _Path:
                 self._write(access, self._touch(statement, access, loops, statement.performed))
 
     def _touch(self, statement: Exec, access: Access, loops: Mapping[str, int], condition: Expr) -> _Touch | None:
-        """What an access touches; None where that depends on more than threads and loops."""
-        if _is_unspecified(statement):
+        """What an access touches; None where that depends on more than threads and loops, and where only the text of a micro-kernel says
+        which thread of a group touches which registers.
+        """
+        if statement.collective:
             return None
         roots = self.scene.needs((*access.expressions(), condition, *_tests(statement, access)))
         key = (id(statement), id(access), condition, *((name, loops[name]) for name in sorted(roots & frozenset(loops))))
@@ -269,7 +274,7 @@ class _Path:
         if touch is None:
             self._of(access.buffer, 1)[:] = True
         else:
-            _mark(self._of(access.buffer, int(touch.registers.max(initial=0)) + 1), touch)
+            self._of(access.buffer, int(touch.registers.max(initial=0)) + 1)[touch.registers[touch.mask], np.nonzero(touch.mask)[0]] = True
         if constant(self.private[access.buffer].total) is not None and self.written[access.buffer][:, self.readers[access.buffer]].all():
             self.whole.add(access.buffer)
 
@@ -287,23 +292,6 @@ class _Path:
             )
             finding = Finding("registers", "error", access.buffer, text, access.origin or statement.origin)
             self.findings[id(statement), access.buffer] = finding
-
-
-def _mark(marks: Array, touch: _Touch) -> None:
-    """Mark what is touched; most accesses touch the same registers in each thread, all of them."""
-    registers, mask = touch.registers, touch.mask
-    lanes = np.arange(len(mask))[:, None]
-    if not mask.all():
-        marks[registers[mask], np.broadcast_to(lanes, mask.shape)[mask]] = True
-    elif (registers == registers[:1]).all():
-        marks[registers[0]] = True
-    else:
-        marks[registers, lanes] = True
-
-
-def _is_unspecified(statement: Exec) -> bool:
-    """Whether only the text of a micro-kernel says which thread of a group touches which registers."""
-    return statement.collective and not any(statement.lane_maps)
 
 
 def _readers(scene: Scene, private: Mapping[str, Buffer]) -> dict[str, Array]:

@@ -91,7 +91,7 @@ def _by_registers(target: Architecture, warps: int, registers: int) -> int:
     """Blocks that the registers of a multiprocessor serve: none where those of one block, in whole partitions, are more than it has."""
     partitions = _partitions(target)
     each = _rounded(max(registers, 1) * 32, REGISTER_UNIT)
-    return target.registers_per_sm // partitions // each * partitions // warps
+    return target.registers_per_sm // (partitions * each) * partitions // warps
 
 
 def _partitions(target: Architecture) -> int:

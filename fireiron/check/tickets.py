@@ -45,7 +45,7 @@ def _wrong(kernel: Kernel) -> Iterator[str]:
 
 def _no_more(grid: Expr, tiles: Expr) -> bool:
     """Whether no more blocks are launched than there are tiles."""
-    return (tiles - grid).low >= 0 or (isinstance(grid, Min) and tiles in grid.children) or grid == tiles
+    return (tiles - grid).low >= 0 or (isinstance(grid, Min) and any(_no_more(side, tiles) for side in grid.children))
 
 
 def _ends(loop: For) -> bool:
