@@ -49,7 +49,7 @@ MUTANTS = [
         ("what a skipped body puts", "                    self._restore(before)\n                case Let()", "                    pass\n                case Let()"),
         ("a loop without turns", "if count is None and loop.extent.low < 1 else None", "if False else None"),
         ("who performs it", "frame, known) & performing[..., None]", "frame, known)"),
-        ("which registers", "marks[registers[mask], np.broadcast_to(lanes, mask.shape)[mask]] = True", "marks[:] = True"),
+        ("which registers", "+ 1)[touch.registers[touch.mask], np.nonzero(touch.mask)[0]] = True", "+ 1)[:] = True"),
     ),
     *mutants(
         "lower/vectorize.py",
@@ -462,9 +462,9 @@ MUTANTS = [
         "test_alignment",
         ("carries", "(other.zeros | other.ones) & carries & WORD", "(other.zeros | other.ones) & WORD"),
         ("bits of a product", "known = min(self.trailing + other.trailing_zeros,", "known = min(self.trailing + other.trailing,"),
-        ("negative quotients", "if left.low >= 0 else known", "if True else known"),
-        ("the largest value", "~((1 << high.bit_length()) - 1)", "~((1 << high.bit_length() - 1) - 1)"),
-        ("remainders by other numbers", "mask = (1 << self.of(right).trailing_zeros) - 1", "mask = (1 << self.of(right).trailing_zeros + 1) - 1"),
+        ("negative values", "own.also(_up_to(value.high)) if value.low >= 0 else own", "own.also(_up_to(value.high))"),
+        ("the largest value", "~((1 << most.bit_length()) - 1)", "~((1 << most.bit_length() - 1) - 1)"),
+        ("remainders by other numbers", "(1 << self.of(right).trailing_zeros) - 1", "(1 << self.of(right).trailing_zeros + 1) - 1"),
         ("either value", "Bits(self.zeros & other.zeros, self.ones & other.ones)\n\n    def also", "Bits(self.zeros & other.zeros, self.ones | other.ones)\n\n    def also"),
     ),
     *mutants(
@@ -523,7 +523,7 @@ MUTANTS = [
     *mutants(
         "check/resources.py",
         "test_inspect",
-        ("whole partitions", "target.registers_per_sm // partitions // each * partitions // warps", "target.registers_per_sm // each // warps"),
+        ("whole partitions", "target.registers_per_sm // (partitions * each) * partitions // warps", "target.registers_per_sm // each // warps"),
         ("what the system takes", "(128, RESERVED_SHARED) if target.capability >= 80 else (256, 0)", "(128, 0) if target.capability >= 80 else (256, 0)"),
         ("units of registers", "each = _rounded(max(registers, 1) * 32, REGISTER_UNIT)", "each = max(registers, 1) * 32"),
         ("several resident blocks", "_partitions(target)) * max(kernel.resident, 1)", "_partitions(target))"),

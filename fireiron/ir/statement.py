@@ -43,6 +43,11 @@ class Instruction(Protocol):
         ...
 
     @property
+    def each(self) -> bool:
+        """Whether its text, that of one thread, takes any number of elements, each by itself."""
+        ...
+
+    @property
     def by_engine(self) -> bool:
         """Whether it reaches shared memory through the asynchronous proxy, and not by loads and stores of the threads."""
         ...
