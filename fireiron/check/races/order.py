@@ -174,7 +174,6 @@ class Order:
         self.of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope | None, int], set[int]] = {}
         self.engines = any(event.by_engine for event in _events(traces) if not isinstance(event, (Stmt, Turn)))
-        self.written = 0
         self._forget()
 
     def run(self) -> None:
