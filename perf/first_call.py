@@ -116,6 +116,7 @@ def main():
             wall, used, compiled = in_a_process(folder, "--one", name)
             again = in_a_process(folder, "--one", name)
         rows.append([name, wall, compiled, max(0.0, wall - compiled), used, again[0]])
+        print(*rows[-1], flush=True)
     headers = ["first call, seconds", "wall", "NVRTC", "the rest", "processor", "second process"]
     lines.append(tabulate(rows, headers, floatfmt=".2f"))
     if options.compile:
