@@ -386,8 +386,8 @@ def _factor(scale: float | None, q: Any) -> float:
 
 
 def _said(causal: Any, window: Any, factor: float, lse: Any, score: Any, arch: Any, pinned: Any) -> tuple[Any, ...]:
-    """What tells calls with the same arrays apart."""
-    return bool(causal) or window is not None, window, factor, bool(lse), score, arch, pinned
+    """What tells calls with the same arrays apart; `True`, which is refused as a window, from 1."""
+    return bool(causal) or window is not None, window, type(window), factor, bool(lse), score, arch, pinned
 
 
 def _without_gradient() -> ArgumentError:

@@ -1,6 +1,6 @@
 """Records for general sizes, types and storage orders on Hopper, beside the better of cuBLAS and Triton; and how good the choice between them is.
 
-    python perf/tune_grid.py FOLDER [--shapes targets|grid|lost|odd|thin|held-out|stacks|across|in-parts|drawn-across|drawn-odd|drawn-powers[:SEED]|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
+    python perf/tune_grid.py FOLDER [--shapes targets|grid|lost|odd|thin|held-out|stacks|across|in-parts|drawn-across|drawn-powers[:SEED]|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
                              [--orders NN,NT,TN,TT] [--candidates 6] [--triton 2] [--rounds 4] [--seconds 300] [--chosen] [--clusters]
     python perf/tune_grid.py FOLDER --judge [TIMES.json ...]
 
@@ -118,16 +118,6 @@ def drawn_across(count=40, seed=4711):
     return tuple(found)
 
 
-def drawn_odd(count=20, seed=4711):
-    """Sizes drawn at random, N or K or both odd, so that rows begin at no multiple of 4 bytes."""
-    random, found = Random(seed), []
-    while len(found) < count:
-        M, N, K = (int(2 ** random.uniform(8, 12.5)) for _ in range(3))
-        if N % 2 or K % 2:
-            found.append((M, N, K))
-    return tuple(found)
-
-
 def drawn_powers(count=60, seed=20261128):
     """Triples drawn from the sizes of the public list of CUDA-L2, up to 2^40 products and 1 GiB of halves."""
     random, sizes, found = Random(seed), (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384), []
@@ -139,9 +129,9 @@ def drawn_powers(count=60, seed=20261128):
 
 
 SETS = {"lost": LOST, "odd": ODD, "targets": TARGETS, "grid": GRID, "thin": THIN, "held-out": HELD_OUT, "stacks": STACKS, "across": ACROSS, "in-parts": IN_PARTS,
-        "drawn-across": drawn_across(), "drawn-odd": drawn_odd(), "drawn-powers": drawn_powers()}  # fmt: skip
+        "drawn-across": drawn_across(), "drawn-powers": drawn_powers()}  # fmt: skip
 
-DRAWN = {"drawn-across": drawn_across, "drawn-odd": drawn_odd, "drawn-powers": drawn_powers}
+DRAWN = {"drawn-across": drawn_across, "drawn-powers": drawn_powers}
 """Sets that a seed may be said of: `drawn-across:7`."""
 
 MEASURED = ("grid", "targets", "types", "orders")

@@ -176,6 +176,8 @@ class _Module:
         self._building: built.Building | None = None
         self._found: Any = None
         self.is_given_up = False
+        self.why = ""
+        """Why calls are not replayed here, where that is given up."""
 
     def __call__(self) -> Any:
         if self._found is None and not self.is_given_up:
@@ -192,8 +194,8 @@ class _Module:
         try:
             path = self._path(torch)
             return None if path is None else _configured(_loaded(path), torch)
-        except (LaunchError, OSError, ImportError, ValueError):  # no module is no loss but time: calls are made as they were
-            self.is_given_up = True
+        except (LaunchError, OSError, ImportError, ValueError) as error:  # no module is no loss but time: calls are made as they were
+            self.is_given_up, self.why = True, str(error)
             return None
 
     def _path(self, torch: Any) -> Path | None:
