@@ -291,7 +291,7 @@ class _Attention:
         """
         if hasattr(q, "is_cuda"):
             replays = self._replays
-            if replays.again is not None and stream is None and not replays.tracing():
+            if replays.again is not None and stream is None and not replays.tracing() and not replays.casting():
                 done = replays.again(_said(causal, window, _factor(scale, q), lse, score, arch, pinned), out, q, k, v)
                 if done is not None and done is not NotImplemented and done is not ...:
                     return done
@@ -591,11 +591,10 @@ FEW: Final = 16
 def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
     """Whether there are few queries and many keys: blocks take parts of the keys then, and a second kernel puts these together."""
     shared = sizes.heads // sizes.groups
-    rows, file = sizes.queries * shared, _file("attention_decode")
     plain = not (options.causal or options.window or options.lse or options.score)
-    if not plain or min(sizes.queries, shared) > 1 or rows > FEW or architecture.capability < 80:
+    if not plain or min(sizes.queries, shared) > 1 or sizes.queries * shared > FEW or architecture.capability < 80:
         return False
-    return bool(sizes.keys > file.size_for(sizes.keys, sizes.batch * sizes.groups))
+    return bool(sizes.keys > _file("attention_decode").size_for(sizes.keys, sizes.batch * sizes.groups))
 
 
 def _decoded(

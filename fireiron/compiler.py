@@ -8,84 +8,33 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from fireiron import collecting
-from fireiron import cuda as printer
-from fireiron.check import Finding, safety
-from fireiron.check.resources import lacking
 from fireiron.decomp.repack import Repack, read_along
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Decomposition, Executable, Node
-from fireiron.lower.allocate import allocate
-from fireiron.lower.alternate import alternate
-from fireiron.lower.asynchronous import asynchronous
-from fireiron.lower.chain import chain
-from fireiron.lower.clamp import clamp
-from fireiron.lower.cluster import cluster
-from fireiron.lower.covered import covered
-from fireiron.lower.distribute import distribute
-from fireiron.lower.divide import divide
-from fireiron.lower.fence import fence
-from fireiron.lower.footprint import require_small
-from fireiron.lower.guard import guard
-from fireiron.lower.pin import pin
-from fireiron.lower.pipeline import pipeline
-from fireiron.lower.products import products
-from fireiron.lower.rotate import rotate
-from fireiron.lower.settle import settle
-from fireiron.lower.specialize import specialize
-from fireiron.lower.synchronize import synchronize
-from fireiron.lower.vectorize import vectorize
-from fireiron.lower.wait import wait
-from fireiron.lower.walk import RESERVED, Grown, grow_tree, prune, walk
 from fireiron.spec import Spec
 from fireiron.values.expr import constant, is_cuda_name
 from fireiron.values.machine import Architecture, as_architecture
 
 if TYPE_CHECKING:
+    from fireiron import cuda as printer
+    from fireiron.check import Finding
     from fireiron.language.strategy import Strategy
+    from fireiron.lower.passes import Passes
+    from fireiron.lower.walk import Grown
 
-Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
+# The passes, the checks and the printer are imported where they are used: a program that was kept needs none of them.
 
 ERRORS: Mapping[str, type[FireironError]] = {"race": SynchronizationError, "resources": ResourceError}
 """What is raised for an error that a check reports, by the finding's kind: for any other kind a `DecompositionError`."""
-
-SEQUENTIAL: Passes = (
-    ("pipeline", pipeline),
-    ("rotate", rotate),
-    ("settle", settle),
-    ("allocate", allocate),  # before the passes that enumerate accesses: what does not fit is refused at once
-    ("distribute", distribute),
-    ("vectorize", vectorize),
-    ("asynchronous", asynchronous),
-    ("prune", prune),
-    ("specialize", specialize),
-    ("alternate", alternate),
-    ("products", products),
-)
-"""The passes that see a program without any synchronisation."""
-
-PASSES: Passes = (
-    *SEQUENTIAL,
-    ("synchronize", synchronize),
-    ("wait", wait),
-    ("fence", fence),
-    ("pin", pin),
-    ("guard", guard),
-    ("clamp", clamp),
-    ("covered", covered),
-    ("cluster", cluster),
-    ("chain", chain),
-    ("divide", divide),
-)
-"""The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
 
 @attrs.frozen(eq=False)
@@ -130,7 +79,7 @@ class Program(Displayed):
         """The program of a bound strategy; tunables without a value take the first legal combination."""
         target = as_architecture(strategy.target if architecture is None else architecture)
         assert strategy.spec is not None
-        if name is not None and not (is_cuda_name(name) and name not in RESERVED and not name.startswith("__")):
+        if name is not None and not (is_cuda_name(name) and name not in _reserved() and not name.startswith("__")):
             raise ArgumentError(
                 "the name of a kernel must be an identifier that means nothing else in CUDA C++", got=name, legal="my_kernel"
             )
@@ -174,6 +123,8 @@ class Program(Displayed):
     def _as_given(self) -> Grown:
         """The tree behind the steps that copy, for operands as they are."""
         steps = tuple(itertools.dropwhile(lambda step: isinstance(step, Repack), self.strategy.steps))
+        from fireiron.lower.walk import grow_tree
+
         return grow_tree(self.spec, steps, self.architecture, self.instructions)
 
     @functools.cached_property
@@ -204,6 +155,8 @@ class Program(Displayed):
     @functools.cached_property
     def grown(self) -> Grown:
         """The decomposition tree with the threads of a block and the grid."""
+        from fireiron.lower.walk import grow_tree
+
         with self.timed("tree"):
             _, spec, steps = self._parted
             if len(steps) < len(self.strategy.steps) and spec is self.spec and "_as_given" in self.__dict__:
@@ -223,6 +176,10 @@ class Program(Displayed):
     @functools.cached_property
     def _sequential(self) -> dict[str, Kernel]:
         """The kernel IR after the walk and after each pass before synchronisation, by name."""
+        from fireiron.lower.footprint import require_small
+        from fireiron.lower.passes import SEQUENTIAL
+        from fireiron.lower.walk import walk
+
         grown = self.grown
         with self.timed("walk"):
             kernel = attrs.evolve(walk(grown, self.inner, self.name), title=tuple(self.title()))
@@ -258,17 +215,21 @@ class Program(Displayed):
     @property
     def sequential(self) -> Kernel:
         """The kernel IR before synchronisation: all that decides about its speed, but not yet whether it is legal."""
-        return self._sequential[SEQUENTIAL[-1][0]]
+        return next(reversed(self._sequential.values()))
 
     @functools.cached_property
     def stages(self) -> dict[str, Kernel]:
         """The kernel IR after the walk and after each pass, by name."""
+        from fireiron.lower.passes import PASSES, SEQUENTIAL
+
         return self._passed(dict(self._sequential), PASSES[len(SEQUENTIAL) :])
 
     @functools.cached_property
     def lowered(self) -> Kernel:
         """The final kernel IR, verified, before the independent checks; a `ResourceError` where the target lacks what it needs."""
-        kernel = self.stages[PASSES[-1][0]]
+        from fireiron.check.resources import lacking
+
+        kernel = next(reversed(self.stages.values()))
         with self.timed("verify"):
             verified = verify(kernel, final=True)
             for finding in lacking(verified):
@@ -282,6 +243,8 @@ class Program(Displayed):
         Raises: a `SynchronizationError` for a race, a `ResourceError` for resources that the target lacks, a `DecompositionError` for
         any other error: an access that is out of bounds or misaligned, a read of what was never written.
         """
+        from fireiron.check import safety
+
         kernel = self.lowered
         with self.timed("check"):
             findings = safety(kernel)
@@ -292,6 +255,8 @@ class Program(Displayed):
     @functools.cached_property
     def text(self) -> str:
         """CUDA C++ of the kernel behind the copies: a whole unit."""
+        from fireiron import cuda as printer
+
         kernel = self.ir
         with self.timed("print"):
             return printer.emit(kernel)
@@ -299,6 +264,8 @@ class Program(Displayed):
     @property
     def cuda(self) -> str:
         """CUDA C++: one unit with the kernels of all launches, in their order."""
+        from fireiron import cuda as printer
+
         return self.text if not self.launches else printer.emit(*(one.program.ir for one in self.launches), self.ir)
 
     @property
@@ -307,6 +274,8 @@ class Program(Displayed):
 
         A line of the whole kernel has none. Where there are copies in front, a path begins with the name of its kernel.
         """
+        from fireiron import cuda as printer
+
         return tuple(printer.printed(*(one.program.ir for one in self.launches), self.ir))
 
     # ------------------------------------------------------------------------------------------ kept on disk
@@ -375,10 +344,17 @@ class Program(Displayed):
         return tuple(rows)
 
 
+def _reserved() -> frozenset[str]:
+    """Names that mean something in every kernel."""
+    from fireiron.lower.walk import RESERVED
+
+    return RESERVED
+
+
 def _kernel_name(title: str) -> str:
     """What the kernel of a spec is called where nothing is said: its title, with `_kernel` after what CUDA C++ means something by."""
     label = title.lower()
-    return f"{label}_kernel" if label in RESERVED else label
+    return f"{label}_kernel" if label in _reserved() else label
 
 
 def _error_of(finding: Finding) -> FireironError:

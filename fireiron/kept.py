@@ -20,7 +20,7 @@ import pickle
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,10 +81,20 @@ def build() -> str:
     """What tells the code of this package and of its strategy library from all other: names, sizes and times of their files."""
     digest = hashlib.sha256(VERSION.encode())
     for folder in (PACKAGE, library_folder()):
-        for path in sorted(folder.rglob("*.py")):
-            status = path.stat()
-            digest.update(f"{path.relative_to(folder)} {status.st_size} {status.st_mtime_ns}\n".encode())
+        for name, size, changed in sorted(_sources(os.fspath(folder), "")):
+            digest.update(f"{name} {size} {changed}\n".encode())
     return digest.hexdigest()
+
+
+def _sources(folder: str, within: str) -> Iterator[tuple[str, int, int]]:
+    """Names, sizes and times of the Python files in a folder and in those inside it; quicker than by paths."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                status = entry.stat()
+                yield within + entry.name, status.st_size, status.st_mtime_ns
+            elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                yield from _sources(entry.path, f"{within}{entry.name}/")
 
 
 # ---------------------------------------------------------------------------------------------- values
@@ -112,6 +122,7 @@ class _Reader(pickle.Unpickler):
         return found
 
 
+@functools.cache
 def is_readable(kind: type) -> bool:
     """Whether values of a class are written and read: attrs classes and enumerations of this package."""
     return _is_ours(kind.__module__) and (attrs.has(kind) or issubclass(kind, enum.Enum))
@@ -149,6 +160,11 @@ def opened(data: bytes, first: bytes) -> tuple[bytes, bytes]:
         raise DamagedError("its digest is wrong: it was cut off or changed")
     line, _, rest = body.partition(b"\n")
     return line, rest
+
+
+def place(cache: Path, kind: str, key: str) -> Path:
+    """The file of an entry in a cache, two folders deep, so that no folder becomes long."""
+    return cache / "kernels" / key[:2] / key[2:4] / f"{key}.{kind}"
 
 
 def save(path: Path, data: bytes) -> None:
@@ -206,4 +222,4 @@ def bytes_at(path: Path) -> bytes | None:
     return data
 
 
-__all__ = ["DamagedError", "build", "bytes_at", "encoded", "is_readable", "key_of", "opened", "read", "save", "written"]
+__all__ = ["DamagedError", "build", "bytes_at", "encoded", "is_readable", "key_of", "opened", "place", "read", "save", "written"]

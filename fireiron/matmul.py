@@ -408,7 +408,7 @@ class _MatMul:
         """
         if hasattr(a, "is_cuda"):
             replays = self._replays
-            if replays.again is not None and stream is None and types is None and not replays.tracing():
+            if replays.again is not None and stream is None and types is None and not replays.tracing() and not replays.casting():
                 said = _said(c_dtype, ab_dtype, arch, pinned, epilogue, operands)
                 done = replays.again(said, out, a, b, *operands.values())
                 if done is ... and out is None and said is None:

@@ -17,12 +17,13 @@ class Replays:
 
     `again` looks a call up and replays it, `again(options, out, *inputs)`: the result; None where it has to be made as before;
     NotImplemented where no such call was recorded; Ellipsis where autograd records it. It is None itself as long as nothing is replayed
-    here; `tracing` says whether PyTorch traces, which must not come to it.
+    here; `tracing` says whether PyTorch traces, which must not come to it; `casting` whether `torch.autocast` may ask for other types.
     """
 
     def __init__(self) -> None:
         self.again: Any = None
         self.tracing: Callable[[], bool] = _never
+        self.casting: Callable[[], bool] = _never
 
     def call(self, options: Any, out: Any, inputs: tuple[Any, ...], make: Make) -> Any:
         """The result of a call, by `make(out, *inputs)` where it is not replayed; recorded then. `options` tell calls of the same tensors
@@ -48,7 +49,9 @@ class Replays:
         module = module_here()
         if module is None:
             return None
-        self.tracing = sys.modules["torch"].compiler.is_compiling
+        torch = sys.modules["torch"]
+        self.tracing = torch.compiler.is_compiling
+        self.casting = getattr(torch._C, "_is_any_autocast_enabled", None) or torch.is_autocast_enabled
         self.again = module.Replays()
         return self.again
 

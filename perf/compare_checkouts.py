@@ -38,7 +38,11 @@ try:
     from fireiron.language import library
 except ImportError:
     from fireiron import library
-from fireiron.cuda import dynamic_shared_bytes
+try:
+    from fireiron.cuda import dynamic_shared_bytes
+except ImportError:
+    def dynamic_shared_bytes(kernel):
+        return kernel.dynamic_shared_bytes
 printed = []
 for name, sizes, values in json.loads(sys.argv[1]):
     program = library.bind(library.find(name), sizes, values=values).program(sys.argv[2])

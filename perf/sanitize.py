@@ -27,7 +27,6 @@ from cases import HOPPER, bound_of, drawn, shipped
 from tabulate import tabulate
 
 from fireiron import *
-from fireiron.cuda import dynamic_shared_bytes
 from fireiron.gpu import launch
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.values.expr import compiled as number_of
@@ -107,7 +106,7 @@ def run_control(control, faulty, target):
     c = cupy.empty((50, 70), np.float32)
     if not (control.accumulate and faulty):
         c[...] = 0
-    kernel((int(number_of(ir.grid)({})),), (ir.threads,), (a, b, c), shared_mem=int(dynamic_shared_bytes(ir)))
+    kernel((int(number_of(ir.grid)({})),), (ir.threads,), (a, b, c), shared_mem=int(ir.dynamic_shared_bytes))
     cupy.cuda.Device().synchronize()
     print("control ran")
 

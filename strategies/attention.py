@@ -20,6 +20,7 @@ a window the last queries of a causal kernel begin first (`together` heads at a 
 255 registers with fragments. So do `parts`: fragments of K are loaded for that part of a block's keys at a time.
 """
 
+import functools
 import re
 
 from fireiron import *
@@ -71,6 +72,7 @@ def factor_of(score):
     return (float(found[1]), found[2]) if found and float(found[1]) > 0 else (1, score)
 
 
+@functools.cache
 def definition(causal=False, window=None, lse=False, slack=0, score=None):
     """Attention as formulas.
 

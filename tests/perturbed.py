@@ -21,8 +21,7 @@ from typing import Any
 import attrs
 import corpus
 
-from fireiron.compiler import PASSES
-from fireiron.cuda import dynamic_shared_bytes, emit
+from fireiron.cuda import emit
 from fireiron.errors import FireironError
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -47,6 +46,7 @@ from fireiron.ir import (
     verify,
 )
 from fireiron.language.store import loads
+from fireiron.lower.passes import PASSES
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, as_expr, equal, less
 from fireiron.values.machine import as_architecture
 from fireiron.values.tensor import Mode
@@ -101,7 +101,7 @@ class Perturbed:
             return type(error).__name__, "\n".join(str(part) for part in (error.asked, error.got, error.legal, error.hint))
         code = re.sub(r"[ \t]*//.*", "", text)
         points = [f"{one.require} {one.subject}" for one in kernel.ineffective]
-        return "kernel", "\n".join((str(kernel.grid), str(kernel.threads), str(dynamic_shared_bytes(kernel)), *points, code))
+        return "kernel", "\n".join((str(kernel.grid), str(kernel.threads), str(kernel.dynamic_shared_bytes), *points, code))
 
     def line(self) -> str:
         """Its digest, and what it is."""

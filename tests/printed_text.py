@@ -21,7 +21,6 @@ from unittest import mock
 
 import numpy as np
 
-from fireiron.cuda import dynamic_shared_bytes
 from fireiron.gpu import launch, maps
 from fireiron.ir import Reciprocal, TensorMap
 from fireiron.values.expr import Var, compiled
@@ -338,7 +337,7 @@ class HostProgram:
         registers = sum(buffer.bytes for buffer in kernel.buffers if buffer.memory.private)
         job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
         job += [f"cluster {1 if kernel.cluster is None else kernel.cluster.blocks}"]
-        job += [f"shared {dynamic_shared_bytes(kernel)} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
+        job += [f"shared {kernel.dynamic_shared_bytes} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
         for name, one in placed.items():
             file = self.folder / f"{name}.bin"
             one.filled(arrays.get(name)).tofile(file)

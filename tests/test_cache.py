@@ -515,16 +515,18 @@ def test_the_command(capsys, folder):
     aged(SOURCE, 2)
     aged(HALVES, 40)
     status, text = run(capsys, "show")
-    assert status == 0 and "a store" in text and "sm_80" in text and "40 d" in text and "2 entries" in text
+    assert (
+        status == 0 and "a store" in text and "sm_80" in text and "40 d" in text and "3 entries" in text and "what headers contain" in text
+    )
     told = json.loads(run(capsys, "--json")[1])
     assert told == json.loads(run(capsys, "show", "--json")[1])
-    assert told["bytes"] == sum(entry["size"] for entry in told["entries"]) and len(told["entries"]) == 2
-    assert run(capsys, "verify") == (0, "2 entries read, 0 damaged\n")
+    assert told["bytes"] == sum(entry["size"] for entry in told["entries"]) and len(told["entries"]) == 3
+    assert run(capsys, "verify") == (0, "3 entries read, 0 damaged\n")
     assert "removed 1 entry" in run(capsys, "prune", "--older-than", "30d")[1]
     assert run(capsys, "prune", "--max-size", "1M")[1].startswith("removed 0 entries")
     only().write_bytes(only().read_bytes()[:-5])
     status, text = run(capsys, "verify")
-    assert status == 1 and os.fspath(only()) in text and "1 entry read, 1 damaged" in text and "--fix" in text
+    assert status == 1 and os.fspath(only()) in text and "2 entries read, 1 damaged" in text and "--fix" in text
     status, text = run(capsys, "verify", "--json")
     assert status == 1 and len(json.loads(text)["damaged"]) == 1
     assert run(capsys, "verify", "--fix")[0] == 1 and run(capsys, "verify")[0] == 0

@@ -13,10 +13,10 @@ from problems import library
 from fireiron import *
 from fireiron.check.resources import Measured, occupancy, register_estimate, register_limit, report
 from fireiron.cli import main
-from fireiron.compiler import PASSES
 from fireiron.gpu import disassembly, toolchain
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.usage import pipelines, register_usage, shared_usage
+from fireiron.lower.passes import PASSES
 from fireiron.values.machine import as_architecture
 
 needs_nvrtc = pytest.mark.skipif(not any(chain.serves("sm_90") for chain in toolchain.toolchains()), reason="no NVRTC serves sm_90")

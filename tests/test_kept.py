@@ -64,8 +64,8 @@ def test_the_second_program_is_not_made_again(monkeypatch):
     """IR, proof and text are those of the first one, without a tree."""
     first = CompiledKernel(fresh(bound())).ready()
     assert first.proof == "checked in this process" and len(of_kind("program")) == 1
-    for name in ("grow_tree", "safety"):
-        monkeypatch.setattr(f"fireiron.compiler.{name}", lambda *given: pytest.fail("it is made again"))
+    for name in ("lower.walk.grow_tree", "check.safety"):
+        monkeypatch.setattr(f"fireiron.{name}", lambda *given: pytest.fail("it is made again"))
     second = CompiledKernel(fresh(bound()))
     assert second.ready().program.cuda == first.program.cuda and second.ir == first.ir
     assert second.proof.startswith("checked on 20") and second.report() == first.report()
@@ -78,7 +78,7 @@ def test_copies_in_front_are_kept_too(monkeypatch):
     strategy = module.strategy.with_(**values)(module.spec(130, 129, 131))
     first = CompiledKernel(fresh(strategy, "sm_90a")).ready()
     assert [one.name for one in first.program.launches] == ["A", "B"] and len(of_kind("program")) == 3
-    monkeypatch.setattr("fireiron.compiler.grow_tree", lambda *given: pytest.fail("it is made again"))
+    monkeypatch.setattr("fireiron.lower.walk.grow_tree", lambda *given: pytest.fail("it is made again"))
     second = CompiledKernel(fresh(strategy, "sm_90a")).ready()
     assert (second.program.cuda == first.program.cuda and second.program.launches == first.program.launches) or (
         [one.reason for one in second.program.launches] == [one.reason for one in first.program.launches]

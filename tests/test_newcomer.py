@@ -14,12 +14,12 @@ import pytest
 from problems import library, stored
 
 from fireiron import *
-from fireiron import compiler
 from fireiron.cli import main
 from fireiron.gpu import launch, toolchain
 from fireiron.inspect import explain as inspect_explain
 from fireiron.inspect.explain import explain
 from fireiron.language.library import find
+from fireiron.lower import walk as lowering
 
 ROOT = Path(__file__).parent.parent
 
@@ -325,7 +325,7 @@ def refuse_to_lower(*_, **__):
 
 def test_the_list_lowers_nothing(capsys, monkeypatch):
     """Names, sizes, tunables, records and what it is are in the files; threads and bytes are for one strategy, or for a target."""
-    monkeypatch.setattr(compiler, "grow_tree", refuse_to_lower)
+    monkeypatch.setattr(lowering, "grow_tree", refuse_to_lower)
     assert main(["list"]) == 0
     out = capsys.readouterr().out
     assert "hmma_ampere" in out and "threads" not in out.splitlines()[0]
@@ -340,8 +340,8 @@ def test_the_list_of_a_target_comes_row_by_row(capsys, monkeypatch):
         printed.append(capsys.readouterr().out)
         return real(spec, steps, *rest)
 
-    real, printed = compiler.grow_tree, []
-    monkeypatch.setattr(compiler, "grow_tree", grown)
+    real, printed = lowering.grow_tree, []
+    monkeypatch.setattr(lowering, "grow_tree", grown)
     assert main(["list", "--arch", "sm_80"]) == 0
     assert printed[0].splitlines()[0].split()[:2] == ["name", "sizes"] and "shared bytes" in printed[0]
     rows = "".join(printed[1:])
@@ -367,8 +367,8 @@ def test_a_terminal_is_told_at_once_what_is_under_way(command, capsys, monkeypat
         before.append(terminal.getvalue())
         return real(spec, steps, *rest)
 
-    real = compiler.grow_tree
-    for module in (compiler, inspect_explain):
+    real = lowering.grow_tree
+    for module in (lowering, inspect_explain):
         monkeypatch.setattr(module, "grow_tree", grown)
     name = "listing_1" if command == "tune" else "naive"
     extra = ["--jobs", "1"] if command == "tune" else []

@@ -7,7 +7,7 @@ from touching import Step
 
 from fireiron import *
 from fireiron.cuda.addresses import Names
-from fireiron.cuda.frame import _on_a_curve, dynamic_shared_bytes
+from fireiron.cuda.frame import _on_a_curve
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.ir.statement import Piece
 from fireiron.values.expr import ONE, TRUE, Hilbert, Var, as_expr, less
@@ -55,7 +55,7 @@ def shared(*places):
     """The bytes that a launch has to ask for, of buffers with these offsets and numbers of floats."""
     buffers = [attrs.evolve(local(f"s{number}", (size,), SH), offset=offset) for number, (offset, size) in enumerate(places)]
     kernel = kernel_of(Move(8, 8)(GL, GL), (), *buffers)
-    return dynamic_shared_bytes(attrs.evolve(kernel, shared_bytes=max(one.offset + one.bytes for one in buffers)))
+    return attrs.evolve(kernel, shared_bytes=max(one.offset + one.bytes for one in buffers)).dynamic_shared_bytes
 
 
 def test_shared_memory_is_one_array_where_buffers_overlap_or_are_large():

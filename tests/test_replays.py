@@ -93,7 +93,7 @@ class Machine:
 
     def __init__(self):
         self.launches, self.fills, self.maps, self.contexts = [], [], [], [77]
-        self.autocast = self.gradients = False
+        self.gradients = False
         self.stream, self.status, self.capturing, self.context_error = 5, 0, 0, 0
         self.keep = []
         self.exchange = Exchange(1, 1, (ctypes.c_void_p * 4)(), READ(self.read), STREAM(self.current_stream))
@@ -209,9 +209,9 @@ def module(tmp_path_factory):
 @pytest.fixture
 def machine(module):
     found = Machine()
-    module.configure(found.capsule, (Tensor, Parameter), lambda: found.autocast, lambda: found.gradients, found.functions)
+    module.configure(found.capsule, (Tensor, Parameter), lambda: found.gradients, found.functions)
     yield found
-    module.configure(found.capsule, (Tensor,), lambda: False, lambda: False, found.functions)
+    module.configure(found.capsule, (Tensor,), lambda: False, found.functions)
 
 
 FUNCTION, SHAPE = 4096, (3, 2, 1, 128, 1, 1)
@@ -332,7 +332,6 @@ def test_where_a_tensor_lies_does_not_matter_but_its_alignment_does(module, mach
         (lambda a, machine: setattr(a, "kind", 1), None),
         (lambda a, machine: setattr(a, "negated", True), None),
         (lambda a, machine: (setattr(a, "requires_grad", True), setattr(machine, "gradients", True)), ...),
-        (lambda a, machine: setattr(machine, "autocast", True), None),
         (lambda a, machine: setattr(a, "dims", (a.dims[0].__class__(0, 8), a.dims[1])), None),
         (lambda a, machine: delattr(a, "dims"), None),
         (lambda a, machine: setattr(a, "requires_grad", True), "replayed"),
@@ -566,10 +565,10 @@ def test_recipes_that_make_no_sense_are_refused(module, machine, said):
 def test_other_versions_of_the_exchange_are_refused(module, machine):
     machine.exchange.major = 2
     with pytest.raises(ValueError, match="version 2.1"):
-        module.configure(machine.capsule, (Tensor,), bool, bool, machine.functions)
+        module.configure(machine.capsule, (Tensor,), bool, machine.functions)
     machine.exchange.major = 1
     with pytest.raises(ValueError, match="lacks functions"):
-        module.configure(machine.capsule, (Tensor,), bool, bool, (0, *machine.functions[1:]))
+        module.configure(machine.capsule, (Tensor,), bool, (0, *machine.functions[1:]))
 
 
 # ---------------------------------------------------------------------------------------------- what is recorded
@@ -720,8 +719,14 @@ def product(calls, a, b, plan_of, asked):
     return calls.call(None, None, (a, b), make)
 
 
-def test_calls_are_recorded_once_and_replayed(module, machine, monkeypatch):
+def at_rest(monkeypatch):
+    """PyTorch neither traces nor converts."""
     monkeypatch.setattr(sys.modules["torch"], "compiler", types.SimpleNamespace(is_compiling=lambda: False), raising=False)
+    monkeypatch.setattr(sys.modules["torch"], "_C", types.SimpleNamespace(_is_any_autocast_enabled=lambda: False), raising=False)
+
+
+def test_calls_are_recorded_once_and_replayed(module, machine, monkeypatch):
+    at_rest(monkeypatch)
     monkeypatch.setattr(replays, "module_here", lambda: module)
     calls, asked = Replays(), []
     machine.parameters = 3
@@ -746,7 +751,7 @@ def test_calls_are_recorded_once_and_replayed(module, machine, monkeypatch):
 
 def test_one_tensor_twice_is_recorded_with_others(module, machine, monkeypatch):
     """Of zeros, in memory of their own; the caller gets the result of the own."""
-    monkeypatch.setattr(sys.modules["torch"], "compiler", types.SimpleNamespace(is_compiling=lambda: False), raising=False)
+    at_rest(monkeypatch)
     monkeypatch.setattr(replays, "module_here", lambda: module)
     calls, asked, seen = Replays(), [], []
     machine.parameters = 3
@@ -770,7 +775,7 @@ def test_one_tensor_twice_is_recorded_with_others(module, machine, monkeypatch):
 
 def test_one_tensor_twice_in_a_capture_is_not_recorded(module, machine, monkeypatch):
     """The call with others would be part of the graph."""
-    monkeypatch.setattr(sys.modules["torch"], "compiler", types.SimpleNamespace(is_compiling=lambda: False), raising=False)
+    at_rest(monkeypatch)
     monkeypatch.setattr(sys.modules["torch"], "cuda", types.SimpleNamespace(is_current_stream_capturing=lambda: True))
     monkeypatch.setattr(replays, "module_here", lambda: module)
     calls, asked, a = Replays(), [], Tensor((4, 4))
@@ -787,7 +792,7 @@ def test_without_a_module_calls_are_made(monkeypatch):
 
 
 def test_a_call_that_fails_is_not_recorded(module, machine, monkeypatch):
-    monkeypatch.setattr(sys.modules["torch"], "compiler", types.SimpleNamespace(is_compiling=lambda: False), raising=False)
+    at_rest(monkeypatch)
     monkeypatch.setattr(replays, "module_here", lambda: module)
     calls, a = Replays(), Tensor((4,))
 
@@ -816,7 +821,6 @@ def test_the_module_is_compiled_in_the_background_and_kept(monkeypatch, tmp_path
     fake = types.SimpleNamespace(
         Tensor=kind,
         nn=types.SimpleNamespace(Parameter=Parameter),
-        _C=types.SimpleNamespace(_is_any_autocast_enabled=bool),
         is_grad_enabled=bool,
     )
     monkeypatch.setitem(sys.modules, "torch", fake)

@@ -221,6 +221,21 @@ def test_what_changes_a_call_is_seen(torch):
     close(torch, matmul(a, b), a @ b)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_calls_under_autocast_are_replayed(torch, dtype, monkeypatch):
+    """With converted tensors: what is launched is found without making the call anew."""
+    a, b = halves(torch, 64, 64, dtype=dtype), halves(torch, 64, 64, dtype=dtype)
+    q = halves(torch, 2, 4, 64, 64, dtype=dtype)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        first = matmul(a, b), attention(q, q, q)
+        monkeypatch.setattr(type(matmul), "_anew", None)
+        monkeypatch.setattr(type(attention), "_found", None)
+        again = matmul(a, b), attention(q, q, q)
+    for one, other in zip(first, again, strict=True):
+        assert one.dtype == torch.bfloat16 and torch.equal(one, other)
+    close(torch, again[0], a @ b)
+
+
 @pytest.mark.parametrize(
     "shapes", [((64, 96), (96, 80)), ((4, 64, 96), (96, 80)), ((4, 64, 96), (4, 96, 80)), ((33, 65), (65, 17))], ids=str
 )

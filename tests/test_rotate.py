@@ -16,10 +16,10 @@ from touching import writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import safety
-from fireiron.compiler import PASSES, SEQUENTIAL
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import verify
 from fireiron.language.store import dumps, loads
+from fireiron.lower.passes import PASSES, SEQUENTIAL
 from fireiron.lower.rotate import _Piece, _turn, rotate
 from fireiron.sim import simulate
 from fireiron.strategies import attention

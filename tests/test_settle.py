@@ -11,9 +11,9 @@ from touching import Engine, i, kernel, loop
 
 from fireiron import *
 from fireiron import ir
-from fireiron.compiler import PASSES
 from fireiron.executable.thread_move import INIT
 from fireiron.ir import verify
+from fireiron.lower.passes import PASSES
 from fireiron.lower.settle import _is_zero, settle
 from fireiron.sim import simulate
 from fireiron.strategies import attention

@@ -15,12 +15,13 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check, check_banks, check_coalescing, safety
 from fireiron.check.resources import check_resources
-from fireiron.compiler import PASSES, Program
+from fireiron.compiler import Program
 from fireiron.cuda import emit
 from fireiron.draw import KINDS
 from fireiron.inspect import show
 from fireiron.inspect.synchronization import synchronization
 from fireiron.lower.chain import chain
+from fireiron.lower.passes import PASSES
 from fireiron.sim import simulate
 
 

@@ -12,10 +12,11 @@ from campaign.subjects import walks
 from test_random import without_barrier
 
 from fireiron import *
-from fireiron import ARCHITECTURES, compiler, decomp, refine
+from fireiron import ARCHITECTURES, decomp, refine
 from fireiron.ir import Comment, Hole
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import legal_among
+from fireiron.lower import passes
 from fireiron.values.expr import constant
 
 
@@ -128,7 +129,7 @@ def test_a_planted_bug_is_found_and_its_program_shows_it(monkeypatch, capsys):
     """A pass that forgets the first barrier: what is printed is a whole program, much shorter than the draw, and shows the race."""
     assert not wrong(SHORT.program("sm_80"), {}, 3)
     forgotten = lambda kernel: attrs.evolve(kernel, body=without_barrier(kernel.body, 0))
-    monkeypatch.setattr(compiler, "PASSES", (*compiler.PASSES, ("forgets", forgotten)))
+    monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, ("forgets", forgotten)))
     says = lambda program, symbols: wrong(program, symbols, 3)
     text = shrink.story(SHORT, "sm_80", {}, says, 3)
     program = text.partition("):\n\n")[2]

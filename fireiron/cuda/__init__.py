@@ -5,8 +5,8 @@
 """
 
 from fireiron.cuda.expressions import expression, is_wide, scaled
-from fireiron.cuda.frame import dynamic_shared_bytes, emit, printed
+from fireiron.cuda.frame import emit, printed
 from fireiron.cuda.lines import Line
 from fireiron.cuda.types import carrier, converted, literal
 
-__all__ = ["Line", "carrier", "converted", "dynamic_shared_bytes", "emit", "expression", "is_wide", "literal", "printed", "scaled"]
+__all__ = ["Line", "carrier", "converted", "emit", "expression", "is_wide", "literal", "printed", "scaled"]

@@ -71,7 +71,7 @@ def _body(printer: KernelPrinter) -> list[Line]:
     if kernel.reciprocals:
         printer.function(QUOTIENT)
     program = Statements(printer).program()
-    rings = list(declarations(printer, bool(dynamic_shared_bytes(kernel))))
+    rings = list(declarations(printer, bool(kernel.dynamic_shared_bytes)))
     return lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1)
 
 
@@ -136,16 +136,8 @@ def _readable(value: object) -> str:
 
 
 def _shared_text(kernel: Kernel) -> str:
-    kind = "dynamic" if dynamic_shared_bytes(kernel) else "static"
+    kind = "dynamic" if kernel.dynamic_shared_bytes else "static"
     return f"{kernel.shared_bytes} bytes of {kind} shared memory" if kernel.shared_bytes else "no shared memory"
-
-
-def dynamic_shared_bytes(kernel: Kernel) -> int:
-    """Bytes of dynamic shared memory that a launch must ask for; 0 where static arrays serve."""
-    shared = [buffer for buffer in kernel.buffers if buffer.memory.of_block]
-    # Arrays that share bytes have no declaration each in C++: they become pointers into one array.
-    overlap = any(a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for i, a in enumerate(shared) for b in shared[i + 1 :])
-    return kernel.shared_bytes if overlap or kernel.shared_bytes > kernel.architecture.static_shared else 0
 
 
 def _includes(kernel: Kernel) -> Iterable[str]:
@@ -234,7 +226,7 @@ def _buffers(kernel: Kernel) -> Iterable[Item]:
     read = _read(kernel)
     # Compilers warn of an array that nobody reads, unless the text says that it knows.
     known = {buffer.name: "" if buffer.name in read else "[[maybe_unused]] " for buffer in kernel.buffers}
-    if dynamic_shared_bytes(kernel):
+    if kernel.dynamic_shared_bytes:
         align = max(16, *(buffer.tensor.align for buffer in shared))
         yield f"extern __shared__ __align__({align}) unsigned char smem[];"
         for buffer in shared:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from fireiron._version import VERSION
-from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, dynamic_bytes, header
+from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
 from fireiron.values.machine import Architecture
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def driver_source(unit: Unit) -> str:
 
 def _filled(unit: Unit, template: str) -> list[str]:
     members = {kernel.name: _member(unit, kernel) for kernel in unit.kernels}
-    sizes = [(members[kernel.name], dynamic_bytes(kernel)) for kernel in unit.kernels]
+    sizes = [(members[kernel.name], kernel.dynamic_shared_bytes) for kernel in unit.kernels]
     reserve = "".join(_RESERVE.format(member, size) for member, size in sizes if size > DEFAULT_SHARED)
     reserve += _ALLOW if unit.wide_clusters else ""
     copies = [one.kernel.name for one in unit.copies]
@@ -220,7 +220,7 @@ def _copies(unit: Unit, loaded: str, stream: str, status: str) -> list[str]:
             f"    void *{arguments}[] = {{{passed}}};",
             f"    {status} = cuLaunchKernel({loaded}->{_member(unit, kernel)},",
             f"                            (unsigned)({c_text(kernel.grid)}), 1, 1, {kernel.threads}, 1, 1,",
-            f"                            {dynamic_bytes(kernel)}, {stream}, {arguments}, NULL);",
+            f"                            {kernel.dynamic_shared_bytes}, {stream}, {arguments}, NULL);",
             f"    if ({status} != CUDA_SUCCESS)",
             f"      return {status};",
             "  }",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fireiron._version import VERSION
-from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, dynamic_bytes, header
+from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
 
 _OLDEST_OF_13: Final = 75  # the oldest compute capability that CUDA 13 generates code for
 
@@ -146,7 +146,7 @@ def _copies(unit: Unit) -> list[str]:
             f"  {status} = cudaLaunchKernel(",
             f"      reinterpret_cast<const void *>({kernel.name}),",
             f"      dim3(static_cast<unsigned>({c_text(kernel.grid)})), dim3({kernel.threads}), {arguments},",
-            f"      {dynamic_bytes(kernel)}, {stream});",
+            f"      {kernel.dynamic_shared_bytes}, {stream});",
             f"  if ({status} != cudaSuccess)",
             f"    return {status};",
             "}",
@@ -220,7 +220,7 @@ def _preparation(unit: Unit) -> list[str]:
     stream, status = unit.local("stream"), unit.local("status")
     steps = []
     for kernel in unit.kernels:
-        if (dynamic := dynamic_bytes(kernel)) > DEFAULT_SHARED:
+        if (dynamic := kernel.dynamic_shared_bytes) > DEFAULT_SHARED:
             steps.append(f"cudaFuncSetAttribute({kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {dynamic})")
     if unit.wide_clusters:
         steps.append(f"cudaFuncSetAttribute({unit.kernel.name}, cudaFuncAttributeNonPortableClusterSizeAllowed, 1)")

@@ -119,7 +119,7 @@ class Unit:
     @property
     def dynamic(self) -> int:
         """Bytes of dynamic shared memory."""
-        return dynamic_bytes(self.kernel)
+        return self.kernel.dynamic_shared_bytes
 
     @property
     def wide_clusters(self) -> bool:
@@ -437,13 +437,6 @@ _OVERLAPS: Final = (
     "}",
     "",
 )
-
-
-def dynamic_bytes(kernel: Kernel) -> int:
-    """Bytes of dynamic shared memory of a kernel."""
-    from fireiron import cuda
-
-    return cuda.dynamic_shared_bytes(kernel)
 
 
 def _rounded(copy: Copy) -> str:

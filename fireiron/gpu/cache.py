@@ -37,7 +37,7 @@ LEFTOVER = 3600.0
 
 _FIRST = f"fireiron compiled kernel {FORMAT}\n".encode()
 _SUFFIX = ".kernel"
-KINDS = ("kernel", "program", "choice")
+KINDS = ("kernel", "program", "choice", "headers")
 """What entries are of, and the endings of their names."""
 _ELSEWHERE = ("pre-include", "include", "time", "fdevice-time-trace", "pch", "create-pch", "use-pch", "pch-dir")
 """Options that read or write files: such a compilation is not kept."""
@@ -269,7 +269,8 @@ class Entry:
 
     Attributes:
         path: its file.
-        kind: `"kernel"`, machine code; `"program"`, IR and text that the checks passed; `"choice"`, what answered a call.
+        kind: `"kernel"`, machine code; `"program"`, IR and text that the checks passed; `"choice"`, what answered a call; `"headers"`,
+            what headers of CUDA contain.
         kernels: the names of the kernels in it.
         about: the first line of the text, which says what it computes.
         arch, toolchain: the target, and the compiler's (major, minor).

@@ -1,19 +1,37 @@
-"""What a source text includes, by content: two machines with the same headers in other folders agree."""
+"""What a source text includes, by content: two machines with the same headers in other folders agree.
+
+What the headers of a CUDA release contain is kept in the cache on disk, with their sizes and times: reading two dozen of them takes longer
+than all else that a process does until a kernel is loaded that another one compiled.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from fireiron import kept, settings
+
+KIND: Final = "headers"
+"""The kind of the entries that keep what headers contain, and the ending of their names."""
+
+Names = tuple[tuple[str, bool], ...]
+"""Names that are included, each with whether it stands in quotes."""
 
 _INCLUDE = re.compile(r'^[ \t]*(?:#|%:)[ \t]*include\b[ \t]*(?:"(?P<near>[^"\n]+)"|<(?P<far>[^>\n]+)>|(?P<other>.*))', re.MULTILINE)
 _OTHERWISE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:include_next|import|embed)\b|\b__has_(?:include|embed)", re.MULTILINE)
 """Other ways to look at files, which are not followed."""
 _CONTINUED = re.compile(r"\\[ \t]*\n")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_WORDS = ("include", "import", "embed")
+"""A line that looks at files holds one of them."""
 
 
 def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ()) -> tuple[tuple[str, str], ...] | None:
@@ -32,6 +50,7 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
     """
     found: dict[tuple[str, str], None] = {}
     seen: set[Path] = set()
+    known = _known(os.fspath(settings.cache_folder()), tuple(map(os.fspath, release))) if release and settings.cache_enabled() else None
     waiting = [(_names(source), Path.cwd(), False)]
     while waiting:
         names, here, trusted = waiting.pop()
@@ -48,14 +67,58 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
                 if path in seen:
                     continue
                 seen.add(path)
+                of_release = any(path.is_relative_to(folder) for folder in release)
                 try:
                     status = path.stat()
-                    digest, inner = _read(os.fspath(path), status.st_mtime_ns, status.st_size)
+                    read = _read if known is None or not of_release else known.read
+                    digest, inner = read(os.fspath(path), status.st_mtime_ns, status.st_size)
                 except OSError:
                     return None
                 found[name, digest] = None
-                waiting.append((inner, path.parent, any(path.is_relative_to(folder) for folder in release)))
+                waiting.append((inner, path.parent, of_release))
+    if known is not None:
+        known.save()
     return tuple(found)
+
+
+@attrs.define
+class _Known:
+    """What headers of a release contain: by path their time and size, the digest and the names; `is_new` if some were read just now."""
+
+    place: Path
+    key: str
+    headers: dict[str, tuple[int, int, str, Names]]
+    is_new: bool = False
+
+    def read(self, path: str, changed: int, size: int) -> tuple[str, Names]:
+        """As `_read`, but of a header with this time and size no more than once on this machine."""
+        found = self.headers.get(path)
+        if found is None or found[:2] != (changed, size):
+            self.headers[path] = found = (changed, size, *_read(path, changed, size))
+            self.is_new = True
+        return found[2:]
+
+    def save(self) -> None:
+        """Keep what is new; a disk that is full or read-only costs nothing but the time of the next process."""
+        if self.is_new:
+            about: dict[str, Any] = {"kernels": [], "about": "what headers contain", "arch": "", "toolchain": [], "seconds": 0.0}
+            data = kept.written(KIND, self.key, tuple((path, *rest) for path, rest in sorted(self.headers.items())), about)
+            with contextlib.suppress(OSError):
+                kept.save(self.place, data or b"")
+            self.is_new = False
+
+
+@functools.lru_cache(maxsize=16)
+def _known(cache: str, release: tuple[str, ...]) -> _Known:
+    """What is kept in a cache of the headers in some folders."""
+    key = kept.key_of(KIND, release) or ""
+    place = kept.place(Path(cache), KIND, key)
+    data = kept.bytes_at(place)
+    headers: dict[str, tuple[int, int, str, Names]] = {}
+    if data is not None:
+        with contextlib.suppress(kept.DamagedError, TypeError, ValueError):  # written anew then
+            headers = {path: (changed, size, digest, names) for path, changed, size, digest, names in kept.read(KIND, key, data)[0]}
+    return _Known(place, key, headers)
 
 
 def _is_file(path: Path) -> bool:
@@ -67,13 +130,13 @@ def _is_file(path: Path) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(path: str, _changed: int, _size: int) -> tuple[str, tuple[tuple[str, bool], ...]]:
+def _read(path: str, _changed: int, _size: int) -> tuple[str, Names]:
     """The digest of a file and the names it includes; read again when it has changed."""
     data = Path(path).read_bytes()
     return hashlib.sha256(data).hexdigest(), _names(data.decode(errors="replace"))
 
 
-def _names(text: str) -> tuple[tuple[str, bool], ...]:
+def _names(text: str) -> Names:
     """`(name, whether in quotes)` of each inclusion; an empty name for one that a macro spells, and for other ways to look at files.
 
     A directive may be spread over lines and hold comments; what looks like a comment may be part of a string, so both readings count.
@@ -81,7 +144,8 @@ def _names(text: str) -> tuple[tuple[str, bool], ...]:
     text = text.replace("\r\n", "\n")
     joined = _CONTINUED.sub("", text)
     readings = dict.fromkeys((text, joined, _COMMENT.sub(" ", joined)))
-    matches = [match for reading in readings for match in _INCLUDE.finditer(reading)]
+    looking = ["\n".join(line for line in reading.split("\n") if any(word in line for word in _WORDS)) for reading in readings]
+    matches = [match for reading in looking for match in _INCLUDE.finditer(reading)]
     found = [(match["near"] or match["far"] or "", match["near"] is not None) for match in matches]
-    odd = [("", False)] if any(map(_OTHERWISE.search, readings)) else []
+    odd = [("", False)] if any(map(_OTHERWISE.search, looking)) else []
     return tuple(dict.fromkeys(found + odd))

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from fireiron.cuda import dynamic_shared_bytes
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import built
 from fireiron.gpu.arguments import (
@@ -175,7 +174,7 @@ def _plan(kernel: CompiledKernel, held: Sequence[Buffer], given: Mapping[str, An
     ir, places = kernel.ir, {buffer.name: place for place, buffer in enumerate(held)}
     zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.zeroed]
     zeroed += [] if ir.counter is None else [(len(held), 4 * _COUNTER_WORDS)]
-    yield from (evaluated(ir.grid, symbols), ir.threads, dynamic_shared_bytes(ir), 1 if ir.cluster is None else ir.cluster.blocks)
+    yield from (evaluated(ir.grid, symbols), ir.threads, ir.dynamic_shared_bytes, 1 if ir.cluster is None else ir.cluster.blocks)
     yield from (int(ir.chained), len(zeroed), len(ir.parameters))
     for one in zeroed:
         yield from one

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import attrs
 
-from fireiron.check.kept import keeps_factors
-from fireiron.check.resources import Measured, Occupancy, occupancy, report
 from fireiron.compiler import Program
-from fireiron.cuda import dynamic_shared_bytes
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, LaunchError
 from fireiron.gpu import programs, toolchain
@@ -45,6 +42,8 @@ from fireiron.values.scalars import value_of
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
+
+    from fireiron.check.resources import Occupancy
 
     Scalar = float | numpy.number[Any] | numpy.bool_
 
@@ -128,12 +127,14 @@ class CompiledKernel(Displayed):
     def resources(self) -> toolchain.KernelResources:
         """Registers and spills, as ptxas reports them, and the shared memory that a block takes, static and dynamic together."""
         found = self.compiled.resources[self.ir.name]
-        dynamic = dynamic_shared_bytes(self.ir)
+        dynamic = self.ir.dynamic_shared_bytes
         return attrs.evolve(found, shared_bytes=found.shared_bytes + dynamic, dynamic_shared_bytes=dynamic)
 
     @property
     def occupancy(self) -> Occupancy:
         """How much of a multiprocessor its blocks fill, with the registers that the compiler took."""
+        from fireiron.check.resources import occupancy
+
         return occupancy(self.ir, self.resources.registers)
 
     @property
@@ -152,6 +153,8 @@ class CompiledKernel(Displayed):
 
         Raises: a LaunchError where it did not.
         """
+        from fireiron.check.kept import keeps_factors
+        from fireiron.check.resources import Measured, report
         from fireiron.gpu.clobbered import factors_kept
 
         found = self.resources
@@ -368,7 +371,7 @@ class CompiledKernel(Displayed):
         if not _runs_on(target, device):
             raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
         cluster = 1 if self.ir.cluster is None else self.ir.cluster.blocks
-        return launch.load(self.compiled.cubin, self.ir.name, dynamic_shared_bytes(self.ir), cluster)
+        return launch.load(self.compiled.cubin, self.ir.name, self.ir.dynamic_shared_bytes, cluster)
 
 
 class _Copy(CompiledKernel):

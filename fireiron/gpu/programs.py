@@ -26,8 +26,8 @@ WORTH: Final = 0.02
 
 
 def place(kind: str, key: str) -> Path:
-    """The file of an entry, two folders deep, so that no folder becomes long."""
-    return settings.cache_folder() / "kernels" / key[:2] / key[2:4] / f"{key}.{kind}"
+    """The file of an entry."""
+    return kept.place(settings.cache_folder(), kind, key)
 
 
 def key_of(program: Program) -> str | None:

@@ -49,7 +49,7 @@ static struct {
 
 static const Exchange *exchange;
 static PyObject *tensor_types;  /* the types whose objects are plain tensors */
-static PyObject *is_autocast, *is_recording_gradients;
+static PyObject *is_recording_gradients;
 static PyObject *requires_grad, *is_neg;  /* names */
 
 /* ------------------------------------------------------------------------------------------------ what is kept of a call */
@@ -405,7 +405,7 @@ static PyObject *called(PyObject *object, PyObject *const *given, size_t flags, 
     Call call;
     uint64_t hash;
     if (names != NULL || count < 2) return PyErr_Format(PyExc_TypeError, "replays(options, out, *inputs)");
-    if (!read_call(given[1], given + 2, count - 2, &call) || says_yes(PyObject_CallNoArgs(is_autocast))) Py_RETURN_NONE;
+    if (!read_call(given[1], given + 2, count - 2, &call)) Py_RETURN_NONE;
     if (call.differentiated) return Py_NewRef(Py_Ellipsis);
     if (hash_of(&call, given[0], &hash)) { PyErr_Clear(); Py_RETURN_NONE; }
     Entry *entry = *place_of(self, &call, given[0], hash);
@@ -631,15 +631,15 @@ static PyTypeObject replays_type = {
 
 /* ------------------------------------------------------------------------------------------------ the module */
 
-PyDoc_STRVAR(configure_doc, "configure(exchange, types, autocast, gradients, functions): DLPack's exchange API in a capsule, the types "
-                            "of plain tensors, whether autocast and gradients are on, and addresses of the driver's functions.");
+PyDoc_STRVAR(configure_doc, "configure(exchange, types, gradients, functions): DLPack's exchange API in a capsule, the types of plain "
+                            "tensors, whether gradients are on, and addresses of the driver's functions.");
 
 static PyObject *configure(PyObject *module, PyObject *given)
 {
     (void)module;
-    PyObject *capsule, *types, *autocast, *gradients;
+    PyObject *capsule, *types, *gradients;
     unsigned long long at[9];
-    if (!PyArg_ParseTuple(given, "OO!OO(KKKKKKKKK)", &capsule, &PyTuple_Type, &types, &autocast, &gradients, at, at + 1, at + 2, at + 3,
+    if (!PyArg_ParseTuple(given, "OO!O(KKKKKKKKK)", &capsule, &PyTuple_Type, &types, &gradients, at, at + 1, at + 2, at + 3,
                           at + 4, at + 5, at + 6, at + 7, at + 8))
         return NULL;
     const Exchange *found = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -650,7 +650,6 @@ static PyObject *configure(PyObject *module, PyObject *given)
     exchange = found;
     memcpy(&driver, at, sizeof driver);
     Py_XSETREF(tensor_types, Py_NewRef(types));
-    Py_XSETREF(is_autocast, Py_NewRef(autocast));
     Py_XSETREF(is_recording_gradients, Py_NewRef(gradients));
     Py_RETURN_NONE;
 }

@@ -249,9 +249,8 @@ FUNCTIONS: Final = (
 
 def _configured(module: Any, torch: Any) -> Any:
     plain = torch.Tensor, torch.nn.Parameter
-    autocast = getattr(torch._C, "_is_any_autocast_enabled", None) or torch.is_autocast_enabled
     exchange = torch.Tensor.__dlpack_c_exchange_api__
-    module.configure(exchange, plain, autocast, torch.is_grad_enabled, launch.addresses_of(FUNCTIONS))
+    module.configure(exchange, plain, torch.is_grad_enabled, launch.addresses_of(FUNCTIONS))
     return module
 
 

@@ -150,8 +150,6 @@ class Figures:
 
 def figures(program: Program) -> Figures:
     """The figures of a program whose tree is complete; the errors of the passes where it cannot be built."""
-    from fireiron.cuda import dynamic_shared_bytes
-
     kernel = program.ir
     private = [buffer for buffer in kernel.buffers if buffer.memory.private]
     return Figures(
@@ -162,7 +160,7 @@ def figures(program: Program) -> Figures:
         kernel.architecture.registers_per_thread,
         kernel.shared_bytes,
         kernel.architecture.shared_per_block,
-        dynamic_shared_bytes(kernel),
+        kernel.dynamic_shared_bytes,
         tuple(barriers(kernel.body)),
         tuple(program.chosen.items()),
         tuple(f"{text}: {condition}" for text, condition in kernel.facts),

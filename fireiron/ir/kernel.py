@@ -6,6 +6,7 @@ A statement list is executed by every thread of every block in order.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 
 import attrs
@@ -90,6 +91,15 @@ class Kernel(Displayed):
     def ring(self, name: str) -> Ring:
         """A ring by name."""
         return next(one for one in self.rings if one.name == name)
+
+    @property
+    def dynamic_shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory that a launch must ask for; 0 where static arrays serve."""
+        shared = [buffer for buffer in self.buffers if buffer.memory.of_block]
+        # Arrays that share bytes have no declaration each in C++: they become pointers into one array.
+        pairs = itertools.combinations(shared, 2)
+        overlap = any(a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for a, b in pairs)
+        return self.shared_bytes if overlap or self.shared_bytes > self.architecture.static_shared else 0
 
     @functools.cached_property
     def maps(self) -> tuple[TensorMap, ...]:
