@@ -408,11 +408,14 @@ class _MatMul:
         """
         if hasattr(a, "is_cuda"):
             replays = self._replays
-            if replays.again is not None and stream is None and types is None and not replays.tracing() and not replays.casting():
-                said = _said(c_dtype, ab_dtype, arch, pinned, epilogue, operands)
-                done = replays.again(said, out, a, b, *operands.values())
-                if done is ... and out is None and said is None:
-                    done = self._differentiated(a, b)
+            again = replays.again
+            if again is not None and stream is None and types is None and not replays.tracing() and not replays.casting():
+                if epilogue is None and c_dtype is None and ab_dtype is None and arch is None and pinned is None and not operands:
+                    done = again(None, out, a, b)
+                    if done is ... and out is None:
+                        done = self._differentiated(a, b)
+                else:
+                    done = again(_said(c_dtype, ab_dtype, arch, pinned, epilogue, operands), out, a, b, *operands.values())
                 if done is not None and done is not NotImplemented and done is not ...:
                     return done
             if out is None and ab_dtype is None:

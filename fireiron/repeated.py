@@ -50,7 +50,7 @@ class Replays:
         if module is None:
             return None
         torch = sys.modules["torch"]
-        self.tracing = torch.compiler.is_compiling
+        self.tracing = getattr(torch.compiler, "is_dynamo_compiling", None) or torch.compiler.is_compiling
         self.casting = getattr(torch._C, "_is_any_autocast_enabled", None) or torch.is_autocast_enabled
         self.again = module.Replays()
         return self.again

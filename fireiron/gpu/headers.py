@@ -144,8 +144,21 @@ def _names(text: str) -> Names:
     text = text.replace("\r\n", "\n")
     joined = _CONTINUED.sub("", text)
     readings = dict.fromkeys((text, joined, _COMMENT.sub(" ", joined)))
-    looking = ["\n".join(line for line in reading.split("\n") if any(word in line for word in _WORDS)) for reading in readings]
+    looking = [_lines_that_look(reading) for reading in readings]
     matches = [match for reading in looking for match in _INCLUDE.finditer(reading)]
     found = [(match["near"] or match["far"] or "", match["near"] is not None) for match in matches]
     odd = [("", False)] if any(map(_OTHERWISE.search, looking)) else []
     return tuple(dict.fromkeys(found + odd))
+
+
+def _lines_that_look(text: str) -> str:
+    """The lines that hold one of `_WORDS`, in their order: few of many, which are found without a look at each line."""
+    lines = set()
+    for word in _WORDS:
+        at = text.find(word)
+        while at >= 0:
+            end = text.find("\n", at)
+            end = len(text) if end < 0 else end
+            lines.add((text.rfind("\n", 0, at) + 1, end))
+            at = text.find(word, end)
+    return "\n".join(text[begin:end] for begin, end in sorted(lines))
