@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene
-from fireiron.ir import Completion, Exec, For, Kernel, execs, statements
+from fireiron.ir import Exec, For, Kernel, execs, statements
 from fireiron.values.expr import constant
 
 
@@ -36,7 +36,7 @@ def _kept(kernel: Kernel, loop: For) -> tuple[dict[str, Exec], dict[str, Exec]]:
     private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
     inside = [one for one, _ in execs(loop.body)]
     written = {access.buffer for one in inside for access in one.accesses if access.write}
-    factors = {name: one for one in inside if one.completion is Completion.PRODUCT for name in _factors(one) if name in private}
+    factors = {name: one for one in inside if one.mechanism.in_registers for name in _factors(one) if name in private}
     kept = {name: one for name, one in factors.items() if name not in written}
     return kept, {name: one for name, one in factors.items() if name in written}
 

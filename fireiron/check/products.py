@@ -26,7 +26,6 @@ from fireiron.ir import (
     ClusterBarrier,
     Comment,
     Commit,
-    Completion,
     Exec,
     Fence,
     For,
@@ -44,13 +43,11 @@ from fireiron.ir import (
 )
 from fireiron.values.expr import constant
 
-PRODUCT = Completion.PRODUCT
-
 
 def check_products(scene: Scene) -> tuple[Finding, ...]:
     """Every touch of registers that races with a product; an error each."""
     body = scene.kernel.body
-    if not any(isinstance(one, Exec) and one.completion is PRODUCT for one in statements(body)):
+    if not any(isinstance(one, Exec) and one.mechanism.in_registers for one in statements(body)):
         return ()
     run = _Run(scene)
     run.follow(body)
@@ -102,7 +99,7 @@ class _Run:
 
     def __init__(self, scene: Scene) -> None:
         self.private = {buffer.name for buffer in scene.kernel.buffers if buffer.memory.private}
-        waits = [one.groups for one in statements(scene.kernel.body) if isinstance(one, Wait) and one.completion is PRODUCT]
+        waits = [one.groups for one in statements(scene.kernel.body) if isinstance(one, Wait) and one.mechanism.in_registers]
         self.turns = max(waits, default=0) + 2
         self.state = _State()
         self.findings: dict[tuple[int, str], Finding] = {}
@@ -113,7 +110,7 @@ class _Run:
             match statement:
                 case For():
                     self._loop(statement)
-                case Exec(completion=Completion.PRODUCT):
+                case Exec() if statement.mechanism.in_registers:
                     self._product(statement)
                 case Exec():
                     written, read = self._registers(statement)
@@ -123,10 +120,10 @@ class _Run:
                 case Fence(reach=Reach.REGISTERS):
                     self.state.touched.clear()
                     self.state.fenced = True
-                case Commit(completion=Completion.PRODUCT):
+                case Commit() if statement.mechanism.in_registers:
                     self.state.groups.append(self.state.open)
                     self.state.open = _Registers()
-                case Wait(completion=Completion.PRODUCT, groups=groups):
+                case Wait(groups=groups) if statement.mechanism.in_registers:
                     del self.state.groups[: max(len(self.state.groups) - groups, 0)]
                 case Roles():
                     self._roles(statement)

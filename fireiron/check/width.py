@@ -24,7 +24,7 @@ def beyond_64_bits(scene: Scene) -> Iterator[Finding]:
         return
     for use in scene.uses:
         buffer = kernel.buffer(use.access.buffer)
-        if buffer.memory.of_grid and not use.statement.instruction.by_engine and buffer.name not in said:
+        if buffer.memory.of_grid and not use.statement.instruction.mechanism.by_engine and buffer.name not in said:
             term = _wide(buffer.address(use.access, (0,) * len(use.access.base)))
             if term is not None:
                 said.add(buffer.name)

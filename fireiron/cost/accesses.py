@@ -12,7 +12,7 @@ from fireiron.check.banks import lanes_per_phase, wavefronts
 from fireiron.check.coalescing import SECTOR, sectors
 from fireiron.check.scene import Frame, Scene
 from fireiron.cost.amounts import Amounts
-from fireiron.ir import Access, Buffer, Completion, Exec, For
+from fireiron.ir import Access, Buffer, Exec, For
 from fireiron.values.expr import constant
 from fireiron.values.tensor import View
 
@@ -65,7 +65,7 @@ class Accesses:
             return _by_box(buffer, elements * units, access.write)
         if statement.collective:
             return _collective(buffer, elements * units, access.write)
-        if statement.instruction.by_engine:
+        if statement.instruction.mechanism.by_engine:
             return _by_engine(buffer, statement.spec.operands[tuple(statement.operands)[position]], units)
         frame = self.frame(loops)
         samples = frame.shape[1]
@@ -95,7 +95,7 @@ class Accesses:
         count = float(moved.sum()) / samples
         fresh = SECTOR * min(count, self._fresh(access, buffer, loops, size, vector, active))
         # A copy under way passes L1 by, or reaches shared memory through the pass that its write counts.
-        passes = 0.0 if statement.completion is Completion.GROUP else max(requests, _lines(start, lanes) / samples)
+        passes = 0.0 if statement.mechanism.arrives_in_groups else max(requests, _lines(start, lanes) / samples)
         read, written = (0.0, fresh) if access.write else (fresh, 0.0)
         return Amounts(memory=requests, shared=passes, sectors=count, l2_read=read, l2_written=written)
 

@@ -22,7 +22,6 @@ from fireiron.ir import (
     ClusterBarrier,
     Comment,
     Commit,
-    Completion,
     Exec,
     Fence,
     For,
@@ -99,9 +98,9 @@ class Clock:
                         self._execute(*batch)
                 case Exec():
                     self._execute(statement, ())
-                case Commit(completion=Completion.PRODUCT):
+                case Commit() if statement.mechanism.in_registers:
                     pass
-                case Wait(completion=Completion.PRODUCT, groups=groups):
+                case Wait(groups=groups) if statement.mechanism.in_registers:
                     # Their sums are there in order; a wait that leaves some is taken for one that waits for nothing.
                     if not groups:
                         self._wait(max(self.ready.values(), default=0.0), "results")

@@ -32,7 +32,6 @@ from fireiron.ir import (
     ClusterBarrier,
     Comment,
     Commit,
-    Completion,
     Exec,
     Fence,
     For,
@@ -217,7 +216,7 @@ class Work:
             memory = memory + part
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)
-        issued = memory.memory / 2 if statement.completion is Completion.GROUP else memory.memory  # one instruction, two operands
+        issued = memory.memory / 2 if statement.mechanism.arrives_in_groups else memory.memory  # one instruction, two operands
         usual = plain(statement)  # most warps have all of their part inside
         tests = {piece.condition for pieces in usual.pieces for piece in pieces} | {usual.active, usual.guard}
         tests |= set() if statement.whole == FALSE else {statement.whole}
@@ -233,7 +232,7 @@ class Work:
         total = flops * units
         if _on_tensor_cores(statement):
             kind = self._buffer(statement.accesses[0]).dtype
-            if statement.instruction.by_engine:
+            if statement.instruction.mechanism.by_engine:
                 return Amounts(instructions=warps, mma=warps, tensor={of_warpgroups(kind.name): total}, flops=total)
             mma = max(total / (2 * 16 * 8 * MMA_BYTES / kind.bytes), warps)
             return Amounts(instructions=mma, mma=mma, tensor={kind.name: total}, flops=total)
@@ -280,7 +279,7 @@ class Work:
             amounts.flops > 0 and self._reads_old(statement),
             self.scene.needs(base for one in statement.accesses if one.write for base in one.base),
             any(one.write and self._buffer(one).memory.of_block for one in statement.accesses),
-            statement.completion is Completion.GROUP,
+            statement.mechanism.arrives_in_groups,
         )
 
     def _buffer(self, access: Access) -> Buffer:

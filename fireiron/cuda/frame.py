@@ -15,7 +15,7 @@ from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
-from fireiron.ir import Buffer, Completion, Counter, Exec, For, Kernel, Let, NextTile, Reciprocal, Roles, TensorMap, execs, statements
+from fireiron.ir import Buffer, Counter, Exec, For, Kernel, Let, NextTile, Reciprocal, Roles, TensorMap, execs, statements
 from fireiron.ir.accumulators import begun_in_loops
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Made, Noted, Path
@@ -198,7 +198,7 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
     items: list[Item] = []
     makers = Makers(kernel)
     built_in = {var: Var(BUILT_IN[var.name], var.low, var.high) for var in (kernel.block, kernel.thread)}
-    together = any(one.completion is Completion.PRODUCT for one, _ in execs(kernel.body))
+    together = any(one.mechanism.in_registers for one, _ in execs(kernel.body))
     direct = [var for var in (kernel.thread, kernel.block) if var in used]
     lets = [one for one in kernel.body if isinstance(one, Let)]
     values = [printer.quotients.define(one.var, one.value) for one in lets]

@@ -30,7 +30,7 @@ from fireiron.cuda.types import (
     zero,
 )
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Buffer, Completion, Exec, Kernel, Peers, Piece, Side
+from fireiron.ir import Access, Buffer, Exec, Kernel, Peers, Piece, Side
 from fireiron.ir.accumulators import accumulators
 from fireiron.ir.text import Braces, Copy, Function, Item, Path, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
@@ -212,7 +212,7 @@ class KernelPrinter:
         first = buffer.address(access, elements[0])
         if all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(elements)):
             return Registers(self.pointer(access))
-        if access.write and statement.completion is Completion.PRODUCT:
+        if access.write and statement.mechanism.in_registers:
             # What is copied behind it would be read while the product is under way.
             raise DecompositionError(
                 f"{statement.instruction.name} runs on, and the registers of {buffer.name} lie in another order than it numbers them",

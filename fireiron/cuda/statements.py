@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -25,15 +25,14 @@ from fireiron.ir import (
     ClusterBarrier,
     Comment,
     Commit,
-    Completion,
     Exec,
     Fence,
     For,
-    Instruction,
     Kernel,
     Leave,
     Let,
     Link,
+    Mechanism,
     NextTile,
     Reach,
     Release,
@@ -280,14 +279,17 @@ class Statements:
                 call = f"{self.printer.function(CLUSTER_SYNC)}();"
                 return [Noted(call, reason) if reason else call]
             case Fence(reach=Reach.REGISTERS):
-                return self._asynchronous(Completion.PRODUCT).completion_text(self.printer, statement)
+                one = self._one_of(statement, lambda mechanism: mechanism.in_registers)
+                return list(one.mechanism.fence(self.printer, statement.holds, one))
             case Fence(reason=reason):
                 call = f"{self.printer.function(_PROXY_FENCE)}();"
                 return [Noted(call, reason) if reason else call]
             case Chain(link=link):
                 return [f"{self.printer.function(_LINKS[link])}();"]
-            case Commit(completion=completion) | Wait(completion=completion):
-                return self._asynchronous(completion).completion_text(self.printer, statement)
+            case Commit(mechanism=mechanism):
+                return list(self._one_of(statement, lambda one: one is mechanism).mechanism.commit(self.printer))
+            case Wait(mechanism=mechanism, groups=groups, reason=reason, holds=holds):
+                return list(mechanism.wait(self.printer, groups, reason, holds, self._one_of(statement, lambda one: one is mechanism)))
             case Skip(needed=needed):
                 # With a barrier of the warp inside, which costs nothing, the compiler branches: it would issue few instructions anyway, and
                 # what they read would be wanted, and waited for, earlier.
@@ -346,12 +348,13 @@ class Statements:
             forget()
         return items
 
-    def _asynchronous(self, completion: Completion) -> Instruction:
-        """The instruction whose groups of copies, or products, are committed and waited for."""
+    def _one_of(self, asking: Stmt, is_meant: Callable[[Mechanism], bool]) -> Exec:
+        """The first statement of the kernel of such a completion mechanism, which a commit, a wait, a fence or a loop is for."""
         for statement, _ in execs(self.kernel.body):
-            if statement.completion is completion:
-                return statement.instruction
-        raise VerificationError(f"a commit or a wait of a {completion.value} in a kernel without such asynchronous statements")
+            if is_meant(statement.mechanism):
+                return statement
+        kind = f" of a {asking.mechanism.name}" if isinstance(asking, (Commit, Wait)) else ""
+        raise VerificationError(f"a {type(asking).__name__.lower()}{kind} in a kernel without such asynchronous statements")
 
     def _let(self, statement: Let) -> Item:
         value = self.printer.quotients.define(statement.var, statement.value)
@@ -377,7 +380,8 @@ class Statements:
         unroll = statement.unroll or self._indexes_registers(statement)
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
         if statement.holds:
-            before = (*self._asynchronous(Completion.PRODUCT).completion_text(self.printer, statement), *before)
+            one = self._one_of(statement, lambda mechanism: mechanism.in_registers)
+            before = (*one.mechanism.held(self.printer, statement.holds, one), *before)
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
@@ -406,7 +410,7 @@ class Statements:
         """
         if not any(isinstance(one, Acquire) for one in loop.body):
             return False
-        products = [one for one, _ in execs(loop.body) if one.completion is Completion.PRODUCT]
+        products = [one for one, _ in execs(loop.body) if one.mechanism.in_registers]
         return bool(products) and (constant(loop.extent) is None or any(id(one) in awaited(self.kernel) for one in products))
 
     def _unrolled(self, loop: For) -> list[Item]:

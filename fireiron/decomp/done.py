@@ -102,7 +102,7 @@ class Done(Decomposition):
         """Whether an engine copies to a free buffer as soon as a reader says how it lies, which may wait itself."""
         if not spec.copies or not spec.dst.tensor.free or spec.dst.tensor.name in context.whole.settled:
             return False
-        engines = (one for one in self._asked(context) if one.fills_rings and one.may_perform(spec))
+        engines = (one for one in self._asked(context) if one.mechanism.counted and one.may_perform(spec))
         return any([found.field for found in one.fits(spec, context)] == ["dst storage"] for one in engines)
 
     def _is_shared_copy(self, spec: Spec) -> bool:
@@ -114,7 +114,7 @@ class Done(Decomposition):
         """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""
         steps = (Coalesced(16 // spec.src.dtype.bytes, origin=self.origin), self)
         candidates = (*context.instructions, *context.left_out)
-        engine = next((one for one in candidates if one.by_engine and one.may_perform(spec)), None)
+        engine = next((one for one in candidates if one.mechanism.by_engine and one.may_perform(spec)), None)
         notes: tuple[Stmt, ...] = ()
         if engine is not None:
             why = "; ".join(f"{one.field} {one.wanted}, got {one.got}" for one in engine.fits(spec, context))

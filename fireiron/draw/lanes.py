@@ -49,7 +49,7 @@ def maps(program: Program) -> dict[str, tuple[Map, ...]]:
 
 def _maps(statement: Exec) -> tuple[Map, ...]:
     # Which thread's it is of what an engine reads from memory by itself, nobody says.
-    by_engine = statement.instruction.by_engine
+    by_engine = statement.instruction.mechanism.by_engine
     return tuple(
         Map(operand, view.memory.name, view.dtype.name, 8 * view.dtype.bytes, lane_map)
         for (operand, view), lane_map in zip(statement.spec.operands.items(), statement.lane_maps, strict=True)

@@ -15,7 +15,7 @@ from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.ring import picture_of_ring, roles_of
 from fireiron.draw.shapes import PALE, Page, Picture, Rect
-from fireiron.ir import Completion, For, Wait, statements
+from fireiron.ir import For, Wait, statements
 from fireiron.values.expr import ZERO, conjuncts, constant
 
 WIDTH: Final = 900
@@ -123,7 +123,7 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
     extent = int(np.max(Frame(scene.lets, (), values).value(loop.extent)))
     steps = max(min(extent, 8), 1)
     found = slots(program, loop, steps, values)
-    waits = [one.groups for one in statements(loop.body) if isinstance(one, Wait) and one.completion is Completion.GROUP]
+    waits = [one.groups for one in statements(loop.body) if isinstance(one, Wait) and one.mechanism.arrives_in_groups]
     text = f"Columns are iterations of the loop over {loop.var} ({extent} in all); rows are the copies of each shared buffer. "
     text += "Data are numbered by the tile of global memory that they hold."
     if uneven is not None:

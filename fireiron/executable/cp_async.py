@@ -17,8 +17,9 @@ from typing import ClassVar
 import attrs
 
 from fireiron.executable.by_lanes import target_mismatch
-from fireiron.ir import Commit, Completion, Exec, Fence, For, Stmt, Wait
-from fireiron.ir.text import Function, Item, Noted, Printer
+from fireiron.ir import Commit, Exec, Mechanism, Stmt
+from fireiron.ir.mechanisms import cp_async
+from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, execution
 from fireiron.spec import Spec
 from fireiron.values.document import called
@@ -38,6 +39,7 @@ class CpAsync(Executable):
     Under `pipeline` a plain copy becomes this by itself where its width is proved; asked for by name, the width must be.
     """
 
+    mechanism: ClassVar[Mechanism] = cp_async.CP_ASYNC_GROUPS
     handles_edges: ClassVar[bool] = True
 
     vector_bytes: int = 16
@@ -60,7 +62,7 @@ class CpAsync(Executable):
         return (*found, *target_mismatch(architecture, CAPABILITY))
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        return (attrs.evolve(execution(self, spec, draft), completion=Completion.GROUP), Commit())
+        return (attrs.evolve(execution(self, spec, draft), mechanism=self.mechanism), Commit(self.mechanism))
 
     def under_way(self, architecture: Architecture, size: int) -> Executable | None:
         """Itself, for its own width."""
@@ -75,12 +77,6 @@ class CpAsync(Executable):
                 items.append(called(printer.function(self._function(True)), copy.target, copy.source, copy.condition))
         return items
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
-        if not isinstance(statement, Wait):
-            return [f"{printer.function(COMMIT)}();"]
-        line = f"{printer.function(WAIT)}<{statement.groups}>();"
-        return [Noted(line, statement.reason) if statement.reason else line]
-
     def _function(self, fills: bool) -> Function:
         """The copy as a function of addresses; with `fills`, of a condition without which zeros are written and nothing is read."""
         size, cache = self.vector_bytes, "cg" if self.vector_bytes == 16 else "ca"
@@ -94,22 +90,6 @@ class CpAsync(Executable):
         )
         note = f"{size} bytes from global to shared memory, or zeros where the source is not inside"
         return Function(f"cp_async_{size}_or_zero", ("unsigned target", "const void* source", "bool inside"), body, note)
-
-
-COMMIT = Function(
-    "cp_async_commit",
-    (),
-    ('asm volatile("cp.async.commit_group;" ::: "memory");',),
-    "what this thread copied since its last commit becomes a group",
-)
-
-WAIT = Function(
-    "cp_async_wait",
-    (),
-    ('asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");',),
-    "all but the last so many groups of this thread's copies have arrived",
-    "int groups",
-)
 
 
 CP_ASYNC: tuple[CpAsync, ...] = tuple(CpAsync(f"CP_ASYNC_{size}", size) for size in reversed(WIDTHS))

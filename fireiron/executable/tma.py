@@ -24,9 +24,11 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
-from fireiron.ir import BlockCluster, Commit, Completion, Exec, Fence, For, Peers, Side, Stmt, TensorMap, Wait
+from fireiron.ir import BlockCluster, Commit, Exec, Mechanism, Peers, Side, Stmt, TensorMap
 from fireiron.ir.chunks import Chunks, chunk_storage, chunks_of, widest_span
-from fireiron.ir.text import Function, If, Item, Noted, Printer
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.text import Function, If, Item, Printer
 from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
@@ -51,8 +53,7 @@ class TmaLoad(Executable):
     """`Move(r,c)(GL -> SH)(Block)`, by one thread of the producer."""
 
     capability: ClassVar[int] = 90
-    by_engine: ClassVar[bool] = True
-    fills_rings: ClassVar[bool] = True
+    mechanism: ClassVar[Mechanism] = TMA_LOADS
     handles_edges: ClassVar[bool] = True
     tests_edges: ClassVar[bool] = True
 
@@ -89,7 +90,7 @@ class TmaLoad(Executable):
         assert isinstance(chunks, Chunks), chunks
         spec, peers = _own_part(spec, chunks, draft)
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
-        statement = Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, origin=draft.origin)
+        statement = Exec(self, spec, accesses, spec.accumulate, draft.active, mechanism=self.mechanism, origin=draft.origin)
         return (attrs.evolve(statement, tensor_map=_map_of(spec.src, chunks, spec.dst), multicast=peers),)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -192,7 +193,7 @@ class TmaStore(Executable):
     """`Move(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; what lies outside the array is not written."""
 
     capability: ClassVar[int] = 90
-    by_engine: ClassVar[bool] = True
+    mechanism: ClassVar[Mechanism] = TMA_STORES
     handles_edges: ClassVar[bool] = True
     tests_edges: ClassVar[bool] = True
 
@@ -249,9 +250,9 @@ class TmaStore(Executable):
         accesses = tuple(access_of(one, name in spec.outputs, draft.origin) for name, one in spec.operands.items())
         tensor_map = _map_of(spec.dst, chunks, spec.src)
         statement = Exec(
-            self, spec, accesses, spec.accumulate, draft.active, completion=Completion.BULK, tensor_map=tensor_map, origin=draft.origin
+            self, spec, accesses, spec.accumulate, draft.active, mechanism=self.mechanism, tensor_map=tensor_map, origin=draft.origin
         )
-        return (statement, Commit(Completion.BULK))
+        return (statement, Commit(self.mechanism))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         function = printer.function(store_function(len(statement.accesses[1].base)))
@@ -261,13 +262,6 @@ class TmaStore(Executable):
         ]
         lane = index_in(statement.spec.level, printer.kernel.thread)
         return [If((printer.expression(equal(lane, 0)),), tuple(stores))]
-
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
-        if isinstance(statement, Commit):
-            return [f"{printer.function(COMMIT)}();"]
-        assert isinstance(statement, Wait)
-        line = f"{printer.function(WAIT)}<{statement.groups}>();"
-        return [Noted(line, statement.reason) if statement.reason else line]
 
 
 @attrs.frozen
@@ -385,21 +379,6 @@ def _operands(rank: int) -> str:
     """The coordinates as operands of inline PTX."""
     return ", ".join(f'"r"({name})' for name in _NAMES[:rank])
 
-
-COMMIT = Function(
-    "tma_store_commit",
-    (),
-    ('asm volatile("cp.async.bulk.commit_group;" ::: "memory");',),
-    "the stores of this thread since its last commit become a group",
-)
-
-WAIT = Function(
-    "tma_store_wait",
-    (),
-    ('asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");',),
-    "all but the last so many groups of this thread's stores have read what they store",
-    "int groups",
-)
 
 TMA_LOAD = TmaLoad("TMA_LOAD")
 TMA_STORE = TmaStore("TMA_STORE")

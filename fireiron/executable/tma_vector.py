@@ -19,7 +19,8 @@ import attrs
 
 from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.executable.tma import MOST_ROWS, MULTIPLE, RANKS, load_function
-from fireiron.ir import Completion, Exec, Side, Stmt, TensorMap
+from fireiron.ir import Exec, Mechanism, Side, Stmt, TensorMap
+from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
@@ -38,8 +39,7 @@ class TmaVectorLoad(Executable):
     """`Move(n)(GL -> SH)(Block)`, by one thread of the producer."""
 
     capability: ClassVar[int] = 90
-    by_engine: ClassVar[bool] = True
-    fills_rings: ClassVar[bool] = True
+    mechanism: ClassVar[Mechanism] = TMA_LOADS
     handles_edges: ClassVar[bool] = True
     tests_edges: ClassVar[bool] = True
 
@@ -67,7 +67,7 @@ class TmaVectorLoad(Executable):
         order = _order(spec.src)
         box = (_box(constant(spec.dst.shape[0]) or 0), *(1 for _ in order[1:]))
         tensor_map = TensorMap(f"{array}_map", array, order, box, MULTIPLE)
-        made = Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, origin=draft.origin)
+        made = Exec(self, spec, accesses, spec.accumulate, draft.active, mechanism=self.mechanism, origin=draft.origin)
         return (attrs.evolve(made, tensor_map=tensor_map),)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:

@@ -33,12 +33,12 @@ from fireiron.executable.by_lanes import (
     with_registers,
 )
 from fireiron.executable.mma import wrapped
-from fireiron.ir import Commit, Completion, Exec, Fence, For, Stmt, Wait, edited
-from fireiron.ir.accumulators import copied_in
+from fireiron.ir import Exec, Mechanism, Stmt, edited
 from fireiron.ir.awaited import awaited
 from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.lanes import LaneMap, Part
-from fireiron.ir.text import Function, Item, Noted, Printer
+from fireiron.ir.mechanisms import wgmma
+from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import Call, Chain, Text, called
@@ -82,7 +82,7 @@ class Wgmma(Executable):
     With `held` the factor of 64 rows lies in registers: `MatMul(64,n,k)(RF,SH,RF)`, or with `swapped` `MatMul(n,64,k)(SH,RF,RF)`.
     """
 
-    by_engine: ClassVar[bool] = True
+    mechanism: ClassVar[Mechanism] = wgmma.WGMMA_GROUPS
     only_on: ClassVar[str] = "sm_90a"
     """The only target that has it: the `a` says that code for it runs on no other."""
 
@@ -191,7 +191,7 @@ class Wgmma(Executable):
             maps[name] = operand_map(tuple(tile), _along_k(spec, name), along, view.dtype.bytes)
         pieces = {name: (PIECE if name in self.in_shared else 4) // dtype.bytes for name, dtype in zip("AB", self.factors, strict=True)}
         program = statements_by_lanes(self, spec, draft, maps, spread=self.in_shared, vectors=(pieces["A"], pieces["B"], 1))
-        return edited(program, lambda statement: attrs.evolve(statement, completion=Completion.PRODUCT))
+        return edited(program, lambda statement: attrs.evolve(statement, mechanism=self.mechanism))
 
     def _settled(self, spec: Spec, name: str, draft: Draft) -> Chunks:
         """The chunks of a factor, which become its storage where it is still free."""
@@ -234,19 +234,6 @@ class Wgmma(Executable):
         held = printer.registers(statement, "AB".index(self.left))
         product = called(printer.function(self._function(columns, transposed)), c.place, held.place, factors[self.right], adds)
         return with_registers([product], held, c)
-
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
-        if isinstance(statement, For):
-            copied = copied_in(printer.kernel)
-            return [f"{printer.function(hold(self.result, name in copied))}({name});" for name in statement.holds]
-        if isinstance(statement, Wait):
-            line = f"{printer.function(WAIT)}<{statement.groups}>();"
-            held = [f"{printer.function(hold(self.result))}({name});" for name in statement.holds]
-            return [Noted(line, statement.reason) if statement.reason else line, *held]
-        if isinstance(statement, Fence):
-            held = [f"{printer.function(hold(self.result, copied=True))}({name});" for name in statement.holds]
-            return [*held, f"{printer.function(FENCE)}();"]
-        return [f"{printer.function(COMMIT)}();"]
 
     def _function(self, columns: int, transposed: tuple[bool, ...]) -> Function:
         """The instruction as a function of where a thread keeps its accumulators, and of the descriptors of the two factors."""
@@ -374,46 +361,6 @@ DESCRIPTOR = Function(
     "unsigned chunk_stride, unsigned group_stride, unsigned swizzle",
     "unsigned long long",
 )
-
-FENCE = Function(
-    "wgmma_fence",
-    (),
-    ('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',),
-    "what this thread did to its registers comes before the products that follow",
-)
-
-COMMIT = Function(
-    "wgmma_commit",
-    (),
-    ('asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',),
-    "the products since the last commit become a group",
-)
-
-WAIT = Function(
-    "wgmma_wait",
-    (),
-    ('asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups) : "memory");',),
-    "all but the last so many groups of products are done",
-    "int groups",
-)
-
-
-@functools.cache
-def hold(kind: DType, copied: bool = False) -> Function:
-    """The function that takes registers of a type as they are at its place, so that no use of them moves in front of it.
-
-    Those that were `copied` there from memory, it computes: ptxas moves conversions and choices behind an empty `asm`, but neither a sum
-    with -0 nor a permutation of bytes, which change nothing.
-    """
-    words, letter = ("values", "f") if kind == float32 else ("reinterpret_cast<unsigned*>(values)", "r")
-    last = "count" if kind.bytes == 4 else f"count / {4 // kind.bytes}"
-    computed = "__fadd_rn({}, -0.0f)" if kind == float32 else "__byte_perm({}, 0, 0x3210)"
-    loop, word = f"for (int word = 0; word < {last}; ++word)", f"{words}[word]"
-    held = f'  asm volatile("" : "+{letter}"({word}) :: "memory");'
-    body = (f"{loop} {{", f"  {word} = {computed.format(word)};", held, "}") if copied else (loop, held)
-    waited = "registers that products wrote are used behind the wait for them"
-    note = "registers are filled before products add to them" if copied else waited
-    return Function("hold_copied" if copied else "hold", (f"{kind.cuda} (&values)[count]",), ("#pragma unroll", *body), note, "int count")
 
 
 def _family() -> tuple[Wgmma, ...]:

@@ -13,7 +13,7 @@ from fireiron.errors import FireironError, LayoutError
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.pointwise import ApproximatePairs, ScaleUnlessOne
 from fireiron.executable.thread_move import StreamedMove
-from fireiron.ir import Access, BlockCluster, Completion, Peers, Piece, TensorMap
+from fireiron.ir import Access, BlockCluster, Peers, Piece, TensorMap
 from fireiron.ir.lanes import LaneMap
 from fireiron.spec import Kind, Parameter
 from fireiron.specs.fused import Fused
@@ -95,8 +95,6 @@ def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
             return tuple(_built(part, symbols) for part in parts)
         case ast.Dict(keys=keys, values=values) if None not in keys:
             return {_built(key, symbols): _built(value, symbols) for key, value in zip(keys, values, strict=True) if key is not None}
-        case ast.Attribute(value=ast.Name(id="Completion"), attr=name):
-            return Completion[name]
         case ast.Name(id=name) if name in NAMES and name not in symbols:
             return NAMES[name]
         case ast.Call(func=ast.Name(id=("ColMajor" | "RowMajor") as name), args=[leading], keywords=[]):

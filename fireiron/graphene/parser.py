@@ -18,7 +18,7 @@ from fireiron.graphene.lanes import move_of_lanes
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
-from fireiron.ir import Begin, BlockCluster, Comment, Commit, Completion, Fetched, For, Let, SyncPoint
+from fireiron.ir import Begin, BlockCluster, Comment, Commit, Fetched, For, Let, SyncPoint, mechanisms
 from fireiron.language.execution import Execution, parse_execution
 from fireiron.language.statement import read_definition, read_statement
 from fireiron.language.strategy import Strategy
@@ -466,8 +466,8 @@ class _Reader:
         yield SyncPoint(required, self.called.get(subject, subject))
 
     def _read_commit(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
-        words = line.text.rstrip("() ").split()[1:] or [Completion.GROUP.value]
-        known = {one.value: one for one in Completion}
+        words = line.text.rstrip("() ").split()[1:] or [Commit().mechanism.name]
+        known = {one.name: one for one in (*mechanisms.found(), *(one.mechanism for one in self.known.values())) if one.in_groups}
         if len(words) > 1 or words[0] not in known or line.opens:
             line.refuse("this commits nothing", legal=[f"Commit {one}" for one in known])
         yield Commit(known[words[0]])

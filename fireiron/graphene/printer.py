@@ -318,8 +318,8 @@ def _plain(statement: Stmt) -> str:
             return f"Barrier{word}{f' {subject}' if subject else ''}"
         case Begin(step=step):
             return f"Step {step}"
-        case Commit(completion=completion):
-            return f"Commit {completion.value}"
+        case Commit(mechanism=mechanism):
+            return f"Commit {mechanism.name}"
     raise unknown(statement, "graphene_text")
 
 

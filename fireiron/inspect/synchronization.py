@@ -6,6 +6,7 @@ who uses its buffers.
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
@@ -20,7 +21,6 @@ from fireiron.ir import (
     ClusterBarrier,
     Comment,
     Commit,
-    Completion,
     Dependence,
     Exec,
     Fence,
@@ -29,6 +29,7 @@ from fireiron.ir import (
     Leave,
     Let,
     Link,
+    Mechanism,
     NextTile,
     Peers,
     Reach,
@@ -51,8 +52,6 @@ Synchronising: TypeAlias = "Acquire | Barrier | Chain | ClusterBarrier | Commit 
 KINDS: Final = (Acquire, Barrier, Chain, ClusterBarrier, Commit, Fence, Release, Wait)
 """The statements that order others."""
 
-_UNDER_WAY: Final = {Completion.GROUP: "copies", Completion.PRODUCT: "products", Completion.BULK: "stores"}
-_INSTRUCTIONS: Final = {Completion.GROUP: "cp.async", Completion.PRODUCT: "wgmma", Completion.BULK: "TMA"}
 
 _WHY_CHAINED: Final = {
     Link.LAUNCH: "the next kernel may begin: it waits too, and gets the room that blocks of this one leave",
@@ -248,7 +247,7 @@ def _waited(body: Sequence[Stmt], ring: Ring) -> Wait | None:
     """The wait for products behind which a loop gives a stage of a ring back, if any stands in it."""
     found: Wait | None = None
     for one in body:
-        if isinstance(one, Wait) and one.completion is Completion.PRODUCT:
+        if isinstance(one, Wait) and one.mechanism.in_registers:
             found = one
         elif _is_of(one, ring) and isinstance(one, Release):
             return found
@@ -274,7 +273,7 @@ class _Reader:
 
     def __init__(self, kernel: Kernel, role: Role | None) -> None:
         self.kernel, self.role = kernel, role
-        self.open: dict[Completion, list[Exec]] = {kind: [] for kind in Completion}
+        self.open: dict[Mechanism, list[Exec]] = collections.defaultdict(list)
         self.committed: list[str] = []
         self.waited: Wait | None = None
         self.several = len([ring for ring in kernel.rings if ring.buffers]) > 1
@@ -285,7 +284,7 @@ class _Reader:
             if isinstance(statement, KINDS):
                 yield self._point(statement, loops)
             elif isinstance(statement, Exec):
-                self.open[statement.completion].append(statement)
+                self.open[statement.mechanism].append(statement)
             elif isinstance(statement, For):
                 yield from self.points(statement.body, (*loops, statement.var.name))
             elif not isinstance(statement, (Let, Comment, Roles, Skip, NextTile, Leave)):
@@ -295,12 +294,12 @@ class _Reader:
         name = "" if self.role is None else self.role.name
         match one:
             case Barrier():
-                orders = [order for order in one.orders if order.before.completion is not Completion.PRODUCT]  # these are waited for
+                orders = [order for order in one.orders if not order.before.mechanism.in_registers]  # these are waited for
                 return Point(name, loops, f"barrier {one.scope}", _of_barrier(one), _grouped(orders or one.orders), self._why_barrier(one))
             case Wait():
-                kind = f"wait {_UNDER_WAY[one.completion]} {one.groups}"
-                orders = [order for order in one.orders if order.before.completion is one.completion]  # others are done already
-                return Point(name, loops, kind, self._unit(one.completion), _grouped(orders or one.orders), self._why_wait(one))
+                kind = f"wait {one.mechanism.what} {one.groups}"
+                orders = [order for order in one.orders if order.before.mechanism is one.mechanism]  # others are done already
+                return Point(name, loops, kind, one.mechanism.unit, _grouped(orders or one.orders), self._why_wait(one))
             case Fence(reach=Reach.REGISTERS):
                 why = "wgmma takes registers as they were at this fence: without it what threads did to them may come later"
                 return Point(name, loops, "fence registers", "each warpgroup", _grouped(one.orders), why)
@@ -308,7 +307,7 @@ class _Reader:
                 why = "written by ordinary stores, read by an engine: the writer orders the two proxies in front of the barrier"
                 return Point(name, loops, "fence proxy", "each thread", _grouped(one.orders), why)
             case Commit():
-                return Point(name, loops, f"commit {_UNDER_WAY[one.completion]}", self._unit(one.completion), (), self._why_commit(one))
+                return Point(name, loops, f"commit {one.mechanism.what}", one.mechanism.unit, (), self._why_commit(one))
             case ClusterBarrier():
                 return Point(name, loops, "barrier cluster", "all threads of the cluster's blocks", (), one.reason)
             case Chain(link=link):
@@ -318,16 +317,12 @@ class _Reader:
 
     def _why_wait(self, wait: Wait) -> str:
         why = _why_wait(wait)
-        if wait.completion is Completion.PRODUCT:
+        if wait.mechanism.in_registers:
             self.waited = wait
             left = list(dict.fromkeys(self.committed[-wait.groups :])) if wait.groups else []
             if left and len(set(self.committed)) > 1:
                 why = f"{why}, products of {' and of '.join(left)}"
         return why
-
-    def _unit(self, completion: Completion) -> str:
-        """Who waits for what is under way: whoever issued it."""
-        return "each warpgroup" if completion is Completion.PRODUCT else "each thread" if completion is Completion.GROUP else "the issuer"
 
     def _why_barrier(self, barrier: Barrier) -> str:
         if not barrier.orders:
@@ -342,15 +337,15 @@ class _Reader:
         return f"{what}; whoever meets is of one {barrier.scope}, so the others of the block go on"
 
     def _why_commit(self, commit: Commit) -> str:
-        issued = self.open[commit.completion]
-        self.open[commit.completion] = []
-        buffer = 0 if commit.completion is Completion.BULK else -1
+        issued = self.open[commit.mechanism]
+        self.open[commit.mechanism] = []
+        buffer = 0 if commit.mechanism.reads_in_groups else -1
         what = _joined((one.accesses[buffer].buffer for one in issued), (one.instruction.name for one in issued))
-        if commit.completion is Completion.PRODUCT:
+        if commit.mechanism.in_registers:
             self.committed.append(", ".join(dict.fromkeys(one.accesses[buffer].buffer for one in issued)))
         if not issued:
-            return f"an empty group, so that groups are counted as turns are; {_INSTRUCTIONS[commit.completion]} completes by groups"
-        return f"{what} become a group; {_INSTRUCTIONS[commit.completion]} is waited for by groups"
+            return f"an empty group, so that groups are counted as turns are; {commit.mechanism.instruction} completes by groups"
+        return f"{what} become a group; {commit.mechanism.instruction} is waited for by groups"
 
     def _turn(self, one: Acquire | Release, role: str, loops: tuple[str, ...]) -> Point:
         ring = self.kernel.ring(one.ring)
@@ -365,7 +360,7 @@ class _Reader:
             scope = "one thread" if self.role is not None and self.role.elected else "each thread"
         else:
             waited = None
-            if not full and self.several and any(user.completion is Completion.PRODUCT for user in users):
+            if not full and self.several and any(user.mechanism.in_registers for user in users):
                 waited = self.waited
             why = _why_release(one, ring, waited)
             scope = "one thread" if full else "one lane a warp"
@@ -379,7 +374,7 @@ def _of_barrier(barrier: Barrier) -> str:
 
 def _why_wait(wait: Wait) -> str:
     still = {0: "none is left", 1: "the last one may be left"}.get(wait.groups, f"the last {wait.groups} may be left")
-    return f"{wait.reason}; {_INSTRUCTIONS[wait.completion]} goes on by itself until its group is waited for: {still}"
+    return f"{wait.reason}; {wait.mechanism.instruction} goes on by itself until its group is waited for: {still}"
 
 
 def _why_acquire(acquire: Acquire, ring: Ring) -> str:

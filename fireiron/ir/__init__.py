@@ -7,6 +7,7 @@ from fireiron.ir.access import Access, Buffer, Piece, scratch_access, whole_piec
 from fireiron.ir.cluster import BlockCluster, Peers
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.maps import TensorMap
+from fireiron.ir.mechanism import AT_ONCE, Mechanism
 from fireiron.ir.reciprocal import Divisors, Reciprocal, quotients
 from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables
 from fireiron.ir.rotations import Rotations
@@ -21,7 +22,6 @@ from fireiron.ir.statement import (
     ClusterBarrier,
     Comment,
     Commit,
-    Completion,
     Dependence,
     Exec,
     Fence,
@@ -42,6 +42,7 @@ from fireiron.ir.statement import (
     Stmt,
     SyncPoint,
     Wait,
+    commits_copies,
     unknown,
 )
 from fireiron.ir.tickets import Counter, Leave, NextTile
@@ -49,6 +50,7 @@ from fireiron.ir.verifier import verify
 from fireiron.ir.versions import inside, nest_of, plain, separated, whole_of
 
 __all__ = [
+    "AT_ONCE",
     "BLOCK_SCOPE",
     "WARPGROUP_SCOPE",
     "WARP_SCOPE",
@@ -62,7 +64,6 @@ __all__ = [
     "ClusterBarrier",
     "Comment",
     "Commit",
-    "Completion",
     "Counter",
     "Dependence",
     "Divisors",
@@ -76,6 +77,7 @@ __all__ = [
     "Leave",
     "Let",
     "Link",
+    "Mechanism",
     "NextTile",
     "Peers",
     "Piece",
@@ -94,6 +96,7 @@ __all__ = [
     "TensorMap",
     "Wait",
     "buffer_table",
+    "commits_copies",
     "edited",
     "execs",
     "filled",

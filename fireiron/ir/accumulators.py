@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fireiron.ir import Comment, Completion, Exec, For, Kernel, Let, execs, statements
+from fireiron.ir import Comment, Exec, For, Kernel, Let, execs, statements
 from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import TRUE, Var
 
@@ -17,7 +17,7 @@ from fireiron.values.expr import TRUE, Var
 @by_identity
 def accumulators(kernel: Kernel) -> frozenset[str]:
     """The buffers in which products accumulate."""
-    products = (stmt for stmt, _ in execs(kernel.body) if stmt.completion is Completion.PRODUCT)
+    products = (stmt for stmt, _ in execs(kernel.body) if stmt.mechanism.in_registers)
     return frozenset(access.buffer for stmt in products for access in stmt.accesses if access.write)
 
 
@@ -26,7 +26,7 @@ def begun_in_loops(kernel: Kernel) -> frozenset[str]:
     """The accumulators without a first value: in the first iteration of a loop a product overwrites them, in others it adds."""
     begun: set[str] = set()
     for stmt, loops in execs(kernel.body):
-        if stmt.completion is Completion.PRODUCT and _running(loops) & stmt.accumulate.variables():
+        if stmt.mechanism.in_registers and _running(loops) & stmt.accumulate.variables():
             begun |= {access.buffer for access in stmt.accesses if access.write}
     return frozenset(begun)
 
@@ -52,4 +52,4 @@ def copied_in(kernel: Kernel) -> frozenset[str]:
 def _multiplies_only(loop: For) -> bool:
     """Whether nothing but products happens in a loop, which is unrolled then."""
     inside = [stmt for stmt in statements(loop.body) if not isinstance(stmt, (For, Let, Comment))]
-    return all(isinstance(stmt, Exec) and stmt.completion is Completion.PRODUCT for stmt in inside)
+    return all(isinstance(stmt, Exec) and stmt.mechanism.in_registers for stmt in inside)

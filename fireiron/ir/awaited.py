@@ -5,7 +5,7 @@ In other loops products follow each other, and it does not matter how long an ad
 
 from __future__ import annotations
 
-from fireiron.ir import Completion, For, Kernel, execs
+from fireiron.ir import For, Kernel, execs
 from fireiron.ir.rewrite import by_identity
 
 
@@ -19,9 +19,9 @@ def awaited(kernel: Kernel) -> frozenset[int]:
     found: set[int] = set()
     for statement, _ in execs(kernel.body):
         loop = innermost.get(id(statement))
-        if statement.completion is not Completion.PRODUCT or loop is None:
+        if not statement.mechanism.in_registers or loop is None:
             continue
-        inside = (one for one, _ in execs(loop.body) if one.completion is not Completion.PRODUCT and innermost[id(one)] is loop)
+        inside = (one for one, _ in execs(loop.body) if not one.mechanism.in_registers and innermost[id(one)] is loop)
         written = {access.buffer for access in statement.accesses if access.write}
         if any(access.buffer in written for one in inside for access in one.accesses):
             found.add(id(statement))

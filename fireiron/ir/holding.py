@@ -16,7 +16,7 @@ import attrs
 
 from fireiron.ir.access import Access
 from fireiron.ir.lanes import LaneMap
-from fireiron.ir.statement import Completion, Exec, For
+from fireiron.ir.statement import Exec, For
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, all_of, as_expr, conjuncts, constant
 from fireiron.values.expr.normal import terms_of
@@ -32,7 +32,7 @@ def owns(tensor: Tensor, statement: Exec, access: Access) -> bool:
     if statement.follows:
         return False
     if tensor.owner == "accumulates":
-        return access.write and (statement.accumulate != FALSE or statement.completion is Completion.PRODUCT)
+        return access.write and (statement.accumulate != FALSE or statement.mechanism.in_registers)
     return not access.write and not any(other.write and other.buffer == access.buffer for other in statement.accesses)
 
 

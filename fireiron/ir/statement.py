@@ -16,6 +16,8 @@ from fireiron.errors import VerificationError
 from fireiron.ir.access import Access, Buffer, Piece
 from fireiron.ir.cluster import Peers
 from fireiron.ir.maps import TensorMap
+from fireiron.ir.mechanism import AT_ONCE, Mechanism
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.text import Item, Path, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of
@@ -48,8 +50,8 @@ class Instruction(Protocol):
         ...
 
     @property
-    def by_engine(self) -> bool:
-        """Whether it reaches shared memory through the asynchronous proxy, and not by loads and stores of the threads."""
+    def mechanism(self) -> Mechanism:
+        """When what it does is done, and by which proxy it reaches memory."""
         ...
 
     @property
@@ -94,12 +96,6 @@ class Instruction(Protocol):
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         """The CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
-        ...
-
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, the fence of registers that they need, or in front of
-        a loop for the registers that it holds.
-        """
         ...
 
 
@@ -256,25 +252,6 @@ class For(Stmt):
         return attrs.evolve(self, extent=self.extent.substitute(values), growth=self.growth.substitute(values), fetched=fetched)
 
 
-class Completion(enum.Enum):
-    """When what a statement does is done.
-
-    NONE: when the next statement of the thread begins. GROUP: at a `Wait` of the thread that issued it, for the group in
-    which a `Commit` put it (cp.async, PTX ISA 9.7.9.25.3). PRODUCT: the same for the products of a warpgroup, whose groups are counted
-    apart (wgmma, PTX ISA 9.7.15.7): until then its factors are being read, and its registers are not to be touched. RING: when the
-    full barrier of the ring's stage that it fills has counted its bytes (TMA loads, PTX ISA 9.7.9.27). BULK: at a `Wait` for its group it
-    has read what it stores (TMA stores).
-    """
-
-    NONE = "none"
-    GROUP = "group"
-    PRODUCT = "product"
-    RING = "ring"
-    BULK = "bulk"
-
-    __hash__ = object.__hash__  # members are single, and keys of all that is counted: hashing their names takes the checks a tenth longer
-
-
 @attrs.frozen(cache_hash=True)
 class Exec(Stmt):
     """Each thread for which `active` holds performs `spec` on the elements that `accesses` name.
@@ -284,7 +261,7 @@ class Exec(Stmt):
     `vector` is how many elements are moved together, `vectors` how many of them one load or store takes, per operand (set
     after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
-    accesses name, per operand; `lane` is a lane's number among those that perform it. `completion` says when its effect is
+    accesses name, per operand; `lane` is a lane's number among those that perform it. `mechanism` says when its effect is
     there, if not at once; for a load by a `tensor_map` that is at turn `turn` of a `ring`. With `multicast` such a load is one of the
     parts in which blocks of a cluster load a tile that all of them want: it arrives at the same place in each of them, and each one's full
     barrier counts its bytes.
@@ -311,7 +288,7 @@ class Exec(Stmt):
     scratch: Tensor | None = None
     lane_maps: tuple[Any, ...] = ()
     lane: Expr = ZERO
-    completion: Completion = Completion.NONE
+    mechanism: Mechanism = AT_ONCE
     tensor_map: TensorMap | None = None
     ring: str = ""
     turn: Expr = ZERO
@@ -367,7 +344,7 @@ class Exec(Stmt):
     @property
     def asynchronous(self) -> bool:
         """Whether it is still under way when the thread that issued it goes on."""
-        return self.completion is not Completion.NONE
+        return self.mechanism is not AT_ONCE
 
     @property
     def collective(self) -> bool:
@@ -478,7 +455,12 @@ class ClusterBarrier(Stmt):
 class Commit(Stmt):
     """The copies, or products, that a thread issued since its last commit of them become a group."""
 
-    completion: Completion = Completion.GROUP
+    mechanism: Mechanism = CP_ASYNC_GROUPS
+
+
+def commits_copies(statement: Stmt) -> bool:
+    """Whether a statement makes copies a group, which are there at a wait for it."""
+    return isinstance(statement, Commit) and statement.mechanism.arrives_in_groups
 
 
 @attrs.frozen
@@ -490,7 +472,7 @@ class Wait(Stmt):
 
     groups: int
     reason: str = ""
-    completion: Completion = Completion.GROUP
+    mechanism: Mechanism = CP_ASYNC_GROUPS
     holds: tuple[str, ...] = ()
     orders: tuple[Dependence, ...] = _orders()
 

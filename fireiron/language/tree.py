@@ -18,18 +18,17 @@ import attrs
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, IncompleteError, call_site, shown
 from fireiron.found import REFINING, FoundOnAny, FoundSteps
 from fireiron.ir import (
+    AT_ONCE,
     Access,
     BlockCluster,
     Buffer,
-    Commit,
     Exec,
-    Fence,
     For,
     Hole,
     Kernel,
     Let,
+    Mechanism,
     Stmt,
-    Wait,
     execs,
     filled,
     located,
@@ -360,11 +359,8 @@ class Executable:
     tests_edges: ClassVar[bool] = False
     """Whether its text is told how many elements of each operand lie inside the tensors, and tests them itself."""
 
-    by_engine: ClassVar[bool] = False
-    """Whether it reaches shared memory through the asynchronous proxy, as wgmma and TMA do, and not by loads and stores of the threads."""
-
-    fills_rings: ClassVar[bool] = False
-    """Whether a producer fills a ring by it."""
+    mechanism: ClassVar[Mechanism] = AT_ONCE
+    """When what it does is done, and by which proxy it reaches memory."""
 
     packs: ClassVar[bool] = False
     """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
@@ -435,12 +431,6 @@ class Executable:
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         """The declaration of a buffer in fragments, which only instructions like this one touch; an error where it has none."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
-
-    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence | For) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, the fence of registers that they need, or in front of
-        a loop for the registers that it holds; an error where it has none.
-        """
-        raise _undefined(self, "completion_text(self, printer, statement)")
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         """The CUDA C++ for one `Exec`: lines, and blocks of them (see `fireiron.ir.text`)."""

@@ -151,7 +151,7 @@ def _aligned(kernel: Kernel) -> Kernel:
         for position, access in enumerate(statement.accesses):
             buffer = kernel.buffer(access.buffer)
             size = statement.width(position) * buffer.dtype.bytes
-            if statement.instruction.by_engine and buffer.memory.of_block:
+            if statement.instruction.mechanism.by_engine and buffer.memory.of_block:
                 size = ALIGNMENT
             needed[access.buffer] = max(needed.get(access.buffer, 1), size)
     buffers = []

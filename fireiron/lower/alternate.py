@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Acquire, Begin, Completion, Exec, For, Kernel, Let, Release, Ring, Roles, Side, Stmt, execs, rewritten, statements
+from fireiron.ir import Acquire, Begin, Exec, For, Kernel, Let, Release, Ring, Roles, Side, Stmt, execs, rewritten, statements
 from fireiron.values.expr import Expr, equal
 from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
@@ -41,7 +41,7 @@ def _written_in(loop: For, step: str) -> str:
     for one in loop.body:
         own = one.step == step if isinstance(one, Begin) else own
         inside += [one] if own else []
-    found = {access.buffer for one, _ in execs(inside) if one.completion is Completion.PRODUCT for access in one.accesses if access.write}
+    found = {access.buffer for one, _ in execs(inside) if one.mechanism.in_registers for access in one.accesses if access.write}
     if len(found) != 1:
         raise DecompositionError(
             f'turns("{first}", "{last}"): {step} is no product that runs by itself while threads go on',
@@ -116,4 +116,4 @@ def _issues(statement: Stmt, registers: str) -> bool:
 
 
 def _writes(statement: Exec, registers: str) -> bool:
-    return statement.completion is Completion.PRODUCT and any(one.write and one.buffer == registers for one in statement.accesses)
+    return statement.mechanism.in_registers and any(one.write and one.buffer == registers for one in statement.accesses)

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import attrs
 
-from fireiron.ir import Commit, Completion, Exec, Kernel, Stmt, edited, execs, rewritten
+from fireiron.ir import AT_ONCE, Exec, Kernel, commits_copies, edited, execs, rewritten
 
 
 def asynchronous(kernel: Kernel) -> Kernel:
     """The kernel with asynchronous copies where they are possible, and without commits where there are none."""
-    body = edited(kernel.body, lambda statement: _decided(kernel, statement) if statement.completion is Completion.GROUP else statement)
+    body = edited(kernel.body, lambda statement: _decided(kernel, statement) if statement.mechanism.arrives_in_groups else statement)
     # The commits of `pipeline` would make groups without copies, and the printer has no instruction to ask for their text.
-    if not any(statement.completion is Completion.GROUP for statement, _ in execs(body)):
-        body = rewritten(body, lambda statement: () if _of_copies(statement) else (statement,))
+    if not any(statement.mechanism.arrives_in_groups for statement, _ in execs(body)):
+        body = rewritten(body, lambda statement: () if commits_copies(statement) else (statement,))
     return attrs.evolve(kernel, body=body)
-
-
-def _of_copies(statement: Stmt) -> bool:
-    return isinstance(statement, Commit) and statement.completion is Completion.GROUP
 
 
 def _decided(kernel: Kernel, statement: Exec) -> Exec:
@@ -31,4 +27,4 @@ def _decided(kernel: Kernel, statement: Exec) -> Exec:
     # The instruction takes as many bytes from one memory as it brings to the other, and cannot convert on the way.
     if offer is not None and widths == {statement.vector} and buffers[0].dtype == buffers[1].dtype:
         found = offer(kernel.architecture, statement.vector * buffers[0].dtype.bytes)
-    return attrs.evolve(statement, completion=Completion.NONE) if found is None else attrs.evolve(statement, instruction=found)
+    return attrs.evolve(statement, mechanism=AT_ONCE) if found is None else attrs.evolve(statement, instruction=found)

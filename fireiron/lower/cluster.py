@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Acquire, BlockCluster, ClusterBarrier, Completion, Exec, For, Kernel, Let, execs, lets, statements
+from fireiron.ir import Acquire, BlockCluster, ClusterBarrier, Exec, For, Kernel, Let, execs, lets, statements
 from fireiron.values.expr import Expr, Var, tables_of
 
 MADE = "the barriers of all blocks of the cluster are made"
@@ -53,7 +53,7 @@ def _read(value: Expr, named: Mapping[Var, Expr]) -> bool:
 
 def _nothing_shared(kernel: Kernel) -> DecompositionError:
     assert kernel.cluster is not None
-    loads = [one for one, _ in execs(kernel.body) if one.completion is Completion.RING]
+    loads = [one for one, _ in execs(kernel.body) if one.mechanism.counted]
     why = "none is done by TMA for a ring" if not loads else "; ".join(dict.fromkeys(map(_why, loads)))
     return DecompositionError(
         f"a cluster of {kernel.cluster.blocks} blocks, and no load is shared: {why}",

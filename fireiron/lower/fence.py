@@ -17,7 +17,6 @@ from fireiron.ir import (
     Barrier,
     Comment,
     Commit,
-    Completion,
     Dependence,
     Exec,
     Fence,
@@ -47,7 +46,7 @@ def _joined(some: Writers, others: Writers) -> Writers:
 
 def fence(kernel: Kernel) -> Kernel:
     """The kernel with the fences that its engines need."""
-    engines = [statement for statement, _ in execs(kernel.body) if statement.instruction.by_engine]
+    engines = [statement for statement, _ in execs(kernel.body) if statement.instruction.mechanism.by_engine]
     read = {access.buffer for statement in engines for access in statement.accesses}
     read = {name for name in read if kernel.buffer(name).memory.of_block}
     if not read:
@@ -90,7 +89,7 @@ class _Places:
                 case Exec():
                     self._exec(statement)
                 case Wait():
-                    self.written = _joined(self.written, self.under_way if statement.completion is Completion.GROUP else {})
+                    self.written = _joined(self.written, self.under_way if statement.mechanism.arrives_in_groups else {})
                 case Barrier():
                     if self.written:
                         self.barriers[id(statement)] = _joined(self.barriers.get(id(statement), {}), self.written)
@@ -108,7 +107,7 @@ class _Places:
                     raise unknown(statement, "fence")
 
     def _exec(self, statement: Exec) -> None:
-        if not statement.instruction.by_engine:
+        if not statement.instruction.mechanism.by_engine:
             names = {one.buffer: {id(statement): statement} for one in statement.accesses if one.write and one.buffer in self.read}
             if statement.asynchronous:
                 self.under_way = _joined(self.under_way, names)

@@ -12,13 +12,13 @@ from typing import TypeGuard
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Completion, Exec, For, Ring, Stmt, edited
+from fireiron.ir import Access, Exec, For, Ring, Stmt, edited
 from fireiron.values.expr import Expr, as_expr, mod
 
 
 def is_open(statement: Stmt, buffers: Sequence[str] | None = None) -> TypeGuard[Exec]:
     """Whether it is a load by an engine, to one of some buffers if they are named, that has no ring yet."""
-    if not isinstance(statement, Exec) or statement.completion is not Completion.RING or statement.ring:
+    if not isinstance(statement, Exec) or not statement.mechanism.counted or statement.ring:
         return False
     return buffers is None or statement.accesses[1].buffer in buffers
 

@@ -18,10 +18,10 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import (
+    AT_ONCE,
     Access,
     Comment,
     Commit,
-    Completion,
     Exec,
     For,
     Kernel,
@@ -29,6 +29,7 @@ from fireiron.ir import (
     Ring,
     Stmt,
     SyncPoint,
+    commits_copies,
     edited,
     execs,
     lets,
@@ -36,6 +37,7 @@ from fireiron.ir import (
     statements,
     substituted,
 )
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.lower.outside import Outside, is_open
 from fireiron.lower.slots import Slots
 from fireiron.lower.walk import fresh_name, taken_names
@@ -166,7 +168,7 @@ class _Pipeline:
         """A loop whose loads a producer issues: nothing runs ahead in the program, and each turn has the next stage."""
         loads, rest = self._parts(loop)
         _require_no_other(loop, rest)
-        others = [one for one, _ in execs(loads) if one.completion is not Completion.RING]
+        others = [one for one, _ in execs(loads) if not one.mechanism.counted]
         if others:
             raise DecompositionError(
                 f"specialize: a producer's loads are done by TMA, and {others[0].instruction.name} does {others[0].spec}",
@@ -195,7 +197,7 @@ class _Pipeline:
                 body = _staged(body, together, stages, mod(turn, as_expr(stages)))
 
         def edit(one: Exec) -> Exec:
-            if one.completion is Completion.RING and one.accesses[1].buffer in of_buffer:  # in a loop inside they have rings of their own
+            if one.mechanism.counted and one.accesses[1].buffer in of_buffer:  # in a loop inside they have rings of their own
                 ring, turn = of_buffer[one.accesses[1].buffer]
                 one = attrs.evolve(one, ring=ring, turn=turn)
             return self.slots.moved(one)
@@ -211,7 +213,7 @@ class _Pipeline:
         """The statements that say who uses what: but for those that have nothing to do with products of the list, and run beside them. They
         hold no stage for longer than the products that read it.
         """
-        products = [one for one in body if any(part.completion is Completion.PRODUCT for part, _ in execs((one,)))]
+        products = [one for one in body if any(part.mechanism.in_registers for part, _ in execs((one,)))]
         private = {name for one in products for name in _written(one) | _read(one) if self.memories[name].private}
         read = {name for one in products for name in _read(one)}
         return [one for one in body if one in products or not (private.isdisjoint(_written(one) | _read(one)) and _read(one) & read)]
@@ -512,10 +514,10 @@ def _committed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     found: list[Stmt] = []
     for one in body:
         one = one.rebuilt(tuple(_committed(child) for child in one.children)) if one.children else one
-        if found and one == Commit():
+        if found and commits_copies(one):
             names = _written(found[-1])
             found[-1:] = _staged(found[-1:], names, 1, as_expr(0))
-            if not any(copy.completion is Completion.GROUP for copy, _ in execs(found[-1:])):
+            if not any(copy.mechanism.arrives_in_groups for copy, _ in execs(found[-1:])):
                 continue
         found.append(one)
     return tuple(found)
@@ -610,7 +612,7 @@ def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:
 
 def _has_engine(loop: For) -> bool:
     """Whether an engine does loads of a loop, which a producer sets to work; else all threads do them, as in any pipeline."""
-    return any(one.completion is Completion.RING for one, _ in execs(loop.body))
+    return any(one.mechanism.counted for one, _ in execs(loop.body))
 
 
 def _read_from_memory(kernel: Kernel) -> frozenset[Expr]:
@@ -648,8 +650,8 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
         fills = statement.spec.moves and statement.accesses[1].buffer in names
         shared_by = [memory.shared_by for memory in statement.spec.memories]
         between = fills and shared_by == ["grid", "block"]  # the only way that cp.async takes (PTX ISA, cp.async)
-        plain = statement.completion is Completion.NONE
-        return attrs.evolve(statement, accesses=accesses, completion=Completion.GROUP if between and plain else statement.completion)
+        plain = statement.mechanism is AT_ONCE
+        return attrs.evolve(statement, accesses=accesses, mechanism=CP_ASYNC_GROUPS if between and plain else statement.mechanism)
 
     return list(edited(items, edit))
 

@@ -24,13 +24,13 @@ from fireiron.ir import (
     Barrier,
     Comment,
     Commit,
-    Completion,
     Dependence,
     Exec,
     Fence,
     For,
     Kernel,
     Let,
+    Mechanism,
     Reach,
     Release,
     Ring,
@@ -47,8 +47,6 @@ from fireiron.lower.registers import require_registers
 from fireiron.lower.specialize import touches_stage
 from fireiron.values.expr import Expr, all_of, as_expr, constant, less, mod
 
-PRODUCT = Completion.PRODUCT
-
 GROUP_THREADS = 128
 """Threads of a warpgroup."""
 
@@ -64,7 +62,7 @@ def products(kernel: Kernel) -> Kernel:
     """
     require_registers(kernel)
     inside = list(statements(kernel.body))
-    if not any(isinstance(one, Release) or (isinstance(one, Exec) and one.completion is PRODUCT) for one in inside):
+    if not any(isinstance(one, Release) or (isinstance(one, Exec) and one.mechanism.in_registers) for one in inside):
         return kernel
     roles = [one for one in kernel.body if isinstance(one, Roles)]
     if not roles:
@@ -173,8 +171,8 @@ class _Follower:
         self.orders = {ring.name for ring in kernel.rings if ring.each}
         self.loads = {one.accesses[1].buffer: one for one, _ in execs(kernel.body) if one.ring}
         inside = [one for one, _ in execs(body)]
-        self.products = [one for one in inside if one.completion is PRODUCT]
-        self.others = [one for one in inside if one.completion is not PRODUCT and self._registers([one])]
+        self.products = [one for one in inside if one.mechanism.in_registers]
+        self.others = [one for one in inside if not one.mechanism.in_registers and self._registers([one])]
         numbers: dict[str, set[Expr]] = {}
         for one in statements(body):
             if isinstance(one, Acquire):
@@ -182,6 +180,11 @@ class _Follower:
         self.several = {ring for ring, found in numbers.items() if len(found) > 1}
         self.several_accumulators = bool(self.rings) and len(self._registers(self.products, write=True)) > 1
         self.groups: dict[int, _Group] = {}
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """That of the products: all of a program are of one."""
+        return self.products[0].mechanism
 
     def all(self) -> tuple[Stmt, ...]:
         """The program with its groups, waits and releases."""
@@ -198,12 +201,12 @@ class _Follower:
 
     def touched(self, statement: Stmt) -> tuple[frozenset[str], frozenset[str]]:
         """The registers that a statement writes and reads otherwise than by products."""
-        others = [one for one, _ in execs((statement,)) if one.completion is not PRODUCT]
+        others = [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
         return self._registers(others, write=True), self._registers(others, write=False)
 
     def used(self, statement: Stmt) -> frozenset[str]:
         """The registers of the products in a statement."""
-        return self._registers(one for one, _ in execs((statement,)) if one.completion is PRODUCT)
+        return self._registers(one for one, _ in execs((statement,)) if one.mechanism.in_registers)
 
     def reads(self, statement: Stmt, turn: _Turn) -> bool:
         """Whether a turn's stage is used in a statement."""
@@ -314,7 +317,7 @@ class _Writer:
                 self.result += self._given_back()
                 if self.loop is not None and self.loop.in_flight == 0:
                     self._end()  # of a turn that no later group reads, too
-            case Wait(completion=Completion.PRODUCT, groups=groups):
+            case Wait(groups=groups) if statement.mechanism.in_registers:
                 self.result.append(statement)
                 self.sky.wait(groups)
             case For():
@@ -340,7 +343,7 @@ class _Writer:
         self._wait({one: names for one, names in met.items() if names}, group.products)
         orders = _met(self.follower.others, group.products, first_writes=True)
         copied = tuple(sorted(self.sky.copied & group.writes))
-        self.result += [Fence(Reach.REGISTERS, holds=copied, orders=orders), *run, Commit(PRODUCT)]
+        self.result += [Fence(Reach.REGISTERS, holds=copied, orders=orders), *run, Commit(self.follower.mechanism)]
         held = [turn for (turn, lag), one in self.sky.turns.items() if not lag and not one.over]
         self.sky.own -= group.writes
         self.sky.copied -= group.writes
@@ -404,7 +407,7 @@ class _Writer:
         parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
         reason = "; ".join(parts)
         holds = tuple(sorted(written.union(self._held(left)))) if self.follower.rings else ()
-        self._put(Wait(left, reason, PRODUCT, holds, orders=orders))
+        self._put(Wait(left, reason, self.follower.mechanism, holds, orders=orders))
 
     def _held(self, left: int) -> tuple[str, ...]:
         """The registers that a wait for turns makes known: all of the groups that are done then, where there are several accumulators."""
@@ -422,7 +425,7 @@ class _Writer:
         self.result[position:position] = [wait, *self._given_back()]
 
     def _others(self, statement: Stmt) -> list[Exec]:
-        return [one for one, _ in execs((statement,)) if one.completion is not PRODUCT]
+        return [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
 
     # ------------------------------------------------------------------------------------------ turns
 
@@ -464,7 +467,7 @@ class _Writer:
         lags = sorted({lag for _, lag in done})
         parts = (f"{self._names(turn for turn, lag in done if lag == one)} of {_when(one)}" for one in lags)
         orders = self._orders((turn for turn, _ in done), self.body, self.loop)
-        self._put(Wait(number, f"{' and '.join(parts)} have been read", PRODUCT, self._held(number), orders=orders))
+        self._put(Wait(number, f"{' and '.join(parts)} have been read", self.follower.mechanism, self._held(number), orders=orders))
 
     def _after_loop(self) -> None:
         """Behind a loop the turns of its last iterations are given back, once the products that read them are done."""
@@ -475,7 +478,7 @@ class _Writer:
         number = min(self.sky.turns[key].age or 0 for key in keys)
         orders = self._orders(turns, loop.body, loop)
         said = f"{self._names(turns)} of the last turn have been read"
-        self.result.append(Wait(number, said, PRODUCT, self._held(number), orders=orders))
+        self.result.append(Wait(number, said, self.follower.mechanism, self._held(number), orders=orders))
         self.sky.wait(number)
         self.result += self._lanes_done(turns, loop.body, loop)
         releases = _releases(self.follower.rings, loop.body)
@@ -514,7 +517,7 @@ class _Writer:
 
     def _read_by_lanes(self, turn: _Turn, body: Iterable[Stmt]) -> bool:
         uses = [one for one, _ in execs(body) if self.follower.reads(one, turn)]
-        return not uses or any(one.completion is not PRODUCT for one in uses)
+        return not uses or any(not one.mechanism.in_registers for one in uses)
 
     def _names(self, turns: Iterable[_Turn]) -> str:
         return ", ".join(dict.fromkeys(name for turn in turns for name in self.follower.rings[turn.ring].buffers))
@@ -534,14 +537,14 @@ class _Writer:
 
 def _matters(statement: Stmt) -> bool:
     """Whether what a statement does has to be followed."""
-    return isinstance(statement, (Acquire, Release, Wait)) or (isinstance(statement, Exec) and statement.completion is PRODUCT)
+    return isinstance(statement, (Acquire, Release, Wait)) or (isinstance(statement, Exec) and statement.mechanism.in_registers)
 
 
 def _accumulated(loop: For) -> dict[str, int]:
     """The registers to which products in a loop add, by buffer: in how many parts, each by an instruction of its own."""
     parts: dict[str, int] = {}
     for stmt, loops in execs(loop.body):
-        for access in stmt.accesses if stmt.completion is PRODUCT else ():
+        for access in stmt.accesses if stmt.mechanism.in_registers else ():
             if access.write:
                 variables = {var for value in access.expressions() for var in value.variables()}
                 count = math.prod(constant(inner.extent) or 1 for inner in loops if inner.var in variables)
@@ -552,7 +555,7 @@ def _accumulated(loop: For) -> dict[str, int]:
 def _is_product(statement: Stmt) -> bool:
     """Whether nothing but products happens in a statement."""
     if isinstance(statement, Exec):
-        return statement.completion is PRODUCT
+        return statement.mechanism.in_registers
     inner = [one for child in statement.children for one in child if not isinstance(one, (Let, Comment))]
     return bool(inner) and all(_is_product(one) for one in inner)
 

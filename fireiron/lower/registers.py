@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fireiron.errors import ResourceError
-from fireiron.ir import Buffer, Completion, Exec, Kernel, Roles, Stmt, execs
+from fireiron.ir import Buffer, Exec, Kernel, Roles, Stmt, execs
 from fireiron.ir.accumulators import accumulators, is_carried
 from fireiron.ir.usage import register_words
 
@@ -40,7 +40,7 @@ def require_registers(kernel: Kernel) -> None:
     for body, limit in _programs(kernel):
         spans, carried = _spans(kernel, body), _carried(kernel, body)
         for place, (stmt, _) in enumerate(execs(body)):
-            if stmt.completion is not Completion.PRODUCT:
+            if not stmt.mechanism.in_registers:
                 continue
             alive = {name for name, (first, last) in spans.items() if first <= place <= last}
             names = {*carried, *alive, *_registers(kernel, stmt)}
@@ -71,7 +71,7 @@ def _spans(kernel: Kernel, body: tuple[Stmt, ...]) -> dict[str, tuple[int, int]]
 
 def _carried(kernel: Kernel, body: tuple[Stmt, ...]) -> set[str]:
     """The accumulators that a program carries through loops."""
-    products = [(stmt, loops) for stmt, loops in execs(body) if stmt.completion is Completion.PRODUCT]
+    products = [(stmt, loops) for stmt, loops in execs(body) if stmt.mechanism.in_registers]
     return {name for stmt, loops in products if is_carried(stmt, loops) for name in _registers(kernel, stmt, written=True)}
 
 

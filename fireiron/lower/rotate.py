@@ -28,13 +28,13 @@ from fireiron.ir import (
     Begin,
     Comment,
     Commit,
-    Completion,
     Exec,
     For,
     Kernel,
     Let,
     Stmt,
     SyncPoint,
+    commits_copies,
     edited,
     execs,
     statements,
@@ -291,9 +291,9 @@ def _without_empty_commits(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
     found: list[Stmt] = []
     issued = False
     for one in body:
-        if one == Commit() and not issued:
+        if commits_copies(one) and not issued:
             continue
-        issued = one != Commit() and (issued or any(part.completion is Completion.GROUP for part, _ in execs((one,))))
+        issued = not commits_copies(one) and (issued or any(part.mechanism.arrives_in_groups for part, _ in execs((one,))))
         found.append(one)
     return tuple(found)
 

@@ -18,14 +18,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from fireiron.ir import Access, Comment, Completion, Exec, For, Kernel, Stmt, edited, execs
+from fireiron.ir import Access, Comment, Exec, For, Kernel, Stmt, edited, execs
 from fireiron.specs.formula import Element, Operation, Value
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of, any_of, constant, less
 
 
 def settle(kernel: Kernel) -> Kernel:
     """The kernel without the zeroes that its products can do without."""
-    products = (one for one, _ in execs(kernel.body) if one.completion is Completion.PRODUCT)
+    products = (one for one, _ in execs(kernel.body) if one.mechanism.in_registers)
     names = dict.fromkeys(access.buffer for one in products for access in one.accesses if access.write)
     shared = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.of_block)
     for name in names:
@@ -104,7 +104,7 @@ class _Behind:
             return None
         ((one, loops),) = inside
         access = _only_access(one, self.name)
-        if one.completion is not Completion.PRODUCT or access is None or not access.write or one.accumulate != TRUE or one.active != TRUE:
+        if not one.mechanism.in_registers or access is None or not access.write or one.accumulate != TRUE or one.active != TRUE:
             return None
         if _count(access, loops) != self.count:
             return None

@@ -17,7 +17,6 @@ from fireiron.ir import (
     Acquire,
     Comment,
     Commit,
-    Completion,
     Counter,
     Exec,
     For,
@@ -73,7 +72,7 @@ MOST_THREADS = 1024
 
 def specialize(kernel: Kernel) -> Kernel:
     """The kernel with its producer and consumers apart; a `DecompositionError` for TMA loads without a ring."""
-    lonely = next((one for one, _ in execs(kernel.body) if one.completion is Completion.RING and not one.ring), None)
+    lonely = next((one for one, _ in execs(kernel.body) if one.mechanism.counted and not one.ring), None)
     if lonely is not None:
         raise DecompositionError(
             f"{lonely.instruction.name} loads by a producer, and none is asked for",

@@ -24,7 +24,6 @@ from fireiron.ir import (
     Barrier,
     Comment,
     Commit,
-    Completion,
     Dependence,
     Exec,
     Fence,
@@ -32,6 +31,7 @@ from fireiron.ir import (
     Kernel,
     Leave,
     Let,
+    Mechanism,
     NextTile,
     Release,
     Roles,
@@ -120,7 +120,7 @@ class _List:
 
     items: list[tuple[Stmt, ...]] = attrs.field(factory=list)
     summaries: list[Summary] = attrs.field(factory=list)
-    commits: list[tuple[int, Completion]] = attrs.field(factory=list)
+    commits: list[tuple[int, Mechanism]] = attrs.field(factory=list)
     best: list[int] = attrs.field(factory=list)
     required: dict[int, SyncPoint] = attrs.field(factory=dict)
     forbidden: dict[int, SyncPoint] = attrs.field(factory=dict)
@@ -142,7 +142,7 @@ class _List:
 
         Such a store reads shared memory long after it was issued: who waits for it only where the memory is wanted again goes on.
         """
-        again = [one.wanted_again for one in hazards if one.before.statement.completion is Completion.BULK]
+        again = [one.wanted_again for one in hazards if one.before.statement.mechanism.reads_in_groups]
         wanted = sorted({position for position in again if position is not None})
         return list(dict.fromkeys((*self.best, *wanted, *reversed(range(self.positions)))))
 
@@ -193,8 +193,8 @@ class _Solver:
                     summary = self._everywhere(())
                 case Acquire() | Release() | NextTile() | Leave() | Skip():
                     summary = self._everywhere(())
-                case Commit(completion=completion):
-                    found.commits.append((len(found.items), completion))
+                case Commit(mechanism=mechanism):
+                    found.commits.append((len(found.items), mechanism))
                     summary = self._everywhere(())
                 case _:
                     raise unknown(statement, "synchronize")
@@ -226,7 +226,7 @@ class _Solver:
     def _merged(self, found: _List, barriers: Mapping[int, int], met: Mapping[int, Sequence[Hazard]]) -> tuple[tuple[Stmt, ...], Summary]:
         merged: list[Stmt] = []
         parts: list[Summary] = []
-        commits: list[Completion | None] = []
+        commits: list[Mechanism | None] = []
         own = dict(found.commits)
         for position in range(found.positions):
             if position in barriers:
@@ -289,7 +289,7 @@ class _Solver:
             if scope < passed and not committed:
                 continue
             for x, y in itertools.product(before.last[scope], behind.first[scope]):
-                met = committed.get(x.statement.completion, passed) if x in before.pending else passed
+                met = committed.get(x.statement.mechanism, passed) if x in before.pending else passed
                 if scope < met or not self._may_conflict(x, y) or self._scope(x, y, outer) != scope:
                     continue
                 later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
@@ -358,8 +358,8 @@ class _Solver:
 
     def _behind_commit(self, hazard: Hazard, found: _List) -> Hazard:
         """For what may be under way: only positions behind the commit of its group, where it can be waited for."""
-        mine = hazard.before.statement.completion
-        own = [position for position, completion in found.commits if hazard.first <= position and completion is mine]
+        mine = hazard.before.statement.mechanism
+        own = [position for position, mechanism in found.commits if hazard.first <= position and mechanism is mine]
         if not own:
             return hazard
         kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))
@@ -437,33 +437,33 @@ def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ..
     return tuple(touches)
 
 
-def _behind_commits(found: _List, start: int, middle: Sequence[int]) -> dict[Completion, int]:
+def _behind_commits(found: _List, start: int, middle: Sequence[int]) -> dict[Mechanism, int]:
     """Of how many scopes a barrier runs in the items `middle`, without those from `start` to the first commit; for each kind."""
-    first = {completion: position for position, completion in reversed(found.commits) if position >= start}
+    first = {mechanism: position for position, mechanism in reversed(found.commits) if position >= start}
     return {
-        completion: max([found.summaries[k].barrier for k in middle if not start <= k <= position], default=0)
-        for completion, position in first.items()
+        mechanism: max([found.summaries[k].barrier for k in middle if not start <= k <= position], default=0)
+        for mechanism, position in first.items()
     }
 
 
-def _exposed_behind(parts: Sequence[Summary], commits: Sequence[Completion | None], scope: int) -> tuple[Touch, ...]:
+def _exposed_behind(parts: Sequence[Summary], commits: Sequence[Mechanism | None], scope: int) -> tuple[Touch, ...]:
     """The touches from the last part that always runs a barrier on, and pending copies whose commit no barrier follows."""
     touches: list[Touch] = []
     barrier = False
-    met: set[Completion] = set()
-    for part, completion in zip(reversed(parts), reversed(commits), strict=True):
-        if barrier and completion is not None:
-            met.add(completion)
-        touches += [one for one in part.last[scope] if not barrier or (one in part.pending and one.statement.completion not in met)]
+    met: set[Mechanism] = set()
+    for part, mechanism in zip(reversed(parts), reversed(commits), strict=True):
+        if barrier and mechanism is not None:
+            met.add(mechanism)
+        touches += [one for one in part.last[scope] if not barrier or (one in part.pending and one.statement.mechanism not in met)]
         barrier = barrier or part.barrier > scope
     return tuple(touches)
 
 
-def _pending(parts: Sequence[Summary], commits: Sequence[Completion | None]) -> frozenset[Touch]:
+def _pending(parts: Sequence[Summary], commits: Sequence[Mechanism | None]) -> frozenset[Touch]:
     """The copies of a list that no commit in it follows."""
     found: set[Touch] = set()
-    for part, completion in zip(parts, commits, strict=True):
-        found = {one for one in found if one.statement.completion is not completion} | part.pending
+    for part, mechanism in zip(parts, commits, strict=True):
+        found = {one for one in found if one.statement.mechanism is not mechanism} | part.pending
     return frozenset(found)
 
 

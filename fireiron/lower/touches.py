@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
-from fireiron.ir import Access, Completion, Exec, For, Kernel, execs, located, scratch_access
+from fireiron.ir import Access, Exec, For, Kernel, execs, located, scratch_access
 from fireiron.lower.footprint import Array, Grid, active_mask, closure, grid_of, needed_variables
 from fireiron.values.expr import Expr, Var, compiled, constant
 from fireiron.values.expr.normal import terms_of
@@ -43,12 +43,12 @@ class Touch:
     @property
     def under_way(self) -> bool:
         """Whether the thread that issued it goes on before it has written."""
-        return self.statement.completion is Completion.GROUP and self.access.write
+        return self.statement.mechanism.arrives_in_groups and self.access.write
 
     @property
     def lasts(self) -> bool:
         """Whether it is done at a wait for its group only: a copy's write, or what an engine reads."""
-        return self.under_way or (self.statement.completion in (Completion.PRODUCT, Completion.BULK) and not self.access.write)
+        return self.statement.mechanism.in_groups and self.statement.mechanism.is_late(self.access.write)
 
 
 @attrs.frozen(eq=False)
@@ -306,7 +306,7 @@ def _extremes(keys: Array, threads: Array, room: int) -> Footprint:
 
 def _width(statement: Exec, position: int) -> int:
     """Elements of an access, in their order, that lie side by side and aligned; nothing of that is known where lanes are not."""
-    unknown = statement.collective or (statement.accesses[position].spread and not statement.instruction.by_engine)
+    unknown = statement.collective or (statement.accesses[position].spread and not statement.instruction.mechanism.by_engine)
     return 1 if unknown else statement.width(position)
 
 

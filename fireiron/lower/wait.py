@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -24,7 +24,6 @@ from fireiron.ir import (
     Barrier,
     Comment,
     Commit,
-    Completion,
     Dependence,
     Exec,
     Fence,
@@ -32,6 +31,7 @@ from fireiron.ir import (
     Kernel,
     Leave,
     Let,
+    Mechanism,
     NextTile,
     Release,
     Roles,
@@ -67,7 +67,7 @@ def wait(kernel: Kernel) -> Kernel:
         if not asked:
             return (statement,)
         assert isinstance(statement, Barrier)
-        return (*(one.wait(completion, statement) for completion, one in sorted(asked.items(), key=_first_copies)), statement)
+        return (*(asked[kind].wait(kind, statement) for kind in sorted(asked, key=_rank)), statement)
 
     return attrs.evolve(kernel, body=_ended(rewritten(kernel.body, waited)))
 
@@ -76,15 +76,21 @@ def _ended(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A program at whose end no store is under way any more: until then it reads the block's memory."""
     if body and isinstance(body[-1], Roles):
         return (*body[:-1], body[-1].rebuilt(tuple(_ended(child) for child in body[-1].children)))
-    stores = [statement for statement, _ in execs(body) if statement.completion is Completion.BULK]
+    stores = [statement for statement, _ in execs(body) if statement.mechanism.outlives]
     if not stores:
         return body
     read = tuple(Dependence(one.accesses[0].buffer, one, None, (False, False)) for one in stores)
-    return (*body, Wait(0, "all stores have read what they store", Completion.BULK, orders=read))
+    kinds = dict.fromkeys(one.mechanism for one in stores)
+    waits = (Wait(0, "all stores have read what they store", kind, orders=_of_kind(read, kind)) for kind in sorted(kinds, key=_rank))
+    return (*body, *waits)
 
 
-def _first_copies(asked: tuple[Completion, object]) -> int:
-    return list(Completion).index(asked[0])
+def _of_kind(dependences: Iterable[Dependence], mechanism: Mechanism) -> tuple[Dependence, ...]:
+    return tuple(one for one in dependences if one.before.mechanism is mechanism)
+
+
+def _rank(mechanism: Mechanism) -> tuple[int, str]:
+    return mechanism.rank, mechanism.name
 
 
 @attrs.define(eq=False)
@@ -138,18 +144,17 @@ class _Asked:
                 writes = (part.access.write, touch.access.write)
                 self.orders[met] = Dependence(part.access.buffer, part.statement, touch.statement, writes)
 
-    def wait(self, completion: Completion, barrier: Barrier) -> Wait:
+    def wait(self, mechanism: Mechanism, barrier: Barrier) -> Wait:
         """The wait in front of a barrier; of what the barrier orders it is for all that is under way."""
         names = list(self.buffers)
-        state = {Completion.GROUP: "arrived", Completion.BULK: "been stored"}.get(completion, "been read")
-        orders = tuple(one for one in barrier.orders if _lasts(one, completion))
-        reason = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {state}"
-        return Wait(self.groups, reason, completion, orders=orders or tuple(self.orders.values()))
+        orders = tuple(one for one in barrier.orders if _lasts(one, mechanism))
+        reason = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {mechanism.done}"
+        return Wait(self.groups, reason, mechanism, orders=orders or tuple(self.orders.values()))
 
 
-def _lasts(one: Dependence, completion: Completion) -> bool:
+def _lasts(one: Dependence, mechanism: Mechanism) -> bool:
     """Whether the first of two statements is done at a wait of that kind only."""
-    return one.before.completion is completion and one.writes[0] == (completion is Completion.GROUP)
+    return one.before.mechanism is mechanism and one.writes[0] == mechanism.writes_late
 
 
 @attrs.frozen(eq=False)
@@ -172,7 +177,9 @@ class _Replay:
         self.touches = Touches(kernel)
         copies = [one for statement, loops in execs(kernel.body) for one in self.touches.of(statement, loops) if one.lasts]
         self.granule = self.touches.granule(*copies)  # copies fill whole ones, so a shorter touch meets them where its granule does
-        self.asked: dict[int, dict[Completion, _Asked]] = {}
+        issued = (one for one in statements(kernel.body) if isinstance(one, (Exec, Commit, Wait)) and one.mechanism.in_groups)
+        self.kinds = sorted({one.mechanism for one in issued}, key=_rank)
+        self.asked: dict[int, dict[Mechanism, _Asked]] = {}
         self._touches: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self._places: dict[Any, Places] = {}
         self._tables: dict[Any, tuple[Grid, Array, Array]] = {}
@@ -183,8 +190,8 @@ class _Replay:
     def begin(self, counts: Mapping[Expr, int]) -> None:
         """A run of the program in which loops of unknown extent have these numbers of iterations."""
         self.counts = counts
-        self.queues = {kind: _Queue() for kind in Completion}
-        self.passed: list[tuple[Barrier, Mapping[Completion, tuple[int, int]]]] = []
+        self.queues = {kind: _Queue() for kind in self.kinds}
+        self.passed: list[tuple[Barrier, Mapping[Mechanism, tuple[int, int]]]] = []
 
     def run(self, body: tuple[Stmt, ...], loops: tuple[For, ...], fixed: Fixed) -> None:
         """Follow a list; `fixed` are the values of loops that are followed one iteration after the other."""
@@ -192,10 +199,10 @@ class _Replay:
             match statement:
                 case Exec():
                     self._exec(statement, loops, fixed)
-                case Commit(completion=completion):
-                    self.queues[completion].commit()
-                case Wait(groups=groups, completion=completion):
-                    queue = self.queues[completion]
+                case Commit(mechanism=mechanism):
+                    self.queues[mechanism].commit()
+                case Wait(groups=groups, mechanism=mechanism):
+                    queue = self.queues[mechanism]
                     queue.waited = max(queue.waited, len(queue.groups) - groups)
                 case Barrier():
                     self.passed.append((statement, {kind: (len(one.groups), one.waited) for kind, one in self.queues.items()}))
@@ -223,54 +230,54 @@ class _Replay:
             places = self._touched(touch, fixed)
             self._meet(touch, places)
             if touch.lasts:
-                self.queues[statement.completion].open.add(touch, places)
+                self.queues[statement.mechanism].open.add(touch, places)
 
     def _meet(self, touch: Touch, places: Places) -> None:
         """The newest group whose places the touch meets, and that is not known to be complete, is asked for; of each kind."""
-        for completion, queue in self.queues.items():
+        for mechanism, queue in self.queues.items():
             # Engines read: only what writes there must wait for them.
-            if completion is not Completion.GROUP and not touch.access.write:
+            if not mechanism.writes_late and not touch.access.write:
                 continue
             # Newest first: groups complete in order, and the wait for one is a wait for all before it.
             for number in range(len(queue.groups) - 1, queue.complete - 1, -1):
                 if queue.groups[number].places & places:
-                    self._ask(completion, number, touch, places)
+                    self._ask(mechanism, number, touch, places)
                     break
 
-    def _ask(self, completion: Completion, number: int, touch: Touch, places: Places) -> None:
+    def _ask(self, mechanism: Mechanism, number: int, touch: Touch, places: Places) -> None:
         """Group `number` must be complete at the last barrier behind its commit, of those of the widest scope.
 
         Only that one surely orders the touch: a barrier of a narrower scope leaves out what other threads copied.
         """
-        queue = self.queues[completion]
-        counts = [(barrier, *passed[completion]) for barrier, passed in self.passed]
+        queue = self.queues[mechanism]
+        counts = [(barrier, *passed[mechanism]) for barrier, passed in self.passed]
         behind = [(barrier, count - 1 - number, waited > number) for barrier, count, waited in counts if count > number]
         if not behind:
             if self.kernel.unchecked:
                 return
-            what = "copies to" if completion is Completion.GROUP else "products of"
+            what = mechanism.under_way
             raise SynchronizationError(
                 f"{touch.access.buffer} is touched while {what} it are under way, and no barrier stands between",
                 at=touch.access.origin,
             )
         widest = max((barrier.scope for barrier, *_ in behind), key=_threads)
         behind = [one for one in behind if one[0].scope == widest]
-        if not any(waited or self._is_asked(barrier, completion, groups) for barrier, groups, waited in behind):
+        if not any(waited or self._is_asked(barrier, mechanism, groups) for barrier, groups, waited in behind):
             barrier, groups, _ = behind[-1]
-            asked = self.asked.setdefault(id(barrier), {}).setdefault(completion, _Asked(groups))
+            asked = self.asked.setdefault(id(barrier), {}).setdefault(mechanism, _Asked(groups))
             asked.groups = min(asked.groups, groups)
             for group in queue.groups[queue.complete : number + 1]:
                 asked.buffers |= group.buffers
         for barrier, *_ in behind[-1:]:
-            if completion in self.asked.get(id(barrier), {}):
-                self.asked[id(barrier)][completion].note(queue.groups[number], touch, places)
+            if mechanism in self.asked.get(id(barrier), {}):
+                self.asked[id(barrier)][mechanism].note(queue.groups[number], touch, places)
         # Behind a narrower barrier only its own threads know; others that touch the data must ask for themselves.
         if widest.threads is None or widest.threads >= self.kernel.workers:
             queue.complete = number + 1
 
-    def _is_asked(self, barrier: Barrier, completion: Completion, groups: int) -> bool:
+    def _is_asked(self, barrier: Barrier, mechanism: Mechanism, groups: int) -> bool:
         """Whether a barrier waits for as much anyway."""
-        asked = self.asked.get(id(barrier), {}).get(completion)
+        asked = self.asked.get(id(barrier), {}).get(mechanism)
         return asked is not None and asked.groups <= groups
 
     # ------------------------------------------------------------------------------------------ places

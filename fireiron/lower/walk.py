@@ -11,7 +11,6 @@ from fireiron.errors import ArgumentError, DecompositionError, ResourceError
 from fireiron.ir import (
     Begin,
     Buffer,
-    Completion,
     Exec,
     For,
     Kernel,
@@ -112,9 +111,9 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
     node, whole = grow(spec, steps, context)
     if _is_mixed(node) or (not _has_producer(node) and _is_lonely(node)):
         # A producer fills a ring alone: where there is none, or an engine does not take one of its loads, threads do all of them.
-        others = tuple(one for one in instructions if not one.fills_rings)
+        others = tuple(one for one in instructions if not one.mechanism.counted)
         context = attrs.evolve(
-            _context(spec, architecture, others, workers), left_out=tuple(one for one in instructions if one.fills_rings)
+            _context(spec, architecture, others, workers), left_out=tuple(one for one in instructions if one.mechanism.counted)
         )
         node, whole = grow(spec, steps, context)
     return Grown(node, workers, attrs.evolve(context, whole=whole))
@@ -151,7 +150,7 @@ def _load(node: Node) -> bool | None:
     """Of a load, whether an engine fills a ring by it."""
     if not node.spec.copies or node.spec.level.threads == 1 or [one.shared_by for one in node.spec.memories] != ["grid", "block"]:
         return None
-    return any(one.completion is Completion.RING for one, _ in execs(node.program))
+    return any(one.mechanism.counted for one, _ in execs(node.program))
 
 
 def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], workers: int | None) -> Context:

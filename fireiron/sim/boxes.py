@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Access, Buffer, Completion, Exec, TensorMap
+from fireiron.ir import Access, Buffer, Exec, TensorMap
 from fireiron.values.expr import Expr
 
 Array = Any
@@ -63,7 +63,7 @@ class Boxes:
     def of(statement: Exec, buffers: Mapping[str, Buffer], number: Callable[[Expr], int]) -> Boxes | None:
         """The boxes of a statement that an engine performs by a map; None for others. A `SimulationError`: there is no such map."""
         tensor_map = statement.tensor_map
-        if tensor_map is None or statement.completion not in (Completion.RING, Completion.BULK):
+        if tensor_map is None or not statement.mechanism.by_engine:
             return None
         far, near = sorted(statement.operands, key=lambda name: not buffers[statement.operands[name].buffer].memory.of_grid)
         array, target = (buffers[statement.operands[name].buffer] for name in (far, near))

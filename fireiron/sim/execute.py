@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Completion
+from fireiron.ir import Mechanism
 from fireiron.ir.lanes import LaneMap
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import POISON
@@ -56,9 +56,9 @@ class Executor:
                 self.rings.require_held(site, touch[0], env, group, self.chunk.where(env))
             if touch[0].watched or not touch[1].memory.complete:
                 self.watch.touch(site, (touch,), env, group)
-        if site.statement.completion is Completion.GROUP:
+        if site.statement.mechanism.arrives_in_groups:
             self._issue(site, inputs, outputs, env, group)
-        elif site.statement.completion is Completion.RING:
+        elif site.statement.mechanism.counted:
             self._load(site, inputs, outputs, env, group)
         elif site.multiply_add:
             self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
@@ -70,14 +70,14 @@ class Executor:
             self._by_lanes(site, inputs, outputs, accumulate, group)
         else:
             self._perform(site, inputs, outputs, accumulate)
-        if site.statement.completion is Completion.PRODUCT:
+        if site.statement.mechanism.in_registers:
             self._depart(site, inputs, env, group, group)
 
     def _use_registers(self, site: Site, env: Environment, group: Group) -> None:
         """Registers of products under way are not to be touched by anything but products, and these want a fence behind other touches."""
         used = site.registers & self.plan.product_registers
         written = used & site.written_registers
-        product = site.statement.completion is Completion.PRODUCT
+        product = site.statement.mechanism.in_registers
         for member in group.members or (group,):
             # Products add to the same registers one behind the other; a factor is another matter.
             busy = {name for name, writes in member.busy if name in (used - written if product and writes else used if writes else written)}
@@ -104,7 +104,7 @@ class Executor:
         stages = frozenset(stage for _, operand, _ in inputs for stage in self.rings.stages_of(operand, env))
         product = Product(len(members), used, done, stages)
         for member in members:
-            member.flights[site.statement.completion].issued.append(product)
+            member.flights[site.statement.mechanism].issued.append(product)
             member.busy += used
 
     def _load(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
@@ -139,13 +139,13 @@ class Executor:
         ((name, write, _, place, _),) = outputs
         values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
         place.put(np.broadcast_to(_poison(place.memory.data.dtype, write.buffer.dtype.kind), place.shape))
-        group.flights[Completion.GROUP].issued.append((site, write, place, np.broadcast_to(values, place.shape), dict(env)))
+        group.flights[site.statement.mechanism].issued.append((site, write, place, np.broadcast_to(values, place.shape), dict(env)))
         self.watch.depart(site, write, place, env, group)
 
-    def arrive(self, group: Group, pending: int, completion: Completion) -> None:
+    def arrive(self, group: Group, pending: int, mechanism: Mechanism) -> None:
         """The group's copies, or products, arrive, but for those of its `pending` last commits."""
-        arrived = group.flights[completion].arrived(pending)
-        if completion is Completion.GROUP:
+        arrived = group.flights[mechanism].arrived(pending)
+        if mechanism.arrives_in_groups:
             for site, write, place, values, env in arrived:
                 place.put(values)
                 self.watch.arrive(site, write, place, env, group)
@@ -299,7 +299,7 @@ class Executor:
             self._perform(site, inputs, outputs, accumulate)
         else:
             self._exchange(site, inputs, outputs)
-        if site.statement.completion is Completion.BULK:
+        if site.statement.mechanism.reads_in_groups:
             self._depart(site, inputs, small, group, team)
 
     def _check_uniform(self, site: Site, env: Environment, leader: Array) -> None:

@@ -6,6 +6,7 @@ strided window of registers, rows that all blocks share, positions one by one, a
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Completion
+from fireiron.ir import Mechanism
 from fireiron.sim.memory import Memory
 from fireiron.sim.plan import Array, Environment, Site
 from fireiron.sim.shadow import Clock
@@ -70,7 +71,7 @@ class Group:
     parts: dict[Any, Any] = attrs.field(factory=dict)
     own: dict[Any, Group] = attrs.field(factory=dict)
     seats: dict[Any, Any] = attrs.field(factory=dict)
-    flights: dict[Completion, Flight] = attrs.field(factory=lambda: {kind: Flight() for kind in Completion})
+    flights: dict[Mechanism, Flight] = attrs.field(factory=lambda: collections.defaultdict(Flight))
     members: tuple[Group, ...] = ()
     touched: set[str] = attrs.field(factory=set)
     fenced: bool = False

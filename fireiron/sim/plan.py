@@ -25,7 +25,6 @@ from fireiron.ir import (
     ClusterBarrier,
     Comment,
     Commit,
-    Completion,
     Exec,
     Fence,
     For,
@@ -140,7 +139,7 @@ class Site:
         self.lets = tuple((let.var.name, compiled(let.value)) for let in lets)
         known = {TRUE: True, FALSE: False}
         self.accumulate: Value | bool = known[statement.accumulate] if statement.accumulate in known else compiled(statement.accumulate)
-        self.collective = (statement.collective and statement.completion is not Completion.RING) or statement.scratch is not None
+        self.collective = (statement.collective and not statement.mechanism.counted) or statement.scratch is not None
         self.wide = statement.wide
         unit = max(statement.spec.level.threads or 32, 32)
         self.level = Block if statement.spec.level.threads is None else statement.spec.level
@@ -280,8 +279,8 @@ class Plan:
         self.sites: list[Site] = []
         self.components = _components([buffer for buffer in kernel.buffers if buffer.memory.of_block])
         self.mixed = any(len({buffer.dtype.bytes for buffer in part}) > 1 for part in self.components)
-        self.engines = any(statement.instruction.by_engine for statement, _ in execs(kernel.body))
-        products = [statement for statement, _ in execs(kernel.body) if statement.completion is Completion.PRODUCT]
+        self.engines = any(statement.instruction.mechanism.by_engine for statement, _ in execs(kernel.body))
+        products = [statement for statement, _ in execs(kernel.body) if statement.mechanism.in_registers]
         self.product_registers = {one.buffer for statement in products for one in statement.accesses}
         self.granule = min((buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory.of_block), default=1)
         self.nodes = self._list(kernel.body, _Scope())
@@ -359,7 +358,7 @@ class Plan:
         if (
             statement.collective
             or statement.wide
-            or statement.completion is Completion.RING
+            or statement.mechanism.counted
             or statement.scratch is not None
             or self._aliases(statement)
         ):

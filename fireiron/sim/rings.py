@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, Completion, NextTile, Peers, Release, Ring, Side
+from fireiron.ir import Acquire, NextTile, Peers, Release, Ring, Side
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Operand, Plan, Site
 from fireiron.values.expr import compiled
@@ -45,8 +45,7 @@ def require_given_back(group: Group) -> None:
 
 def require_stored(group: Group) -> None:
     """A group that ends has waited for its stores by TMA to have read shared memory."""
-    flight = group.flights[Completion.BULK]
-    if any(flight.groups) or flight.issued:
+    if any(mechanism.outlives and (any(flight.groups) or flight.issued) for mechanism, flight in group.flights.items()):
         raise SimulationError("a store by TMA reads shared memory beyond the end of the kernel", hint="a wait for its group at the end")
 
 
@@ -246,8 +245,8 @@ class Rings:
             )
 
     def _require_read(self, ring: Ring, turn: int, group: Group, where: str) -> None:
-        flight = group.flights[Completion.PRODUCT]
-        for product in (*flight.issued, *(one for products in flight.groups for one in products)):
+        flights = [flight for mechanism, flight in group.flights.items() if mechanism.in_registers]
+        for product in (one for flight in flights for products in (flight.issued, *flight.groups) for one in products):
             if (ring.name, turn % ring.stages) in product.stages:
                 raise SimulationError(
                     f"{ring.name}: turn {turn} is released while a product that reads it is under way",
@@ -267,7 +266,7 @@ class Rings:
     def require_held(self, site: Site, operand: Operand, env: Mapping[str, Any], group: Group, where: str) -> None:
         """An access to a ring is to a stage that all who perform it hold, full if they read it, empty if they fill it."""
         side = Side.EMPTY if operand.write else Side.FULL
-        by_lanes = not operand.write and not site.statement.instruction.by_engine
+        by_lanes = not operand.write and not site.statement.instruction.mechanism.by_engine
         for ring, stage in self.stages_of(operand, env):
             for member in group.members or (group,):
                 member.apart |= {(ring, stage)} if by_lanes else set()

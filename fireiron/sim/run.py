@@ -130,9 +130,9 @@ class Run:
             elif isinstance(node, Name):
                 env[node.name] = node.value(env)
             elif isinstance(node, Commit):
-                group.flights[node.completion].commit()
+                group.flights[node.mechanism].commit()
             elif isinstance(node, Wait):
-                self.executor.arrive(group, node.groups, node.completion)
+                self.executor.arrive(group, node.groups, node.mechanism)
             elif isinstance(node, Fence):
                 self._fence(node, group)
             elif isinstance(node, Release):

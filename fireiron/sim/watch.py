@@ -172,7 +172,7 @@ class Watch:
             found = shadow.conflicts(sides, clocks, keys, low, high, group.clock)
             if len(found):
                 self._race(site, operand, (sides, logs), place, keys, low, high, int(found[0]), env, group)
-        if site.statement.instruction.by_engine and not operand.write:
+        if site.statement.instruction.mechanism.by_engine and not operand.write:
             hidden = shadow.hidden(keys, low, high, group.clock)
             if len(hidden):
                 self._hidden(site, operand, shadow, int(keys[hidden[0]]), env)

@@ -34,7 +34,6 @@ from fireiron.check.races.places import Places, Space
 from fireiron.check.races.segments import Screened, Segments
 from fireiron.check.races.traces import Flight, Kind, Touch, Trace, Tracer, Traces
 from fireiron.check.scene import Scene
-from fireiron.ir import Completion
 
 ENOUGH = 64
 """Findings about the barriers of rings, beyond which other lengths of loops are not followed: they tell the same of other turns."""
@@ -106,7 +105,7 @@ def _reading_at_the_end(traces: Sequence[Traces]) -> Iterator[Finding]:
     """The stores that an engine may still read shared memory for when the block, and its memory, is gone; each once."""
     found: dict[int, Touch] = {}
     for trace in itertools.chain(*(_different(agents) for agents in traces)):
-        flight = Flight(Completion.BULK)
+        flight = Flight(lambda mechanism: mechanism.outlives)
         for event in trace:
             flight.follow(event)
         found.update((id(one.use.statement), one) for one in flight.touches)

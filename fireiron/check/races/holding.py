@@ -20,7 +20,7 @@ import attrs
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.races.places import WARP
 from fireiron.check.races.traces import Flight, Kind, Touch, Trace, Traces, Turn
-from fireiron.ir import Barrier, ClusterBarrier, Completion, Side
+from fireiron.ir import Barrier, ClusterBarrier, Side
 
 Place: TypeAlias = "tuple[str, int]"
 """A ring and the number of a stage."""
@@ -47,7 +47,7 @@ class Holder:
     held: dict[tuple[Place, Side], int] = attrs.field(factory=dict)
     """The turns of the stages that it holds."""
     announced: set[Place] = attrs.field(factory=set)
-    products: Flight = attrs.field(factory=lambda: Flight(Completion.PRODUCT))
+    products: Flight = attrs.field(factory=lambda: Flight(lambda mechanism: mechanism.in_registers))
     apart: set[Place] = attrs.field(factory=set)
 
     def findings(self) -> Iterator[Finding]:

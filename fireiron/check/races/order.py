@@ -12,6 +12,7 @@ addition all but other additions. Operations of one warp need `seen` too, unless
 from __future__ import annotations
 
 import bisect
+import collections
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -22,7 +23,7 @@ import attrs
 from fireiron.check.races.places import WARP
 from fireiron.check.races.traces import Kind, Touch, Turn
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, ClusterBarrier, Commit, Completion, Fence, Reach, Scope, Side, Stmt, Wait
+from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, Mechanism, Reach, Scope, Side, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[Touch, Touch, int], bool]
 """Whether of a warp the same thread touches each address that two touches share."""
@@ -54,8 +55,8 @@ class Agent:
     meetings: int = 0
     own: int = 0
     seen: int = 0
-    issued: dict[Completion, int] = attrs.field(factory=lambda: dict.fromkeys(Completion, 0))
-    groups: dict[Completion, list[int]] = attrs.field(factory=lambda: {one: [] for one in Completion})
+    issued: dict[Mechanism, int] = attrs.field(factory=lambda: collections.defaultdict(int))
+    groups: dict[Mechanism, list[int]] = attrs.field(factory=lambda: collections.defaultdict(list))
     turns: dict[Any, int] = attrs.field(factory=dict)
     over: int = 0
     passed: dict[str, int] = attrs.field(factory=dict)
@@ -219,17 +220,17 @@ class Order:
 
     def _commit(self, agent: Agent, event: Commit) -> bool:
         """The operations issued since the last commit become a group."""
-        agent.groups[event.completion].append(agent.issued[event.completion])
-        agent.issued[event.completion] = 0
+        agent.groups[event.mechanism].append(agent.issued[event.mechanism])
+        agent.issued[event.mechanism] = 0
         return True
 
     def _wait(self, agent: Agent, event: Wait) -> bool:
         """All groups but the last ones complete, for the threads that issued them."""
-        groups = agent.groups[event.completion]
+        groups = agent.groups[event.mechanism]
         done = max(len(groups) - event.groups, 0)
         for group in groups[:done]:
             agent.own |= group
-            if event.completion is not Completion.GROUP:  # all lanes performed it, and all of them wait
+            if event.mechanism.shared_wait:  # all lanes performed it, and all of them wait
                 agent.seen |= group
         del groups[:done]
         return True
@@ -400,7 +401,8 @@ class Order:
         self.written = 0
         for agent in self.agents:
             agent.own = agent.seen = agent.wrote = agent.fenced = 0
-            agent.groups = {one: [0] * len(groups) for one, groups in agent.groups.items()}
+            for groups in agent.groups.values():
+                groups[:] = [0] * len(groups)
 
     def _touch(self, agent: Agent, event: Touch) -> bool:
         atoms = event.footprint.atoms[agent.warp] if event.footprint.atoms else ()
@@ -441,7 +443,7 @@ class Order:
         if event.turn is not None:
             self._bring(agent, event.turn, bit, event.bytes)
         elif event.under_way:
-            agent.issued[event.completion] |= bit
+            agent.issued[event.mechanism] |= bit
         else:
             agent.own |= bit
         self.kinds.add(event.kind)

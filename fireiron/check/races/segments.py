@@ -22,7 +22,7 @@ from fireiron.check.races.order import Agent, Order
 from fireiron.check.races.places import Footprint, Space
 from fireiron.check.races.traces import Kind, Touch, Trace, Traces, Turn
 from fireiron.check.scene import Array
-from fireiron.ir import Completion
+from fireiron.ir import Mechanism
 
 SEVERAL = -1
 """The step of a segment of several executions: none of their threads is ordered by being in it."""
@@ -73,7 +73,7 @@ class Segment:
     kind: Kind
     under_way: bool
     by_engine: bool
-    completion: Completion
+    mechanism: Mechanism
     turn: Turn | None
     bytes: int
 
@@ -122,7 +122,7 @@ class Segments:
         alike: dict[tuple[Any, ...], list[Touch]] = {}
         for touch in touches:
             if id(touch.footprint.space) in self.spaces and touch.footprint.pattern.span[1]:
-                key = (id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine, touch.completion, _turn_of(touch))
+                key = (id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine, touch.mechanism, _turn_of(touch))
                 alike.setdefault(key, []).append(touch)
         found = []
         for same in alike.values():
@@ -131,7 +131,7 @@ class Segments:
             if area is None:
                 return None
             size = sum(one.bytes for one in same if one.turn)
-            how = first.kind, first.under_way, first.by_engine, first.completion, first.turn
+            how = first.kind, first.under_way, first.by_engine, first.mechanism, first.turn
             found.append(Segment(_one_step(same), area, *how, size))
         return found
 

@@ -21,7 +21,7 @@ import numpy as np
 from fireiron.check.persistence import Persistence, persistence
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.scene import MANY, Scene
-from fireiron.ir import BLOCK_SCOPE, Barrier, Completion, Exec, For, Leave, Ring, Stmt, Wait, statements
+from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, For, Leave, Mechanism, Ring, Stmt, Wait, statements
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
 PIECE = Var("piece of the sequence of tiles", 0, MANY)
@@ -159,8 +159,8 @@ def _sides(scene: Scene, body: Sequence[Stmt], loops: Sequence[For]) -> int | No
     where no such barrier comes in each tile.
     """
     every = list(statements(tuple(body)))
-    flying = frozenset(each.completion for each in every if isinstance(each, Exec) and each.asynchronous)
-    if Completion.RING in flying:
+    flying = frozenset(each.mechanism for each in every if isinstance(each, Exec) and each.asynchronous)
+    if any(one.counted for one in flying):
         return None
     with_loops = [at for at, one in enumerate(body) if any(each is loop for each in statements((one,)) for loop in loops)]
     found = [len({at < place for at in with_loops}) for place in range(len(body)) if _parts(body, place, flying)]
@@ -176,18 +176,18 @@ def _always(scene: Scene, body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
             yield from _always(scene, one.body)
 
 
-def _parts(body: Sequence[Stmt], place: int, flying: Iterable[Completion]) -> bool:
+def _parts(body: Sequence[Stmt], place: int, flying: Iterable[Mechanism]) -> bool:
     """Whether a barrier of the block stands there in a list, and nothing that may fly is under way at it."""
     one = body[place]
     return isinstance(one, Barrier) and one.scope == BLOCK_SCOPE and all(_is_over(body[:place], each) for each in flying)
 
 
-def _is_over(body: Sequence[Stmt], flying: Completion) -> bool:
+def _is_over(body: Sequence[Stmt], flying: Mechanism) -> bool:
     """Whether nothing that is done by such a completion is under way behind a list."""
     for one in reversed(body):
-        if isinstance(one, Wait) and one.groups == 0 and one.completion is flying:
+        if isinstance(one, Wait) and one.groups == 0 and one.mechanism is flying:
             return True
-        if any(isinstance(each, Exec) and each.completion is flying for each in statements((one,))):
+        if any(isinstance(each, Exec) and each.mechanism is flying for each in statements((one,))):
             return False
     return False
 

@@ -5,6 +5,7 @@ An *agent* is a warp. Each kind of statement has a rule that says what it adds t
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import itertools
@@ -29,12 +30,12 @@ from fireiron.ir import (
     ClusterBarrier,
     Comment,
     Commit,
-    Completion,
     Exec,
     Fence,
     For,
     Leave,
     Let,
+    Mechanism,
     NextTile,
     Release,
     Ring,
@@ -85,14 +86,14 @@ class Touch:
         return self.footprint.use
 
     @functools.cached_property
-    def completion(self) -> Completion:
-        """By which kind of group it is done."""
-        return self.use.statement.completion
+    def mechanism(self) -> Mechanism:
+        """By what it is done."""
+        return self.use.statement.mechanism
 
     @functools.cached_property
     def by_engine(self) -> bool:
         """Whether it goes through the asynchronous proxy."""
-        return self.use.statement.instruction.by_engine
+        return self.use.statement.instruction.mechanism.by_engine
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -172,10 +173,7 @@ class Site:
     @functools.cached_property
     def under_way(self) -> bool:
         """Whether its effect comes later."""
-        completion = self.use.statement.completion
-        if completion in (Completion.PRODUCT, Completion.BULK):
-            return not self.use.access.write
-        return completion is not Completion.NONE and self.use.access.write
+        return self.use.statement.mechanism.is_late(self.use.access.write)
 
 
 @attrs.frozen(eq=False)
@@ -200,28 +198,29 @@ class Walk:
 
 @attrs.define(eq=False)
 class Flight:
-    """What is under way by a kind of completion at a place of a trace: touches that no commit has put into a group yet, and those of groups
-    that nobody has waited for, oldest first."""
+    """What is under way by some completion mechanisms at a place of a trace: by mechanism touches that no commit has put into a group yet,
+    and those of groups that nobody has waited for, oldest first."""
 
-    completion: Completion
-    issued: list[Touch] = attrs.field(factory=list)
-    groups: list[list[Touch]] = attrs.field(factory=list)
+    is_meant: Callable[[Mechanism], bool]
+    issued: dict[Mechanism, list[Touch]] = attrs.field(factory=lambda: collections.defaultdict(list))
+    groups: dict[Mechanism, list[list[Touch]]] = attrs.field(factory=lambda: collections.defaultdict(list))
 
     def follow(self, event: Event) -> None:
         """Go on behind an event."""
         if isinstance(event, Touch):
-            if event.under_way and event.completion is self.completion:
-                self.issued.append(event)
-        elif isinstance(event, Commit) and event.completion is self.completion:
-            self.groups.append(self.issued)
-            self.issued = []
-        elif isinstance(event, Wait) and event.completion is self.completion:
-            del self.groups[: max(len(self.groups) - event.groups, 0)]
+            if event.under_way and self.is_meant(event.mechanism):
+                self.issued[event.mechanism].append(event)
+        elif isinstance(event, Commit) and self.is_meant(event.mechanism):
+            self.groups[event.mechanism].append(self.issued.pop(event.mechanism, []))
+        elif isinstance(event, Wait) and self.is_meant(event.mechanism):
+            groups = self.groups[event.mechanism]
+            del groups[: max(len(groups) - event.groups, 0)]
 
     @property
     def touches(self) -> Iterator[Touch]:
         """All that is under way."""
-        return itertools.chain(*self.groups, self.issued)
+        groups = (one for several in self.groups.values() for one in several)
+        return itertools.chain(*groups, *self.issued.values())
 
 
 class Tracer:

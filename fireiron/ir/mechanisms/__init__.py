@@ -1,0 +1,20 @@
+"""The completion mechanisms, one a file: facts and text (see `fireiron.ir.mechanism`).
+
+The folder is the registry: a file states its mechanism as `MECHANISM`.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from fireiron import folders
+from fireiron.ir.mechanism import Mechanism
+
+
+@functools.cache
+def found() -> tuple[Mechanism, ...]:
+    """The mechanisms of the folder, by rank."""
+    return tuple(sorted((module.MECHANISM for module in folders.modules(__name__, __path__)), key=lambda one: one.rank))
+
+
+__all__ = ["found"]
