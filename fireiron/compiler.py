@@ -19,6 +19,7 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
+from fireiron.ir.effects.chaining import Chaining
 from fireiron.language.tree import Decomposition, Executable, Node
 from fireiron.spec import Spec
 from fireiron.values.expr import constant, is_cuda_name
@@ -190,7 +191,7 @@ class Program(Displayed):
     def _require_ready(self, kernel: Kernel) -> None:
         """Nothing is called ready that a copy in front writes: a `DecompositionError`."""
         for one in self._parted[0]:
-            if self.inner.operands[one[0].operand].tensor.name in kernel.ready:
+            if self.inner.operands[one[0].operand].tensor.name in kernel.effects[Chaining].ready:
                 raise DecompositionError(
                     f"chained(ready={one[0].operand}): {one[0].operand} is copied by the launch in front, for which the kernel has to wait",
                     within=self.inner,

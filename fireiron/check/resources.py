@@ -9,6 +9,7 @@ import attrs
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene
 from fireiron.ir import Kernel, Roles
+from fireiron.ir.effects.residency import Residency
 from fireiron.ir.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture
@@ -34,7 +35,7 @@ def register_estimate(kernel: Kernel) -> int:
 def register_limit(kernel: Kernel) -> int:
     """The registers a thread that the compiler may take: the block must fit, as often as `resident` asks (`__launch_bounds__`)."""
     target = kernel.architecture
-    warps = _rounded(_warps(kernel), _partitions(target)) * max(kernel.resident, 1)
+    warps = _rounded(_warps(kernel), _partitions(target)) * max(kernel.effects[Residency].blocks, 1)
     return min(target.registers_per_thread, target.registers_per_sm // (32 * warps) // 8 * 8)
 
 
@@ -109,12 +110,17 @@ def _rounded(value: int, unit: int) -> int:
 def check_resources(scene: Scene) -> tuple[Finding, ...]:
     """Errors where the target cannot run the kernel, warnings where registers overflow, notes with the numbers."""
     kernel = scene.kernel
-    return (*_threads(kernel), *_shared(kernel), *_registers(kernel), *_exchanged(kernel), *_occupancy(kernel))
+    return (*_threads(kernel), *_shared(kernel), *_registers(kernel), *_exchanged(kernel), *_occupancy(kernel), *_of_effects(kernel))
 
 
 def lacking(kernel: Kernel) -> tuple[Finding, ...]:
     """The errors alone: what the kernel needs and the target lacks."""
     return tuple(finding for finding in (*_threads(kernel), *_shared(kernel), *_exchanged(kernel)) if finding.severity == "error")
+
+
+def _of_effects(kernel: Kernel) -> list[Finding]:
+    """What is said of the kernel as a whole, and not kept."""
+    return [Finding("resources", "error", None, problem) for one in kernel.effects for problem in one.problems(kernel)]
 
 
 def _threads(kernel: Kernel) -> list[Finding]:
@@ -193,7 +199,8 @@ def _exchanged(kernel: Kernel) -> list[Finding]:
 
 def _resident(kernel: Kernel) -> str:
     """`256 threads`, `2 blocks of 256 threads`: what must fit a multiprocessor."""
-    return f"{kernel.resident} blocks of {kernel.threads} threads" if kernel.resident > 1 else f"{kernel.threads} threads"
+    blocks, threads = kernel.effects[Residency].blocks, f"{kernel.threads} threads"
+    return f"{blocks} blocks of {threads}" if blocks > 1 else threads
 
 
 def _occupancy(kernel: Kernel) -> list[Finding]:

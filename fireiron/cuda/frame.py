@@ -17,6 +17,10 @@ from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, Counter, Exec, For, Kernel, Let, NextTile, Reciprocal, Roles, TensorMap, execs, statements
 from fireiron.ir.accumulators import begun_in_loops
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.residency import Residency
+from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Made, Noted, Path
 from fireiron.values.document import Assignment, Joined
@@ -112,7 +116,7 @@ def _header(kernel: Kernel) -> Iterable[str]:
     for line in kernel.title:
         text = line.lstrip(" ")
         yield from comment(text, lead="//   " + " " * (len(line) - len(text)))
-    chained = ", chained to the kernel before" if kernel.chained else ""
+    chained = ", chained to the kernel before" if kernel.effects[Chaining].chained else ""
     yield from comment(
         f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}{chained}"
     )
@@ -120,13 +124,13 @@ def _header(kernel: Kernel) -> Iterable[str]:
         yield from comment(f"clusters of {kernel.cluster.blocks} neighbouring blocks")
     for text, condition in kernel.facts:
         yield from comment(f"requires: {text}, {_readable(condition)}")
-    for name in kernel.zeroed:
+    for name in kernel.effects[Zeroed].names:
         yield from comment(f"requires: {name} is zero before the launch, blocks add to it")
     if kernel.counter is not None:
         yield from comment(f"requires: {kernel.counter.name} is zero before the first launch, and no other launch uses it at the same time")
-    for name in kernel.ready:
+    for name in kernel.effects[Chaining].ready:
         yield from comment(f"requires: no kernel of the chain writes {name}, which is read before the wait for the kernel before")
-    for reason in kernel.unchecked:
+    for reason in kernel.effects[Unchecked].reasons:
         yield from comment(f"UNCHECKED, races are not excluded: {reason}")
 
 
@@ -152,13 +156,14 @@ def _includes(kernel: Kernel) -> Iterable[str]:
 
 
 def _signature(kernel: Kernel) -> Iterable[str]:
-    parameters = [_parameter(one, kernel.chained) for one in kernel.parameters]
+    parameters = [_parameter(one, kernel.effects[Chaining].chained) for one in kernel.parameters]
     # Threads that exchange registers have to know how many they begin with: without a number of blocks ptxas gives what is used (C7508).
     exchanged = any(role.registers for one in kernel.body if isinstance(one, Roles) for role in one.roles)
-    blocks = kernel.resident or int(exchanged)
+    blocks = kernel.effects[Residency].blocks or int(exchanged)
     bounds = f"{kernel.threads}, {blocks}" if blocks else str(kernel.threads)
     cluster = "" if kernel.cluster is None else f" __cluster_dims__({kernel.cluster.blocks}, 1, 1)"
-    yield f'extern "C" __global__ void{cluster} __launch_bounds__({bounds})'
+    others = "".join(f" {qualifier}" for one in kernel.effects for qualifier in one.qualifiers(kernel))
+    yield f'extern "C" __global__ void{cluster} __launch_bounds__({bounds}){others}'
     one_line = f"{kernel.name}({', '.join(parameters)})"
     if len(one_line) <= WIDTH:
         yield one_line

@@ -15,6 +15,8 @@ from fireiron.decomp.steps import implied
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.atomic_add import TYPES
 from fireiron.ir import Comment, Hole
+from fireiron.ir.effect import Effects
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import chosen, count, integral
@@ -171,10 +173,10 @@ class SplitK(Decomposition):
             raise DecompositionError("split_k(.., Block): tiles are dealt to Block already", hint="split_k before tile(...).to(Block)")
         draft = context.draft()
         unit = Var(draft.fresh("block_k"), 0, parts - 1)
-        zeroed = (spec.C.tensor.name,) if spec.accumulate == FALSE else ()
+        zeroed = Zeroed((spec.C.tensor.name,) if spec.accumulate == FALSE else ())
         left, right = self._parts_of(spec, parts, unit)
         body = spec.with_operands(A=left, B=right).with_options(in_parts=True, accumulate=FALSE)
-        return draft.expansion((Child("body", body),), (Hole("body"),), part=unit, zeroed=zeroed)
+        return draft.expansion((Child("body", body),), (Hole("body"),), part=unit, effects=Effects((zeroed,)))
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[SplitK]:

@@ -17,6 +17,8 @@ from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.follow import LARGEST, by_thread
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Begin, Comment, Hole, Skip, Stmt
+from fireiron.ir.effect import Effects
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
@@ -176,7 +178,7 @@ class _Steps:
         self.behind = {dim: Behind(self.made, dim) for dim in self.made.dims if self._hangs_over(dim)}
         for run in runs_of(self.made):
             self._run(run)
-        return self.draft.expansion(tuple(self.children), tuple(self.program), zeroed=tuple(self.zeroed))
+        return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((Zeroed(tuple(self.zeroed)),)))
 
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop has to stand between, and dimensions of which every step takes one element."""

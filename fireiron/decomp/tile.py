@@ -10,7 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
-from fireiron.ir import Comment, For, Hole, Let, Stmt
+from fireiron.ir import Comment, For, Hole, Let, Stmt, effect
+from fireiron.ir.effect import Effect, Effects
+from fireiron.ir.effects.chaining import Chaining
 from fireiron.language.clusters import gathered, require_whole_clusters, rows_of_clusters
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product
 from fireiron.language.grid import Inside, let_of_grid, place_in_bands, place_on_curve, taken_in_turns
@@ -78,21 +80,27 @@ class TilePlan:
     permutation: Expr | None = None
     bands: int = 0
     walk: int = BY_ROWS
-    resident: int = 0
-    within: int = 0
     persistent: int = 0
     dynamic: bool = False
     turns: int = 1
-    chained: bool = False
-    ready: tuple[str, ...] = ()
+    effects: Effects = effect.NONE
     cluster: tuple[int, ...] = ()
     last_first: tuple[str, int] | None = None
 
     @property
     def about_blocks(self) -> bool:
         """Whether something is said that only tiles dealt to Block can have."""
-        said = self.bands or self.cluster or self.resident or self.within or self.persistent or self.last_first
-        return bool(said or self.turns > 1 or self.chained)
+        said = self.bands or self.cluster or self.persistent or self.last_first or any(one.of_blocks for one in self.effects)
+        return bool(said or self.turns > 1)
+
+    @property
+    def chaining(self) -> Chaining:
+        """Whether the kernel begins while the one before ends, and which operands it may read then."""
+        return self.effects[Chaining]
+
+    def saying(self, said: Effect) -> TilePlan:
+        """The plan that says one thing more of the whole kernel."""
+        return attrs.evolve(self, effects=self.effects.adding(said))
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -172,14 +180,14 @@ class Tile(Decomposition):
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
-        if plan.chained and context.architecture.capability < CHAINING:
+        if plan.chaining.chained and context.architecture.capability < CHAINING:
             raise DecompositionError(
                 f"chained: {context.architecture.name} launches no kernel before the one in front of it is over",
                 got=context.architecture.name,
                 legal="sm_90 or newer",
                 hint="leave chained() out",
             )
-        _check_ready(plan.ready, spec)
+        _check_ready(plan.chaining.ready, spec)
         return _dealt(spec, views, digits, plan, context.draft())
 
     @classmethod
@@ -442,7 +450,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         raise DecompositionError(
             f"persistent({plan.persistent}): {other} says which block does what", hint=f"persistent, or {other}; bands"
         )
-    if plan.dynamic and (cluster is not None or plan.turns > 1 or plan.chained):
+    if plan.dynamic and (cluster is not None or plan.turns > 1 or plan.chaining.chained):
         other = "cluster" if cluster is not None else f"turns({plan.turns})" if plan.turns > 1 else "chained"
         raise DecompositionError(
             f"persistent({plan.persistent}, dynamic=True): {_ONE_COUNTER[other.partition('(')[0]]}",
@@ -470,11 +478,8 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         program,
         facts=tuple(fact for fact in facts if fact[1] != TRUE),
         grid=blocks,
-        resident=plan.resident,
-        within=plan.within,
+        effects=_of_tensors(plan.effects, spec),
         cluster=cluster,
-        chained=plan.chained,
-        ready=tuple(spec.operands[name].tensor.name for name in plan.ready),
     )
 
 
@@ -483,6 +488,12 @@ _ONE_COUNTER = {
     "turns": "groups take tiles in turns by their numbers, and the last tile of a block is not known before",
     "chained": "the kernel before may still take tiles from the counter when this one begins",
 }
+
+
+def _of_tensors(effects: Effects, spec: Spec) -> Effects:
+    """What a plan says of operands, of the kernel's parameters."""
+    chaining = effects[Chaining]
+    return effects.with_(attrs.evolve(chaining, ready=tuple(spec.operands[name].tensor.name for name in chaining.ready)))
 
 
 def _check_ready(names: tuple[str, ...], spec: Spec) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.expr import Var
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ class Copy:
     def of(launch: Launch, name: str) -> Copy:
         """The copy of an export called `name`; refused where its kernel needs more than pointers and sizes."""
         kernel = attrs.evolve(launch.program.ir, name=f"{name}_copy_{launch.name.lower()}")
-        if kernel.maps or kernel.zeroed or kernel.cluster is not None or kernel.chained:
+        if kernel.maps or kernel.effects[Zeroed].names or kernel.cluster is not None or kernel.effects[Chaining].chained:
             raise ArgumentError(
                 f"export: the copy of {launch.name} takes tensor maps, is chained or a cluster",
                 legal="loads and stores of threads",

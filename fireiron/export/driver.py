@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from fireiron._version import VERSION
 from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.machine import Architecture
 
 if TYPE_CHECKING:
@@ -239,8 +241,8 @@ def _launch(unit: Unit) -> list[str]:
         *_room(unit),
         *(f"  unsigned long long {one.name};" for one in unit.kernel.reciprocals),
         f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
-        *([f"  CUresult {status};"] if unit.kernel.zeroed or unit.copies else []),
-        *([f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"] if unit.kernel.chained else []),
+        *([f"  CUresult {status};"] if unit.kernel.effects[Zeroed].names or unit.copies else []),
+        *([f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"] if unit.kernel.effects[Chaining].chained else []),
         f"  if ({loaded} == NULL || {loaded}->kernel == NULL || {unit.name}_driver_check({unit.passed}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
         *(f"  {line}" for line in unit.reciprocals()),
@@ -251,7 +253,7 @@ def _launch(unit: Unit) -> list[str]:
         step = whole if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
         lines += [f"  {status} = {step};", f"  if ({status} != CUDA_SUCCESS)", f"    return {status};"]
     lines += _copies(unit, loaded, stream, status)
-    if unit.kernel.chained:
+    if unit.kernel.effects[Chaining].chained:
         return [*lines, *_chained(unit, loaded, stream, arguments), "}"]
     return [
         *lines,

@@ -17,6 +17,9 @@ from fireiron.export.maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
 from fireiron.ir import Counter, TensorMap
 from fireiron.ir.cluster import PORTABLE
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.ir.reciprocal import ONE_HALF, Reciprocal
 from fireiron.specs.fused import positive_numbers
 from fireiron.values.expr import FALSE, INT_MAX, TRUE, AnyOf, Equal, Expr, Min, Var, as_expr, constant, is_cuda_name
@@ -220,7 +223,7 @@ class Unit:
         if fixed:
             lines.append(f"Sizes, built in: {', '.join(fixed)}.")
         lines += [f"Requires: {text}{_condition(condition)}." for text, condition in self.facts]
-        lines += [f"UNCHECKED, races are not excluded: {reason}" for one in self.kernels for reason in one.unchecked]
+        lines += [f"UNCHECKED, races are not excluded: {reason}" for one in self.kernels for reason in one.effects[Unchecked].reasons]
         lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
         lines += [
             f"Before it the copy of {one.operand} has {_readable(one.kernel.grid)} blocks of {one.kernel.threads} threads."
@@ -228,7 +231,7 @@ class Unit:
         ]
         if kernel.cluster is not None:
             lines.append(f"They are clusters of {kernel.cluster.blocks}, which the kernel says itself.")
-        if kernel.chained:
+        if kernel.effects[Chaining].chained:
             lines.append("It may begin while the kernel before it in the stream ends, and waits for it before it touches memory.")
         tiles = [spec for _, spec in self.program.trace() if spec.level.name == "Block"]
         return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
@@ -251,7 +254,7 @@ class Unit:
         adds = TRUE if spec.atomic else spec.accumulate
         if not buffer.written:
             return "read"
-        if buffer.name in self.kernel.zeroed:
+        if buffer.name in self.kernel.effects[Zeroed].names:
             return "set to zero by the launcher, then added to in no fixed order"
         return "written" if adds == FALSE else "added to" if adds == TRUE else f"added to if {_readable(adds)}, else written"
 
@@ -364,7 +367,7 @@ class Unit:
 
         The space between rows is not the kernel's to write.
         """
-        for name in self.kernel.zeroed:
+        for name in self.kernel.effects[Zeroed].names:
             buffer = self.kernel.buffer(name)
             row, step, rows = _rows(buffer)
             width, pitch = (f"(size_t)({c_text(value)}) * {buffer.dtype.bytes}" for value in (row, step))

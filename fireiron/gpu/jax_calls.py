@@ -36,6 +36,8 @@ from fireiron.gpu.arrays import ArrayView, row_major
 from fireiron.gpu.maps import SWIZZLES, MapForm, kind_of
 from fireiron.gpu.prepared import refuse_reading
 from fireiron.ir import Buffer, Counter, TensorMap
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.scalars import bits_of, value_of
 
 if TYPE_CHECKING:
@@ -172,10 +174,10 @@ def _signed(word: int) -> int:
 def _plan(kernel: CompiledKernel, held: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> Iterator[int]:
     """A launch in the words that the handler reads."""
     ir, places = kernel.ir, {buffer.name: place for place, buffer in enumerate(held)}
-    zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.zeroed]
+    zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.effects[Zeroed].names]
     zeroed += [] if ir.counter is None else [(len(held), 4 * _COUNTER_WORDS)]
     yield from (evaluated(ir.grid, symbols), ir.threads, ir.dynamic_shared_bytes, 1 if ir.cluster is None else ir.cluster.blocks)
-    yield from (int(ir.chained), len(zeroed), len(ir.parameters))
+    yield from (int(ir.effects[Chaining].chained), len(zeroed), len(ir.parameters))
     for one in zeroed:
         yield from one
     for parameter in ir.parameters:

@@ -35,6 +35,8 @@ from fireiron.gpu.arrays import NO_DEVICE, ArrayView, Library, Order, Scalars, S
 from fireiron.gpu.counters import counters
 from fireiron.gpu.maps import MapForm
 from fireiron.ir import Buffer, Counter, Kernel, TensorMap
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.spec import Spec
 from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import bits_of, value_of
@@ -364,7 +366,7 @@ class Calls:
         grid = evaluated(kernel.grid, symbols)
         pointers, counter = (len(places), None) if kernel.counter is None else (len(places) + 1, counters(device).of)
         given = device, grid, kernel.threads, pointers, values, fills, scalars, parameters
-        fixed = self.launcher(device).fixed(*given, chained=kernel.chained, counter=counter)
+        fixed = self.launcher(device).fixed(*given, chained=kernel.effects[Chaining].chained, counter=counter)
         plan = _Plan if len(self.outputs) == 1 else _PlanOfSeveral
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 
@@ -385,7 +387,7 @@ class Calls:
 
     def _zeroed(self, place: int) -> bool:
         parameters = [buffer.name for buffer in self._kernel.buffers if buffer.parameter]
-        return parameters[place] in self._kernel.zeroed
+        return parameters[place] in self._kernel.effects[Zeroed].names
 
 
 def _mapped(place: int, form: MapForm) -> launch.Mapped:

@@ -18,7 +18,13 @@ from fireiron.graphene.lanes import move_of_lanes
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
-from fireiron.ir import Begin, BlockCluster, Comment, Commit, Fetched, For, Let, SyncPoint, mechanisms
+from fireiron.ir import Begin, BlockCluster, Comment, Commit, Fetched, For, Let, SyncPoint, effect, mechanisms
+from fireiron.ir.effect import Effect
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.residency import Residency
+from fireiron.ir.effects.shared_bound import SharedBound
+from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.execution import Execution, parse_execution
 from fireiron.language.statement import read_definition, read_statement
 from fireiron.language.strategy import Strategy
@@ -119,7 +125,7 @@ class _Reader:
         self.known: dict[str, Executable] = {one.name: one for one in reversed(instructions)}
         self.grid: Expr | None = None
         self.threads: int | None = None
-        self.whole: dict[str, Any] = {"facts": [], "title": [], "unchecked": [], "settled": [], "lets": []}
+        self.whole: dict[str, Any] = {"facts": [], "title": [], "effects": effect.NONE, "settled": [], "lets": []}
         self.names: dict[str, None] = {}
         self.called: dict[str, str] = {}
         self.original: dict[str, str] = {}
@@ -287,16 +293,16 @@ class _Reader:
         self.whole["title"].append(_value(text, str, "a text in quotes", scope))
 
     def _read_unchecked(self, text: str, scope: _Scope) -> None:
-        self.whole["unchecked"].append(_value(text, str, "a text in quotes", scope))
+        self._say(Unchecked((_value(text, str, "a text in quotes", scope),)))
 
     def _read_zeroed(self, text: str, scope: _Scope) -> None:
-        self.whole["zeroed"] = tuple(one.strip() for one in text.split(","))
+        self._say(Zeroed(tuple(one.strip() for one in text.split(","))))
 
     def _read_resident(self, text: str, scope: _Scope) -> None:
-        self.whole["resident"] = _number(text, "Resident")
+        self._say(Residency(_number(text, "Resident")))
 
     def _read_within(self, text: str, scope: _Scope) -> None:
-        self.whole["within"] = _number(text, "Within")
+        self._say(SharedBound(_number(text, "Within")))
 
     def _read_cluster(self, text: str, scope: _Scope) -> None:
         found = [re.fullmatch(r"\s*([0-9]{1,2})\s+(\w+)\s*", one) for one in text.split(",")]
@@ -315,8 +321,10 @@ class _Reader:
             self.whole["cluster"] = BlockCluster(tuple(size for size, _ in said), tuple(values[name] for _, name in said))
 
     def _read_chained(self, text: str, scope: _Scope) -> None:
-        self.whole["chained"] = True
-        self.whole["ready"] = tuple(one.strip() for one in text.split(",") if one.strip())
+        self._say(Chaining(True, tuple(one.strip() for one in text.split(",") if one.strip())))
+
+    def _say(self, said: Effect) -> None:
+        self.whole["effects"] = self.whole["effects"].adding(said)
 
     # -------------------------------------------------------------------------------------- bodies
 

@@ -15,6 +15,11 @@ from fireiron.graphene.literals import literal_text
 from fireiron.graphene.parser import parse_kernel
 from fireiron.graphene.written import Written, changes_of
 from fireiron.ir import Begin, Buffer, Comment, Commit, Exec, For, Hole, Kernel, Let, Skip, Stmt, SyncPoint, lets, statements, unknown
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.residency import Residency
+from fireiron.ir.effects.shared_bound import SharedBound
+from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.execution import Execution, execution_of
 from fireiron.language.statement import STARTERS, written_statement
 from fireiron.language.tree import Context, Draft, Executable, Named, Node, Whole
@@ -147,14 +152,14 @@ class _Writer:
             yield f"Grid {expression_text(kernel.grid)}"
         for node in self.program.tree.nodes():
             yield from (f"Fact {literal_text(fact)}" for fact in node.facts)
-        yield from (f"Unchecked {reason!r}" for reason in kernel.unchecked)
-        if kernel.zeroed:
-            yield f"Zeroed {', '.join(kernel.zeroed)}"
-        for word, value in (("Resident", kernel.resident), ("Within", kernel.within)):
+        yield from (f"Unchecked {reason!r}" for reason in kernel.effects[Unchecked].reasons)
+        if kernel.effects[Zeroed].names:
+            yield f"Zeroed {', '.join(kernel.effects[Zeroed].names)}"
+        for word, value in (("Resident", kernel.effects[Residency].blocks), ("Within", kernel.effects[SharedBound].bytes)):
             if value:
                 yield f"{word} {value}"
-        if kernel.chained:
-            yield f"Chained {', '.join(kernel.ready)}".rstrip()
+        if kernel.effects[Chaining].chained:
+            yield f"Chained {', '.join(kernel.effects[Chaining].ready)}".rstrip()
         if kernel.cluster is not None:
             places = zip(kernel.cluster.sizes, kernel.cluster.places, strict=True)
             yield f"Cluster {', '.join(f'{size} {place.name}' for size, place in places)}"

@@ -9,7 +9,8 @@ import attrs
 
 from fireiron.decomp.done import Done
 from fireiron.errors import DecompositionError, FireironError, LayoutError, MatchError
-from fireiron.ir import Access, BlockCluster, Exec, For, Hole, Let, Skip, Stmt, statements
+from fireiron.ir import Access, BlockCluster, Exec, For, Hole, Let, Skip, Stmt, effect, statements
+from fireiron.ir.effect import Effects
 from fireiron.language.execution import Execution
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, access_of
 from fireiron.spec import Spec
@@ -85,13 +86,8 @@ class Outermost:
     settled: tuple[tuple[Tensor, Storage], ...] = ()
     facts: tuple[tuple[str, Expr], ...] = ()
     title: tuple[str, ...] = ()
-    zeroed: tuple[str, ...] = ()
-    resident: int = 0
-    within: int = 0
+    effects: Effects = effect.NONE
     cluster: BlockCluster | None = None
-    chained: bool = False
-    ready: tuple[str, ...] = ()
-    unchecked: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     execution: Execution = attrs.field(factory=Execution)
 
@@ -145,7 +141,7 @@ def _begun(outermost: Outermost, draft: Draft) -> dict[str, Any]:
         draft.define(let.var, let.value)
     for tensor, storage in outermost.settled:
         draft.settle(tensor, storage)
-    said = ("facts", "grid", "zeroed", "resident", "within", "cluster", "chained", "ready", "unchecked")
+    said = ("facts", "grid", "effects", "cluster")
     return {name: getattr(outermost, name) for name in said}
 
 

@@ -10,6 +10,7 @@ import attrs
 from fireiron.compiler import Program
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Barrier, Buffer, ClusterBarrier, Exec, For, Kernel, Stmt, execs, located
+from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.language.substrategy import default_copy
 from fireiron.language.tree import Decomposition, Node
 from fireiron.specs.fused import fused, shown, text_of
@@ -164,7 +165,7 @@ def figures(program: Program) -> Figures:
         tuple(barriers(kernel.body)),
         tuple(program.chosen.items()),
         tuple(f"{text}: {condition}" for text, condition in kernel.facts),
-        kernel.unchecked,
+        kernel.effects[Unchecked].reasons,
         micro_kernels(kernel),
         program.strategy.refused,
         tuple(map(str, program.launches)),

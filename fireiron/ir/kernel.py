@@ -12,8 +12,10 @@ from collections.abc import Mapping
 import attrs
 
 from fireiron.display import Displayed
+from fireiron.ir import effect
 from fireiron.ir.access import Buffer
 from fireiron.ir.cluster import BlockCluster
+from fireiron.ir.effect import Effects
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.reciprocal import Reciprocal
 from fireiron.ir.rewrite import execs
@@ -51,16 +53,11 @@ class Kernel(Displayed):
     spec: Spec
     title: tuple[str, ...] = ()
     facts: tuple[tuple[str, Expr], ...] = ()
-    unchecked: tuple[str, ...] = ()
     shared_bytes: int = 0
-    resident: int = 0
-    zeroed: tuple[str, ...] = ()
     ineffective: tuple[SyncPoint, ...] = ()
     rings: tuple[Ring, ...] = attrs.field(default=(), kw_only=True)
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
-    within: int = attrs.field(default=0, kw_only=True)
-    chained: bool = attrs.field(default=False, kw_only=True)
-    ready: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    effects: Effects = attrs.field(default=effect.NONE, kw_only=True)
     makers: Mapping[str, Path] = attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
     reciprocals: tuple[Reciprocal, ...] = attrs.field(default=(), kw_only=True)
     counter: Counter | None = attrs.field(default=None, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from fireiron.errors import VerificationError
 from fireiron.ir.access import Buffer
+from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
 from fireiron.ir.statement import (
@@ -85,11 +86,11 @@ def _first(statement: Stmt) -> tuple[Expr, ...]:
 def _verify_chain(kernel: Kernel) -> None:
     """A chained kernel waits for the one before, in all its threads, in front of whatever touches global memory; any other has no links."""
     inside = [one.link for one in statements(kernel.body) if isinstance(one, Chain)]
-    if not kernel.chained:
+    if not kernel.effects[Chaining].chained:
         if inside:
             raise VerificationError("a kernel that is not chained waits for the one before it")
         return
-    if kernel.ready:
+    if kernel.effects[Chaining].ready:
         _verify_ready(kernel)
         return
     links = [one.link for one in kernel.body if isinstance(one, Chain)]
@@ -121,7 +122,7 @@ def _verify_ready(kernel: Kernel) -> None:
     for body in (tuple(one for one in kernel.body if not isinstance(one, Roles)), *(role.body for role in roles)):
         for one in itertools.takewhile(lambda one: one != Chain(Link.WAIT), body):
             for access in (access for part, _ in execs((one,)) for access in part.accesses):
-                if kernel.buffer(access.buffer).memory.of_grid and (access.write or access.buffer not in kernel.ready):
+                if kernel.buffer(access.buffer).memory.of_grid and (access.write or access.buffer not in kernel.effects[Chaining].ready):
                     raise VerificationError(f"{access.buffer} is touched before the kernel waits for the one before it")
 
 

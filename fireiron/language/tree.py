@@ -29,11 +29,13 @@ from fireiron.ir import (
     Let,
     Mechanism,
     Stmt,
+    effect,
     execs,
     filled,
     located,
     statements,
 )
+from fireiron.ir.effect import Effects
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.rewrite import by_identities
 from fireiron.ir.text import Item, Path, Printer
@@ -153,11 +155,9 @@ class Expansion:
     The other fields are what the step adds to the whole kernel. `names` are those that it made, of loops, buffers and
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
     block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
-    step behind deals more of them; `zeroed` the operands that are zero before the launch;
-    `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory; `cluster` the blocks that are launched
-    together; `chained` whether they begin while the kernel before ends, `ready` which inputs no kernel before writes; `unchecked` why races
-    are reported as warnings. A leaf `waits` if
-    who performs it depends on who holds registers of its operands, and nobody said so yet; it is asked again when somebody does.
+    step behind deals more of them; `effects` what is said of all blocks and of the launch; `cluster` the blocks that are launched together.
+    A leaf `waits` if who performs it depends on who holds registers of its operands, and nobody said so yet; it is asked again when
+    somebody does.
     `settled` are the storages of buffers that were free.
     """
 
@@ -169,20 +169,15 @@ class Expansion:
     grid: Expr | None = attrs.field(default=None, kw_only=True)
     part: Var | None = attrs.field(default=None, kw_only=True)
     outer: tuple[tuple[Var, Expr], ...] = attrs.field(default=(), kw_only=True)
-    zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
-    resident: int = attrs.field(default=0, kw_only=True)
+    effects: Effects = attrs.field(default=effect.NONE, kw_only=True)
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
-    within: int = attrs.field(default=0, kw_only=True)
-    chained: bool = attrs.field(default=False, kw_only=True)
-    ready: tuple[str, ...] = attrs.field(default=(), kw_only=True)
-    unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
 
     @property
     def tells(self) -> bool:
         """Whether it adds anything to the whole kernel."""
-        said = (self.names, self.lets, self.zeroed, self.resident, self.within, self.chained, self.unchecked, self.settled)
+        said = (self.names, self.lets, self.effects, self.settled)
         return any((*said, self.grid is not None, self.part is not None))
 
     def child(self, name: str) -> Child:
@@ -206,13 +201,8 @@ class Expansion:
             grid=self.grid if inner.grid is None else inner.grid,
             part=self.part if inner.part is None else inner.part,
             outer=(*self.outer, *inner.outer),
-            zeroed=(*self.zeroed, *inner.zeroed),
-            resident=inner.resident or self.resident,
+            effects=self.effects.joined(inner.effects),
             cluster=inner.cluster or self.cluster,
-            within=inner.within or self.within,
-            chained=inner.chained or self.chained,
-            ready=inner.ready or self.ready,
-            unchecked=(*self.unchecked, *inner.unchecked),
             settled=(*self.settled, *inner.settled),
         )
 
@@ -502,14 +492,9 @@ class Whole:
     grid: Expr | None = None
     part: Var | None = None
     outer: tuple[tuple[Var, Expr], ...] = ()
-    zeroed: tuple[str, ...] = ()
-    resident: int = 0
-    within: int = 0
-    unchecked: tuple[str, ...] = ()
+    effects: Effects = effect.NONE
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
     cluster: BlockCluster | None = None
-    chained: bool = False
-    ready: tuple[str, ...] = ()
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step; itself where that step says nothing."""
@@ -521,14 +506,9 @@ class Whole:
             self.grid if expansion.grid is None else expansion.grid,
             self.part if expansion.part is None else expansion.part,
             (*self.outer, *expansion.outer),
-            (*self.zeroed, *expansion.zeroed),
-            expansion.resident or self.resident,
-            expansion.within or self.within,
-            (*self.unchecked, *expansion.unchecked),
+            self.effects.joined(expansion.effects),
             {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
             expansion.cluster or self.cluster,
-            expansion.chained or self.chained,
-            expansion.ready or self.ready,
         )
 
     @property

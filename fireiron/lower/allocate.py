@@ -17,6 +17,7 @@ import attrs
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import Buffer, Exec, Kernel, Stmt, execs
 from fireiron.ir.chunks import ALIGNMENT
+from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
 
 BARRIER = 8
@@ -27,7 +28,7 @@ def allocate(kernel: Kernel) -> Kernel:
     """The kernel with an offset for every shared buffer; refused where they do not fit the target."""
     kernel = _placed(_aligned(kernel))
     bound = _bound(kernel)
-    if kernel.within and kernel.shared_bytes > bound:
+    if kernel.effects[SharedBound].bytes and kernel.shared_bytes > bound:
         kernel = _shared_within(kernel, bound) or kernel
     if kernel.shared_bytes > bound:
         _refuse(kernel)
@@ -37,7 +38,7 @@ def allocate(kernel: Kernel) -> Kernel:
 def _bound(kernel: Kernel) -> int:
     """The most bytes of shared memory."""
     most = kernel.architecture.shared_per_block
-    return min(kernel.within, most) if kernel.within else most
+    return min(kernel.effects[SharedBound].bytes, most) if kernel.effects[SharedBound].bytes else most
 
 
 Pair = frozenset[str]
@@ -229,7 +230,8 @@ def _refuse(kernel: Kernel) -> None:
     rows = shared_usage((one for one in kernel.buffers if one.name in spans), stages)
     largest = max(rows, key=lambda row: row.amount)
     parts = ", ".join(f"{row.name} {row.amount}" for row in rows)
-    who = f"within({kernel.within}) allows" if limit == kernel.within else f"{kernel.architecture} has"
+    said = kernel.effects[SharedBound].bytes
+    who = f"within({said}) allows" if limit == said else f"{kernel.architecture} has"
     text = f"{kernel.shared_bytes} bytes of shared memory in a block, {who} {limit}: {parts}"
     advice = [one for one in (_fewer(kernel, stage) for stage in stages) if one]
     raise ResourceError(
@@ -242,7 +244,7 @@ def _refuse(kernel: Kernel) -> None:
 
 
 def _last_resort(kernel: Kernel) -> str:
-    if kernel.within:
+    if kernel.effects[SharedBound].bytes:
         return "a larger bound: these are in use together"
     return f"for a program of tasks Mapping(..., within={_bound(kernel)})" if kernel.title else "reuse_buffer()"
 

@@ -14,20 +14,22 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Acquire, Chain, Comment, Exec, For, Kernel, Let, Link, Release, Role, Roles, Stmt, execs, statements, substituted
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.expr import Var, minimum
 
 
 def chain(kernel: Kernel) -> Kernel:
     """The kernel with its links to the kernels before and behind it; a `DecompositionError` for outputs that are set to zero first."""
-    if not kernel.chained:
+    if not kernel.effects[Chaining].chained:
         return kernel
-    if kernel.zeroed:
-        names = ", ".join(kernel.zeroed)
+    if kernel.effects[Zeroed].names:
+        names = ", ".join(kernel.effects[Zeroed].names)
         raise DecompositionError(
             f"chained: {names} is set to zero before the launch, so that the kernel before is no neighbour of this one",
             hint="leave chained() out, or split k inside a block",
         )
-    if kernel.ready:
+    if kernel.effects[Chaining].ready:
         return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *(_by_role(kernel, one) for one in kernel.body)))
     place = _first_access(kernel, kernel.body)
     return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *kernel.body[:place], Chain(Link.WAIT), *kernel.body[place:]))
@@ -98,12 +100,12 @@ def _turns_that_fit(kernel: Kernel, loop: For) -> int:
 
 def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
     """Whether a statement loads what is ready, or what is not."""
-    return isinstance(statement, Exec) and (statement.accesses[0].buffer in kernel.ready) is ready
+    return isinstance(statement, Exec) and (statement.accesses[0].buffer in kernel.effects[Chaining].ready) is ready
 
 
 def _refused(kernel: Kernel, why: str, hint: str) -> DecompositionError:
     return DecompositionError(
-        f"chained(ready={', '.join(kernel.ready)}): {why}",
+        f"chained(ready={', '.join(kernel.effects[Chaining].ready)}): {why}",
         legal="a producer that loads the turns of one tile by TMA",
         hint=hint,
     )

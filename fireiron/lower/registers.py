@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from fireiron.errors import ResourceError
 from fireiron.ir import Buffer, Exec, Kernel, Roles, Stmt, execs
 from fireiron.ir.accumulators import accumulators, is_carried
+from fireiron.ir.effects.residency import Residency
 from fireiron.ir.usage import register_words
 
 REGISTERS = 65536
@@ -51,7 +52,7 @@ def require_registers(kernel: Kernel) -> None:
 
 def _programs(kernel: Kernel) -> Iterator[tuple[tuple[Stmt, ...], int]]:
     """The programs of the roles, or of all threads, and the registers that a thread has there."""
-    threads = -(-kernel.threads // GROUP_THREADS) * GROUP_THREADS * max(kernel.resident, 1)
+    threads = -(-kernel.threads // GROUP_THREADS) * GROUP_THREADS * max(kernel.effects[Residency].blocks, 1)
     launched = min(MOST, REGISTERS // threads // UNIT * UNIT)
     roles = [role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
     if not roles:

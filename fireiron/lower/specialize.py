@@ -38,6 +38,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
+from fireiron.ir.effects.residency import Residency
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import Expr, Var, all_of, as_expr, equal, mod, replaced
 from fireiron.values.machine import Warp
@@ -96,7 +97,7 @@ def specialize(kernel: Kernel) -> Kernel:
         kernel = attrs.evolve(kernel, counter=Counter(_fresh(kernel, "tiles_taken")))
     if any(ring.is_order and not ring.each for ring in rings):
         return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, KEPT)  # in no cluster
-    kept, given = _registers(kernel.workers, producers, _kept(kernel, producers), kernel.resident)
+    kept, given = _registers(kernel.workers, producers, _kept(kernel, producers), kernel.effects[Residency].blocks)
     roles = Roles(
         (
             Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
@@ -129,7 +130,7 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
     whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
     number = Let(Var(_fresh(kernel, "group_thread"), 0, each - 1), mod(whole.thread, as_expr(each)))
     own = {kernel.thread: number.var}
-    kept, given = _registers(workers, producers, kept, kernel.resident)
+    kept, given = _registers(workers, producers, kept, kernel.effects[Residency].blocks)
     in_rings = {name for ring in kernel.rings for name in ring.buffers}
 
     def role(group: int) -> Role:
@@ -209,7 +210,7 @@ def _kept(kernel: Kernel, producers: int) -> int:
     if kernel.cluster is not None:
         return KEPT_IN_CLUSTER
     data = sum(one.tensor.copies * one.elements.high * one.dtype.bytes for one in kernel.buffers if one.memory.private) // REGISTER_BYTES
-    given = [_registers(kernel.workers, producers, kept, kernel.resident)[1] for kept in (KEPT, KEPT_AT_LEAST)]
+    given = [_registers(kernel.workers, producers, kept, kernel.effects[Residency].blocks)[1] for kept in (KEPT, KEPT_AT_LEAST)]
     return KEPT_AT_LEAST if 0 < given[0] < given[1] and data + SPARE > given[0] else KEPT
 
 

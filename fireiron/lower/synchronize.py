@@ -42,6 +42,7 @@ from fireiron.ir import (
     Wait,
     unknown,
 )
+from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.lower.footprint import Array, comes_round
 from fireiron.lower.stabbing import fewest_of_scopes
 from fireiron.lower.touches import Touch, Touches
@@ -380,7 +381,7 @@ class _Solver:
                 arc = hazard.positions.intersection(allowed)
                 if arc:
                     arcs.append((arc, hazard.scope))
-                elif not self.kernel.unchecked:
+                elif not self.kernel.effects[Unchecked].reasons:
                     raise self._unsatisfiable(hazard, found.forbidden)
         return {**chosen, **fewest_of_scopes(arcs, allowed)}
 

@@ -44,6 +44,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
+from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.lower.footprint import Array, Grid
 from fireiron.lower.touches import Touch, Touches
 from fireiron.values.expr import Expr, Var, all_of, compiled, conjuncts, constant
@@ -253,7 +254,7 @@ class _Replay:
         counts = [(barrier, *passed[mechanism]) for barrier, passed in self.passed]
         behind = [(barrier, count - 1 - number, waited > number) for barrier, count, waited in counts if count > number]
         if not behind:
-            if self.kernel.unchecked:
+            if self.kernel.effects[Unchecked].reasons:
                 return
             what = mechanism.under_way
             raise SynchronizationError(

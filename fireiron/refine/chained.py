@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.ir.effects.chaining import Chaining
 from fireiron.language.tree import Context, Decomposition, Refinement
 from fireiron.spec import Spec
 from fireiron.specs.operand import Operand, operand_name
@@ -54,7 +55,7 @@ class Chained(Refinement):
         yield from (Chained((name,)) for name in spec.inputs)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, chained=True, ready=self.ready)
+        return plan.saying(Chaining(True, self.ready))
 
     def __repr__(self) -> str:
         return f"Chained(ready={self.ready!r})" if self.ready else "Chained()"

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.ir.effects.residency import Residency
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import chosen, integral
 
@@ -38,7 +39,7 @@ class Resident(Refinement):
     blocks: Any = attrs.field(converter=_blocks)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, resident=chosen(self.blocks, "resident", 1, MOST))
+        return plan.saying(Residency(chosen(self.blocks, "resident", 1, MOST)))
 
     def __str__(self) -> str:
         return f"resident({self.blocks})"

@@ -8,6 +8,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import Comment
+from fireiron.ir.effects.unchecked import Unchecked as UncheckedEffect
 from fireiron.language.tree import Context, Expansion, Refinement
 
 
@@ -40,7 +41,7 @@ class Unchecked(Refinement):
 
     def rewrite(self, expansion: Expansion, context: Context) -> Expansion:
         program = (Comment(f"unchecked: {self.reason}"), *expansion.program)
-        return attrs.evolve(expansion, program=program, unchecked=(*expansion.unchecked, self.reason))
+        return attrs.evolve(expansion, program=program, effects=expansion.effects.adding(UncheckedEffect((self.reason,))))
 
     def __str__(self) -> str:
         return f"unchecked({self.reason!r})"

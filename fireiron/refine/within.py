@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 
@@ -43,7 +44,7 @@ class Within(Refinement):
     bytes: Integer = attrs.field(converter=_bytes)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, within=chosen(self.bytes, "within", 16, MOST))
+        return plan.saying(SharedBound(chosen(self.bytes, "within", 16, MOST)))
 
 
 __all__ = ["Within"]

@@ -13,6 +13,7 @@ import numpy as np
 
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Buffer
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.sim.plan import Array, Plan
 from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import value_of
@@ -178,7 +179,7 @@ def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dic
             _check_array(plan, buffer, given)
         elif not buffer.written:
             raise ArgumentError(f"{plan.kernel.name}: the input {buffer.name} is missing", legal=sorted(names))
-        if buffer.name in plan.kernel.zeroed:
+        if buffer.name in plan.kernel.effects[Zeroed].names:
             given = np.zeros(tuple(plan.number(size) for size in buffer.tensor.shape), buffer.dtype.to_numpy())
         result[buffer.name] = Global(plan, buffer, given, careful)
     return result

@@ -34,6 +34,7 @@ from fireiron.check.races.places import Places, Space
 from fireiron.check.races.segments import Screened, Segments
 from fireiron.check.races.traces import Flight, Kind, Touch, Trace, Tracer, Traces
 from fireiron.check.scene import Scene
+from fireiron.ir.effects.unchecked import Unchecked
 
 ENOUGH = 64
 """Findings about the barriers of rings, beyond which other lengths of loops are not followed: they tell the same of other turns."""
@@ -45,7 +46,7 @@ NOTHING_NEW = 16
 def check_races(scene: Scene) -> tuple[Finding, ...]:
     """All races inside a block and between blocks; what could not be decided is an error too."""
     findings = [*not_performed_so(scene), *_inside_a_block(scene), *between_blocks(scene)]
-    return tuple(trusted(findings) if scene.kernel.unchecked else findings)
+    return tuple(trusted(findings) if scene.kernel.effects[Unchecked].reasons else findings)
 
 
 def _inside_a_block(scene: Scene) -> list[Finding]:

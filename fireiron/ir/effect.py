@@ -1,0 +1,93 @@
+"""Effects of a kernel as a whole: what its steps say of all its blocks and of its launch, beside the program.
+
+An effect is a value, in a file of its own in `fireiron.ir.effects`; steps and refinements state it, and one record keeps all of a kernel.
+Readers ask for the kinds that they know, `kernel.effects[Residency].blocks`; an effect speaks for itself by its methods, so a new one
+needs no reader that knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+import attrs
+
+if TYPE_CHECKING:
+    from fireiron.ir.kernel import Kernel
+
+EffectT = TypeVar("EffectT", bound="Effect")
+
+
+@attrs.frozen
+class Effect:
+    """What is said of a kernel as a whole; made without arguments it says nothing.
+
+    `of_blocks`: whether only tiles dealt to Block can say it.
+    """
+
+    of_blocks: ClassVar[bool] = True
+
+    def joined(self: EffectT, inner: EffectT) -> EffectT:
+        """The effect where a step further in says the same kind: that of the inner one."""
+        return inner
+
+    def qualifiers(self, kernel: Kernel) -> tuple[str, ...]:
+        """What stands beside `__launch_bounds__` in the declaration of the kernel."""
+        return ()
+
+    def problems(self, kernel: Kernel) -> tuple[str, ...]:
+        """Why the final kernel does not keep what is said; an error each."""
+        return ()
+
+
+def _in_order(effects: Iterable[Effect]) -> tuple[Effect, ...]:
+    """Effects that say something, one of a kind, by the names of their classes."""
+    return tuple(sorted((one for one in effects if one != type(one)()), key=lambda one: (type(one).__name__, type(one).__module__)))
+
+
+@attrs.frozen
+class Effects:
+    """The effects of a kernel, at most one of a kind.
+
+    >>> from fireiron.ir.effects.residency import Residency
+    >>> Effects()[Residency].blocks, Effects((Residency(2),))[Residency].blocks
+    (0, 2)
+    """
+
+    all: tuple[Effect, ...] = attrs.field(default=(), converter=_in_order)
+
+    def __getitem__(self, kind: type[EffectT]) -> EffectT:
+        """That of a kind; one that says nothing where nothing is said."""
+        for one in self.all:
+            if type(one) is kind:
+                return one
+        return kind()
+
+    def __iter__(self) -> Iterator[Effect]:
+        return iter(self.all)
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    def with_(self, *effects: Effect) -> Effects:
+        """The record with effects in the place of those of their kinds."""
+        return Effects((*(one for one in self.all if type(one) not in {type(other) for other in effects}), *effects))
+
+    def adding(self, *effects: Effect) -> Effects:
+        """The record behind a step that says further effects."""
+        return self.joined(Effects(effects))
+
+    def joined(self, inner: Effects) -> Effects:
+        """The record behind a step further in that says `inner`."""
+        if not self.all or not inner.all:
+            return inner if not self.all else self
+        found: dict[type, Any] = {type(one): one for one in self.all}
+        for one in inner.all:
+            found[type(one)] = found[type(one)].joined(one) if type(one) in found else one
+        return Effects(tuple(found.values()))
+
+
+NONE: Final = Effects()
+"""The record of a kernel of which nothing is said."""
+
+__all__ = ["NONE", "Effect", "Effects"]

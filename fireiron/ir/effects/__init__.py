@@ -1,0 +1,1 @@
+"""The effects of the language, one a file (see `fireiron.ir.effect`)."""

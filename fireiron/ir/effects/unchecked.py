@@ -1,0 +1,26 @@
+"""Races that a user takes on himself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from fireiron.ir.effect import Effect
+
+
+def _once(reasons: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(reasons))
+
+
+@attrs.frozen
+class Unchecked(Effect):
+    """Races are reported as warnings, for `reasons` that the user states."""
+
+    reasons: tuple[str, ...] = attrs.field(default=(), converter=_once)
+
+    def joined(self, inner: Unchecked) -> Unchecked:
+        return Unchecked((*self.reasons, *inner.reasons))
+
+
+__all__ = ["Unchecked"]

@@ -1,0 +1,20 @@
+"""Outputs that are zero before a launch."""
+
+from __future__ import annotations
+
+import attrs
+
+from fireiron.ir.effect import Effect
+
+
+@attrs.frozen
+class Zeroed(Effect):
+    """The outputs `names` are set to zero before the launch, since blocks add to them."""
+
+    names: tuple[str, ...] = ()
+
+    def joined(self, inner: Zeroed) -> Zeroed:
+        return Zeroed((*self.names, *inner.names))
+
+
+__all__ = ["Zeroed"]
