@@ -24,6 +24,8 @@ from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, StoreError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import BlockCluster, Comment, For, Hole, Stmt
+from fireiron.ir.effect import Effects
+from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.store.converter import Store
 from fireiron.language.strategy import Strategy
@@ -872,7 +874,12 @@ class TaskProgram(Decomposition):
         # Who fills registers follows who reads them: a fill decides last what threads hold.
         children = sorted(reader.children, key=lambda one: one.spec.fills)
         return draft.expansion(
-            tuple(children), tuple(program), facts=facts, grid=reader.grid, cluster=reader.cluster, within=self.mapped.within
+            tuple(children),
+            tuple(program),
+            facts=facts,
+            grid=reader.grid,
+            cluster=reader.cluster,
+            effects=Effects((SharedBound(self.mapped.within),)),
         )
 
     def _known(self, spec: Spec) -> Known:
