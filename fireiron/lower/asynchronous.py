@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import attrs
 
-from fireiron.ir import AT_ONCE, Exec, Kernel, commits_copies, edited, execs, rewritten
+from fireiron.ir import AT_ONCE, Commit, Exec, Kernel, Mechanism, Stmt, edited, execs, rewritten
 
 
 def asynchronous(kernel: Kernel) -> Kernel:
-    """The kernel with asynchronous copies where they are possible, and without commits where there are none."""
-    body = edited(kernel.body, lambda statement: _decided(kernel, statement) if statement.mechanism.arrives_in_groups else statement)
-    # The commits of `pipeline` would make groups without copies, and the printer has no instruction to ask for their text.
-    if not any(statement.mechanism.arrives_in_groups for statement, _ in execs(body)):
-        body = rewritten(body, lambda statement: () if commits_copies(statement) else (statement,))
-    return attrs.evolve(kernel, body=body)
+    """The kernel with asynchronous copies where they are possible, and without commits of what it has none of."""
+    body = edited(kernel.body, lambda statement: _decided(kernel, statement) if _is_marked(statement) else statement)
+    # The commits of `pipeline` would make groups without copies, and the printer has no statement to ask for their text.
+    issued = {statement.mechanism for statement, _ in execs(body)}
+    return attrs.evolve(kernel, body=rewritten(body, lambda one: () if _is_empty(one, issued) else (one,)))
+
+
+def _is_empty(statement: Stmt, issued: set[Mechanism]) -> bool:
+    """Whether a statement commits copies of a mechanism by which nothing is issued."""
+    return isinstance(statement, Commit) and statement.mechanism.arrives_in_groups and statement.mechanism not in issued
+
+
+def _is_marked(statement: Exec) -> bool:
+    """Whether a copy may be under way, and its instruction is not yet one that lets it be."""
+    return statement.mechanism.arrives_in_groups and statement.mechanism is not statement.instruction.mechanism
 
 
 def _decided(kernel: Kernel, statement: Exec) -> Exec:

@@ -1,0 +1,31 @@
+"""A completion mechanism in order: copies to shared memory that a thread waits for by groups of their own."""
+
+from typing import ClassVar
+
+from fireiron.ir.mechanism import Mechanism, Order
+from fireiron.ir.text import Function, Noted
+
+COMMIT = Function("late_commit", (), ('asm volatile("// the late copies become a group" ::: "memory");',))
+WAIT = Function("late_wait", (), ('asm volatile("// all but the last %0 groups are there" :: "n"(groups) : "memory");',), "", "int groups")
+
+
+class LateCopies(Mechanism):
+    """What it writes is there at a wait for its group."""
+
+    name: ClassVar[str] = "late"
+    order: ClassVar[Order] = Order.GROUPS
+    writes_late: ClassVar[bool] = True
+    rank: ClassVar[int] = 9
+    what: ClassVar[str] = "late copies"
+    instruction: ClassVar[str] = "late"
+    done: ClassVar[str] = "come late"
+    under_way: ClassVar[str] = "late copies to"
+
+    def commit(self, printer):
+        return [f"{printer.function(COMMIT)}();"]
+
+    def wait(self, printer, groups, reason, holds, of):
+        return [Noted(f"{printer.function(WAIT)}<{groups}>();", reason)]
+
+
+LATE = LateCopies()
