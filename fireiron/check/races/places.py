@@ -17,7 +17,7 @@ import numpy as np
 
 from fireiron.check.blocks import Local
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product
-from fireiron.ir import WARP_SCOPE, Access, Buffer, For
+from fireiron.ir import Access, Buffer, For
 from fireiron.values.expr import TRUE, ZERO, Expr, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Storage
@@ -26,7 +26,7 @@ from fireiron.values.units import unit_in
 Test: TypeAlias = "tuple[Expr, Array]"
 """A condition of single elements of an access, and their numbers."""
 
-WARP = WARP_SCOPE.threads or 32
+WARP = 32
 """Threads of a warp."""
 
 _GRAINS = (16, 8, 4, 2, 1)
