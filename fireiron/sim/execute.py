@@ -160,7 +160,7 @@ class Executor:
     def _accumulate(self, site: Site, env: Environment) -> Any:
         """Whether old values are added to: a truth value, or an array where threads, blocks or turns differ."""
         assert callable(site.accumulate)
-        value = np.asarray(site.accumulate(vector_environment(site, env)), dtype=bool)
+        value = np.asarray(site.accumulate(vector_environment(site, env)))
         if value.all():
             return True
         return value if value.any() else False
@@ -239,8 +239,8 @@ class Executor:
         for name, _, _, place, old in outputs:
             before = np.zeros((1,) * len(place.shape), place.memory.data.dtype) if old is None else old.get()
             values[name] = _gathered(before, site.lane_maps[name], seats)
-        if isinstance(accumulate, np.ndarray):
-            accumulate = accumulate if accumulate.ndim < 2 or accumulate.shape[-2] == 1 else accumulate[..., seats[:, 0], :]
+        if isinstance(accumulate, np.ndarray) and accumulate.shape[-2] > 1:  # it differs between units
+            accumulate = accumulate[..., seats[:, 0], :]
         results = site.statement.spec.perform(values, accumulate)
         for name, _, _, place, _ in outputs:
             place.put(_dealt(results[name], site.lane_maps[name], seats, place.shape))
