@@ -10,6 +10,7 @@ from touching import T, buffer, i, kernel, loop, reads, touch, writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_alignment
+from fireiron.check import alignment as subject
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import FRAGMENTS
@@ -461,3 +462,71 @@ def test_scratch_memory_of_a_statement_is_in_use_with_it():
     step = attrs.evolve(reads(T), scratch=own)
     assert len(said(step, buffers=two(1024, reuse=True))) == 1
     assert said(step, buffers=two(2048, reuse=True)) == []
+
+
+# ---------------------------------------------------------------------------------------------- what is looked at one by one
+
+
+BUT_THE_LAST = less(T, 31)
+
+
+@pytest.mark.parametrize(
+    ("many", "turns", "decided"),
+    [(2048, 16, True), (2048, 17, False), (2175, 17, False), (2176, 17, True), (128, 1, True), (127, 1, False)],
+)
+def test_so_many_elements_of_threads_and_iterations_are_looked_at(monkeypatch, many, turns, decided):
+    """Where conditions keep out whoever would take a vector from elsewhere."""
+    monkeypatch.setattr(subject, "MANY", many)
+    one = vector(T * 4 + T // 31 + i * 128, 4, active=BUT_THE_LAST)
+    found = said(loop(turns, one), buffers=(buffer("s", 1 << 12),))
+    assert [one.message for one in found] == [] if decided else "which is not proved a multiple of 4" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("place", "active", "around", "texts"),
+    [
+        (T * 4 + T // 31, BUT_THE_LAST, 1, ()),
+        (T * 4 + T // 31, TRUE, 1, ("thread 31 takes addresses 125, 126, 127, 128 at once, which are not 4 neighbours from a multiple of 4 on",)),
+        (T * 4 + T // 31, less(T, N), 1, ("thread 31 takes addresses",)),
+        (T * 4 + T // 31, BUT_THE_LAST, N, ()),
+        (T * 4 + T // 31 + i * 2, BUT_THE_LAST, N, ("not proved a multiple of 4",)),
+        (T * 4 + T // 31 + BLOCK * 2, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
+        (T * 4 + T // 31 + N, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
+        (T * 4 + i * 2, less(i, 1), 3, ()),
+        (T * 4 + i * 2, TRUE, 3, ("thread 0, i 1 takes addresses 2, 3, 4, 5 at once",)),
+        (i * 2, TRUE, 3, ("i 1 takes addresses 2, 3, 4, 5 at once",)),
+        (as_expr(2), TRUE, 1, ("takes addresses 2, 3, 4, 5 at once",)),
+        (T * 4 + i * 2, less(i, 1), 0, ()),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_who_takes_a_vector_from_elsewhere(place, active, around, texts):
+    found = said(loop(around, vector(place, 4, active=active)), symbols=(N,), grid=8, buffers=(buffer("s", 1 << 12),))
+    assert len(found) == len(texts) and all(text in one.message for one, text in zip(found, texts)), [one.message for one in found]
+
+
+@pytest.mark.parametrize(
+    ("place", "bound", "active", "around", "whole"),
+    [
+        (T * 4 + T // 31 * 4, as_expr(124), TRUE, 1, True),
+        (T * 4, as_expr(122), TRUE, 1, False),
+        (T * 4, as_expr(122), less(T, 30), 1, True),
+        (T * 4, as_expr(122), less(T, 31), 1, False),
+        (T * 4 + i * 128, as_expr(130), less(i, 1), 2, True),
+        (T * 4 + i * 128, as_expr(130), TRUE, 2, False),
+        (T * 4 + i * 128, as_expr(130), TRUE, 1, True),
+        (T * 4, 124 + T // 31, less(T, 31), 1, True),
+        (T * 4, 124 + T // 31, TRUE, 1, False),
+        (T * 4 + i * 128, as_expr(130), TRUE, N, False),
+        (T * 4, N8, TRUE, 1, True),
+        (T * 4, N8 + 4, TRUE, 1, True),
+        (T * 4, N8 + 2, TRUE, 1, False),
+        (T * 4 + BLOCK * 128, as_expr(122), TRUE, 1, False),
+    ],
+    ids=str,
+)
+def test_who_takes_a_vector_over_a_bound(place, bound, active, around, whole):
+    found = said(loop(around, vector(place, 4, bound=bound, active=active)), symbols=(N, N8), grid=8, buffers=(buffer("s", 1 << 12),))
+    assert (found == []) == whole, [one.message for one in found]
+    if not whole:
+        assert f"the last of them are not proved to lie below {bound} with the first" in found[0].message

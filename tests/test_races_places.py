@@ -12,9 +12,10 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_races
 from fireiron.check.blocks import local_coordinates
+from fireiron.check.races import places as places_
 from fireiron.check.races.places import Places, element_tests, stages
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, equal, less
-from fireiron.values.tensor import Mode, Tensor
+from fireiron.values.tensor import Mode, Storage, Tensor
 
 THREADS = 64
 STEP = writes(0).instruction
@@ -376,6 +377,13 @@ def keys_of(pattern):
         (at(T * 4, width=4), {"buffers": (shaped("s", 512, dtype=float16),)}, 8, [[one] for one in range(32)]),
         (at(T), {"buffers": (shaped("s", 512, dtype=float64),)}, 8, [[one] for one in range(32)]),
         (at(T, width=3), {}, 4, [[one, one + 1, one + 2] for one in range(32)]),
+        (at(T), {"buffers": (shaped("s", 512, dtype=float64),), "shifts": ((0, 4),)}, 4, [[2 * one, 2 * one + 1] for one in range(32)]),
+        (
+            at(T * 2, width=2),
+            {"buffers": (shaped("s", 512, dtype=float64),), "shifts": ((0, 4),)},
+            4,
+            [[4 * one + two for two in range(4)] for one in range(32)],
+        ),
         (at(T), {"buffers": (shaped("s", 512, dtype=int8),)}, 1, [[one] for one in range(32)]),
     ],
     ids=str,
@@ -395,10 +403,10 @@ def test_grains_are_the_largest_that_all_take_whole(statement, options, grain, k
 
 def test_a_loop_taken_as_a_whole_is_an_axis():
     line = loop(3, at(T + i * 32))
-    pattern, space = patterns(line, loops=(line,))
+    pattern, _ = patterns(line, loops=(line,))
     assert keys_of(pattern) == [[one, one + 32, one + 64] for one in range(32)] and pattern.frame.shape == (32, 3)
     assert pattern.columns == 1 and [pattern.element(one) for one in range(3)] == [0, 0, 0]
-    pattern, space = patterns(line, loops=(line,), guards=(less(T, 2), less(i, 2)))
+    pattern, _space = patterns(line, loops=(line,), guards=(less(T, 2), less(i, 2)))
     assert keys_of(pattern) == [[one, one + 32, None] if one < 2 else [None] * 3 for one in range(32)]
     assert [one.tolist() for one in pattern.present] == [[0, 32, 1, 33], [0, 0, 1, 1]] and pattern.span == (0, 34)
     pattern, _ = patterns(line, fixed={"i": 2})
@@ -428,11 +436,11 @@ def test_elements_whose_places_no_step_says():
     swizzled = shaped("s", 512)
     swizzled = attrs.evolve(swizzled, storage=attrs.evolve(swizzled.storage, swizzle=Swizzle(2, 0, 3)))
     place = lambda address: address ^ (address >> 3 & 3)
-    pattern, space = patterns(at(T * 3, width=2), buffers=(swizzled,))
+    pattern, _ = patterns(at(T * 3, width=2), buffers=(swizzled,))
     assert keys_of(pattern) == [[place(3 * one), place(3 * one + 1)] for one in range(32)]
     assert [pattern.element(one) for one in range(2)] == [0, 1]
     assert pattern.offsets.tolist() == [[0]] and pattern.bases[0].shape == (32, 2)
-    pattern, space = patterns(at(T * 3, width=2), buffers=(swizzled,), guards=(less(T, 2),))
+    pattern, _space = patterns(at(T * 3, width=2), buffers=(swizzled,), guards=(less(T, 2),))
     assert keys_of(pattern) == [[place(3 * one), place(3 * one + 1)] if one < 2 else [None, None] for one in range(32)]
     conditions = ((less(T, 2), np.array([1])),)
     pattern, _ = patterns(at(T * 3, width=2), buffers=(swizzled,), tests=conditions, guards=(less(T, 3),))
@@ -453,12 +461,12 @@ def test_what_lies_in_another_order_is_told_apart(layout, steps):
 
 
 def test_warps_and_where_they_change():
-    pattern, space = patterns(at(T, active=less(T, 70)), threads=96, guards=(less(T, 70),))
+    pattern, _ = patterns(at(T, active=less(T, 70)), threads=96, guards=(less(T, 70),))
     assert pattern.warps.tolist() == [1] * 32 + [2] * 32 + [4] * 6 and pattern.changes.tolist() == [0, 32, 64, 70]
-    pattern, space = patterns(at(T // 2 + 7), threads=96)
+    pattern, _ = patterns(at(T // 2 + 7), threads=96)
     assert pattern.span == (7, 48)
     assert pattern.warps.tolist() == [1] * 16 + [2] * 16 + [4] * 16 and pattern.changes.tolist() == [0, 16, 32, 48]
-    pattern, space = patterns(at(T % 40), threads=64)
+    pattern, _space = patterns(at(T % 40), threads=64)
     assert pattern.warps.tolist() == [3] * 24 + [1] * 8 + [2] * 8 and pattern.changes.tolist() == [0, 24, 32, 40]
     pattern, _ = patterns(at(T), guards=(less(T, 0),))
     assert pattern.span == (0, 0) and pattern.warps.tolist() == [] and pattern.changes.tolist() == [0, 0]
@@ -512,10 +520,8 @@ def test_arrays_of_two_dimensions_are_numbered_along_what_an_access_takes():
 
 
 def test_keys_are_dense_where_they_span_much(monkeypatch):
-    from fireiron.check.races import places
-
     for many, expected in ((331, None), (330, list(range(12)))):
-        monkeypatch.setattr(places, "MANY", many)
+        monkeypatch.setattr(places_, "MANY", many)
         pattern, space = patterns(at(T * 30 + 7, active=less(T, 12)), guards=(less(T, 12),), shifts=((0, 0),))
         if expected is None:
             assert (space.first, space.length) == (7, 331) and pattern.span == (7, 331)
@@ -602,3 +608,72 @@ def test_local_bytes_are_whole_grains_of_each_dimension(shape, dtype, size):
         kernel(body, buffers=(shaped("s", 64, 64, memory=GL, dtype=dtype) if len(shape) > 1 else shaped("s", 64, memory=GL, dtype=dtype),))
     )
     assert Places(scene, local_coordinates(scene)).local_bytes(scene.kernel.buffer("s")) == size
+
+
+def swizzled(one, *numbers):
+    return attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=Swizzle(*numbers)))
+
+
+@pytest.mark.parametrize(
+    ("array", "statement", "steps"),
+    [
+        (shaped("s", 512), at(T, width=4), (0, 1, 2, 3)),
+        (shaped("s", 16, 16), at(T % 16, 3, width=3), (0, 1, 2)),
+        (shaped("s", 16, 16), at(T % 16, 3, width=3, along=1), (0, 16, 32)),
+        (shaped("s", 16, 16, layout=RowMajor), at(T % 16, 3, width=3), (0, 16, 32)),
+        (swizzled(shaped("s", 512), 2, 2, 3), at(T * 4, width=4), (0, 1, 2, 3)),
+        (swizzled(shaped("s", 512), 2, 2, 3), at(T * 8 + 4, width=4), (0, 1, 2, 3)),
+        (swizzled(shaped("s", 512), 2, 2, 3), at(T * 4 + 1, width=3), (0, 1, 2)),
+        (swizzled(shaped("s", 512), 2, 2, 3), at(T * 2, width=2), (0, 1)),
+        (swizzled(shaped("s", 512), 2, 1, 3), at(T * 4, width=4), None),
+        (swizzled(shaped("s", 512), 2, 0, 3), at(T * 32, width=12), (0, 1, 2, 3, 4, 5, 6, 7, 9, 8, 11, 10)),
+        (swizzled(shaped("s", 512), 2, 0, 3), at(T * 16, width=12), None),
+        (swizzled(shaped("s", 512), 2, 0, 3), at(8, width=4), (0, -1, 2, 1)),
+    ],
+)
+def test_distances_of_elements_that_are_the_same_for_all_threads(array, statement, steps):
+    """By the layout alone, within a group that a swizzle moves as it is, or from where its period begins."""
+    assert places_._steps(array, statement.accesses[0]) == steps
+
+
+@pytest.mark.parametrize(
+    ("array", "weights"),
+    [
+        (shaped("s", 512), [1]),
+        (shaped("s", 16, 8), [1, 16]),
+        (shaped("s", 16, 8, layout=RowMajor), [8, 1]),
+        (swizzled(shaped("s", 512), 2, 0, 3), [1]),
+    ],
+)
+def test_what_a_step_along_a_dimension_adds(array, weights):
+    assert places_._weights(array.storage).tolist() == weights
+    bent = attrs.evolve(
+        array.storage,
+        layout=Layout(((4, 4), *tuple(one for one in (8,) if len(weights) > 1)), ((1, 64), *tuple(4 for one in (8,) if len(weights) > 1))),
+    )
+    assert places_._weights(attrs.evolve(bent)) is None
+
+
+TWO_DIGITS = Layout(((4, 4), 8), ((1, 32), 4))
+
+
+@pytest.mark.parametrize(
+    ("layout", "swizzle", "base", "starts"),
+    [
+        (Layout(512), None, (T,), True),
+        (Layout(512), Swizzle(2, 0, 3), (T,), False),
+        (Layout(512), Swizzle(2, 0, 3), (T * 16,), False),
+        (Layout(512), Swizzle(2, 0, 3), (T * 32,), True),
+        (TWO_DIGITS, None, (T * 4, T), True),
+        (TWO_DIGITS, None, (T * 2, T), False),
+        (TWO_DIGITS, None, (T * 8, T), True),
+        (TWO_DIGITS, None, (as_expr(0), T), True),
+        (TWO_DIGITS, Swizzle(1, 0, 2), (as_expr(0), T), False),
+        (TWO_DIGITS, Swizzle(1, 0, 2), (T * 4, T * 2), True),
+        (Layout(Var("N", 1, 64, 1, True)), None, (T,), False),
+    ],
+)
+def test_where_no_digit_has_begun(layout, swizzle, base, starts):
+    """Nor a bit that a swizzle reads: elements from there on lie as from the first one on."""
+    access = ir.Access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, dealt=((),) * len(base))
+    assert places_._starts_a_period(Storage(layout, 512, swizzle), access) == starts

@@ -11,7 +11,7 @@ import pytest
 from campaign.faults.detectors import outputs, shadow_of
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
-from engines import OF_PRODUCTS, by_products, copied, of_products
+from engines import OF_PRODUCTS, by_products, copied, loaded, numbered, of_products
 from handmade import access, kernel_of, local
 from ringed import TARGET, halves, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS
@@ -695,3 +695,127 @@ def test_own_memory_of_a_statement_holds_nothing_afterwards(dtype, watched):
     assert np.isnan(inside).all() if dtype == float32 else (inside == 0x5A5A5A5A).all()
     if watched:
         assert not memory.complete and not memory.defined[4:12].any() and memory.defined[rest].all()
+
+
+# ---------------------------------------------------------------------------------------------- counts, copies, large products
+
+
+def counted(order=None, **options):
+    body = [performed(MOVE, Move(1)(GL, GL)(Thread), access("src", (THREAD,)), access("dst", (THREAD,), write=True))]
+    if options.get("collective"):
+        body.append(ir.Exec(TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (32,), (32,), write=True))))
+    if turns := options.get("turns"):
+        turn = Var("k", 0, turns - 1)
+        body.append(
+            ir.For(
+                turn,
+                as_expr(turns),
+                (ir.Exec(TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (turn * 32 + 64,), (32,), write=True))),),
+            )
+        )
+    return simulate(kernel_of(Move(512)(GL, GL), body), {"src": np.zeros(512, np.float32)}, order=order).statements
+
+
+def test_statements_are_counted_as_often_as_they_are_executed():
+    """One by all threads, one by units, and one in each turn of a loop."""
+    assert counted() == 1
+    assert counted(collective=True) == 2
+    assert counted(turns=3) == 4
+
+
+def test_products_larger_than_a_cache_of_many_blocks():
+    """All elements of a statement are of threads and blocks, none of it of a loop."""
+    threads, grid = 256, 256
+    thread, block = Var("thread", 0, threads - 1), Var("block", 0, grid - 1)
+    row = block * threads + thread
+    c = local("c", (1, 1), RF)
+    fma = next(one for one in INSTRUCTIONS if one.name == "FFMA")
+    whole = MatMul(threads * grid, 1, 1, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    clear = performed(MOVE, Move(1, 1)(GL, RF)(Thread), access("C", (row, 0)), access("c", (0, 0), write=True))
+    spec = MatMul(1, 1, 1)(GL, GL, RF)(Thread)
+    product = performed(fma, spec, access("A", (row, 0)), access("B", (0, 0)), access("c", (0, 0), write=True), accumulate=TRUE)
+    store = performed(MOVE, Move(1, 1)(RF, GL)(Thread), access("c", (0, 0)), access("C", (row, 0), write=True))
+    kernel = kernel_of(whole, (clear, product, store), c, threads=threads, grid=grid)
+    a = np.arange(threads * grid, dtype=np.float32).reshape(-1, 1)
+    got = simulate(kernel, {"A": a, "B": np.full((1, 1), 2, np.float32), "C": a + 1}).outputs["C"]
+    np.testing.assert_array_equal(got, 3 * a + 1)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_products_of_warps_in_turns_that_one_follows_the_other(turns):
+    """The first of them begins anew, each other one adds to what is there."""
+    turn, lane = Var("k", 0, turns - 1), THREAD
+    places = access("A", (lane % 4, turn)), access("B", (turn, lane // 4)), access("C", (lane % 4, lane // 4), write=True)
+    fma = next(one for one in INSTRUCTIONS if one.name == "FFMA")
+    product = performed(fma, MatMul(4, 8, 1)(GL, GL, GL)(Warp), *places, accumulate=less(0, turn), lane_maps=LANES)
+    spec = MatMul(4, 8, turns, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    kernel = kernel_of(spec, (ir.For(turn, as_expr(turns), (product,)),))
+    a, b = np.arange(1, 4 * turns + 1, dtype=np.float32).reshape(4, turns), np.arange(1, 8 * turns + 1, dtype=np.float32).reshape(turns, 8)
+    for order in (None, random.Random(0)):
+        got = simulate(kernel, {"A": a, "B": b, "C": np.full((4, 8), 99, np.float32)}, order=order).outputs["C"]
+        np.testing.assert_array_equal(got, a @ b)
+
+
+def test_threads_of_a_unit_mean_the_same_copy():
+    """Of a buffer that has several."""
+    x = attrs.evolve(local("x", (32,), SH, copies=2), offset=0)
+    move = lambda copy: (
+        performed(
+            MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), attrs.evolve(access("x", (THREAD,), write=True), copy=as_expr(1))
+        ),
+        ir.Barrier(ir.WARP_SCOPE),
+        ir.Exec(
+            TEXT,
+            Move(32)(SH, GL)(Warp),
+            (attrs.evolve(access("x", (0,), (32,)), copy=as_expr(copy)), access("dst", (0,), (32,), write=True)),
+        ),
+    )
+    given = np.arange(32, dtype=np.float32)
+    made = lambda copy: attrs.evolve(kernel_of(Move(32)(GL, GL), move(copy), x), shared_bytes=256)
+    np.testing.assert_array_equal(simulate(made(1), {"src": given}).outputs["dst"], given)
+    with pytest.raises(SimulationError, match="threads of one Warp disagree about its operands"):
+        simulate(made(less(0, THREAD)), {"src": given})
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_threads_with_memory_of_their_own_statement_meet_as_others_do(apart):
+    """Each thread by itself writes one element: their own, or the first."""
+    spec = Move(1)(GL, GL)(Thread)
+    place = THREAD if apart else as_expr(0)
+    statement = ir.Exec(TEXT, spec, (access("src", (THREAD,)), access("dst", (place,), write=True)), scratch=local("t", (8,), SH).tensor)
+    kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (statement,), local("t", (8,), SH)), shared_bytes=256)
+    given = np.arange(32, dtype=np.float32)
+    if apart:
+        np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
+    else:
+        with pytest.raises(SimulationError, match="race on dst"):
+            simulate(kernel, {"src": given})
+
+
+def test_loads_of_integers_count_as_written():
+    """What is watched from the start is there once the load has arrived."""
+    tensor_map = ir.TensorMap("src_map", "src", (1, 0), (32, 64), 128)
+    given = numbered((64, 32), int32)
+    np.testing.assert_array_equal(copied(loaded(tensor_map, (64, 32), (64, 32), dtype=int32), given), given)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("barrier", [True, False])
+@pytest.mark.parametrize("thread", [0, 5, 31])
+def test_any_thread_of_a_unit_may_read_what_the_unit_reads(thread, barrier, order):
+    """So that even the first of them writes there only behind a barrier."""
+    x = attrs.evolve(local("x", (32,), SH), offset=0)
+    put = performed(MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), access("x", (THREAD,), write=True))
+    text = ir.Exec(TEXT, Move(32)(SH, GL)(Warp), (access("x", (0,), (32,)), access("dst", (0,), (32,), write=True)))
+    again = performed(
+        MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), access("x", (THREAD,), write=True), active=equal(THREAD, thread)
+    )
+    between = (ir.Barrier(ir.WARP_SCOPE),)
+    kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (put, *between, text, *(between if barrier else ()), again), x), shared_bytes=128)
+    given = np.arange(32, dtype=np.float32)
+    options = {"order": None if order is None else random.Random(order)}
+    if barrier:
+        np.testing.assert_array_equal(simulate(kernel, {"src": given}, **options).outputs["dst"], given)
+    else:
+        with pytest.raises(SimulationError, match="race on x"):
+            simulate(kernel, {"src": given}, **options)
