@@ -350,7 +350,7 @@ class Executor:
 
     def _wanted(self, site: Site, operand: Operand, small: Environment, group: Group, units: int) -> tuple[Array, Array]:
         """The elements that each unit's statement names, by number, and which of them lie inside: `(elements, units)`."""
-        mask, coordinates, _ = self.chunk.coordinates(site, operand, small, group, cached=False)
+        mask, coordinates, _ = self.chunk.coordinates(site, operand, small, group)
         wanted = _numbered(coordinates, operand.sizes)
         wanted = np.broadcast_to(wanted, (operand.count, units, wanted.shape[-1]))[..., 0]
         allowed = np.broadcast_to(np.True_ if mask is None else mask, (operand.count, units, 1 if mask is None else mask.shape[-1]))[..., 0]
