@@ -10,13 +10,16 @@ from handmade import access, kernel_of, local
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
+from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
 from fireiron.sim.chunk import Chunk, _both
 from fireiron.sim.memory import global_memory
-from fireiron.sim.places import Group
+from fireiron.sim.places import Flat, Group, Rows, Window
 from fireiron.sim.plan import Plan
+from fireiron.sim.run import Run
+from fireiron.sim.shadow import History
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less, lookup
 from fireiron.values.layout import Swizzle
 
@@ -625,3 +628,100 @@ def test_warps_whose_registers_are_all_zero_are_left_out():
     np.testing.assert_array_equal(found, expected)
     some = Group(np.arange(32, 80), {})
     np.testing.assert_array_equal(chunk.left_out("n", some), expected[32:])
+
+
+# ---------------------------------------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize("turns", [1, 4])
+@pytest.mark.parametrize("grid", [1, 3])
+def test_each_thread_block_and_turn_adds_what_is_the_same_for_all(turns, grid):
+    spec, one = AtomicAdd(32, dtype=int32)(GL, GL), AtomicAdd(1, dtype=int32)(GL, GL)(Thread)
+    add = ir.Exec(ATOMIC_ADD, one, (access("src", (7,)), access("dst", (3,), write=True)), pieces=((ir.Piece(0),),) * 2)
+    turn = Var("k", 0, turns - 1)
+    made = kernel_of(spec, (ir.For(turn, as_expr(turns), (add,)),), grid=grid)
+    given, start = np.arange(32, dtype=np.int32), np.full(32, 100, np.int32)
+    got = simulate(made, {"src": given, "dst": start}).outputs["dst"]
+    expected = start.copy()
+    expected[3] += 7 * 32 * grid * turns
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("number, right", [(7, True), (8, False)])
+def test_a_swizzle_may_lead_out_of_a_buffer_that_is_no_whole_span(number, right):
+    """Element 8 of 9 lies at address 9."""
+    x = local("x", (9,), SH)
+    x = attrs.evolve(x, storage=attrs.evolve(x.storage, swizzle=Swizzle(2, 0, 3)))
+    body = (copy(access("src", (0,)), access("x", (number,)), memories=(GL, SH), active=equal(THREAD, 0)),)
+    made = attrs.evolve(kernel_of(Move(64, dtype=float32)(GL, GL), body, x), shared_bytes=64)
+    if right:
+        simulate(made, {"src": np.zeros(64, np.float32)})
+    else:
+        with pytest.raises(SimulationError, match=r"address 9 of x\[8\] is outside the buffer: thread 0 of block 0 writes it"):
+            simulate(made, {"src": np.zeros(64, np.float32)})
+
+
+def places_of(target, *loops, memory=RF, size=12, write=True, condition=TRUE, **fields):
+    """Where a copy in loops goes, in a chunk of two blocks."""
+    x = attrs.evolve(local("x", (size,), memory), offset=0)
+    far = THREAD + sum((loop * 32 * 4**number for number, loop in enumerate(loops)), start=as_expr(0))
+    here, there = access("x", (target,)), access("dst" if not write else "src", (far,))
+    pair = (there, attrs.evolve(here, write=True)) if write else (here, attrs.evolve(there, write=True))
+    memories = (GL, memory) if write else (memory, GL)
+    move = ir.Exec(MOVE, Move(1)(*memories)(Thread), pair, pieces=((ir.Piece(0, 1, condition),),) * 2)
+    for loop in reversed(loops):
+        move = ir.For(loop, as_expr(loop.high + 1), (move,))
+    made = attrs.evolve(kernel_of(Move(512)(GL, GL), (move,), x, grid=8), shared_bytes=4096)
+    plan = Plan(made, {})
+    run = Run(plan, global_memory(plan, {"src": np.zeros(512, np.float32)}, False), History({}), (2, 5), True, False)
+    site = next(one for one in plan.sites if len(one.loops) == len(loops))
+    operand = next(one for one in site.operand_list if one.buffer.name == "x" and one.write == write)
+    group = run.group(np.arange(32))
+    return run.chunk.locate(site, operand, group.environment, group), run.chunk.memories["x"]
+
+
+@pytest.mark.parametrize(
+    ("target", "loops", "numbers"),
+    [
+        (as_expr(3), (), [3]),
+        (K4 * 2 + 1, (K4,), [[1, 3, 5, 7]]),
+        (9 - K4 * 3, (K4,), [[9, 6, 3, 0]]),
+        (K4 + K3 * 4, (K4, K3), [[[k + j * 4 for j in range(3)] for k in range(4)]]),
+        (K4 * K4, (K4,), None),
+        (THREAD % 2, (), None),
+        (BLOCK % 2, (), None),
+        (THREAD % 2 * 4 + K4, (K4,), None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("write", [True, False])
+def test_registers_that_all_threads_number_alike_are_a_window(target, loops, numbers, write):
+    """Affine in the loops; what threads or blocks number by themselves is not."""
+    place, _ = places_of(target, *loops, write=write)
+    assert isinstance(place, Window) == (numbers is not None)
+    if numbers is not None:
+        assert np.broadcast_to(place.rows, np.shape(numbers)).tolist() == numbers
+        assert place.shape[-2:] == (32, 2)
+    masked, _ = places_of(target, *loops, write=write, condition=less(THREAD, 5))
+    assert not isinstance(masked, Window)
+
+
+@pytest.mark.parametrize("write", [True, False])
+@pytest.mark.parametrize(
+    ("target", "rows"),
+    [
+        (THREAD, [list(range(32))]),
+        (31 - THREAD, [[31 - one for one in range(32)]]),
+        (as_expr(5), [[5] * 32]),
+    ],
+    ids=str,
+)
+def test_rows_of_shared_memory_that_all_blocks_have_alike(target, rows, write):
+    """What is written names each thread; a mask sends what it excludes behind the memory."""
+    place, memory = places_of(target, memory=SH, size=40, write=write)
+    assert isinstance(place, Rows) and np.broadcast_to(place.rows, (1, 32)).tolist() == rows and (place.rows.shape == (1, 32) or not write)
+    masked, memory = places_of(target, memory=SH, size=40, write=write, condition=less(THREAD, 5))
+    behind = memory.zero + (1 if write else 0)
+    assert isinstance(masked, Rows) and masked.rows.tolist() == [[one if number < 5 else behind for number, one in enumerate(rows[0])]]
+    by_block, memory = places_of(as_expr(target) * 0 + BLOCK, memory=SH, size=40, write=write)
+    assert isinstance(by_block, Flat) and np.broadcast_to(by_block.rows, (1, 32, 2)).tolist() == [[[2 * 2 + 0, 5 * 2 + 1]] * 32]

@@ -11,7 +11,7 @@ import pytest
 from campaign.faults.detectors import outputs, shadow_of
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
-from engines import OF_PRODUCTS, by_products, copied, loaded, numbered, of_products
+from engines import OF_PRODUCTS, by_products, copied, loaded, numbered, of_products, stored
 from handmade import access, kernel_of, local
 from ringed import TARGET, halves, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS
@@ -25,9 +25,9 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir.lanes import LaneMap
 from fireiron.sim import simulate
-from fireiron.sim.execute import _at_threads, _dealt, _folded, _gathered, _numbered, _poison, _read, _unfolded
+from fireiron.sim.execute import _at_threads, _dealt, _folded, _gathered, _numbered, _poison, _read, _registers, _unfolded
 from fireiron.sim.memory import Memory, global_memory
-from fireiron.sim.places import Flat, Held, Rows
+from fireiron.sim.places import Flat, Group, Held, Rows
 from fireiron.sim.plan import Plan
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History
@@ -819,3 +819,64 @@ def test_any_thread_of_a_unit_may_read_what_the_unit_reads(thread, barrier, orde
     else:
         with pytest.raises(SimulationError, match="race on x"):
             simulate(kernel, {"src": given}, **options)
+
+
+@pytest.mark.parametrize("first", [0, 4, 7])
+def test_what_lies_beyond_bounds_nobody_needs_to_hold(first):
+    """Of columns from the first on those below 8 are there."""
+    given, got = through_registers(stored_by_units((0, first), (8, 8), bounds=(None, 8)))
+    expected = np.full((8, 8), np.nan, np.float32)
+    expected[:, first:] = given[:, first:]
+    np.testing.assert_array_equal(got, expected)
+    with pytest.raises(SimulationError, match=r"no thread of Warp 0 holds r\[0, 8\]|outside the tensor"):
+        through_registers(stored_by_units((0, first + 1), (8, 8), bounds=(None, 9)), target=(8, 16))
+
+
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+def test_what_a_unit_adds_to_was_written(adds, given):
+    spec = MatMul(8, 8, 2, dtype=int32, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    places = access("A", (0, 0), (8, 2)), access("B", (0, 0), (2, 8)), access("C", (0, 0), (8, 8), write=True)
+    product = ir.Exec(TEXT, spec(Warp), places, as_expr(int(adds)))
+    kernel = kernel_of(spec, (product,))
+    a, b = np.arange(16, dtype=np.int32).reshape(8, 2), np.arange(16, dtype=np.int32).reshape(2, 8)
+    arrays = {"A": a, "B": b, **({"C": np.full((8, 8), 100, np.int32)} if given else {})}
+    if adds and not given:
+        with pytest.raises(SimulationError, match=r"C\[0, 0\] .*is read before anything was written to it"):
+            simulate(kernel, arrays)
+    else:
+        np.testing.assert_array_equal(simulate(kernel, arrays).outputs["C"], a @ b + 100 * adds)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_store_by_an_engine_is_waited_for(order):
+    kernel = stored(ir.TensorMap("dst_map", "dst", (1, 0), (64, 64), 128))
+    given, options = numbered((64, 64)), None if order is None else random.Random(order)
+    np.testing.assert_array_equal(copied(kernel, given, options), given)
+    with pytest.raises(SimulationError, match="a store by TMA reads shared memory beyond the end of the kernel"):
+        copied(attrs.evolve(kernel, body=kernel.body[:-1]), given, options)
+
+
+@pytest.mark.parametrize(
+    ("holder", "threads", "held"),
+    [
+        ((THREAD % 4 * 2, THREAD // 4), range(32), [[(t % 4 * 2 + r) * 8 + t // 4 for t in range(32)] for r in (0, 1)]),
+        ((THREAD % 4 * 2, THREAD // 4), range(8, 16), [[(t % 4 * 2 + r) * 8 + t // 4 for t in range(8, 16)] for r in (0, 1)]),
+        ((as_expr(4), as_expr(3)), range(4), [[35] * 4, [43] * 4]),
+        ((THREAD % 4 * 2, as_expr(3)), range(4), [[3, 19, 35, 51], [11, 27, 43, 59]]),
+        ((THREAD * 2, as_expr(0)), range(5), [[0, 16, 32, 48, None], [8, 24, 40, 56, None]]),
+        ((THREAD * 2 - 1, as_expr(0)), range(5), [[None, 8, 24, 40, 56], [0, 16, 32, 48, None]]),
+        ((as_expr(0), THREAD * 4), range(4), [[0, 4, None, None], [8, 12, None, None]]),
+    ],
+    ids=str,
+)
+def test_what_each_thread_holds_in_each_register(holder, threads, held):
+    """The number of the element, the last dimension fastest; none where it is no element of the buffer."""
+    made, _ = dealt_registers()
+    made = attrs.evolve(made, holder=tuple(map(as_expr, holder)))
+    operand = types.SimpleNamespace(elements=2, sizes=(8, 8), buffer=made)
+    group = Group(np.array(list(threads)), {})
+    env = {"thread": group.threads[:, None], "block": np.arange(3)[None, :]}
+    numbers, valid = _registers(operand, env, group)
+    assert numbers.shape == valid.shape == (2, len(group.threads))
+    assert np.where(valid, numbers, None).tolist() == held

@@ -715,3 +715,34 @@ def test_the_element_of_a_race_beside_buffers_of_smaller_elements(other, order):
     )
     row, address, writer, reader = map(int, found.groups())
     assert (row, address, writer, reader) == (writer, 32 + writer, writer, 31 - writer)
+
+
+def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
+    """By one group: another statement, group or barrier begins anew; what is not watched is never settled."""
+    made, _ = of_products("a factor in shared memory")
+    plan = Plan(made, {})
+    chunk = Chunk(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
+    watch, place = Watch(chunk, History({}), True), object()
+    operand = types.SimpleNamespace(watched=True, buffer=plan.buffers["x"])
+    group, other = Group(np.arange(32), {}), Group(np.arange(32), {})
+    settled = lambda site, group: watch._settled(site, operand, place, group)
+    assert [settled("one", group) for _ in range(4)] == [False, False, True, True]
+    assert [settled("two", group) for _ in range(3)] == [False, False, True]
+    assert [settled("one", group) for _ in range(3)] == [False, False, True]
+    assert [settled("one", other) for _ in range(3)] == [False, False, True]
+    other.clock = other.clock.behind(32)
+    assert [settled("one", other) for _ in range(3)] == [False, False, True]
+    unwatched = types.SimpleNamespace(watched=False, buffer=plan.buffers["x"])
+    assert not any(watch._settled("one", unwatched, place, group) for _ in range(4))
+    blind = Watch(chunk, History({}), False)
+    assert not any(blind._settled("one", operand, place, group) for _ in range(4))
+
+
+@pytest.mark.parametrize("order", [None, 1])
+@pytest.mark.parametrize("name", [name for name, (_, message) in OF_PRODUCTS.items() if "shared" in name and message is None])
+def test_products_run_without_a_watch_too(name, order):
+    made, _ = of_products(name)
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    options = {"order": None if order is None else random.Random(order)}
+    watched, blind = (simulate(made, {"src": given}, shadow=shadow, **options).outputs["dst"] for shadow in (True, False))
+    np.testing.assert_array_equal(watched, blind)

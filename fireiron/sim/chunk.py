@@ -45,8 +45,8 @@ class Chunk:
     def left_out(self, needed: str, group: Group) -> Array:
         """For each thread of a group and each block, whether its warp has zeros only in some registers."""
         (number, _), *_ = self.registers_of((needed,), group).values()
-        _, warps = np.unique(group.threads // WARP, return_inverse=True)
-        asked = np.zeros((warps.max() + 1, self.width), dtype=bool)
+        present, warps = np.unique(group.threads // WARP, return_inverse=True)
+        asked = np.zeros((len(present), self.width), dtype=bool)
         np.logical_or.at(asked, warps, (number != 0).any(axis=0))
         return ~asked[warps]
 
