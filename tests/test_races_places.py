@@ -677,3 +677,19 @@ def test_where_no_digit_has_begun(layout, swizzle, base, starts):
     """Nor a bit that a swizzle reads: elements from there on lie as from the first one on."""
     access = ir.Access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, dealt=((),) * len(base))
     assert places_._starts_a_period(Storage(layout, 512, swizzle), access) == starts
+
+
+def test_an_access_may_have_a_place_of_its_own():
+    """Its elements lie as its storage says, not as that of the buffer."""
+    own = at(T, width=3)
+    own = attrs.evolve(own, accesses=(attrs.evolve(own.accesses[0], storage=Storage(Layout((512,), (2,)), 1024)),))
+    assert places_._steps(shaped("s", 1024), own.accesses[0]) == (0, 2, 4)
+    pattern, space = patterns(own, buffers=(shaped("s", 1024),))
+    assert space.grain == 4 and keys_of(pattern) == [[2 * one, 2 * one + 2, 2 * one + 4] for one in range(32)]
+
+
+def test_elements_in_one_place_fill_no_grain():
+    modes = ((Mode(2, 0),),)
+    access = ir.Access("s", (T,), modes, (None,), True, dealt=((),), origin="x")
+    pattern, space = patterns(ir.Exec(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP))
+    assert space.grain == 1 and keys_of(pattern) == [[4 * one + byte for byte in range(4)] for one in range(32)]
