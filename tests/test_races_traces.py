@@ -12,7 +12,7 @@ from fireiron.check.blocks import local_coordinates
 from fireiron.check.races.clusters import at_places
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.places import Places
-from fireiron.check.races.tiles import PIECE
+from fireiron.check.races.tiles import LENGTH, PIECE, TURNS
 from fireiron.check.races.traces import Flight, Kind, Touch, Tracer, Turn
 from fireiron.errors import VerificationError
 from fireiron.ir import Commit, Completion, Fence, For, Let, Reach, Ring, Role, Roles, Side, Wait
@@ -468,3 +468,46 @@ def test_what_traces_know_of_a_stage_of_a_ring(stages):
         site = tracer._site(use)
         assert (site.stage, site.copy, site.stride, site.stages) == (J % stages, as_expr(0), 128 * 4, stages)
         assert (site.kind, site.under_way) == ((Kind.WRITE, True) if use.statement.ring else (Kind.READ, False))
+
+
+def test_tiles_of_different_lengths_without_rings():
+    """At each turn of the piece it is known how many turns the tile has, and how many tiles there are."""
+    length = TILE % 2 + 1
+    program = kernel(over_tiles(6, 2, loop(length, writes(T), BLOCK_BARRIER, var=J), BLOCK_BARRIER), grid=grid_of(6, 2))
+    _, tracer = traced(program, PIECE=0)
+    (one,) = tracer.loops.differing.values()
+    for piece in range(one.pieces):
+        found, _ = traced(program, PIECE=piece)
+        expected = []
+        for turn in range(one.turns(piece)):
+            long = one.at(piece, turn)
+            here = {"turn": turn, LENGTH.name: long, TURNS.name: one.turns(piece)}
+            expected += [{**here, "j": number} for number in range(long)]
+        touches = [event for event in found[0] if isinstance(event, Touch)]
+        said = [dict(each.fixed) for each in touches]
+        assert said == expected and len(found[0]) == 2 * len(expected) + one.turns(piece)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_arrays_in_turns_of_groups_that_take_turns(step):
+    """Where a group takes every so-many-th tile, other turns are other places of an array, as far apart as it is long there."""
+    body = [over_tiles(12, 2, writes(T + TILE * 128, name="g"), BLOCK_BARRIER, step=step)]
+    program = kernel(*body, grid=grid_of(12, 2), buffers=(buffer("s", 4096), G))
+    _, tracer = traced(program)
+    site = tracer._site(next(use for use in tracer.scene.uses if use.access.buffer == "g"))
+    if step == 1:
+        assert (site.stage, site.stride) == (as_expr(0), 0)
+    else:
+        assert (site.stage, site.stride) == (TURN, tracer.places.local_bytes(G)) and site.stride >= 128 * 4
+
+
+def test_a_load_to_a_place_that_the_block_says():
+    """Where in its cluster a block is decides where in the others its part lies."""
+    both = Peers(0b11, 0)
+    target = writes(PLACE * 64, name="s", width=64).accesses[0]
+    part = attrs.evolve(load(0), accesses=(reads(0, name="g").accesses[0], target), multicast=both)
+    found = traces(clustered([full(0)], [part], buffers=(staged(2), G)))
+    loads = [
+        [(one.footprint.pattern.bases[0].tolist(), one.footprint.shift_bytes) for one in found[number] if one.turn] for number in (4, 9)
+    ]
+    assert loads == [[([[0]], 0), ([[0]], 2048)], [([[256]], 0), ([[256]], 2048)]]
