@@ -358,9 +358,7 @@ def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others:
     bands = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
     block = floordiv(block, as_expr(each))
     bands |= {one.right for one in quotients if one.left == block}
-    factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
-    heights = {rows for factor in factors for _, columns in pair for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
-    heights |= {rows for band in bands for _, columns in pair if (rows := _times(band, columns))}
+    heights = {rows for band in bands for _, columns in pair if (rows := _times(band, columns))}
     orders = ((pair[0], pair[1]), (pair[1], pair[0]))
     for (line, lines), (column, columns) in orders:
         place = hilbert(block, lines, columns)
