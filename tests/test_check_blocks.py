@@ -1163,3 +1163,56 @@ def test_grids_of_which_nobody_enumerates_so_many_blocks(monkeypatch):
         block = Var("block", 0, grid - 1)
         (one,) = said(writes(LANE + block * N), grid=grid, symbols=(N,), buffers=(LONG,))
         assert text in one.message
+
+
+@pytest.mark.parametrize("low", [0, 5, -2])
+@pytest.mark.parametrize(
+    ("place", "blocks", "element"),
+    [
+        (minimum(BLOCK, as_expr(7)) * 32, (7, 8), 224),
+        (BLOCK * 31, (0, 1), 31),
+        (BLOCK * 5 % GRID * 31, (0, 5), 31),
+        (BLOCK * 5 % 7 * 32 + 32, (0, 7), 32),
+    ],
+    ids=str,
+)
+def test_the_element_of_a_pair_that_meets_is_counted_from_that_of_the_array(place, blocks, element, low):
+    """Whatever is the least that threads add."""
+    if element + low >= 0:
+        (one,) = said(writes(LANE + low + place))
+        assert (one.details["blocks"], one.details["element"]) == (blocks, [element + low])
+
+
+def test_elements_in_front_of_an_array_are_nobodys():
+    (one,) = said(writes(LANE - 40 + minimum(BLOCK, as_expr(7)) * 32 % 64))
+    assert one.details["element"][0] >= 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "least", "moves", "rests"),
+    [
+        ((LANE * 64 + 3,), 4, [(LANE, 64)], [3]),
+        ((LANE * 64 + 3,), 64, [], [LANE * 64 + 3]),
+        ((LANE * 64 + 3,), 0, [], [LANE * 64 + 3]),
+        ((LANE * 64, LANE * 64 + 9), 4, [(LANE, 64)], [0, 9]),
+        ((LANE * 64, LANE * 65), 4, [], [LANE * 64, LANE * 65]),
+        ((FIVE * 100 + LANE * 64,), 4, [(FIVE, 100), (LANE, 64)], [0]),
+        ((FIVE * 100 + LANE * 2,), 4, [(FIVE, 100)], [LANE * 2]),
+        ((FIVE * 100, FIVE * 100 + LANE), 4, [(FIVE, 100)], [0, LANE]),
+        ((FIVE * 100, FIVE * 99), 4, [], [FIVE * 100, FIVE * 99]),
+        ((FIVE * LANE * 64,), 4, [], [FIVE * LANE * 64]),
+        ((LANE // 4 * 64 + LANE % 4,), 4, [(LANE // 4, 64)], [LANE % 4]),
+        ((LANE * -64,), 4, [], [LANE * -64]),
+    ],
+    ids=str,
+)
+def test_what_moves_all_accesses_alike(parts, least, moves, rests):
+    """Loops around all of them, then threads; what is left of each."""
+    _, _, uses = parts_of(loop(5, *(writes(part) for part in parts), var=FIVE))
+    found, left = subject._moves(uses, [as_expr(part) for part in parts], least)
+    assert found == moves and left == [as_expr(one) for one in rests]
+
+
+def test_a_loop_around_one_of_two_moves_not_both():
+    _, _, uses = parts_of(loop(5, writes(FIVE * 100), var=FIVE), reads(LANE))
+    assert subject._moves(uses, [FIVE * 100, as_expr(LANE)], 4) == ([], [FIVE * 100, as_expr(LANE)])
