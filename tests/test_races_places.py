@@ -6,7 +6,7 @@ import random
 import attrs
 import numpy as np
 import pytest
-from touching import BLOCK_BARRIER, T256, WARP_BARRIER, T, buffer, i, kernel, loop, touch, writes
+from touching import BLOCK_BARRIER, T256, WARP_BARRIER, T, buffer, copies, i, kernel, loop, touch, writes
 
 from fireiron import *
 from fireiron import ir
@@ -693,3 +693,16 @@ def test_elements_in_one_place_fill_no_grain():
     access = ir.Access("s", (T,), modes, (None,), True, dealt=((),), origin="x")
     pattern, space = patterns(ir.Exec(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP))
     assert space.grain == 1 and keys_of(pattern) == [[4 * one + byte for byte in range(4)] for one in range(32)]
+
+
+@pytest.mark.parametrize(
+    ("place", "turns", "address"),
+    [(T * 2 + i // 2, (0, 1), 0), (T * 2 + 1 - i // 2, (0, 1), 1), (T * 2 + i % 2, (0, 2), 0), (T * 2, (0, 1), 0)],
+)
+def test_copies_of_one_thread_to_one_place_are_of_two_turns(place, turns, address):
+    """Both are named, the earlier one first."""
+    (one,) = found(loop(3, copies(place)), ir.Commit(), ir.Wait(0), threads=32, buffers=(shaped("s", 4096),))
+    assert one.details["loops"] == [{"i": turns[0]}, {"i": turns[1]}] and one.details["threads"] == [0, 0]
+    assert one.details["address"] == address and one.details["element"] == [address]
+    assert f"thread 0 writes it in i={turns[0]} (" in one.message and f"thread 0 writes it in i={turns[1]} (" in one.message
+    assert "in the same statement" not in one.message and one.message.endswith("while the asynchronous copy is under way")
