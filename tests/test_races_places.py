@@ -706,3 +706,10 @@ def test_copies_of_one_thread_to_one_place_are_of_two_turns(place, turns, addres
     assert one.details["address"] == address and one.details["element"] == [address]
     assert f"thread 0 writes it in i={turns[0]} (" in one.message and f"thread 0 writes it in i={turns[1]} (" in one.message
     assert "in the same statement" not in one.message and one.message.endswith("while the asynchronous copy is under way")
+
+
+def test_elements_whose_places_no_step_says_lie_behind_the_beginning_of_their_buffer():
+    array = swizzled(shaped("s", 512, offset=64), 2, 0, 3)
+    pattern, _ = patterns(at(T * 3, width=2), buffers=(array,))
+    place = lambda address: 16 + (address ^ (address >> 3 & 3))
+    assert keys_of(pattern) == [[place(3 * one), place(3 * one + 1)] for one in range(32)]
