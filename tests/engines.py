@@ -229,6 +229,8 @@ OF_PRODUCTS = {
     "the older group is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =c, wait 0", None),
     "a product of products": ("a=, b=, c=, d=, fence, c+=ab, commit, wait 0, d+=cb, commit, wait 0, =d", None),
     "a factor in shared memory": ("b=, c=, fence, x=, proxy, barrier, c+=xb, =x, commit, wait 0, =c", None),
+    "a factor in shared memory is read in front of its fence": (
+        "b=, c=, fence, x=, =x, proxy, barrier, =x, c+=xb, commit, wait 0, =c", None),
     "a factor in shared memory is written": ("b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, barrier, x=, =c", None),
     "a factor in shared memory is written too early": (
         "b=, c=, fence, x=, proxy, barrier, c+=xb, commit, x=, wait 0, =c", "^x.* is written while a product that reads it is under way"),

@@ -10,8 +10,10 @@ from touching import T, buffer, i, kernel, loop, reads, touch, writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_alignment
+from fireiron.check import alignment as subject
+from fireiron.check.known_bits import KnownBits
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
-from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.layout import Digit, Layout, Swizzle
 from fireiron.values.machine import FRAGMENTS
 from fireiron.values.tensor import Mode, Storage, Tensor
 
@@ -204,7 +206,9 @@ def ring(offset, stages=2, name="ring"):
         (992, ()),
         (1000, ("as s does",)),
         (2040, ("as s does",)),
+        (0, ()),
         (4064, ()),
+        (4065, ("legal",)),
         (4072, ("legal",)),
         (-8, ("legal",)),
     ],
@@ -461,3 +465,149 @@ def test_scratch_memory_of_a_statement_is_in_use_with_it():
     step = attrs.evolve(reads(T), scratch=own)
     assert len(said(step, buffers=two(1024, reuse=True))) == 1
     assert said(step, buffers=two(2048, reuse=True)) == []
+
+
+# ---------------------------------------------------------------------------------------------- what is looked at one by one
+
+
+BUT_THE_LAST = less(T, 31)
+
+
+@pytest.mark.parametrize(
+    ("many", "turns", "decided"),
+    [(2048, 16, True), (2048, 17, False), (2175, 17, False), (2176, 17, True), (128, 1, True), (127, 1, False)],
+)
+def test_so_many_elements_of_threads_and_iterations_are_looked_at(monkeypatch, many, turns, decided):
+    """Where conditions keep out whoever would take a vector from elsewhere."""
+    monkeypatch.setattr(subject, "MANY", many)
+    one = vector(T * 4 + T // 31 + i * 128, 4, active=BUT_THE_LAST)
+    found = said(loop(turns, one), buffers=(buffer("s", 1 << 12),))
+    assert [one.message for one in found] == [] if decided else "which is not proved a multiple of 4" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("place", "active", "around", "texts"),
+    [
+        (T * 4 + T // 31, BUT_THE_LAST, 1, ()),
+        (T * 4 + T // 31, TRUE, 1, ("thread 31 takes addresses 125, 126, 127, 128 at once, which are not 4 neighbours from a multiple of 4 on",)),
+        (T * 4 + T // 31, less(T, N), 1, ("thread 31 takes addresses",)),
+        (T * 4 + T // 31, BUT_THE_LAST, N, ()),
+        (T * 4 + T // 31 + i * 2, BUT_THE_LAST, N, ("not proved a multiple of 4",)),
+        (T * 4 + T // 31 + BLOCK * 2, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
+        (T * 4 + T // 31 + N, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
+        (T * 4 + i * 2, less(i, 1), 3, ()),
+        (T * 4 + i * 2, TRUE, 3, ("thread 0, i 1 takes addresses 2, 3, 4, 5 at once",)),
+        (i * 2, TRUE, 3, ("i 1 takes addresses 2, 3, 4, 5 at once",)),
+        (as_expr(2), TRUE, 1, ("takes addresses 2, 3, 4, 5 at once",)),
+        (T * 4 + i * 2, less(i, 1), 0, ()),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_who_takes_a_vector_from_elsewhere(place, active, around, texts):
+    found = said(loop(around, vector(place, 4, active=active)), symbols=(N,), grid=8, buffers=(buffer("s", 1 << 12),))
+    assert len(found) == len(texts) and all(text in one.message for one, text in zip(found, texts)), [one.message for one in found]
+
+
+@pytest.mark.parametrize(
+    ("place", "bound", "active", "around", "whole"),
+    [
+        (T * 4 + T // 31 * 4, as_expr(124), TRUE, 1, True),
+        (T * 4, as_expr(122), TRUE, 1, False),
+        (T * 4, as_expr(122), less(T, 30), 1, True),
+        (T * 4, as_expr(122), less(T, 31), 1, False),
+        (T * 4 + i * 128, as_expr(130), less(i, 1), 2, True),
+        (T * 4 + i * 128, as_expr(130), TRUE, 2, False),
+        (T * 4 + i * 128, as_expr(130), TRUE, 1, True),
+        (T * 4, 124 + T // 31, less(T, 31), 1, True),
+        (T * 4, 124 + T // 31, TRUE, 1, False),
+        (T * 4 + i * 128, as_expr(130), TRUE, N, False),
+        (T * 4, N8, TRUE, 1, True),
+        (T * 4, N8 + 4, TRUE, 1, True),
+        (T * 4, N8 + 2, TRUE, 1, False),
+        (T * 4 + BLOCK * 128, as_expr(122), TRUE, 1, False),
+        (T * 4 + 4 * (T // 31), as_expr(124) + T // 31 * 4, TRUE, 1, True),
+    ],
+    ids=str,
+)
+def test_who_takes_a_vector_over_a_bound(place, bound, active, around, whole):
+    found = said(loop(around, vector(place, 4, bound=bound, active=active)), symbols=(N, N8), grid=8, buffers=(buffer("s", 1 << 12),))
+    if whole is None:
+        assert not any("lie below" in one.message for one in found)
+        return
+    assert any("lie below" in one.message for one in found) != whole, [one.message for one in found]
+    if not whole and (place, bound) != (T * 4 + 1, as_expr(126)):
+        assert f"the last of them are not proved to lie below {bound} with the first" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("multiple", "digit", "reach", "changes"),
+    [
+        (1, Digit(1, 9, 1, True), [0, 1, 2, 3], [0, 1, 2, 3]),
+        (1, Digit(1, 9, 1, True), [0, -1, 5], [0, -1, 5]),
+        (4, Digit(1, 8, 1, False), [0, 1, 2, 3], [0, 1, 2, 3]),
+        (2, Digit(1, 8, 1, False), [0, 1, 2, 3], None),
+        (4, Digit(1, 4, 1, False), [0, 1, 2, 3], [0, 1, 2, 3]),
+        (4, Digit(1, 2, 1, False), [0, 1, 2, 3], [0, 1, 0, 1]),
+        (4, Digit(1, 1, 1, False), [0, 1, 2, 3], [0, 0, 0, 0]),
+        (4, Digit(1, 3, 1, False), [0, 1, 2, 3], None),
+        (4, Digit(1, 6, 1, False), [0, 1, 2, 3], None),
+        (4, Digit(1, 12, 1, False), [0, 1, 2, 3], [0, 1, 2, 3]),
+        (4, Digit(2, 4, 1, False), [0, 1, 2, 3], [0, 0, 1, 1]),
+        (4, Digit(2, 1, 1, False), [0, 1, 2, 3], [0, 0, 0, 0]),
+        (8, Digit(2, 2, 1, False), [0, 2, 4, 6], [0, 1, 0, 1]),
+        (8, Digit(2, 9, 1, True), [0, 2, 4, 6], [0, 1, 2, 3]),
+        (4, Digit(4, 4, 1, False), [0, 1, 2, 3], [0, 0, 0, 0]),
+        (4, Digit(8, 4, 1, False), [0, 1, 2, 3], [0, 0, 0, 0]),
+        (4, Digit(8, 4, 1, True), [0, 1, 2, 3], [0, 0, 0, 0]),
+        (4, Digit(3, 4, 1, False), [0, 1, 2, 3], None),
+        (4, Digit(12, 4, 1, False), [0, 1, 2, 3], [0, 0, 0, 0]),
+        (4, Digit(1, 8, 1, False), [0, -1], None),
+        (4, Digit(8, 8, 1, False), [0, -1], None),
+        (4, Digit(1, 8, 1, False), [0, 4], None),
+        (8, Digit(1, 8, 1, False), [0, 4], [0, 4]),
+        (1, Digit(1, 8, 1, False), [0], [0]),
+    ],
+)
+def test_how_a_digit_changes_along_a_vector(multiple, digit, reach, changes):
+    """The same wherever it begins at such a multiple; where that is not sure nothing is said."""
+    assert subject._changes(KnownBits({}).of(T * multiple), digit, reach) == changes
+    if changes is not None:
+        for start in range(0, 48 * multiple, multiple):
+            assert [digit.of(start + step) - digit.of(start) for step in reach] == changes
+
+
+@pytest.mark.parametrize(
+    ("place", "digit", "zeros"),
+    [
+        (T * 8, Digit(1, 4, 1, True), 3),
+        (T * 8, Digit(2, 4, 1, True), 2),
+        (T * 8, Digit(3, 4, 1, True), 0),
+        (T * 8, Digit(1, 8, 1, False), 64),
+        (T * 8, Digit(1, 16, 1, False), 3),
+        (T * 8, Digit(1, 12, 1, False), 0),
+        (T * 8, Digit(4, 2, 1, False), 64),
+        (T * 8, Digit(4, 4, 1, False), 1),
+    ],
+)
+def test_what_is_known_of_a_digit(place, digit, zeros):
+    assert subject._value(KnownBits({}).of(place), digit).trailing_zeros == zeros
+
+
+@pytest.mark.parametrize(
+    ("offset", "align", "begins"), [(0, 16, 16), (0, 32, 32), (8, 16, 8), (48, 16, 16), (48, 32, 16), (64, 32, 32), (20, 16, 4), (0, 4, 16)]
+)
+def test_the_multiple_at_which_a_buffer_begins(offset, align, begins):
+    one = buffer("s", 64, offset=offset)
+    one = attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=align))
+    assert subject._begins_at(one) == begins
+    far = buffer("s", 64, memory=GL)
+    assert subject._begins_at(attrs.evolve(far, tensor=attrs.evolve(far.tensor, align=align))) == align
+
+
+@pytest.mark.parametrize(
+    ("bound", "whole"), [(93, True), (92, True), (91, False), (94, False), (95, True), (90, True), (1, False), (0, True), (96, True)]
+)
+def test_a_bound_between_the_elements_of_a_vector(bound, whole):
+    """Of pairs from multiples of 3 on: a bound in front of a pair, or behind it, does not part it."""
+    check = subject._Vectors(Scene(kernel(vector(T * 3, 2, bound=as_expr(bound)), threads=THREADS)))
+    assert check._together(check.scene.uses[0], T * 3, [0, 1], as_expr(bound)) == whole

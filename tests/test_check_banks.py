@@ -10,9 +10,11 @@ from touching import T, buffer, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
 from fireiron.check import Scene, check_banks, check_coalescing
-from fireiron.check.banks import lanes_per_phase, request, wavefronts
+from fireiron.check.banks import _by_warp as banks_by_warp
+from fireiron.check.banks import _padded, _swizzled, _thinned, lanes_per_phase, request, wavefronts
+from fireiron.check.coalescing import _by_warp as sectors_by_warp
 from fireiron.check.coalescing import sectors
-from fireiron.values.expr import TRUE, Var, as_expr, less
+from fireiron.values.expr import TRUE, Var, as_expr, constant, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.tensor import MatrixLayout, Tensor
 
@@ -480,3 +482,91 @@ def test_of_a_loop_two_iterations_are_looked_at():
         assert (one.details["sectors"], one.details["ratio"]) == (8, 1.5), count
     (one,) = coalesced(loop(1, at(0, T + T * i)), buffers=(rows(memory=GL, shape=(8, 512)),))
     assert (one.details["sectors"], one.details["ratio"]) == (4, 1.0)
+
+
+# ---------------------------------------------------------------------------------------------- what is tried
+
+
+def request_of(width=1, **options):
+    scene = Scene(kernel(at(T, 0, width), threads=32, buffers=(rows(**options),)))
+    return request(scene, scene.uses[0]), scene.kernel.buffers[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "width", "bits", "swizzles"),
+    [
+        ((16, 1), 1, 4, None),
+        ((17, 1), 1, 5, None),
+        ((32, 1), 2, 5, None),
+        ((32, 4), 4, 7, None),
+        ((2, 2), 1, 2, [(1, 0, 1)]),
+        ((8, 1), 1, 3, [(1, 0, 1), (1, 0, 2), (1, 1, 1)]),
+        ((2, 1), 1, 1, []),
+        ((1, 1), 1, 0, []),
+        ((1024, 1024), 1, 20, None),
+        ((1024, 1024), 8, 20, None),
+    ],
+)
+def test_swizzles_that_are_tried(shape, width, bits, swizzles):
+    """Of up to 5 bits, from the elements of a vector on, by up to 10 bits, as far as the buffer reaches; the fewest bits first."""
+    one, array = request_of(width, shape=shape)
+    base = {1: 0, 2: 1, 4: 2, 8: 3}[width]
+    expected = [
+        (number, low, shift)
+        for number in (1, 2, 3, 4, 5)
+        for low in (base, base + 1, base + 2, base + 3)
+        for shift in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+        if number <= shift and low + shift + number <= bits
+    ]
+    assert swizzles is None or expected == swizzles
+    found = list(_swizzled(array, [one]))
+    assert [(swizzle.bits, swizzle.base, swizzle.shift) for swizzle, _ in found] == expected
+    for swizzle, moved in found:
+        assert moved.tensor.swizzle == moved.storage.swizzle == swizzle and moved.elements == moved.storage.extent
+    wide, _ = request_of(4, shape=(32, 32))
+    assert [one.base for one, _ in _swizzled(rows(), [request_of()[0], wide])] == [one.base for one, _ in _swizzled(rows(), [wide])]
+
+
+@pytest.mark.parametrize(
+    ("width", "pad", "pads"),
+    [(1, 0, range(1, 33)), (2, 0, range(2, 33, 2)), (4, 0, range(4, 33, 4)), (4, 2, range(4, 35, 4)), (1, 8, range(9, 41))],
+)
+def test_pads_that_are_tried(width, pad, pads):
+    """Up to 32 more elements, multiples of a vector."""
+    one, array = request_of(width, pad=pad)
+    found = list(_padded(array, [one]))
+    assert [more for more, _ in found] == list(pads)
+    for more, moved in found:
+        assert (
+            moved.tensor.pad == more and moved.elements == moved.storage.extent and constant(moved.elements) == 31 * (32 + more) + 32 + more
+        )
+    narrow, _ = request_of()
+    assert [more for more, _ in _padded(array, [narrow, one])] == list(pads)
+
+
+@pytest.mark.parametrize(("count", "step"), [(1, 1), (64, 1), (127, 1), (128, 2), (191, 2), (192, 3), (1000, 15)])
+def test_requests_are_thinned_to_about_a_hundred(count, step):
+    one, _ = request_of()
+    rows_ = np.arange(count)[:, None] + np.zeros((1, 32), int)
+    many = attrs.evolve(one, places=(rows_, rows_ + 1), copies=rows_ + 2, active=rows_ % 2 == 0)
+    thin = _thinned(many)
+    for found, every in ((thin.places[0], rows_), (thin.places[1], rows_ + 1), (thin.copies, rows_ + 2), (thin.active, rows_ % 2 == 0)):
+        np.testing.assert_array_equal(found, every[::step])
+
+
+@pytest.mark.parametrize(
+    ("values", "fill", "expected"),
+    [
+        (np.arange(32), 0, [range(32)]),
+        (np.arange(64), 0, [range(32), range(32, 64)]),
+        (np.arange(3) + 5, 0, [[5, 6, 7] + [0] * 29]),
+        (np.ones(33, bool), False, [[True] * 32, [True] + [False] * 31]),
+        (np.arange(64).reshape(32, 2), 0, [range(0, 64, 2), range(1, 64, 2)]),
+        (np.arange(128).reshape(64, 2), 0, [range(0, 64, 2), range(1, 64, 2), range(64, 128, 2), range(65, 128, 2)]),
+    ],
+)
+def test_lanes_of_a_warp_are_a_row(values, fill, expected):
+    """A row for each warp and each of its iterations; the last warp is filled up."""
+    assert banks_by_warp(values, fill).tolist() == [list(row) for row in expected]
+    if not fill and values.dtype != bool:
+        assert sectors_by_warp(values).tolist() == [list(row) for row in expected]

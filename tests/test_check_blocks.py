@@ -964,3 +964,255 @@ def test_what_conditions_leave_reaches_so_far(width):
     assert alone(5 + width, both) and not alone(4 + width, both)
     open_ = lambda step: loop(N, writes(LANE % 4 + i * 4 + block * step, width=width, active=less(LANE, 2)))
     assert not alone(64, open_), "nobody knows how long"
+
+
+# ---------------------------------------------------------------------------------------------- parts of it, by tables
+
+
+def parts_of(*body, threads=THREADS, **options):
+    """A scene, the local coordinates of its array, and the uses."""
+    scene = Scene(kernel(*body, threads=threads, **{"grid": GRID, "buffers": (LONG,), "symbols": (N,), **options}))
+    return scene, local_coordinates(scene)["s"], [use for use in scene.uses if use.access.buffer == "s"]
+
+
+FIVE = Var("i", 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "digits", "widths"),
+    [
+        ((writes(LANE + BLOCK * 32),), [(((BLOCK, 32),), 32)], [32]),
+        ((writes(LANE + BLOCK * 32, width=3),), [(((BLOCK, 32),), 34)], [34]),
+        ((writes(LANE + BLOCK % 3 * 32 + BLOCK // 3 * 100 + 7),), [(((BLOCK % 3, 32), (BLOCK // 3, 100)), 32)], [32]),
+        ((writes(LANE + BLOCK * 64), reads(LANE + BLOCK * 64 + 9)), [(((BLOCK, 64),), 41)], [41]),
+        ((writes(LANE + BLOCK * 64 + 9), reads(LANE + BLOCK * 64, width=2)), [(((BLOCK, 64),), 42)], [41]),
+        ((writes(LANE * 64 + BLOCK * 4, width=4),), [(((BLOCK, 4), (LANE, 64)), 4)], [1988]),
+        ((writes(LANE * 4 + BLOCK * 4, width=4),), [(((BLOCK, 4),), 128)], [128]),
+        ((loop(5, writes(LANE + BLOCK * 32 + FIVE * 512), var=FIVE),), [(((BLOCK, 32), (FIVE, 512)), 32)], [2080]),
+        ((loop(5, writes(LANE + BLOCK * 32 + FIVE * 32), var=FIVE),), [(((BLOCK, 32),), 160)], [160]),
+        ((loop(5, writes(LANE + BLOCK * 32 + FIVE * 33), var=FIVE),), [(((BLOCK, 32), (FIVE, 33)), 32)], [164]),
+        ((loop(5, writes(LANE + BLOCK * 64 + FIVE * 512), reads(LANE + BLOCK * 64 + FIVE * 512 + 1), var=FIVE),), [(((BLOCK, 64), (FIVE, 512)), 33)], [2081]),
+        ((loop(5, writes(LANE + BLOCK * 64 + FIVE * 512), reads(LANE + BLOCK * 64 + FIVE * 513), var=FIVE),), [(((BLOCK, 64),), 2084)], [2084]),
+        ((loop(5, writes(LANE + BLOCK * 64 + FIVE * 512), var=FIVE), reads(LANE + BLOCK * 64)), [(((BLOCK, 64),), 2080)], [2080]),
+        ((writes(LANE + BLOCK * N),), None, [32]),
+        ((writes(LANE + N * 4),), [((), 32)], [32]),
+        ((writes(LANE - BLOCK * 32 + 4096),), [(((BLOCK, -32),), 32)], [32]),
+    ],
+)  # fmt: skip
+def test_the_digits_of_a_coordinate(body, digits, widths):
+    """Blocks first, then what moves all accesses alike by more than the least step of blocks; below a rest."""
+    scene, local, uses = parts_of(*body)
+    found = subject._digits(scene, local, uses, local.offset)
+    assert (None if found is None else [(one.terms, one.width) for one in found]) == digits
+    first, *_ = subject._widths(scene, local, uses)
+    assert first == widths
+    tight = subject._tight(scene, local, uses, local.offset)
+    if digits is None:
+        assert tight is None
+    else:
+        blocks = tuple(term for term in digits[0][0] if "block" in {var.name for var in term[0].variables()})
+        assert [(one.terms, one.width) for one in tight] == [(blocks, widths[0])]
+
+
+@pytest.mark.parametrize(
+    ("body", "reach"),
+    [
+        ((writes(LANE + BLOCK * 32),), [32]),
+        ((writes(LANE + BLOCK * 32, active=less(LANE, 5)),), [5]),
+        ((writes(LANE + BLOCK * 32, width=4, active=less(LANE, 5)),), [8]),
+        ((writes(LANE + BLOCK * 32, active=less(29, LANE)),), [2]),
+        ((writes(LANE + BLOCK * 32, active=less(LANE, 2)), reads(LANE + BLOCK * 32 + 8, active=less(LANE, 1))), [9]),
+        ((writes(LANE + BLOCK * 32, active=less(LANE, 2)), reads(LANE + BLOCK * 32, active=less(LANE, 0))), [2]),
+        ((writes(LANE + BLOCK * 32, active=less(LANE, 0)),), None),
+        ((writes(LANE + BLOCK * 32, active=less(BLOCK, 1)),), [32]),
+        ((loop(5, writes(LANE + FIVE * 32 + BLOCK * 512, active=less(FIVE, 2)), var=FIVE),), [64]),
+        ((loop(N, writes(LANE + i * 32 + BLOCK * 512, active=less(LANE, 2))),), None),
+        ((loop(N, writes(LANE + BLOCK * 512, active=less(LANE, 2))),), [2]),
+    ],
+)
+def test_how_far_a_block_reaches(body, reach):
+    """With conditions on threads and loops; nowhere, or nobody knows where, is no reach."""
+    assert subject._reach(*parts_of(*body)) == reach
+
+
+@pytest.mark.parametrize(("many", "known"), [(5 * 32, True), (5 * 32 - 1, False), (4 * 32, False)])
+def test_so_many_threads_and_iterations_are_enumerated(monkeypatch, many, known):
+    made = parts_of(loop(5, writes(LANE + FIVE * 32 + BLOCK * 512), var=FIVE))
+    monkeypatch.setattr(subject, "MANY", many)
+    assert (subject._reach(*made) is not None) == (subject._elements(*made) is not None) == known
+
+
+def test_elements_of_a_block_are_each_named_once():
+    scene, local, uses = parts_of(writes(LANE // 2 + BLOCK * 64, width=2), reads(LANE + 20 + BLOCK * 64, active=less(LANE, 3)))
+    assert subject._elements(scene, local, uses).tolist() == [[one] for one in (*range(17), 20, 21, 22)]
+
+
+@pytest.mark.parametrize(("low", "expected"), [(0, 0), (7, 0), (-3, 0)])
+def test_keys_begin_at_the_least_coordinate(low, expected):
+    scene, local, (use,) = parts_of(writes(LANE + BLOCK * 32 + low, width=2))
+    assert (local.low, local.high) == ((low,), (low + 32,))
+    frame = scene.frame([("thread", scene.threads)])
+    assert local.keys(frame, use.access).tolist() == [[one, one + 1] for one in range(32)]
+    assert [one.tolist() for one in local.coordinates(frame, use.access)] == [[[one + low, one + low + 1] for one in range(32)]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "weights"),
+    [
+        ((0,), (9,), (1,)),
+        ((2, 3), (4, 9), (1, 3)),
+        ((0, 0, 5), (1, 2, 5), (1, 2, 6)),
+        ((0, 0), (2047, 2047), (1, 2048)),
+        ((0, 0), (2047, 2048), (1, 1 << 30)),
+        ((0, 0, 0), (1 << 20, 9, 9), (1, 1 << 20, 1 << 40)),
+    ],
+)
+def test_place_values_of_dimensions(low, high, weights):
+    """Each so large as all before it reach; or the same for all, where that is more than a table holds."""
+    assert subject.Local({}, (), low, high).weights == weights
+
+
+@pytest.mark.parametrize(
+    ("value", "counted"),
+    [
+        (BLOCK, BLOCK),
+        (BLOCK % 4, BLOCK % 4),
+        (3 - BLOCK % 4, BLOCK % 4),
+        (N - BLOCK, BLOCK),
+        (positive(N - BLOCK // 2) - 1, BLOCK // 2),
+        (BLOCK * 2, BLOCK * 2),
+        (N - BLOCK * 2, N - BLOCK * 2),
+        (BLOCK + BLOCK // 3, BLOCK + BLOCK // 3),
+        (N * BLOCK, N * BLOCK),
+        (N * BLOCK + 1, N * BLOCK + 1),
+    ],
+    ids=str,
+)
+def test_the_digit_that_a_value_counts(value, counted):
+    assert subject._counted(Scene(kernel(writes(LANE), threads=THREADS)), as_expr(value)) == counted
+
+
+@pytest.mark.parametrize(
+    ("whole", "part", "times"),
+    [(EVEN, EVEN // 2, 2), (TALL, as_expr(3), 3), (TALL, TALL, 1), (as_expr(12), as_expr(5), 2), (TALL * 3, TALL, 3), (BROAD, TALL, 0), (as_expr(7), as_expr(0), 7)],
+    ids=str,
+)  # fmt: skip
+def test_how_often_one_size_goes_into_another(whole, part, times):
+    assert subject._times(whole, part) == times
+
+
+Q4, R4 = ANY // 4, ANY % 4
+
+
+@pytest.mark.parametrize(
+    ("value", "known", "depth", "follows"),
+    [
+        (ANY, {ANY}, 1, True),
+        (ANY, {ANY}, 0, False),
+        (None, {ANY}, 6, False),
+        (ANY, set(), 6, False),
+        (as_expr(3), set(), 1, True),
+        (Var("block", 5, 5), set(), 1, True),
+        (ANY, {Q4, R4}, 2, True),
+        (ANY, {Q4, R4}, 1, False),
+        (ANY, {Q4}, 6, False),
+        (ANY, {R4}, 6, False),
+        (ANY, {Q4, R4 // 2, R4 % 2}, 3, True),
+        (ANY, {Q4 // 8, Q4 % 8, R4}, 3, True),
+        (ANY, {Q4 // 8, Q4 % 8, R4}, 2, True),
+        (ANY, {Q4 // 8, Q4 % 8, R4}, 1, False),
+        (ANY, {Q4 // 8, Q4 % 4, R4}, 6, False),
+        (ANY, {Q4, R4 * 3 + 1}, 3, True),
+        (ANY, {Q4, R4 * 3 % 4}, 3, True),
+        (ANY, {Q4, R4 * 2 % 4}, 3, False),
+        (ANY, {ANY // 1, ANY % 1}, 6, True),
+    ],
+    ids=str,
+)
+def test_what_follows_from_digits(value, known, depth, follows):
+    assert subject._recovered(value, frozenset(known), depth) == follows
+
+
+@pytest.mark.parametrize(
+    ("active", "fixed"),
+    [
+        (less(BLOCK % 4, 1), (BLOCK % 4,)),
+        (all_of((less(BLOCK % 4, 1), less(BLOCK // 4, 1))), (BLOCK % 4, BLOCK // 4)),
+        (less(BLOCK % 4, 2), ()),
+        (less(BLOCK % 4 - 1, 1), ()),
+        (less(LANE, 1), ()),
+        (less(BLOCK % 4 + LANE, 1), ()),
+        (less(BLOCK // N, 1), (BLOCK // N,)),
+        (less(N - 1, 1), ()),
+        (TRUE, ()),
+    ],
+    ids=str,
+)
+def test_digits_that_conditions_fix(active, fixed):
+    """Of blocks and sizes alone; of all uses."""
+    scene, _, uses = parts_of(writes(LANE, active=active), reads(LANE, active=active))
+    assert set(subject._fixed(scene, uses)) == set(fixed) and len(subject._fixed(scene, uses)) == len(fixed)
+    scene, _, uses = parts_of(writes(LANE, active=active), reads(LANE))
+    assert subject._fixed(scene, uses) == ()
+
+
+def test_grids_of_which_nobody_enumerates_so_many_blocks(monkeypatch):
+    """Whatever sizes there are."""
+    for grid, text in ((GRID, "could not be decoded for all sizes"), (GRID + 1, "13 blocks are too many to enumerate")):
+        monkeypatch.setattr(subject, "MANY", GRID)
+        block = Var("block", 0, grid - 1)
+        (one,) = said(writes(LANE + block * N), grid=grid, symbols=(N,), buffers=(LONG,))
+        assert text in one.message
+
+
+@pytest.mark.parametrize("low", [0, 5, -2])
+@pytest.mark.parametrize(
+    ("place", "blocks", "element"),
+    [
+        (minimum(BLOCK, as_expr(7)) * 32, (7, 8), 224),
+        (BLOCK * 31, (0, 1), 31),
+        (BLOCK * 5 % GRID * 31, (0, 5), 31),
+        (BLOCK * 5 % 7 * 32 + 32, (0, 7), 32),
+    ],
+    ids=str,
+)
+def test_the_element_of_a_pair_that_meets_is_counted_from_that_of_the_array(place, blocks, element, low):
+    """Whatever is the least that threads add."""
+    if element + low >= 0:
+        (one,) = said(writes(LANE + low + place))
+        assert (one.details["blocks"], one.details["element"]) == (blocks, [element + low])
+
+
+def test_elements_in_front_of_an_array_are_nobodys():
+    (one,) = said(writes(LANE - 40 + minimum(BLOCK, as_expr(7)) * 32 % 64))
+    assert one.details["element"][0] >= 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "least", "moves", "rests"),
+    [
+        ((LANE * 64 + 3,), 4, [(LANE, 64)], [3]),
+        ((LANE * 64 + 3,), 64, [], [LANE * 64 + 3]),
+        ((LANE * 64 + 3,), 0, [], [LANE * 64 + 3]),
+        ((LANE * 64, LANE * 64 + 9), 4, [(LANE, 64)], [0, 9]),
+        ((LANE * 64, LANE * 65), 4, [], [LANE * 64, LANE * 65]),
+        ((FIVE * 100 + LANE * 64,), 4, [(FIVE, 100), (LANE, 64)], [0]),
+        ((FIVE * 100 + LANE * 2,), 4, [(FIVE, 100)], [LANE * 2]),
+        ((FIVE * 100, FIVE * 100 + LANE), 4, [(FIVE, 100)], [0, LANE]),
+        ((FIVE * 100, FIVE * 99), 4, [], [FIVE * 100, FIVE * 99]),
+        ((FIVE * LANE * 64,), 4, [], [FIVE * LANE * 64]),
+        ((LANE // 4 * 64 + LANE % 4,), 4, [(LANE // 4, 64)], [LANE % 4]),
+        ((LANE * -64,), 4, [], [LANE * -64]),
+    ],
+    ids=str,
+)
+def test_what_moves_all_accesses_alike(parts, least, moves, rests):
+    """Loops around all of them, then threads; what is left of each."""
+    _, _, uses = parts_of(loop(5, *(writes(part) for part in parts), var=FIVE))
+    found, left = subject._moves(uses, [as_expr(part) for part in parts], least)
+    assert found == moves and left == [as_expr(one) for one in rests]
+
+
+def test_a_loop_around_one_of_two_moves_not_both():
+    _, _, uses = parts_of(loop(5, writes(FIVE * 100), var=FIVE), reads(LANE))
+    assert subject._moves(uses, [FIVE * 100, as_expr(LANE)], 4) == ([], [FIVE * 100, as_expr(LANE)])

@@ -10,6 +10,7 @@ from touching import T, buffer, i, kernel, loop, reads, writes
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_bounds
+from fireiron.check import bounds as subject
 from fireiron.values.expr import FALSE, TRUE, ZERO, Var, all_of, as_expr, bit_xor, equal, floordiv, less, minimum, positive
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import INDEX
@@ -971,3 +972,279 @@ def test_threads_times_blocks_within_their_ranges():
     narrow = Var("block", 0, 7)
     for length, alarms in ((7 * 31 + 1, 0), (7 * 31, 1)):
         assert len(said(reads(N - 1 + narrow * T32), grid=8, symbols=(N,), buffers=(of_length("s", N + length - 1),))) == alarms
+
+
+# ---------------------------------------------------------------------------------------------- parts of it, by tables
+
+
+def parts(*body, **options):
+    """What proves bounds in a kernel."""
+    return subject._Bounds(Scene(kernel(*body, **{"threads": THREADS, "symbols": (N, M, N8), **options})))
+
+
+DIGIT = Var("block", 0, (1 << 31) - 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "grid", "largest"),
+    [
+        (DIGIT, N, N - 1),
+        (DIGIT % M, N, M - 1),
+        (DIGIT % 8, N, as_expr(7)),
+        (DIGIT // 4, N * 4, N - 1),
+        (DIGIT // 4, N, None),
+        (DIGIT // N, N * M, M - 1),
+        (DIGIT // N // 4, N * M * 4, M - 1),
+        (DIGIT // 8, N8, N8 // 8 - 1),
+        (DIGIT // 8, N8 + 8, N8 // 8),
+        (DIGIT // 16, N8, None),
+        (minimum(DIGIT, N - 1), 7, N - 1),
+        (minimum(DIGIT, M), N, M),
+        (minimum(DIGIT, as_expr(5)), N, None),
+        (T // 4, N, None),
+        (positive(N - DIGIT), N, N),
+        (positive(N - DIGIT) + 3, N, N + 3),
+        (positive(N - DIGIT * 2 + M), N, N + M),
+        (positive(N - DIGIT) * 2, N, None),
+        (positive(N - DIGIT) + M, N, None),
+    ],
+    ids=str,
+)
+def test_the_largest_value_of_a_digit_over_the_sizes(value, grid, largest):
+    assert parts(grid=as_expr(grid))._largest_digit(as_expr(value)) == largest
+
+
+@pytest.mark.parametrize(
+    ("value", "side", "largest"),
+    [
+        (i * 4 + 3, None, (N - 1) * 4 + 3),
+        (i * 4 - J, None, (N - 1) * 4 - J),
+        (i + J, None, N - 1 + minimum(N, M) - 1),
+        (J * 2, 0, (minimum(N, M).children[0] - 1) * 2),
+        (J * 2, -1, (minimum(N, M).children[1] - 1) * 2),
+        (T + i, None, T + N - 1),
+        (DIGIT * 8 + T, None, (N8 - 1) * 8 + T),
+        (i * M, None, i * M),
+        (as_expr(5), None, as_expr(5)),
+    ],
+    ids=str,
+)
+def test_the_largest_value_of_a_coordinate_over_the_sizes(value, side, largest):
+    """Loops at their last iteration, blocks at the last of them; what is taken away stays."""
+    bounds = parts(loop(N, loop(minimum(N, M), reads(T), var=J)), grid=N8)
+    assert bounds._largest(as_expr(value), side) == largest
+
+
+@pytest.mark.parametrize(
+    ("value", "spare", "multiples"),
+    [
+        (N * -3, N, [3, 1, 0]),
+        (N * -16 - M * 3, N + M, [3, 16, 1, 0]),
+        (N * -3, N * 2, [1, 0]),
+        (N * -4, N * 2, [2, 1, 0]),
+        (N * 4, N * 2, [1, 0]),
+        (N * -1, N, [1, 0]),
+        (N * -2 + M, N - M, [2, 1, 0]),
+        (M * -2, N, [1, 0]),
+        (as_expr(7), N, [1, 0]),
+    ],
+    ids=str,
+)
+def test_how_often_what_is_left_over_is_added(value, spare, multiples):
+    assert subject._multiples(as_expr(value), as_expr(spare)) == multiples
+
+
+@pytest.mark.parametrize(
+    ("address", "swizzle", "last"),
+    [(0, None, 0), (13, None, 13), (0, Swizzle(2, 0, 3), 31), (31, Swizzle(2, 0, 3), 31), (32, Swizzle(2, 0, 3), 63), (70, Swizzle(1, 2, 3), 127), (63, Swizzle(1, 2, 3), 63)],
+)  # fmt: skip
+def test_the_last_address_of_a_swizzled_span(address, swizzle, last):
+    assert subject._last_of_span(address, swizzle) == last
+
+
+def test_addresses_that_grow_with_each_coordinate():
+    plain, bent = Storage(Layout((8, 4), (1, 8)), 32), Storage(Layout(((2, 4), 4), ((1, 16), 2)), 64)
+    assert subject._monotone(plain) and not subject._monotone(bent)
+    assert not subject._monotone(attrs.evolve(plain, swizzle=Swizzle(1, 0, 2)))
+
+
+def test_a_point_in_words_and_in_parts():
+    point = {"thread": 3, "block": 0, "i": 7, "j": 2}
+    assert subject._where(point) == "thread 3, block 0, i=7, j=2" and subject._where({}) == ""
+    assert subject._split(point) == {"thread": 3, "block": 0, "loops": {"i": 7, "j": 2}}
+    assert subject._split({"i": 1}) == {"loops": {"i": 1}}
+
+
+@pytest.mark.parametrize(
+    ("value", "inner", "outside", "inside"),
+    [
+        (T + i * 4 + 3, {"thread", "i"}, ZERO, T + i * 4 + 3),
+        (T + i * 4 + 3, {"thread"}, i * 4, T + 3),
+        (T * N + BLOCKS + i, {"thread", "i"}, T * N + BLOCKS, i),
+        (N - 5, {"thread"}, N, as_expr(-5)),
+        (as_expr(0), set(), ZERO, ZERO),
+    ],
+    ids=str,
+)
+def test_what_threads_and_loops_give_alone(value, inner, outside, inside):
+    assert parts()._parts(as_expr(value), frozenset(inner)) == (outside, as_expr(inside))
+
+
+@pytest.mark.parametrize(
+    ("symbols", "expected"),
+    [
+        ((), [{}]),
+        ((Var("N", 1, 1 << 20, 1, True),), [{"N": one} for one in (1, 2, 3, 37, 127, 129, 500)]),
+        ((Var("N", 8, 1 << 20, 8, True),), [{"N": one} for one in (8, 16, 24, 128, 136, 296, 504)]),
+        ((Var("N", 3, 100, 1, True),), [{"N": one} for one in (3, 37)]),
+        ((Var("N", 40, 130, 10, True),), [{"N": one} for one in (40, 130)]),
+        ((Var("N", 128, 128, 128, True),), [{"N": 128}]),
+        ((Var("N", 3, 3, 1, True), Var("M", 1, 2, 1, True)), [{"N": 3, "M": 1}, {"N": 3, "M": 2}]),
+    ],
+    ids=str,
+)
+def test_which_sizes_are_tried(symbols, expected):
+    """The last of several symbols changes first."""
+    assert list(parts(symbols=symbols)._sizes()) == expected
+
+
+def test_no_more_than_so_many_sizes_are_tried():
+    three = tuple(Var(name, 1, 1 << 20, 1, True) for name in ("N", "M", "K"))
+    found = list(parts(symbols=three)._sizes())
+    assert len(found) == 64 and found[0] == {"N": 1, "M": 1, "K": 1} and found[63] == {"N": 2, "M": 3, "K": 1}
+
+
+@pytest.mark.parametrize(
+    ("values", "sizes", "axes", "complete"),
+    [
+        ((T,), {}, {"thread": range(32)}, True),
+        ((i,), {"N": 3}, {"thread": range(1), "i": range(3)}, True),
+        ((i + T,), {"N": 3}, {"thread": range(32), "i": range(3)}, True),
+        ((BLOCKS,), {"N8": 4}, {"thread": range(1), "block": range(4)}, True),
+        ((J,), {"N": 3}, {"thread": range(1)}, False),
+        ((N + 1,), {"N": 3}, {"thread": range(1)}, True),
+        ((i,), {"N": 0}, {"thread": range(1), "i": range(0)}, True),
+    ],
+    ids=str,
+)
+def test_what_is_enumerated_at_some_sizes(values, sizes, axes, complete):
+    """Threads, blocks and loops that matter, whose length sizes say; others stand at 0."""
+    bounds = parts(loop(N, loop(i + 1, reads(T), var=J)), grid=N8)
+    (use,) = bounds.scene.uses
+    frame, whole = bounds._frame(use, {"N": 1, "M": 1, "N8": 8, **sizes}, values)
+    assert {name: list(one) for name, one in frame.axes} == {name: list(one) for name, one in axes.items()} and whole == complete
+    if not complete:
+        assert frame["j"] == 0
+
+
+@pytest.mark.parametrize(
+    ("many", "threads", "turns"),
+    [(32 * 100, None, None), (32 * 99, None, [0, 1, 50, 98, 99]), (159, [0, 1, 16, 30, 31], [0, 1, 50, 98, 99]), (24, [0, 31], [0, 1, 50, 98, 99]), (9, [0, 31], [0, 99]), (3, [0], [0, 99]), (1, [0], [0])],
+)  # fmt: skip
+def test_what_is_left_of_what_is_too_much_to_enumerate(monkeypatch, many, threads, turns):
+    """Of the longest first: its ends and what lies between, then its ends, then its first."""
+    bounds = parts(loop(100, reads(T)))
+    monkeypatch.setattr(subject, "MANY", many)
+    frame, whole = bounds._frame(bounds.scene.uses[0], {}, (T + i,))
+    assert {name: list(one) for name, one in frame.axes} == {"thread": threads or list(range(32)), "i": turns or list(range(100))}
+    assert whole == (turns is None)
+
+
+@pytest.mark.parametrize(
+    ("value", "grid", "extent", "static"),
+    [(T, 4, 3, True), (BLOCKS, 4, 3, True), (BLOCKS, N, 3, False), (T, N, 3, True), (i, 4, N, False), (T, 4, N, False), (T + N, 4, 3, False)],
+    ids=str,
+)  # fmt: skip
+def test_what_depends_on_no_size(value, grid, extent, static):
+    bounds = parts(loop(extent, reads(T)), grid=as_expr(grid))
+    assert bounds._static((as_expr(value),), bounds.scene.uses[0]) == static
+
+
+@pytest.mark.parametrize(
+    ("facts", "most"),
+    [
+        ((), 1 << 20),
+        ((less(N, 100),), 99),
+        ((less(N, 100), less(N, 7)), 6),
+        ((less(M, 5),), 1 << 20),
+        ((less(N, M),), 1 << 20),
+        ((less(5, N),), 1 << 20),
+    ],
+    ids=str,
+)
+def test_the_most_that_facts_say(facts, most):
+    assert parts(facts=tuple(("it is so", one) for one in facts))._most(N) == most
+
+
+def test_the_blocks_of_a_grid_are_no_more_than_a_target_launches():
+    limit = parts().kernel.architecture.grid_x
+    assert parts(grid=as_expr(7))._blocks() == as_expr(7) and parts(grid=N)._blocks() == N
+    long = Var("long", 1, limit + 1, 1, True)
+    assert parts(grid=long, symbols=(long,))._blocks() == as_expr(limit)
+    short = Var("short", 1, limit, 1, True)
+    assert parts(grid=short, symbols=(short,))._blocks() == short
+
+
+@pytest.mark.parametrize(
+    ("value", "extents", "turn"),
+    [
+        (N - i - 1, (N,), False),
+        (N - 1, (N,), True),
+        (N, (N,), True),
+        (N - 2, (N,), False),
+        (N - 1, (M,), False),
+        (N - 1, (minimum(M, N),), True),
+        (M - 1, (minimum(M, N),), True),
+        (N8 - 1, (M, N), False),
+        (N - 1, (M, N), True),
+        (N - 1, (), False),
+    ],
+    ids=str,
+)
+def test_what_is_not_negative_as_a_loop_takes_a_turn(value, extents, turn):
+    assert parts()._is_turn(value, [loop(one) for one in extents]) == turn
+
+
+LANE = Var("thread", 0, THREADS - 1)
+
+
+@pytest.mark.parametrize(
+    ("copy", "copies", "place", "elements", "storage", "inside"),
+    [
+        (ZERO, 1, LANE, 32, None, True),
+        (ZERO, 1, LANE, 31, None, False),
+        (ZERO, 1, LANE + 1, 32, None, False),
+        (i, 2, LANE, 32, None, False),
+        (ZERO, 1, LANE - 1, 32, None, False),
+        (ZERO, 1, LANE % 4 * 4, 16, None, True),
+        (ZERO, 1, LANE % 4 * 4, 13, None, True),
+        (ZERO, 1, LANE % 4 * 4, 12, None, False),
+        (ZERO, 1, LANE, 32, Swizzle(2, 0, 3), True),
+        (ZERO, 1, LANE % 8, 31, Swizzle(2, 0, 3), False),
+        (ZERO, 1, LANE % 8, 32, Swizzle(2, 0, 3), True),
+    ],
+    ids=str,
+)
+def test_addresses_by_the_ranges_of_coordinates(copy, copies, place, elements, storage, inside):
+    one = buffer("s", elements)
+    one = attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=storage))
+    bounds = parts(reads(place, copy=copy), buffers=(one,))
+    assert bounds._by_ranges(bounds.scene.uses[0], one, as_expr(elements)) == inside
+
+
+@pytest.mark.parametrize(
+    ("layout", "place", "width", "most"),
+    [
+        (Layout(((2, 4),), ((1, 8),)), T % 8, 1, 25),
+        (Layout(((2, 4),), ((1, 8),)), T % 4, 1, 9),
+        (Layout(((2, 4),), ((1, 8),)), T % 4, 3, 17),
+        (Layout((8,), (3,)), T % 8, 1, 21),
+        (Layout((8,), (3,)), T % 8, 2, 24),
+    ],
+)
+def test_addresses_by_the_ranges_of_digits(layout, place, width, most):
+    """Each digit at its largest; the last of them may grow on."""
+    one = attrs.evolve(buffer("s", 64), storage=Storage(layout, 64))
+    bounds = parts(reads(place, width=width), buffers=(one,))
+    for total in (most, most + 1):
+        assert bounds._by_ranges(bounds.scene.uses[0], one, as_expr(total)) == (total > most)

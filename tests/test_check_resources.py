@@ -2,6 +2,7 @@
 
 import attrs
 import pytest
+from handmade import local
 from touching import T, buffer, kernel, reads, writes
 
 from fireiron import *
@@ -260,3 +261,118 @@ def test_occupancies_are_values():
     """They may be keys, and are written without what each resource allows."""
     first, second = occupancy(of(threads=128), 32), occupancy(of(threads=128), 32)
     assert {first: 1}[second] == 1 and "limits" not in repr(first) and first.limits == second.limits
+
+
+# ---------------------------------------------------------------------------------------------- reports, word by word
+
+
+def several(threads=128, resident=0, big=300):
+    """A kernel with arrays in shared memory, in registers, and one too large for them."""
+    placed = lambda name, shape, offset, dtype: attrs.evolve(local(name, shape, SH, dtype), offset=offset)
+    arrays = local("r", (5, 4), RF), local("h", (6,), RF, float16), local("big", (big,), RF)
+    buffers = (placed("s", (64, 4), 0, float32), placed("t", (64,), 1024, float16), *arrays)
+    buffers = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, origin=f"line {one.name}")) for one in buffers)
+    return attrs.evolve(kernel(threads=threads, buffers=buffers, shared_bytes=1152), resident=resident)
+
+
+ARRAYS = """\
+  r         20 registers  float32 5 x 4, over the threads         line r
+  h          3 registers  float16 6, over the threads             line h
+"""
+REST = """\
+  big lies in local memory: 1200 bytes a thread  line big
+"""
+SHARED_LINES = """\
+shared memory: 1152 of 166912 bytes a block
+  s  1024 bytes  float32 64 x 4  line s
+  t   128 bytes  float16 64      line t
+"""
+
+
+def lines(text):
+    """Without the spaces that align columns."""
+    return [" ".join(one.split()) for one in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("measured", "head", "rest", "spills", "occupied"),
+    [
+        (
+            None,
+            "registers: about 47 a thread, of 255",
+            "  the rest  24 registers  indices, pointers, counters: a rule of thumb",
+            [],
+            ["occupancy: 10 blocks on a multiprocessor at once, 40 warps, 62% of what it holds (estimated)", 10],
+        ),
+        (
+            Measured(400),
+            "registers: 400 a thread, of 255 (about 47 were expected)",
+            "  the rest  377 registers  indices, pointers, counters, temporaries",
+            ["spills: none"],
+            ["occupancy: 1 block on a multiprocessor at once, 4 warps, 6% of what it holds", 1],
+        ),
+        (
+            Measured(22, 8, 4, 1200),
+            "registers: 22 a thread, of 255 (about 47 were expected)",
+            "  the rest  -1 registers  not all arrays live in registers at the same time",
+            [
+                "spills: 8 bytes a thread stored, 4 loaded (1200 bytes of local memory)",
+                "  less: smaller tiles for Warp or Lane, more threads, fewer stages in registers, or fewer resident blocks",
+            ],
+            ["occupancy: 16 blocks on a multiprocessor at once, 64 warps, 100% of what it holds", 21],
+        ),
+    ],
+)
+def test_a_report_word_by_word(measured, head, rest, spills, occupied):
+    first = "k for sm_80: 128 threads a block, 4 warps"
+    what = "registers" if occupied[1] < 16 else "threads"
+    last = f"  limited by {what}; blocks by each: threads 16, registers {occupied[1]}, blocks 32, shared memory 77"
+    wanted = "\n".join([first, head, ARRAYS + rest, REST + "\n".join([*spills, SHARED_LINES + occupied[0], last])])
+    assert lines(report(several(), measured)) == lines(wanted)
+
+
+def test_findings_word_by_word():
+    """What each of them counts, and by what it is limited."""
+    found = [(one.severity, one.buffer, one.message, one.at, dict(one.details)) for one in check_resources(Scene(several()))]
+    limits = {"threads": 16, "registers": 10, "blocks": 32, "shared memory": 77}
+    shared = {"bytes": 1152, "limit": 166912, "buffers": {"s": 1024, "t": 128}, "origins": {"s": "line s", "t": "line t"}}
+    numbers = {"registers": 47, "limit": 255, "arrays": {"r": 20, "h": 6, "big": 300}, "by_buffer": {"r": 20, "h": 3}}
+    assert found == [
+        ("note", None, "128 threads in a block, 4 warps", None, {"threads": 128, "limit": 1024}),
+        ("note", None, "1152 of 166912 bytes of shared memory: s 1024, t 128", None, shared),
+        (
+            "warning",
+            "big",
+            "big has 300 elements in each thread: it lives in local memory, not in registers",
+            "line big",
+            {"elements": 300, "limit": 255},
+        ),
+        ("note", None, "about 47 registers a thread (r 20, h 3, the rest 24)", None, numbers),
+        (
+            "note",
+            None,
+            "10 blocks on a multiprocessor at once, 40 warps, 62% of what it holds; limited by registers (estimated)",
+            None,
+            {"blocks": 10, "limited_by": "registers", "share": 0.625, "limits": limits},
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("resident", "big", "text"),
+    [
+        (0, 255, "about 302 registers a thread (r 20, h 3, big 255, the rest 24): more than the 255 there are, some will spill"),
+        (0, 208, "about 255 registers a thread (r 20, h 3, big 208, the rest 24)"),
+        (1, 255, "about 302 registers a thread (r 20, h 3, big 255, the rest 24): more than the 255 there are, some will spill"),
+        (5, 60, "about 107 registers a thread (r 20, h 3, big 60, the rest 24): more than the 96 a thread of 5 blocks of 128 threads can have, some will spill"),
+        (5, 49, "about 96 registers a thread (r 20, h 3, big 49, the rest 24)"),
+    ],
+)  # fmt: skip
+def test_registers_word_by_word(resident, big, text):
+    """The largest array says where."""
+    one = check_resources(Scene(several(resident=resident, big=big)))[2]
+    assert (one.message, one.severity) == (text, "warning" if "spill" in text else "note")
+    assert one.at == ("line big" if "spill" in text else None)
+    said = report(several(resident=resident, big=big)).splitlines()[1]
+    total, most = 47 + big, {0: 255, 1: 255, 5: 96}[resident]
+    assert said == f"registers: about {total} a thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")

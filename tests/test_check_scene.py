@@ -259,3 +259,30 @@ def test_parts_of_sums_come_together_again():
 )
 def test_what_else_is_a_number_less_a_minimum_of_it(value, so):
     assert less_a_minimum(value) == so
+
+
+def test_a_single_element_without_dimensions():
+    tensor = Tensor("z", (), float32, GL, ColMajor)
+    storage = tensor.storage()
+    one = ir.Buffer(tensor, storage, storage.extent, written=True)
+    access = ir.Access("z", (), (), (), True, dealt=())
+    scene = scene_of(buffers=(one,))
+    found = scene.addresses(scene.frame([("thread", np.arange(3))]), access)
+    assert found.shape == (3, 1) and all(as_expr(one) == as_expr(0) for one in found.ravel().tolist())
+
+
+@pytest.mark.parametrize(
+    ("value", "known"),
+    [
+        (N - minimum(N, OUTER), True),
+        (N - minimum(N, OUTER) * 2, False),
+        (minimum(N, OUTER) - N, False),
+        (N - OUTER, False),
+        (N - minimum(OUTER, INNER), False),
+        (N - minimum(N, OUTER) * INNER, False),
+        (as_expr(4), False),
+    ],
+    ids=str,
+)
+def test_what_a_minimum_leaves_of_a_number(value, known):
+    assert less_a_minimum(as_expr(value)) == known

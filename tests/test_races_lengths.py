@@ -68,3 +68,19 @@ def test_what_is_not_known_keeps_its_size():
     value = mod(K * 2 + 5, as_expr(4))
     assert at_lengths(value, {K * 2: LENGTH}) == value
     assert at_lengths(K * 6 + 1, {K * 2: LENGTH}) == LENGTH * 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("extent", "value", "found"),
+    [
+        (mod(K, as_expr(5)), mod(mod(K, as_expr(5)) + 2, as_expr(5)), mod(LENGTH + 2, as_expr(5))),
+        (mod(K, as_expr(5)), mod(mod(K, as_expr(5)) + 4, as_expr(5)), mod(LENGTH + 4, as_expr(5))),
+        (mod(K, as_expr(6)) + 1, mod(K, as_expr(2)), mod(LENGTH + 1, as_expr(2))),
+        (mod(K, as_expr(6)) + 1, mod(K, as_expr(3)), mod(LENGTH + 2, as_expr(3))),
+    ],
+    ids=str,
+)
+def test_stages_of_a_length_that_is_a_remainder_itself(extent, value, found):
+    assert at_lengths(value, {extent: LENGTH}) == found
+    for size in range(40):
+        assert found.evaluate({"length 0": extent.evaluate({"K": size})}) == value.evaluate({"K": size})

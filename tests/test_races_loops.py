@@ -740,3 +740,32 @@ def test_drawn_loops_are_judged_as_iteration_by_iteration(chunk):
         assert bool(said) == expected, (seed, program.body, list(map(str, said)))
         verdicts[expected] += 1
     assert min(verdicts) >= 5, verdicts
+
+
+# ---------------------------------------------------------------------------------------------- conditions and lengths of several kinds
+
+
+def test_a_condition_that_says_nothing_hides_no_other():
+    """One on the block, one that may change at any time, and one of equal steps: of each what it says, whichever comes first."""
+    block, silent, open_ = less(Var("block", 0, 9), i), less(i, N), less(i % 7, 3)
+    for conditions in itertools.permutations((block, silent, open_, less(i, 40), less(70, i))):
+        known, by_name = loops_of(loop(100, *(writes(T, active=one) for one in conditions), BLOCK_BARRIER))
+        assert known._changes_of_steps(by_name["i"], {}, 100).tolist() == [40, 71]
+        assert "may change in each of them" in known.undecided["s"]
+        sevens = {one for one in range(1, 100) if one % 7 in (0, 3)}
+        assert set(known._changes(by_name["i"], {}, 100).tolist()) == {40, 71} | sevens
+
+
+@pytest.mark.parametrize("low", [0, 1, 2])
+@pytest.mark.parametrize("which", ["outer", "inner"])
+def test_lengths_from_one_on_leave_out_combinations(low, which):
+    """Where each of the short lengths but that of no iteration is followed."""
+    n, m = Var("N", low if which == "outer" else 0, 1 << 20), Var("M", low if which == "inner" else 0, 1 << 20)
+    inner = loop(m, writes(T + A % 2 * 128), BLOCK_BARRIER, var=A)
+    found, _ = lengths(loop(n, inner, Wait(0)), symbols=(n, m))
+    pairs = {(one[n], one[m]) for one in found}
+    every = set(itertools.product({one for one, _ in pairs}, {one for _, one in pairs}))
+    assert min(one for one, _ in pairs) == n.low and min(one for _, one in pairs) == m.low
+    is_new = lambda n, m: n <= 1 or m <= 4 or (m <= 6 and n <= 2)
+    assert pairs == ({pair for pair in every if is_new(*pair)} if low < 2 else every)
+    assert low == 2 or len(pairs) < len(every)

@@ -12,7 +12,7 @@ from fireiron.check.blocks import local_coordinates
 from fireiron.check.races.clusters import at_places
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.places import Places
-from fireiron.check.races.tiles import PIECE
+from fireiron.check.races.tiles import LENGTH, PIECE, TURNS
 from fireiron.check.races.traces import Flight, Kind, Touch, Tracer, Turn
 from fireiron.errors import VerificationError
 from fireiron.ir import Commit, Completion, Fence, For, Let, Reach, Ring, Role, Roles, Side, Wait
@@ -399,3 +399,115 @@ def test_what_is_under_way():
     ):
         flight.follow(event)
         assert list(flight.touches) == expected, event
+
+
+# ---------------------------------------------------------------------------------------------- accesses, in parts
+
+
+def sites(*body, ordered=True, **options):
+    """The accesses of a kernel, as traces need them."""
+    options = {"symbols": (N, M), "buffers": (buffer("s", 4096), G), **options}
+    _, tracer = traced(kernel(*body, **options), **({"N": 5} if any(isinstance(one, For) for one in body) else {}))
+    found = [tracer._site(use) for use in tracer.scene.uses]
+    return [
+        (
+            tuple(one.var.name for one in site.loops),
+            set(site.guards),
+            [(condition, elements.tolist()) for condition, elements in site.tests],
+            set(site.scalar),
+            site.needed,
+            site.stage,
+            site.copy,
+            site.stride,
+            site.stages,
+        )
+        for site in found
+    ]
+
+
+BYTES = 4096 * 4
+STAYS = less(Var("block", 0, 9), 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ((writes(T),), ((), set(), [], set(), (), 0, 0, BYTES, 1)),
+        ((writes(T, name="g"),), ((), set(), [], set(), (), 0, 0, 0, 1)),
+        ((writes(T, active=less(T, 5)),), ((), {less(T, 5)}, [], set(), (), 0, 0, BYTES, 1)),
+        ((writes(T, active=all_of((less(T, 5), STAYS))),), ((), {less(T, 5)}, [], {STAYS}, (), 0, 0, BYTES, 1)),
+        ((loop(4, writes(T + i)),), (("i",), set(), [], set(), (), 0, 0, BYTES, 1)),
+        ((loop(4, writes(T, copy=i % 2)),), (("i",), set(), [], set(), (), 0, i % 2, BYTES, 1)),
+        ((loop(4, writes(T), BLOCK_BARRIER),), ((), set(), [], set(), (), 0, 0, BYTES, 1)),
+        ((loop(4, writes(T + i), BLOCK_BARRIER),), ((), set(), [], set(), ("i",), 0, 0, BYTES, 1)),
+        ((loop(4, writes(T, copy=i % 2 + 1), BLOCK_BARRIER),), ((), set(), [], set(), (), i % 2 + 1, 0, BYTES, 1)),
+        ((loop(4, writes(T, copy=i % 2 + T // 64), BLOCK_BARRIER),), ((), set(), [], set(), (), i % 2, T // 64, BYTES, 1)),
+        ((loop(4, writes(T, active=less(i, 2)), BLOCK_BARRIER),), ((), set(), [], {less(i, 2)}, (), 0, 0, BYTES, 1)),
+        ((loop(4, writes(T, active=less(T, i)), BLOCK_BARRIER),), ((), {less(T, i)}, [], set(), ("i",), 0, 0, BYTES, 1)),
+        ((loop(4, loop(3, writes(T + C + i, active=less(C, i)), var=C), BLOCK_BARRIER),), (("c",), {less(C, i)}, [], set(), ("i",), 0, 0, BYTES, 1)),
+        ((writes(T, width=3, bound=N),), ((), set(), [], set(), (), 0, 0, BYTES, 1)),
+        ((writes(T, width=2, bound=as_expr(100)),), ((), set(), [(less(T, 100), [0]), (less(T + 1, 100), [1])], set(), (), 0, 0, BYTES, 1)),
+        ((loop(4, writes(T, width=2, bound=100 + i), BLOCK_BARRIER),), ((), set(), [(less(T, 100 + i), [0]), (less(T + 1, 100 + i), [1])], set(), ("i",), 0, 0, BYTES, 1)),
+        ((loop(N, writes(T, active=less(i, M)), BLOCK_BARRIER),), ((), set(), [], {less(i, M)}, (), 0, 0, BYTES, 1)),
+        ((loop(N, writes(T, active=less(M, i)), BLOCK_BARRIER),), ((), set(), [], set(), (), 0, 0, BYTES, 1)),
+    ],
+)  # fmt: skip
+def test_what_traces_know_of_an_access(body, expected):
+    """Loops taken as a whole, conditions by who decides them, and what a stage shifts."""
+    (found,) = sites(*body)
+    stage, copy = expected[5:7]
+    assert found == (*expected[:5], as_expr(stage), as_expr(copy), *expected[7:])
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_what_traces_know_of_a_stage_of_a_ring(stages):
+    """Its copy is a shift, whatever it depends on; a stage has its bytes."""
+    loops = For(J, as_expr(6), consume(J, stages)), For(J, as_expr(6), produce(J, stages))
+    _, tracer = traced(ringed((loops[0],), (loops[1],), stages=stages))
+    for use in tracer.scene.uses:
+        site = tracer._site(use)
+        assert (site.stage, site.copy, site.stride, site.stages) == (J % stages, as_expr(0), 128 * 4, stages)
+        assert (site.kind, site.under_way) == ((Kind.WRITE, True) if use.statement.ring else (Kind.READ, False))
+
+
+def test_tiles_of_different_lengths_without_rings():
+    """At each turn of the piece it is known how many turns the tile has, and how many tiles there are."""
+    length = TILE % 2 + 1
+    program = kernel(over_tiles(6, 2, loop(length, writes(T), BLOCK_BARRIER, var=J), BLOCK_BARRIER), grid=grid_of(6, 2))
+    _, tracer = traced(program, PIECE=0)
+    (one,) = tracer.loops.differing.values()
+    for piece in range(one.pieces):
+        found, _ = traced(program, PIECE=piece)
+        expected = []
+        for turn in range(one.turns(piece)):
+            long = one.at(piece, turn)
+            here = {"turn": turn, LENGTH.name: long, TURNS.name: one.turns(piece)}
+            expected += [{**here, "j": number} for number in range(long)]
+        touches = [event for event in found[0] if isinstance(event, Touch)]
+        said = [dict(each.fixed) for each in touches]
+        assert said == expected and len(found[0]) == 2 * len(expected) + one.turns(piece)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_arrays_in_turns_of_groups_that_take_turns(step):
+    """Where a group takes every so-many-th tile, other turns are other places of an array, as far apart as it is long there."""
+    body = [over_tiles(12, 2, writes(T + TILE * 128, name="g"), BLOCK_BARRIER, step=step)]
+    program = kernel(*body, grid=grid_of(12, 2), buffers=(buffer("s", 4096), G))
+    _, tracer = traced(program)
+    site = tracer._site(next(use for use in tracer.scene.uses if use.access.buffer == "g"))
+    if step == 1:
+        assert (site.stage, site.stride) == (as_expr(0), 0)
+    else:
+        assert (site.stage, site.stride) == (TURN, tracer.places.local_bytes(G)) and site.stride >= 128 * 4
+
+
+def test_a_load_to_a_place_that_the_block_says():
+    """Where in its cluster a block is decides where in the others its part lies."""
+    both = Peers(0b11, 0)
+    target = writes(PLACE * 64, name="s", width=64).accesses[0]
+    part = attrs.evolve(load(0), accesses=(reads(0, name="g").accesses[0], target), multicast=both)
+    found = traces(clustered([full(0)], [part], buffers=(staged(2), G)))
+    loads = [
+        [(one.footprint.pattern.bases[0].tolist(), one.footprint.shift_bytes) for one in found[number] if one.turn] for number in (4, 9)
+    ]
+    assert loads == [[([[0]], 0), ([[0]], 2048)], [([[256]], 0), ([[256]], 2048)]]

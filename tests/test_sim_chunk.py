@@ -10,9 +10,16 @@ from handmade import access, kernel_of, local
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
+from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
+from fireiron.sim.chunk import Chunk, _both
+from fireiron.sim.memory import global_memory
+from fireiron.sim.places import Flat, Group, Rows, Window
+from fireiron.sim.plan import Plan
+from fireiron.sim.run import Run
+from fireiron.sim.shadow import History
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less, lookup
 from fireiron.values.layout import Swizzle
 
@@ -451,3 +458,270 @@ def test_blocks_that_write_nothing_inside(grid):
     else:
         fails("block 2 of the grid has no work", (move,), grid=grid)
         run((attrs.evolve(move, active=less(place, 64)),), grid=grid)
+
+
+# ---------------------------------------------------------------------------------------------- loops at once
+
+
+def statements_of(place, target, *loops, source=GL, memory=GL, buffers=(), inner=None):
+    """How often a copy in loops is executed."""
+    move = ir.Exec(
+        MOVE,
+        Move(1)(source, memory)(Thread),
+        (access("src", (place,)), access(target[0], (target[1],), write=True)),
+        pieces=((ir.Piece(0),),) * 2,
+    )
+    for loop in reversed(loops):
+        move = ir.For(loop, as_expr(loop.high + 1), (move,))
+    made = attrs.evolve(kernel_of(Move(4096)(GL, GL), (move,), *buffers), shared_bytes=1 << 14)
+    given = np.arange(4096, dtype=np.float32)
+    found = [simulate(made, {"src": given}, order=order) for order in (None, random.Random(0))]
+    assert found[0].statements == found[1].statements
+    return found[0].statements
+
+
+K4, K3 = Var("k", 0, 3), Var("j", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("place", "target", "loops", "count"),
+    [
+        (THREAD, THREAD + K4 * 32, (K4,), 1),
+        (THREAD + K4 * 32, THREAD + K4 * 32, (K4,), 1),
+        (as_expr(0), THREAD + K4 * 32, (K4,), 1),
+        (K4, THREAD + K4 * 32, (K4,), 1),
+        (THREAD + K4 * 32, THREAD, (K4,), 4),
+        (THREAD, THREAD + K4 * 32 + K3 * 128, (K4, K3), 1),
+        (THREAD, THREAD + K4 * 32 + K3 * 128, (K3, K4), 1),
+        (THREAD + K3, THREAD + K4 * 32, (K3, K4), 3),
+        (THREAD, THREAD + K4 // 2 * 32, (K4,), 4),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_loops_that_are_executed_at_once(place, target, loops, count):
+    """Those whose turns write different elements; what they read may be the same."""
+    assert statements_of(place, ("dst", target), *loops) == count
+
+
+@pytest.mark.parametrize("memory, size", [(RF, 12), (SH, 512)], ids=str)
+@pytest.mark.parametrize(
+    "target, count",
+    [(lambda k: k, 1), (lambda k: k * 2, 1), (lambda k: k // 2, 4), (lambda k: 3 - k, 1), (lambda k: k * k, 1), (lambda k: 0, 4)],
+)
+def test_loops_over_registers_and_shared_memory(memory, size, target, count):
+    place = as_expr(target(K4)) if memory == RF else THREAD + target(K4) * 32
+    assert statements_of(THREAD, ("x", place), K4, memory=memory, buffers=(local("x", (size,), memory),)) == count
+
+
+# ---------------------------------------------------------------------------------------------- masks, in parts
+
+
+def plain_chunk(width=3, *buffers, threads=32):
+    made = attrs.evolve(kernel_of(Move(32)(GL, GL), (), *buffers, threads=threads, grid=8), shared_bytes=4096)
+    plan = Plan(made, {})
+    return Chunk(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), tuple(range(width)), False)
+
+
+@pytest.mark.parametrize(
+    ("mask", "blocks"),
+    [
+        (None, [True] * 3),
+        (np.array(True), [True] * 3),
+        (np.array(False), [False] * 3),
+        (np.zeros((2, 4, 1), bool), [False] * 3),
+        (np.array([[[False]], [[True]]]), [True] * 3),
+        (np.array([[[True, False, False]]]), [True, False, False]),
+        (np.array([[[False, False, True], [False, True, False]]]), [False, True, True]),
+        (np.array([True, False, True]), [True, False, True]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_blocks_in_which_a_mask_holds_somewhere(mask, blocks):
+    assert plain_chunk()._by_block(mask).tolist() == blocks
+
+
+@pytest.mark.parametrize(
+    ("mask", "more", "both"),
+    [
+        (None, None, None),
+        (None, [True, True], None),
+        (None, [True, False], [True, False]),
+        ([True, False], None, [True, False]),
+        ([True, False], [True, True], [True, False]),
+        ([True, False], [False, True], [False, False]),
+        ([False, True], [False, True], [False, True]),
+    ],
+)
+def test_two_masks_together(mask, more, both):
+    """None holds everywhere."""
+    found = _both(*(None if one is None else np.array(one) for one in (mask, more)))
+    assert (None if found is None else found.tolist()) == both
+
+
+def test_the_block_at_a_position():
+    """What is the same in all blocks has one position, which may be beyond those of a smaller chunk."""
+    chunk = plain_chunk(2)
+    assert [chunk.block(one) for one in (0, 1, 2, 9)] == [0, 1, 1, 1]
+    chunk.blocks = (4, 7)
+    assert [chunk.block(one) for one in (0, 1)] == [4, 7]
+
+
+def test_where_a_statement_is_in_words():
+    chunk = plain_chunk()
+    assert chunk.where({}) == "outside loops" and chunk.where({"k": 3, "m": np.arange(2)}) == "k=3"
+    assert chunk.where({"k": 3}, {"j": 1}) == "k=3, j=1" and chunk.where({"k": 3}, {"k": 1}) == "k=1" and chunk.where({}, {"j": 0}) == "j=0"
+    chunk.plan.symbols["N"] = 5
+    assert chunk.where({"N": 5, "k": 3}) == "k=3"
+
+
+@pytest.mark.parametrize("threads, group", [(64, range(64)), (64, range(32, 64)), (48, range(32, 48)), (32, [3])], ids=str)
+def test_registers_of_a_group(threads, group):
+    """Of each number and thread; where they are watched, which of them were written."""
+    chunk = plain_chunk(2, local("r", (3,), RF, int32), local("f", (2,), RF), threads=threads)
+    members = Group(np.array(list(group)), {})
+    for name, count in (("r", 3), ("f", 2)):
+        memory = chunk.memories[name]
+        memory.data[: count * threads] = np.arange(count * threads)[:, None] * 10 + np.arange(2)
+        if memory.defined is not None:
+            memory.defined[: count * threads] = (np.arange(count * threads) % 2 == 0)[:, None]
+    found = chunk.registers_of(("f", "r"), members)
+    assert list(found) == ["f", "r"]
+    for name, count in (("r", 3), ("f", 2)):
+        values, defined = found[name]
+        rows = np.arange(count)[:, None] * threads + members.threads
+        np.testing.assert_array_equal(values, rows[..., None] * 10 + np.arange(2))
+        assert (defined is None) == (name == "f")
+        if defined is not None:
+            np.testing.assert_array_equal(defined, np.broadcast_to((rows % 2 == 0)[..., None], defined.shape))
+    # Given back to some of them only.
+    where = np.zeros((len(members.threads), 2), bool)
+    where[0, 1] = True
+    for memory in (chunk.memories["r"], chunk.memories["f"]):
+        memory.data[:] = -1
+        if memory.defined is not None:
+            memory.defined[:] = True
+            memory.complete = True
+    chunk.give_back(found, where, members)
+    for name, count in (("r", 3), ("f", 2)):
+        memory = chunk.memories[name]
+        rows = np.arange(count) * threads + members.threads[0]
+        expected = np.full(memory.data.shape, -1, memory.data.dtype)
+        expected[rows, 1] = rows * 10 + 1
+        np.testing.assert_array_equal(memory.data, expected)
+    watched = chunk.memories["r"]
+    rows = np.arange(3) * threads + members.threads[0]
+    assert watched.defined[rows, 1].tolist() == (rows % 2 == 0).tolist() and watched.defined[rows, 0].all()
+    assert watched.complete == bool((rows % 2 == 0).all())
+
+
+def test_warps_whose_registers_are_all_zero_are_left_out():
+    """In each block by itself; a warp that is not whole counts as one."""
+    chunk = plain_chunk(2, local("n", (2,), RF, int32), threads=80)
+    memory, group = chunk.memories["n"], Group(np.arange(80), {})
+    memory.data[:] = 0
+    memory.data[5, 0] = 1  # thread 5, number 0, block 0
+    memory.data[80 + 70, 1] = -3  # thread 70, number 1, block 1
+    found = chunk.left_out("n", group)
+    expected = np.ones((80, 2), bool)
+    expected[:32, 0] = False
+    expected[64:, 1] = False
+    np.testing.assert_array_equal(found, expected)
+    some = Group(np.arange(32, 80), {})
+    np.testing.assert_array_equal(chunk.left_out("n", some), expected[32:])
+
+
+# ---------------------------------------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize("turns", [1, 4])
+@pytest.mark.parametrize("grid", [1, 3])
+def test_each_thread_block_and_turn_adds_what_is_the_same_for_all(turns, grid):
+    spec, one = AtomicAdd(32, dtype=int32)(GL, GL), AtomicAdd(1, dtype=int32)(GL, GL)(Thread)
+    add = ir.Exec(ATOMIC_ADD, one, (access("src", (7,)), access("dst", (3,), write=True)), pieces=((ir.Piece(0),),) * 2)
+    turn = Var("k", 0, turns - 1)
+    made = kernel_of(spec, (ir.For(turn, as_expr(turns), (add,)),), grid=grid)
+    given, start = np.arange(32, dtype=np.int32), np.full(32, 100, np.int32)
+    got = simulate(made, {"src": given, "dst": start}).outputs["dst"]
+    expected = start.copy()
+    expected[3] += 7 * 32 * grid * turns
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("number, right", [(7, True), (8, False)])
+def test_a_swizzle_may_lead_out_of_a_buffer_that_is_no_whole_span(number, right):
+    """Element 8 of 9 lies at address 9."""
+    x = local("x", (9,), SH)
+    x = attrs.evolve(x, storage=attrs.evolve(x.storage, swizzle=Swizzle(2, 0, 3)))
+    body = (copy(access("src", (0,)), access("x", (number,)), memories=(GL, SH), active=equal(THREAD, 0)),)
+    made = attrs.evolve(kernel_of(Move(64, dtype=float32)(GL, GL), body, x), shared_bytes=64)
+    if right:
+        simulate(made, {"src": np.zeros(64, np.float32)})
+    else:
+        with pytest.raises(SimulationError, match=r"address 9 of x\[8\] is outside the buffer: thread 0 of block 0 writes it"):
+            simulate(made, {"src": np.zeros(64, np.float32)})
+
+
+def places_of(target, *loops, memory=RF, size=12, write=True, condition=TRUE, **fields):
+    """Where a copy in loops goes, in a chunk of two blocks."""
+    x = attrs.evolve(local("x", (size,), memory), offset=0)
+    far = THREAD + sum((loop * 32 * 4**number for number, loop in enumerate(loops)), start=as_expr(0))
+    here, there = access("x", (target,)), access("dst" if not write else "src", (far,))
+    pair = (there, attrs.evolve(here, write=True)) if write else (here, attrs.evolve(there, write=True))
+    memories = (GL, memory) if write else (memory, GL)
+    move = ir.Exec(MOVE, Move(1)(*memories)(Thread), pair, pieces=((ir.Piece(0, 1, condition),),) * 2)
+    for loop in reversed(loops):
+        move = ir.For(loop, as_expr(loop.high + 1), (move,))
+    made = attrs.evolve(kernel_of(Move(512)(GL, GL), (move,), x, grid=8), shared_bytes=4096)
+    plan = Plan(made, {})
+    run = Run(plan, global_memory(plan, {"src": np.zeros(512, np.float32)}, False), History({}), (2, 5), True, False)
+    site = next(one for one in plan.sites if len(one.loops) == len(loops))
+    operand = next(one for one in site.operand_list if one.buffer.name == "x" and one.write == write)
+    group = run.group(np.arange(32))
+    return run.chunk.locate(site, operand, group.environment, group), run.chunk.memories["x"]
+
+
+@pytest.mark.parametrize(
+    ("target", "loops", "numbers"),
+    [
+        (as_expr(3), (), [3]),
+        (K4 * 2 + 1, (K4,), [[1, 3, 5, 7]]),
+        (9 - K4 * 3, (K4,), [[9, 6, 3, 0]]),
+        (K4 + K3 * 4, (K4, K3), [[[k + j * 4 for j in range(3)] for k in range(4)]]),
+        (K4 * K4, (K4,), None),
+        (THREAD % 2, (), None),
+        (BLOCK % 2, (), None),
+        (THREAD % 2 * 4 + K4, (K4,), None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("write", [True, False])
+def test_registers_that_all_threads_number_alike_are_a_window(target, loops, numbers, write):
+    """Affine in the loops; what threads or blocks number by themselves is not."""
+    place, _ = places_of(target, *loops, write=write)
+    assert isinstance(place, Window) == (numbers is not None)
+    if numbers is not None:
+        assert np.broadcast_to(place.rows, np.shape(numbers)).tolist() == numbers
+        assert place.shape[-2:] == (32, 2)
+    masked, _ = places_of(target, *loops, write=write, condition=less(THREAD, 5))
+    assert not isinstance(masked, Window)
+
+
+@pytest.mark.parametrize("write", [True, False])
+@pytest.mark.parametrize(
+    ("target", "rows"),
+    [
+        (THREAD, [list(range(32))]),
+        (31 - THREAD, [[31 - one for one in range(32)]]),
+        (as_expr(5), [[5] * 32]),
+    ],
+    ids=str,
+)
+def test_rows_of_shared_memory_that_all_blocks_have_alike(target, rows, write):
+    """What is written names each thread; a mask sends what it excludes behind the memory."""
+    place, memory = places_of(target, memory=SH, size=40, write=write)
+    assert isinstance(place, Rows) and np.broadcast_to(place.rows, (1, 32)).tolist() == rows and (place.rows.shape == (1, 32) or not write)
+    masked, memory = places_of(target, memory=SH, size=40, write=write, condition=less(THREAD, 5))
+    behind = memory.zero + (1 if write else 0)
+    assert isinstance(masked, Rows) and masked.rows.tolist() == [[one if number < 5 else behind for number, one in enumerate(rows[0])]]
+    by_block, memory = places_of(as_expr(target) * 0 + BLOCK, memory=SH, size=40, write=write)
+    assert isinstance(by_block, Flat) and np.broadcast_to(by_block.rows, (1, 32, 2)).tolist() == [[[2 * 2 + 0, 5 * 2 + 1]] * 32]

@@ -3,6 +3,7 @@
 import functools
 import random
 import re
+import types
 
 import attrs
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from campaign.faults.detectors import outputs, shadow_of
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
-from engines import OF_PRODUCTS, copied, of_products
+from engines import OF_PRODUCTS, by_products, copied, loaded, numbered, of_products, stored
 from handmade import access, kernel_of, local
 from ringed import TARGET, halves, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS
@@ -24,7 +25,13 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir.lanes import LaneMap
 from fireiron.sim import simulate
-from fireiron.values.expr import TRUE, Var, as_expr, equal, less
+from fireiron.sim.execute import _at_threads, _dealt, _folded, _gathered, _numbered, _poison, _read, _registers, _unfolded
+from fireiron.sim.memory import Memory, global_memory
+from fireiron.sim.places import Flat, Group, Held, Rows
+from fireiron.sim.plan import Plan
+from fireiron.sim.run import Run
+from fireiron.sim.shadow import History
+from fireiron.values.expr import FALSE, TRUE, Var, all_of, as_expr, equal, less
 
 FENCED = "a fence in front of the first product"
 ORDERS = (None, 1)
@@ -312,3 +319,564 @@ def test_units_that_a_block_does_not_fill(threads):
         for first in range(0, threads // 32 * 32, 32):
             np.testing.assert_array_equal(got[first : first + 32], given[first : first + 32].reshape(4, 8).T.ravel())
         assert not np.isin(got[threads // 32 * 32 : threads], given).any()
+
+
+# ---------------------------------------------------------------------------------------------- tables of lanes and elements
+
+TURNED = LaneMap.along((4, 3), ((2, 0, 2), (2, 0, 1)), ((3, 1, 1),))
+"""Lane 0, 1, 2, 3 has row 0, 2, 1, 3."""
+
+
+@pytest.mark.parametrize("seats", [[[0, 1, 2, 3]], [[0, 1, 2, 3], [4, 5, 6, 7]], [[5, 1, 0, 2], [7, 4, 3, 6]], [[4, 5, 6, 7]]])
+@pytest.mark.parametrize("loops", [(), (2,), (2, 3)])
+def test_tiles_are_gathered_from_lanes_and_dealt_back(seats, loops):
+    """Each value at the place that its map says, of each turn, unit and block; who has no seat gets zeros."""
+    seats = np.array(seats)
+    threads, blocks = 8, 2
+    values = np.random.default_rng(0).integers(1, 1000, (3, *loops, threads, blocks))
+    tile = _gathered(values, TURNED, seats)
+    assert tile.shape == (4, 3, *loops, len(seats), blocks)
+    row_of = [0, 2, 1, 3]
+    for unit, lane, column in np.ndindex(len(seats), 4, 3):
+        np.testing.assert_array_equal(tile[row_of[lane], column, ..., unit, :], values[column, ..., seats[unit, lane], :])
+    back = _dealt(tile, TURNED, seats, values.shape)
+    seated = np.isin(np.arange(threads), seats)
+    np.testing.assert_array_equal(back, np.where(seated[:, None], values, 0))
+    wide = _dealt(tile[..., :1], TURNED, seats, values.shape)
+    np.testing.assert_array_equal(wide, np.where(seated[:, None], np.broadcast_to(values[..., :1], values.shape), 0))
+
+
+def test_what_all_threads_have_alike_is_gathered_too():
+    """An axis of one thread, or of one element, stands for all of them; where no unit is whole there is no tile."""
+    seats = np.array([[0, 1, 2, 3], [4, 5, 6, 7]])
+    tile = _gathered(np.array([[[7]], [[8]], [[9]]]), TURNED, seats)
+    np.testing.assert_array_equal(tile, np.broadcast_to(np.array([7, 8, 9])[None, :, None, None], (4, 3, 2, 1)))
+    tile = _gathered(np.full((1, 1, 1), 5), TURNED, seats)
+    np.testing.assert_array_equal(tile, np.full((4, 3, 2, 1), 5))
+    none = np.zeros((0, 4), int)
+    tile = _gathered(np.ones((3, 2, 1), int), TURNED, none)
+    assert tile.shape == (4, 3, 0, 1) and not _dealt(tile, TURNED, none, (3, 2, 1)).any()
+    assert _gathered(np.ones((3, 1, 1), int), TURNED, none).shape == (4, 3, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "tile, order, numbers",
+    [
+        ((2, 3), (0, 1), None),
+        ((2, 3), (1, 0), None),
+        ((2, 3, 4), (2, 0, 1), None),
+        ((2, 3, 4), (1, 2, 0), None),
+        ((6,), (0,), [3, 0, 5, 1, 2, 4]),
+        ((2, 3), (1, 0), [3, 0, 5, 1, 2, 4]),
+    ],
+)
+@pytest.mark.parametrize("rest", [(1, 1), (2, 4, 3)])
+def test_elements_are_unfolded_to_the_dimensions_of_a_view(tile, order, numbers, rest):
+    """The first dimension of the access fastest; `order` says which of its dimensions each of the view is."""
+    count = int(np.prod(tile))
+    operand = types.SimpleNamespace(tile=tile, count=count, order=order, numbers=None if numbers is None else np.array(numbers))
+    values = np.random.default_rng(1).integers(0, 1000, (count, *rest))
+    whole = _unfolded(values, operand)
+    assert whole.shape == (*(tile[axis] for axis in order), *rest)
+    for index in np.ndindex(*tile):
+        number = sum(one * int(np.prod(tile[:axis])) for axis, one in enumerate(index))
+        number = number if numbers is None else numbers[number]
+        np.testing.assert_array_equal(whole[tuple(index[axis] for axis in order)], values[number])
+    np.testing.assert_array_equal(_folded(whole, operand), values)
+
+
+def test_one_element_is_unfolded_to_dimensions_of_size_one():
+    values = np.arange(6).reshape(1, 2, 3)
+    operand = types.SimpleNamespace(tile=(1, 1, 1), count=1, order=(2, 0, 1), numbers=None)
+    assert _unfolded(values, operand).shape == (1, 1, 1, 2, 3)
+    np.testing.assert_array_equal(_folded(_unfolded(values, operand), operand), values)
+    nothing = types.SimpleNamespace(tile=(), count=1, order=(), numbers=None)
+    np.testing.assert_array_equal(_unfolded(values, nothing), values[0])
+    np.testing.assert_array_equal(_folded(values[0], nothing), values)
+
+
+def test_elements_are_numbered_the_last_dimension_fastest():
+    rows, columns = np.arange(2)[:, None], np.arange(3)
+    np.testing.assert_array_equal(_numbered([rows, columns], (2, 3)), [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(_numbered([rows, columns, columns * 0 + 1], (9, 3, 2)), [[1, 3, 5], [7, 9, 11]])
+    assert _numbered([], ()) == 0
+
+
+@pytest.mark.parametrize(
+    "value, threads, expected",
+    [
+        (np.arange(4)[:, None], 4, [[2], [0]]),
+        (np.arange(8).reshape(4, 2), 4, [[4, 5], [0, 1]]),
+        (np.arange(3)[None, :], 4, [[0, 1, 2]]),
+        (np.arange(1)[:, None], 1, [[0]]),
+        (np.arange(4), 4, [0, 1, 2, 3]),
+        (7, 4, 7),
+    ],
+    ids=str,
+)
+def test_values_of_threads_are_taken_at_some_of_them(value, threads, expected):
+    assert np.asarray(_at_threads(value, np.array([2, 0]), threads)).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype, size", [(np.float32, 4), (np.float16, 2), (np.int32, 4), (np.int8, 1)])
+def test_poison_is_one_element_of_its_type(dtype, size):
+    one = _poison(np.dtype(dtype), (np.dtype(dtype).kind == "f" and "float") or "int")
+    assert one.shape == (1,) and one.dtype == dtype
+    assert np.isnan(one[0]) if one.dtype.kind == "f" else one.tobytes() == bytes([0x5A]) * size
+
+
+def test_what_is_not_read_counts_as_the_spec_says():
+    """Zero, or a number of its own, where the mask excludes an element; what is read stays."""
+    memory = Memory(np.array([[5.0, 6.0], [7.0, 8.0], [0.0, 0.0], [0.0, 0.0]], np.float32), 0, 2, 2, None)
+    rows = Rows(memory, np.array([[1, 2]]))
+    np.testing.assert_array_equal(_read(rows, 0), [[[7, 8], [0, 0]]])
+    np.testing.assert_array_equal(_read(rows, -np.inf), [[[7, 8], [-np.inf, -np.inf]]])
+    flat = Flat(memory, np.array([[[3, 4, 5, 1]]]))
+    np.testing.assert_array_equal(_read(flat, 2), [[[8, 2, 2, 6]]])
+    assert _read(flat, 2).dtype == np.float32
+    held = Held(memory, np.array([[2]]), np.array([0]), np.array([0]))
+    np.testing.assert_array_equal(_read(held, 2), [[[0, 0]]])
+
+
+# ---------------------------------------------------------------------------------------------- products of several lanes
+
+P = Var("thread", 0, 63)
+LANES = (
+    LaneMap.along((4, 1), ((4, 0, 1), (8, 0, 0)), ()),
+    LaneMap.along((1, 8), ((4, 1, 0), (8, 1, 1)), ()),
+    LaneMap.along((4, 8), ((4, 0, 1), (8, 1, 1)), ()),
+)
+"""A product of a column of 4 and a row of 8 by a warp, an element of the sum a lane."""
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("adds", ["no", "yes", "warp", "block", "turn", "warp and block"])
+def test_products_of_warps_begin_anew_or_add(adds):
+    """Where old values count may differ by warp, block and turn."""
+    turn, block = Var("k", 0, 1), Var("block", 0, 1)
+    condition = {
+        "no": FALSE,
+        "yes": TRUE,
+        "warp": less(P // 32, 1),
+        "block": less(block, 1),
+        "turn": less(0, turn),
+        "warp and block": all_of([less(P // 32, 1), less(block, 1)]),
+    }[adds]
+    lane, unit = P % 32, P // 32
+    row = turn * 16 + block * 8 + unit * 4 + lane % 4
+    places = access("A", (row, 0)), access("B", (0, lane // 4)), access("C", (row, lane // 4), write=True)
+    product = performed(
+        next(one for one in INSTRUCTIONS if one.name == "FFMA"),
+        MatMul(4, 8, 1)(GL, GL, GL)(Warp),
+        *places,
+        accumulate=condition,
+        lane_maps=LANES,
+    )
+    spec = MatMul(32, 8, 1, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    kernel = kernel_of(spec, (ir.For(turn, as_expr(2), (product,)),), threads=64, grid=2)
+    a, b = np.arange(1, 33, dtype=np.float32).reshape(32, 1), np.arange(1, 9, dtype=np.float32).reshape(1, 8)
+    c = np.arange(256, dtype=np.float32).reshape(32, 8) * 100
+    rows = np.arange(32)
+    old = {
+        "no": rows < 0,
+        "yes": rows >= 0,
+        "warp": rows % 8 < 4,
+        "block": rows % 16 < 8,
+        "turn": rows >= 16,
+        "warp and block": (rows % 8 < 4) & (rows % 16 < 8),
+    }[adds]
+    for order in (None, random.Random(0)):
+        got = simulate(kernel, {"A": a, "B": b, "C": c}, order=order).outputs["C"]
+        np.testing.assert_array_equal(got, a @ b + np.where(old[:, None], c, 0))
+
+
+# ---------------------------------------------------------------------------------------------- copies under way
+
+
+@pytest.mark.parametrize(
+    "steps, message",
+    [
+        ("x<, sent, arrived, =x", None),
+        ("x<, sent, =x, arrived", "^x.* is read while an asynchronous copy to it is under way"),
+        ("x<, =x, sent, arrived", "^x.* is read while an asynchronous copy to it is under way"),
+        ("x<, x=, sent, arrived, =x", "^x.* is written while an asynchronous copy to it is under way"),
+        ("x<, arrived, =x, sent", "^x.* is read while an asynchronous copy to it is under way"),
+        ("x<, sent, x<, arrived, =x", "^x.* is written while an asynchronous copy to it is under way"),
+        ("x<, sent, arrived, x<, sent, arrived, =x", None),
+    ],
+)
+@pytest.mark.parametrize("order", ORDERS)
+def test_copies_under_way_are_not_touched(steps, message, order):
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    made = by_products(*steps.split(", "))
+    if message is None:
+        np.testing.assert_array_equal(copied(made, given, None if order is None else random.Random(order)), given)
+    else:
+        with pytest.raises(SimulationError, match=message):
+            copied(made, given, None if order is None else random.Random(order))
+
+
+def test_what_is_under_way_to_an_array_is_no_data_yet():
+    """Until the copy arrives its place holds poison: who does not wait for it stores that."""
+    spec = Move(32, 1, dtype=float32, src=RowMajor, dst=RowMajor)(GL, GL)
+    buffers = (local("x", (32, 1), SH),)
+    load = performed(
+        MOVE,
+        Move(1, 1, dtype=float32)(GL, SH)(Thread),
+        access("src", (THREAD, 0)),
+        access("x", (THREAD, 0), write=True),
+        completion=ir.Completion.GROUP,
+    )
+    store = performed(MOVE, Move(1, 1, dtype=float32)(SH, GL)(Thread), access("x", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    for steps, right in (((load, ir.Commit(), ir.Wait(0), store), True), ((load, ir.Commit(), ir.Wait(1), store), False)):
+        made = attrs.evolve(kernel_of(spec, steps, *buffers), shared_bytes=128)
+        got = simulate(made, {"src": given}, shadow=False).outputs["dst"]
+        assert np.isnan(got).all() if not right else (got == given).all()
+
+
+# ---------------------------------------------------------------------------------------------- arrays dealt to threads
+
+
+def executor_of(*buffers, threads=64, grid=1, chunk=(0,), body=()):
+    made = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), body, *buffers, threads=threads, grid=grid), shared_bytes=4096)
+    plan = Plan(made, {})
+    run = Run(plan, global_memory(plan, {"src": np.zeros((64, 1), np.float32)}, False), History({}), chunk, True, False)
+    return run.executor, run.group(np.arange(threads))
+
+
+def dealt_registers(threads=32, shared_by=1):
+    """An array in registers: of each warp's columns a thread holds rows 2 (t % 4) and the next, of column t / 4; or some threads the same."""
+    thread = Var("thread", 0, threads - 1)
+    columns = threads // 4 // shared_by
+    holder = (thread % 4 * 2, thread // 4 % columns)
+    made = local("r", (8, columns), RF, layout=Layout(((2, 4), columns), ((1, 0), 0)))
+    return attrs.evolve(made, storage=attrs.evolve(made.storage, extent=as_expr(2)), elements=as_expr(2), holder=holder), holder
+
+
+def through_registers(*statements, threads=32, shared_by=1, puts=True, takes=False, target=(8, 8)):
+    """What a kernel makes of `src` whose threads put the elements into such an array, and statements of units do the rest; or threads."""
+    made, holder = dealt_registers(threads, shared_by)
+    move = lambda number: (holder[0] + number, holder[1])
+    put = [
+        performed(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", move(number)), access("r", move(number), write=True)) for number in (0, 1)
+    ]
+    take = [
+        performed(MOVE, Move(1, 1)(RF, GL)(Thread), access("r", move(number)), access("dst", move(number), write=True)) for number in (0, 1)
+    ]
+    body = (*(put if puts else ()), *statements, *(take if takes else ()))
+    kernel = kernel_of(Move(*target, src=RowMajor, dst=RowMajor)(GL, GL), body, made, threads=threads)
+    given = np.arange(1, 1 + int(np.prod(target)), dtype=np.float32).reshape(target)
+    found = [simulate(kernel, {"src": given}, order=order).outputs["dst"] for order in (None, random.Random(0))]
+    np.testing.assert_array_equal(*found)
+    return given, found[0]
+
+
+TEXT = MicroKernel("m", "// m\n")
+
+
+def stored_by_units(base, shape, to=None, level=Warp, bounds=None, **fields):
+    spec = Move(*shape)(RF, GL)(level)
+    return ir.Exec(TEXT, spec, (access("r", base, shape, bounds), access("dst", to or base, shape, bounds, write=True)), **fields)
+
+
+@pytest.mark.parametrize("base, shape", [((0, 0), (8, 8)), ((2, 3), (4, 4)), ((7, 0), (1, 8)), ((0, 7), (8, 1)), ((5, 5), (1, 1))])
+def test_a_unit_reads_what_its_threads_hold(base, shape):
+    given, got = through_registers(stored_by_units(base, shape))
+    part = tuple(slice(start, start + size) for start, size in zip(base, shape, strict=True))
+    expected = np.full((8, 8), np.nan, np.float32)
+    expected[part] = given[part]
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_units_read_what_their_own_threads_hold():
+    """Of another unit's elements they hold none."""
+    given, got = through_registers(stored_by_units((0, P // 32 * 8), (8, 8)), threads=64, target=(8, 16))
+    np.testing.assert_array_equal(got, given)
+    given, got = through_registers(stored_by_units((0, 0), (8, 16), level=Block), threads=64, target=(8, 16))
+    np.testing.assert_array_equal(got, given)
+    with pytest.raises(SimulationError, match=r"no thread of Warp 0 holds r\[0, 8\]"):
+        through_registers(stored_by_units((0, 8 - P // 32 * 8), (8, 8)), threads=64, target=(8, 16))
+    with pytest.raises(SimulationError, match=r"no thread of Warp 1 holds r\[3, 4\]"):
+        through_registers(stored_by_units((3, P // 32 * 0 + 4), (4, 8)), threads=64, target=(8, 16))
+    with pytest.raises(SimulationError, match=r"no thread of Warp 1 holds r\[0, 7\]"):
+        through_registers(stored_by_units((0, P // 32 * 7), (8, 8)), threads=64, target=(8, 16))
+
+
+@pytest.mark.parametrize("bounds, rows, columns", [((5, None), 5, 8), ((None, 3), 8, 3), ((8, 8), 8, 8), ((1, 1), 1, 1)])
+def test_a_unit_leaves_out_what_lies_beyond_bounds(bounds, rows, columns):
+    given, got = through_registers(stored_by_units((0, 0), (8, 8), bounds=bounds))
+    expected = np.full((8, 8), np.nan, np.float32)
+    expected[:rows, :columns] = given[:rows, :columns]
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("shared_by", [1, 2, 4])
+def test_a_unit_writes_to_all_who_hold_an_element(shared_by):
+    """And reads it from any of them."""
+    columns = 8 // shared_by
+    load = ir.Exec(
+        TEXT, Move(8, columns)(GL, RF)(Warp), (access("src", (0, 0), (8, columns)), access("r", (0, 0), (8, columns), write=True))
+    )
+    give = performed(
+        MOVE,
+        Move(1, 1)(RF, GL)(Thread),
+        access("r", (THREAD % 4 * 2 + 1, THREAD // 4 % columns)),
+        access("dst", (THREAD % 4 * 2 + 1, THREAD // 4), write=True),
+    )
+    given, got = through_registers(load, give, shared_by=shared_by, puts=False)
+    expected = np.full((8, 8), np.nan, np.float32)
+    expected[1::2] = np.tile(given[1::2, :columns], (1, shared_by))
+    np.testing.assert_array_equal(got, expected)
+    given, got = through_registers(stored_by_units((0, 0), (8, columns)), shared_by=shared_by)
+    np.testing.assert_array_equal(got[:, :columns], given[:, :columns])
+
+
+def test_a_unit_adds_to_what_its_threads_hold():
+    """A product by a warp: the sum begins anew, or goes on, by the warp's own condition."""
+    thread = Var("thread", 0, 63)
+    made, holder = dealt_registers(64)
+    spec = MatMul(8, 8, 2)(GL, GL, RF)(Warp)
+    column = thread // 32 * 8
+    places = access("A", (0, 0), (8, 2)), access("B", (0, column), (2, 8)), access("r", (0, column), (8, 8), write=True)
+    product = ir.Exec(TEXT, spec, places, less(thread // 32, 1))
+    take = [
+        performed(
+            MOVE,
+            Move(1, 1)(RF, GL)(Thread),
+            access("r", (holder[0] + one, holder[1])),
+            access("C", (holder[0] + one, holder[1]), write=True),
+        )
+        for one in (0, 1)
+    ]
+    put = [
+        performed(
+            MOVE,
+            Move(1, 1)(GL, RF)(Thread),
+            access("C", (holder[0] + one, holder[1])),
+            access("r", (holder[0] + one, holder[1]), write=True),
+        )
+        for one in (0, 1)
+    ]
+    kernel = kernel_of(MatMul(8, 16, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL), (*put, product, *take), made, threads=64)
+    a, b = np.arange(1, 17, dtype=np.float32).reshape(8, 2), np.arange(1, 33, dtype=np.float32).reshape(2, 16)
+    c = np.arange(128, dtype=np.float32).reshape(8, 16) * 1000
+    for order in (None, random.Random(0)):
+        got = simulate(kernel, {"A": a, "B": b, "C": c}, order=order).outputs["C"]
+        np.testing.assert_array_equal(got, a @ b + np.where(np.arange(16) < 8, c, 0))
+
+
+def test_registers_that_a_unit_reads_were_written():
+    with pytest.raises(SimulationError, match=r"r\[0, 0\] .*is read before anything was written to it"):
+        through_registers(stored_by_units((0, 0), (8, 8)), puts=False)
+
+
+# ---------------------------------------------------------------------------------------------- the statement's own memory
+
+
+@pytest.mark.parametrize("dtype, watched", [(float32, False), (int32, True)], ids=str)
+def test_own_memory_of_a_statement_holds_nothing_afterwards(dtype, watched):
+    """Of its own bytes no more than poison is left, and nothing counts as written; neighbours stay."""
+    mine, other = (attrs.evolve(local(name, (8,), SH, dtype), offset=offset) for name, offset in (("x", 16), ("y", 0)))
+    executor, group = executor_of(mine, attrs.evolve(other, elements=as_expr(24)))
+    memory = executor.chunk.memories["x"]
+    assert (memory.first, memory.rows, memory.defined is not None) == (4, 8, watched)
+    memory.data[:] = 3
+    if watched:
+        memory.defined[:] = True
+        memory.complete = True
+    operand = types.SimpleNamespace(buffer=mine, watched=False, write=True, adds=False, spread=1)
+    site = types.SimpleNamespace(statement=types.SimpleNamespace(instruction=MOVE))
+    executor._scratch(site, operand, {}, group, group)
+    rest = np.ones(len(memory.data), bool)
+    rest[4:12] = False
+    assert (memory.data[rest] == 3).all()
+    inside = memory.data[4:12]
+    assert np.isnan(inside).all() if dtype == float32 else (inside == 0x5A5A5A5A).all()
+    if watched:
+        assert not memory.complete and not memory.defined[4:12].any() and memory.defined[rest].all()
+
+
+# ---------------------------------------------------------------------------------------------- counts, copies, large products
+
+
+def counted(order=None, **options):
+    body = [performed(MOVE, Move(1)(GL, GL)(Thread), access("src", (THREAD,)), access("dst", (THREAD,), write=True))]
+    if options.get("collective"):
+        body.append(ir.Exec(TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (32,), (32,), write=True))))
+    if turns := options.get("turns"):
+        turn = Var("k", 0, turns - 1)
+        body.append(
+            ir.For(
+                turn,
+                as_expr(turns),
+                (ir.Exec(TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (turn * 32 + 64,), (32,), write=True))),),
+            )
+        )
+    return simulate(kernel_of(Move(512)(GL, GL), body), {"src": np.zeros(512, np.float32)}, order=order).statements
+
+
+def test_statements_are_counted_as_often_as_they_are_executed():
+    """One by all threads, one by units, and one in each turn of a loop."""
+    assert counted() == 1
+    assert counted(collective=True) == 2
+    assert counted(turns=3) == 4
+
+
+def test_products_larger_than_a_cache_of_many_blocks():
+    """All elements of a statement are of threads and blocks, none of it of a loop."""
+    threads, grid = 256, 256
+    thread, block = Var("thread", 0, threads - 1), Var("block", 0, grid - 1)
+    row = block * threads + thread
+    c = local("c", (1, 1), RF)
+    fma = next(one for one in INSTRUCTIONS if one.name == "FFMA")
+    whole = MatMul(threads * grid, 1, 1, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    clear = performed(MOVE, Move(1, 1)(GL, RF)(Thread), access("C", (row, 0)), access("c", (0, 0), write=True))
+    spec = MatMul(1, 1, 1)(GL, GL, RF)(Thread)
+    product = performed(fma, spec, access("A", (row, 0)), access("B", (0, 0)), access("c", (0, 0), write=True), accumulate=TRUE)
+    store = performed(MOVE, Move(1, 1)(RF, GL)(Thread), access("c", (0, 0)), access("C", (row, 0), write=True))
+    kernel = kernel_of(whole, (clear, product, store), c, threads=threads, grid=grid)
+    a = np.arange(threads * grid, dtype=np.float32).reshape(-1, 1)
+    got = simulate(kernel, {"A": a, "B": np.full((1, 1), 2, np.float32), "C": a + 1}).outputs["C"]
+    np.testing.assert_array_equal(got, 3 * a + 1)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_products_of_warps_in_turns_that_one_follows_the_other(turns):
+    """The first of them begins anew, each other one adds to what is there."""
+    turn, lane = Var("k", 0, turns - 1), THREAD
+    places = access("A", (lane % 4, turn)), access("B", (turn, lane // 4)), access("C", (lane % 4, lane // 4), write=True)
+    fma = next(one for one in INSTRUCTIONS if one.name == "FFMA")
+    product = performed(fma, MatMul(4, 8, 1)(GL, GL, GL)(Warp), *places, accumulate=less(0, turn), lane_maps=LANES)
+    spec = MatMul(4, 8, turns, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    kernel = kernel_of(spec, (ir.For(turn, as_expr(turns), (product,)),))
+    a, b = np.arange(1, 4 * turns + 1, dtype=np.float32).reshape(4, turns), np.arange(1, 8 * turns + 1, dtype=np.float32).reshape(turns, 8)
+    for order in (None, random.Random(0)):
+        got = simulate(kernel, {"A": a, "B": b, "C": np.full((4, 8), 99, np.float32)}, order=order).outputs["C"]
+        np.testing.assert_array_equal(got, a @ b)
+
+
+def test_threads_of_a_unit_mean_the_same_copy():
+    """Of a buffer that has several."""
+    x = attrs.evolve(local("x", (32,), SH, copies=2), offset=0)
+    move = lambda copy: (
+        performed(
+            MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), attrs.evolve(access("x", (THREAD,), write=True), copy=as_expr(1))
+        ),
+        ir.Barrier(ir.WARP_SCOPE),
+        ir.Exec(
+            TEXT,
+            Move(32)(SH, GL)(Warp),
+            (attrs.evolve(access("x", (0,), (32,)), copy=as_expr(copy)), access("dst", (0,), (32,), write=True)),
+        ),
+    )
+    given = np.arange(32, dtype=np.float32)
+    made = lambda copy: attrs.evolve(kernel_of(Move(32)(GL, GL), move(copy), x), shared_bytes=256)
+    np.testing.assert_array_equal(simulate(made(1), {"src": given}).outputs["dst"], given)
+    with pytest.raises(SimulationError, match="threads of one Warp disagree about its operands"):
+        simulate(made(less(0, THREAD)), {"src": given})
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_threads_with_memory_of_their_own_statement_meet_as_others_do(apart):
+    """Each thread by itself writes one element: their own, or the first."""
+    spec = Move(1)(GL, GL)(Thread)
+    place = THREAD if apart else as_expr(0)
+    statement = ir.Exec(TEXT, spec, (access("src", (THREAD,)), access("dst", (place,), write=True)), scratch=local("t", (8,), SH).tensor)
+    kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (statement,), local("t", (8,), SH)), shared_bytes=256)
+    given = np.arange(32, dtype=np.float32)
+    if apart:
+        np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
+    else:
+        with pytest.raises(SimulationError, match="race on dst"):
+            simulate(kernel, {"src": given})
+
+
+def test_loads_of_integers_count_as_written():
+    """What is watched from the start is there once the load has arrived."""
+    tensor_map = ir.TensorMap("src_map", "src", (1, 0), (32, 64), 128)
+    given = numbered((64, 32), int32)
+    np.testing.assert_array_equal(copied(loaded(tensor_map, (64, 32), (64, 32), dtype=int32), given), given)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("barrier", [True, False])
+@pytest.mark.parametrize("thread", [0, 5, 31])
+def test_any_thread_of_a_unit_may_read_what_the_unit_reads(thread, barrier, order):
+    """So that even the first of them writes there only behind a barrier."""
+    x = attrs.evolve(local("x", (32,), SH), offset=0)
+    put = performed(MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), access("x", (THREAD,), write=True))
+    text = ir.Exec(TEXT, Move(32)(SH, GL)(Warp), (access("x", (0,), (32,)), access("dst", (0,), (32,), write=True)))
+    again = performed(
+        MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), access("x", (THREAD,), write=True), active=equal(THREAD, thread)
+    )
+    between = (ir.Barrier(ir.WARP_SCOPE),)
+    kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (put, *between, text, *(between if barrier else ()), again), x), shared_bytes=128)
+    given = np.arange(32, dtype=np.float32)
+    options = {"order": None if order is None else random.Random(order)}
+    if barrier:
+        np.testing.assert_array_equal(simulate(kernel, {"src": given}, **options).outputs["dst"], given)
+    else:
+        with pytest.raises(SimulationError, match="race on x"):
+            simulate(kernel, {"src": given}, **options)
+
+
+@pytest.mark.parametrize("first", [0, 4, 7])
+def test_what_lies_beyond_bounds_nobody_needs_to_hold(first):
+    """Of columns from the first on those below 8 are there."""
+    given, got = through_registers(stored_by_units((0, first), (8, 8), bounds=(None, 8)))
+    expected = np.full((8, 8), np.nan, np.float32)
+    expected[:, first:] = given[:, first:]
+    np.testing.assert_array_equal(got, expected)
+    with pytest.raises(SimulationError, match=r"no thread of Warp 0 holds r\[0, 8\]|outside the tensor"):
+        through_registers(stored_by_units((0, first + 1), (8, 8), bounds=(None, 9)), target=(8, 16))
+
+
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+def test_what_a_unit_adds_to_was_written(adds, given):
+    spec = MatMul(8, 8, 2, dtype=int32, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    places = access("A", (0, 0), (8, 2)), access("B", (0, 0), (2, 8)), access("C", (0, 0), (8, 8), write=True)
+    product = ir.Exec(TEXT, spec(Warp), places, as_expr(int(adds)))
+    kernel = kernel_of(spec, (product,))
+    a, b = np.arange(16, dtype=np.int32).reshape(8, 2), np.arange(16, dtype=np.int32).reshape(2, 8)
+    arrays = {"A": a, "B": b, **({"C": np.full((8, 8), 100, np.int32)} if given else {})}
+    if adds and not given:
+        with pytest.raises(SimulationError, match=r"C\[0, 0\] .*is read before anything was written to it"):
+            simulate(kernel, arrays)
+    else:
+        np.testing.assert_array_equal(simulate(kernel, arrays).outputs["C"], a @ b + 100 * adds)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_store_by_an_engine_is_waited_for(order):
+    kernel = stored(ir.TensorMap("dst_map", "dst", (1, 0), (64, 64), 128))
+    given, options = numbered((64, 64)), None if order is None else random.Random(order)
+    np.testing.assert_array_equal(copied(kernel, given, options), given)
+    with pytest.raises(SimulationError, match="a store by TMA reads shared memory beyond the end of the kernel"):
+        copied(attrs.evolve(kernel, body=kernel.body[:-1]), given, options)
+
+
+@pytest.mark.parametrize(
+    ("holder", "threads", "held"),
+    [
+        ((THREAD % 4 * 2, THREAD // 4), range(32), [[(t % 4 * 2 + r) * 8 + t // 4 for t in range(32)] for r in (0, 1)]),
+        ((THREAD % 4 * 2, THREAD // 4), range(8, 16), [[(t % 4 * 2 + r) * 8 + t // 4 for t in range(8, 16)] for r in (0, 1)]),
+        ((as_expr(4), as_expr(3)), range(4), [[35] * 4, [43] * 4]),
+        ((THREAD % 4 * 2, as_expr(3)), range(4), [[3, 19, 35, 51], [11, 27, 43, 59]]),
+        ((THREAD * 2, as_expr(0)), range(5), [[0, 16, 32, 48, None], [8, 24, 40, 56, None]]),
+        ((THREAD * 2 - 1, as_expr(0)), range(5), [[None, 8, 24, 40, 56], [0, 16, 32, 48, None]]),
+        ((as_expr(0), THREAD * 4), range(4), [[0, 4, None, None], [8, 12, None, None]]),
+    ],
+    ids=str,
+)
+def test_what_each_thread_holds_in_each_register(holder, threads, held):
+    """The number of the element, the last dimension fastest; none where it is no element of the buffer."""
+    made, _ = dealt_registers()
+    made = attrs.evolve(made, holder=tuple(map(as_expr, holder)))
+    operand = types.SimpleNamespace(elements=2, sizes=(8, 8), buffer=made)
+    group = Group(np.array(list(threads)), {})
+    env = {"thread": group.threads[:, None], "block": np.arange(3)[None, :]}
+    numbers, valid = _registers(operand, env, group)
+    assert numbers.shape == valid.shape == (2, len(group.threads))
+    assert np.where(valid, numbers, None).tolist() == held

@@ -2,6 +2,7 @@
 
 import random
 import re
+import types
 
 import attrs
 import numpy as np
@@ -16,7 +17,11 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
 from fireiron.sim.launch import _Launch
+from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import Plan
+from fireiron.sim.run import Run
+from fireiron.sim.shadow import Clock, History
+from fireiron.sim.warps import Warps
 from fireiron.values.expr import TRUE, Var, as_expr, less
 
 GIVEN = np.arange(1, 1025, dtype=np.float32)
@@ -256,3 +261,76 @@ def test_a_barrier_of_one_block_of_a_cluster(order):
     )
     got = simulate(kernel(body, grid=2, cluster=TWO), {"src": GIVEN}, order=chance(order)).outputs["dst"]
     np.testing.assert_array_equal(got[:256], GIVEN[:256])
+
+
+# ---------------------------------------------------------------------------------------------- groups together
+
+
+def teams(threads=96, grid=4, chunk=(1, 3)):
+    """The warps of a kernel that does nothing."""
+    plan = Plan(kernel_of(Move(32)(GL, GL), (), threads=threads, grid=grid), {})
+    run = Run(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), History({}), chunk, True, False)
+    return Warps([run], random.Random(0))
+
+
+@pytest.mark.parametrize("members", [(0, 1), (1, 2), (0, 1, 2)])
+def test_groups_at_one_place_are_one_group(members):
+    """With the threads and the values of all of them; the same one each time they come together, with their clock."""
+    warps = teams()
+    environments = []
+    for number in members:
+        env = dict(warps.groups[number].environment)
+        threads = warps.groups[number].threads
+        env |= {
+            "k": 7,
+            "own": threads[:, None] * 10,
+            "blocks": np.array([[5, 6]]),
+            "both": threads[:, None] + np.array([[0, 100]]),
+            "flat": np.array(3),
+        }
+        environments.append(env)
+    team = warps._team(list(members), environments)
+    every = np.concatenate([warps.groups[number].threads for number in members])
+    np.testing.assert_array_equal(team.threads, every)
+    assert team.members == tuple(warps.groups[number] for number in members)
+    env = team.environment
+    assert env["k"] == 7 and env["block"] is environments[0]["block"] and np.asarray(env["flat"]) == 3
+    np.testing.assert_array_equal(env["thread"], every[:, None])
+    np.testing.assert_array_equal(env["own"], every[:, None] * 10)
+    np.testing.assert_array_equal(env["both"], every[:, None] + np.array([[0, 100]]))
+    np.testing.assert_array_equal(np.broadcast_to(env["blocks"], (len(every), 2)), np.broadcast_to([[5, 6]], (len(every), 2)))
+    for number in members:
+        warps.groups[number].clock = Clock()
+    again = warps._team(list(members), [{**one, "k": 8} for one in environments])
+    assert again is team and again.environment["k"] == 8 and again.clock is warps.groups[members[0]].clock
+
+
+def test_a_group_alone_is_itself():
+    warps = teams()
+    assert warps._team([1], [{}]) is warps.groups[1]
+    assert [one.threads.tolist() for one in warps.groups] == [list(range(first, first + 32)) for first in (0, 32, 64)]
+
+
+@pytest.mark.parametrize(
+    ("event", "number", "members"),
+    [
+        (ir.Barrier(ir.WARP_SCOPE), 1, [1]),
+        (ir.Barrier(ir.BLOCK_SCOPE), 1, [0, 1, 2, 3, 4]),
+        (ir.Barrier(ir.WARPGROUP_SCOPE), 1, [0, 1, 2, 3]),
+        (ir.Barrier(ir.WARPGROUP_SCOPE), 4, [4]),
+        (ir.ClusterBarrier(), 2, [0, 1, 2, 3, 4]),
+        (types.SimpleNamespace(level=Warpgroup, scratch=None), 0, [0, 1, 2, 3]),
+        (types.SimpleNamespace(level=Warp, scratch=None), 3, [3]),
+        (types.SimpleNamespace(level=Block, scratch=None), 3, [0, 1, 2, 3, 4]),
+        (types.SimpleNamespace(level=Warp, scratch="memory"), 3, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_who_comes_together_at_an_event(event, number, members):
+    assert teams(threads=160)._members(number, event) == members
+
+
+@pytest.mark.parametrize("numbers, several", [([0], False), ([0, 1], True), ([2], False)])
+def test_one_warp_is_one(numbers, several):
+    assert teams()._several(numbers) == several
+    together = Warps(teams().runs, None)
+    assert together._several([0]), "all warps of a block in step"

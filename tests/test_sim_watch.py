@@ -17,8 +17,11 @@ from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
-from fireiron.sim.places import Group
-from fireiron.sim.shadow import Clock
+from fireiron.sim.chunk import Chunk
+from fireiron.sim.memory import global_memory
+from fireiron.sim.places import Flat, Group, Rows
+from fireiron.sim.plan import Plan
+from fireiron.sim.shadow import Clock, History, Shadow
 from fireiron.sim.watch import Watch, _Repeated
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, equal, less
 
@@ -617,3 +620,129 @@ def test_lines_of_what_engines_read():
         ]
         with pytest.raises(SimulationError, match=rf" at {first}, outside loops(?s:.*)at +{second}"):
             copied(attrs.evolve(made, body=tuple(body)), np.ones((32, 1), np.float32))
+
+
+# ---------------------------------------------------------------------------------------------- keys of what is touched
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("name, parts", [("a", 2), ("b", 1), ("c", 2)])
+@pytest.mark.parametrize("blocks", [(0,), (1, 4, 6)])
+@pytest.mark.parametrize("flat", [False, True])
+def test_keys_of_shared_memory_are_its_granules(name, parts, uniform, blocks, flat):
+    """Of each block its own, or of all blocks the same where they touch alike; with the numbers of threads of all blocks."""
+    placed = lambda one, size, offset, dtype: attrs.evolve(local(one, (size,), SH, dtype), offset=offset)
+    buffers = placed("a", 8, 0, float32), placed("b", 40, 16, float16), placed("c", 8, 256, float32)
+    kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (), *buffers, grid=7), shared_bytes=1024)
+    plan = Plan(kernel, {})
+    assert plan.granule == 2 and plan.pitch == 32
+    plan.uniform = uniform
+    width = len(blocks)
+    chunk = Chunk(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), blocks, False)
+    watch = Watch(chunk, History({}), True)
+    memory, group = chunk.memories[name], Group(np.array([3, 5, 30]), {})
+    operand = types.SimpleNamespace(buffer=plan.buffers[name])
+    places = np.array([[0, 1, 7], [2, 2, 1 << 20]])  # the last is masked out
+    rows = np.where(places < 1 << 20, places + memory.first, memory.zero)
+    if flat:
+        place = Flat(memory, rows[..., None] * width + np.arange(width))
+    else:
+        place = Rows(memory, rows)
+    span = group.threads, group.threads + 1
+    keys, valid, (low, high) = watch._keys(operand, place, group, span)
+    assert keys.shape == valid.shape == low.shape == high.shape
+    found = list(zip(*(one[valid].tolist() for one in (keys, low, high)), strict=True))
+    several = range(width) if flat or not uniform else range(1)
+    start = plan.buffers[name].offset // 2
+    expected = [
+        (((row * parts) + start + part) * len(several) + block, number + blocks[block] * 32, number + 1 + blocks[block] * 32)
+        for row, number in zip(places.ravel().tolist(), [3, 5, 30] * 2)
+        for block in several
+        for part in range(parts)
+        if row < 1 << 20
+    ]
+    assert found == expected
+
+
+@pytest.mark.parametrize("blocks", [(0,), (1, 4, 6)])
+def test_keys_of_arrays_are_their_elements(blocks):
+    """The same for all blocks, each with threads of its own."""
+    plan = Plan(kernel_of(Move(32)(GL, GL), (), grid=7), {})
+    chunk = Chunk(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), blocks, False)
+    watch = Watch(chunk, History({}), True)
+    memory, group = chunk.memories["dst"], Group(np.array([3, 30]), {})
+    rows = np.array([[[0], [9]], [[1 << 20], [4]]])
+    place = Flat(memory, np.where(rows < 1 << 20, rows + memory.first, memory.zero + 1))
+    keys, valid, (low, high) = watch._keys(types.SimpleNamespace(buffer=plan.buffers["dst"]), place, group, (group.threads, group.threads))
+    expected = [(row + memory.first, number + block * 32) for row, number in ((0, 3), (9, 30), (4, 30)) for block in blocks]
+    assert list(zip(keys[valid].tolist(), low[valid].tolist(), strict=True)) == expected and (low == high).all()
+
+
+def test_engines_see_what_is_written_to_arrays():
+    """Only what lies in shared memory waits for a fence."""
+    made, _ = of_products("a factor in shared memory")
+    plan = Plan(made, {})
+    chunk = Chunk(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
+    history = History({"dst": Shadow(64, plan.pitch)})
+    watch, group, keys = Watch(chunk, history, True), Group(np.arange(32), {}), np.arange(4)
+    watch._wrote(history.shadows["dst"], keys, group)
+    assert group.unfenced == [] and history.shadows["dst"].fenced is None
+    watch._wrote(watch.shared_shadow, keys, group)
+    assert [one.tolist() for one in group.unfenced] == [[0, 1, 2, 3]]
+    watch.fence(group)
+    assert group.unfenced == [] and (watch.shared_shadow.fenced[keys] >= 0).all()
+
+
+@pytest.mark.parametrize("other", [None, float16, int8], ids=str)
+@pytest.mark.parametrize("order", [None, 0])
+def test_the_element_of_a_race_beside_buffers_of_smaller_elements(other, order):
+    """Each of its parts is that element."""
+    buffers = [attrs.evolve(local("a", (32, 2), SH), offset=0)]
+    buffers += [attrs.evolve(local("h", (32,), SH, other), offset=256)] if other is not None else []
+    thread = Var("thread", 0, 31)
+    put, take = (
+        ir.Exec(MOVE, Move(1)(*memories)(Thread), accesses, pieces=((ir.Piece(0),),) * 2, origin=line)
+        for memories, accesses, line in (
+            ((GL, SH), (access("src", (thread,)), access("a", (thread, 1), write=True)), "put"),
+            ((SH, GL), (access("a", (31 - thread, 1)), access("dst", (thread,), write=True)), "take"),
+        )
+    )
+    kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (put, take), *buffers), shared_bytes=512)
+    with pytest.raises(SimulationError) as caught:
+        simulate(kernel, {"src": np.zeros(32, np.float32)}, order=None if order is None else random.Random(order))
+    found = re.search(
+        r"race on a\[(\d+), 1\] \(address (\d+)\): thread (\d+) writes it \(.* at put.*, thread (\d+) reads it", str(caught.value)
+    )
+    row, address, writer, reader = map(int, found.groups())
+    assert (row, address, writer, reader) == (writer, 32 + writer, writer, 31 - writer)
+
+
+def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
+    """By one group: another statement, group or barrier begins anew; what is not watched is never settled."""
+    made, _ = of_products("a factor in shared memory")
+    plan = Plan(made, {})
+    chunk = Chunk(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
+    watch, place = Watch(chunk, History({}), True), object()
+    operand = types.SimpleNamespace(watched=True, buffer=plan.buffers["x"])
+    group, other = Group(np.arange(32), {}), Group(np.arange(32), {})
+    settled = lambda site, group: watch._settled(site, operand, place, group)
+    assert [settled("one", group) for _ in range(4)] == [False, False, True, True]
+    assert [settled("two", group) for _ in range(3)] == [False, False, True]
+    assert [settled("one", group) for _ in range(3)] == [False, False, True]
+    assert [settled("one", other) for _ in range(3)] == [False, False, True]
+    other.clock = other.clock.behind(32)
+    assert [settled("one", other) for _ in range(3)] == [False, False, True]
+    unwatched = types.SimpleNamespace(watched=False, buffer=plan.buffers["x"])
+    assert not any(watch._settled("one", unwatched, place, group) for _ in range(4))
+    blind = Watch(chunk, History({}), False)
+    assert not any(blind._settled("one", operand, place, group) for _ in range(4))
+
+
+@pytest.mark.parametrize("order", [None, 1])
+@pytest.mark.parametrize("name", [name for name, (_, message) in OF_PRODUCTS.items() if "shared" in name and message is None])
+def test_products_run_without_a_watch_too(name, order):
+    made, _ = of_products(name)
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    options = {"order": None if order is None else random.Random(order)}
+    watched, blind = (simulate(made, {"src": given}, shadow=shadow, **options).outputs["dst"] for shadow in (True, False))
+    np.testing.assert_array_equal(watched, blind)

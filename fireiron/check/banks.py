@@ -19,7 +19,7 @@ from fireiron.check.persistence import dealt, fetched
 from fireiron.check.scene import Array, Scene, Use
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
-from fireiron.values.layout import Swizzle
+from fireiron.values.layout import Swizzle, require_integer
 from fireiron.values.tensor import MatrixLayout
 
 BANKS = 32
@@ -46,7 +46,7 @@ class Request:
 
     def passes(self, buffer: Buffer) -> Array:
         """Passes (wavefronts) of each request."""
-        elements = constant(buffer.elements) or 0
+        elements = require_integer(buffer.elements)
         return wavefronts(
             (buffer.storage.address(self.places) + self.copies * elements) * buffer.dtype.bytes + buffer.offset,
             self.vector * buffer.dtype.bytes,
@@ -221,13 +221,13 @@ def _padded(buffer: Buffer, requests: Sequence[Request]) -> Iterator[tuple[int, 
 def _swizzled(buffer: Buffer, requests: Sequence[Request]) -> Iterator[tuple[Swizzle, Buffer]]:
     if buffer.tensor.swizzle is not None:
         return
-    size = constant(buffer.elements) or 1
+    highest = (require_integer(buffer.elements) - 1).bit_length()
     # Below the base are the elements of a vector, which must stay together.
     base = int(math.log2(max(one.vector for one in requests)))
     for bits in range(1, 6):
         for low in range(base, base + 4):
             for shift in range(bits, 11):
-                if low + shift + bits <= max(size - 1, 1).bit_length():
+                if low + shift + bits <= highest:
                     swizzle = Swizzle(bits, low, shift)
                     tensor = attrs.evolve(buffer.tensor, swizzle=swizzle)
                     storage = tensor.storage()

@@ -222,7 +222,7 @@ def _digits(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Ex
         around, rests = _moves(uses, [local.parts[use.access.base][dim] for use in uses], least)
         reach = max(reach_of(use.access)[dim] for use in uses)
         width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + reach + 1
-        found.append(_Digits((*((atoms[0], factor) for atoms, factor in terms), *around), width))
+        found.append(_Digits((*((atom, factor) for (atom,), factor in terms), *around), width))
     return found
 
 
@@ -232,7 +232,7 @@ def _tight(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Exp
     widths = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _reach(scene, local, uses)
     if widths is None:
         return None
-    return [_Digits(tuple((atoms[0], factor) for atoms, factor in part), width) for part, width in zip(parts, widths, strict=True)]
+    return [_Digits(tuple((atom, factor) for (atom,), factor in part), width) for part, width in zip(parts, widths, strict=True)]
 
 
 def _widths(scene: Scene, local: Local, uses: Sequence[Use]) -> Iterator[Sequence[int]]:
@@ -273,10 +273,11 @@ def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list
     common = [set(linear(rest)[0]) for rest in rests]
     loops = {loop.var for use in uses for loop in use.loops}
     for atoms, step in linear(rests[0])[0] if least > 0 else ():
-        alike = step > least and len(atoms) == 1 and all((atoms, step) in one for one in common)
-        if alike and atoms[0].variables().isdisjoint(loops):
-            found.append((atoms[0], step))
-            rests = [rest - atoms[0] * step for rest in rests]
+        atom, *others = atoms
+        alike = step > least and not others and all((atoms, step) in one for one in common)
+        if alike and atom.variables().isdisjoint(loops):
+            found.append((atom, step))
+            rests = [rest - atom * step for rest in rests]
     return found, rests
 
 
@@ -358,9 +359,7 @@ def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others:
     bands = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
     block = floordiv(block, as_expr(each))
     bands |= {one.right for one in quotients if one.left == block}
-    factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
-    heights = {rows for factor in factors for _, columns in pair for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
-    heights |= {rows for band in bands for _, columns in pair if (rows := _times(band, columns))}
+    heights = {rows for band in bands for _, columns in pair if (rows := _times(band, columns))}
     orders = ((pair[0], pair[1]), (pair[1], pair[0]))
     for (line, lines), (column, columns) in orders:
         place = hilbert(block, lines, columns)

@@ -222,7 +222,8 @@ class _Bounds:
         terms, number = linear(value)
         total: Expr = ZERO + number
         for atoms, coefficient in terms:
-            top = self._top(atoms[0], side) if len(atoms) == 1 and coefficient > 0 else None
+            atom, *others = atoms
+            top = self._top(atom, side) if not others and coefficient > 0 else None
             total = total + (product(atoms, coefficient) if top is None else top * coefficient)
         return total
 

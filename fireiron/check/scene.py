@@ -239,7 +239,7 @@ class Scene:
         places = storage.address([_along(frame, base) + step for base, step in zip(access.base, steps, strict=True)])
         if access.copy != ZERO:
             places = places + _along(frame, access.copy) * _along(frame, buffer.elements)
-        return np.broadcast_to(places, (*frame.shape, len(steps[0]) if len(steps) else 1))
+        return np.broadcast_to(places, (*frame.shape, size_of(access)))
 
     def coordinates(self, frame: Frame, access: Access) -> list[Array]:
         """Coordinates per dimension at every point of the frame, the access's elements along a last axis."""
@@ -293,7 +293,7 @@ def linear(expression: Expr) -> tuple[list[tuple[tuple[Expr, ...], int]], int]:
 
 def less_a_minimum(value: Expr) -> bool:
     """Whether a value is a number less a minimum of it and another, and so not negative."""
-    minima = [atoms[0] for atoms, times in linear(value)[0] if times == -1 and len(atoms) == 1]
+    minima = [atom for (atom, *others), times in linear(value)[0] if times == -1 and not others]
     return any((value + one - side).low >= 0 for one in minima if isinstance(one, Min) for side in (one.left, one.right))
 
 

@@ -45,8 +45,8 @@ class Chunk:
     def left_out(self, needed: str, group: Group) -> Array:
         """For each thread of a group and each block, whether its warp has zeros only in some registers."""
         (number, _), *_ = self.registers_of((needed,), group).values()
-        _, warps = np.unique(group.threads // WARP, return_inverse=True)
-        asked = np.zeros((warps.max() + 1, self.width), dtype=bool)
+        present, warps = np.unique(group.threads // WARP, return_inverse=True)
+        asked = np.zeros((len(present), self.width), dtype=bool)
         np.logical_or.at(asked, warps, (number != 0).any(axis=0))
         return ~asked[warps]
 
@@ -69,7 +69,7 @@ class Chunk:
 
     def _rows_of(self, name: str, group: Group) -> tuple[Memory, Array]:
         memory, threads = self.memories[name], self.plan.kernel.threads
-        return memory, np.arange(memory.rows // threads)[:, None] * threads + group.threads
+        return memory, np.arange(0, memory.rows, threads)[:, None] + group.threads
 
     def place(self, site: Site, operand: Operand, env: Environment, group: Group) -> Place:
         """The place of an access, from the group's cache where some loop around does not move it."""
@@ -89,7 +89,7 @@ class Chunk:
             values = self._dimension(operand, 0, vector_environment(site, env), rank)[0]
             return Counted(values, self.memories[operand.buffer.name])
         memory, private = self.memories[operand.buffer.name], operand.buffer.memory.private
-        mask, coordinates, parts = self.coordinates(site, operand, env, group, cached=True)
+        mask, coordinates, parts = self.coordinates(site, operand, env, group)
         env = vector_environment(site, env)
         numbers = self.address(site, operand, env, mask, coordinates, parts, group)
         self._check_vectors(site, operand, env, mask, numbers, group)
@@ -109,7 +109,8 @@ class Chunk:
             self._count(site, operand, rows, mask, env, group)
             return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
         if rows.shape[-1] == 1:
-            return Rows(memory, self._full(site, env, operand, rows[..., 0], group) if operand.write else rows[..., 0])
+            rows = rows.squeeze(axis=-1)
+            return Rows(memory, self._full(site, env, operand, rows, group) if operand.write else rows)
         rows = rows * self.width + np.arange(self.width)
         return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
 
@@ -191,7 +192,7 @@ class Chunk:
         return None if steps_of(window) is None else Window(self.memories[operand.buffer.name], window, self.plan.kernel.threads, group)
 
     def coordinates(
-        self, site: Site, operand: Operand, env: Environment, group: Group, cached: bool
+        self, site: Site, operand: Operand, env: Environment, group: Group
     ) -> tuple[Array | None, list[Array], list[tuple[Array, int, int]]]:
         """The mask of elements that take part, coordinates, and each coordinate's part of the address with its range."""
         vector = vector_environment(site, env)
@@ -203,7 +204,7 @@ class Chunk:
         coordinates, parts, doubtful = [], [], False
         for dim in range(len(operand.base)):
             names = operand.keys[dim]
-            key = (operand, dim, *(env[name] for name in names)) if cached and len(names) < len(site.enclosing) else None
+            key = (operand, dim, *(env[name] for name in names)) if len(names) < len(site.enclosing) else None
             part = group.parts.get(key) if key is not None else None
             if part is None:
                 part = self._dimension(operand, dim, vector, rank)
@@ -303,7 +304,7 @@ class Chunk:
             bad = ((start * buffer.dtype.bytes + buffer.offset) % size != 0) | (taken - start != steps).any(axis=0)
             # In shared memory the very offset is known; any other array begins at a multiple of `align`, and no more is known.
             bad = bad | (buffer.tensor.align % size != 0 and not buffer.memory.of_block)
-            bad = bad if mask is None else bad & mask[piece.first if mask.shape[0] > 1 else 0]
+            bad = bad if mask is None else bad & mask[min(piece.first, len(mask) - 1)]
             if bad.any():
                 where = first_true(bad[None], site, group)
                 addresses = ", ".join(str(pick(one[None], where[0])) for one in taken)

@@ -61,9 +61,13 @@ class Executor:
         elif site.statement.mechanism.counted:
             self._load(site, inputs, outputs, env, group)
         elif site.multiply_add:
-            self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
+            (_, _, a), (_, _, b) = inputs
+            ((_, _, _, c, old),) = outputs
+            self._multiply_add(a, b, c, accumulate, old)
         elif site.copy:
-            self._copy(site, inputs[0][2], outputs[0][3])
+            ((_, _, source),) = inputs
+            ((_, _, _, target, _),) = outputs
+            self._copy(site, source, target)
         elif site.atomic:
             self._add(site, inputs, outputs, env, group)
         elif site.lane_maps:
@@ -113,7 +117,7 @@ class Executor:
         In a cluster they may be on their way to several blocks, and arrive in each at a time of its own.
         """
         ((name, write, _, place, _),) = outputs
-        values = np.broadcast_to(site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name], place.shape).copy()
+        values = np.broadcast_to(site.statement.spec.perform(_values(inputs), False)[name], place.shape).copy()
         turn = int(np.asarray(compiled(site.statement.turn)(env)).flat[0])
         size = write.count * write.buffer.dtype.bytes  # those of whole boxes, outside the array too
         peers, where = site.statement.multicast, self.chunk.where(env)
@@ -137,7 +141,7 @@ class Executor:
     def _issue(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
         """An asynchronous copy: the values are under way, and what lies at their place until they arrive is poison."""
         ((name, write, _, place, _),) = outputs
-        values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
+        values = site.statement.spec.perform(_values(inputs), False)[name]
         place.put(np.broadcast_to(_poison(place.memory.data.dtype, write.buffer.dtype.kind), place.shape))
         group.flights[site.statement.mechanism].issued.append((site, write, place, np.broadcast_to(values, place.shape), dict(env)))
         self.watch.depart(site, write, place, env, group)
@@ -160,12 +164,12 @@ class Executor:
     def _accumulate(self, site: Site, env: Environment) -> Any:
         """Whether old values are added to: a truth value, or an array where threads, blocks or turns differ."""
         assert callable(site.accumulate)
-        value = np.asarray(site.accumulate(vector_environment(site, env)), dtype=bool)
+        value = np.asarray(site.accumulate(vector_environment(site, env)))
         if value.all():
             return True
         return value if value.any() else False
 
-    def _multiply_add(self, site: Site, a: Place, b: Place, c: Place, accumulate: Any, old: Place | None) -> None:
+    def _multiply_add(self, a: Place, b: Place, c: Place, accumulate: Any, old: Place | None) -> None:
         left, right = a.get(), b.get()
         dtype = c.memory.data.dtype
         left, right = left.astype(dtype, copy=False), right.astype(dtype, copy=False)
@@ -205,7 +209,7 @@ class Executor:
     def _add(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
         """Each thread adds its elements; where threads or blocks add to one place, nothing gets lost."""
         ((name, _, read, place, _),) = outputs
-        values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
+        values = site.statement.spec.perform(_values(inputs), False)[name]
         # Chunks run in parallel, and all of them add to the same arrays.
         with self.watch.history.lock:
             if not place.memory.complete:
@@ -227,7 +231,7 @@ class Executor:
     def _exchange(self, site: Site, inputs: list[Any], outputs: list[Any]) -> None:
         """A copy by an engine, element by element of its boxes."""
         ((name, _, _, place, _),) = outputs
-        values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
+        values = site.statement.spec.perform(_values(inputs), False)[name]
         place.put(np.broadcast_to(values, place.shape))
 
     # ------------------------------------------------------------------------------------------ instructions of several lanes
@@ -239,8 +243,8 @@ class Executor:
         for name, _, _, place, old in outputs:
             before = np.zeros((1,) * len(place.shape), place.memory.data.dtype) if old is None else old.get()
             values[name] = _gathered(before, site.lane_maps[name], seats)
-        if isinstance(accumulate, np.ndarray):
-            accumulate = accumulate if accumulate.ndim < 2 or accumulate.shape[-2] == 1 else accumulate[..., seats[:, 0], :]
+        if isinstance(accumulate, np.ndarray) and accumulate.shape[-2] > 1:  # it differs between units
+            accumulate = accumulate[..., seats[:, 0], :]
         results = site.statement.spec.perform(values, accumulate)
         for name, _, _, place, _ in outputs:
             place.put(_dealt(results[name], site.lane_maps[name], seats, place.shape))
@@ -255,7 +259,8 @@ class Executor:
                 np.broadcast_to(compiled(number)(env), group.threads.shape)
                 for number in (unit_in(site.level, Block, thread), index_in(site.level, thread))
             )
-            lanes = site.level.threads or 1
+            lanes = site.level.threads
+            assert lanes is not None
             order = np.lexsort((lane, unit))
             # lanes of a unit that the block does not fill have no seat: an instruction of all lanes cannot be performed by some
             whole = np.bincount(unit[order])[unit[order]] == lanes
@@ -345,7 +350,7 @@ class Executor:
 
     def _wanted(self, site: Site, operand: Operand, small: Environment, group: Group, units: int) -> tuple[Array, Array]:
         """The elements that each unit's statement names, by number, and which of them lie inside: `(elements, units)`."""
-        mask, coordinates, _ = self.chunk.coordinates(site, operand, small, group, cached=False)
+        mask, coordinates, _ = self.chunk.coordinates(site, operand, small, group)
         wanted = _numbered(coordinates, operand.sizes)
         wanted = np.broadcast_to(wanted, (operand.count, units, wanted.shape[-1]))[..., 0]
         allowed = np.broadcast_to(np.True_ if mask is None else mask, (operand.count, units, 1 if mask is None else mask.shape[-1]))[..., 0]
@@ -386,6 +391,12 @@ def _registers(operand: Operand, env: Environment, group: Group) -> tuple[Array,
     return held, valid
 
 
+def _values(inputs: list[Any]) -> dict[str, Array]:
+    """What the only input of a copy or an addition holds, by its name."""
+    ((name, _, place),) = inputs
+    return {name: place.get()}
+
+
 def _numbered(coordinates: Iterable[Array], sizes: Iterable[int]) -> Array:
     """The number of an element by its coordinates, the last dimension fastest."""
     number: Array = np.int64(0)
@@ -402,7 +413,7 @@ def _gathered(values: Array, lane_map: LaneMap, seats: Array) -> Array:
     """Values `(values, loops, threads, blocks)` as tiles: dimensions of the tile, loops, units, blocks."""
     lanes = seats.shape[1]
     values = np.broadcast_to(
-        values, (lane_map.count, *values.shape[1:-2], max(values.shape[-2], int(seats.max(initial=-1)) + 1), values.shape[-1])
+        values, (lane_map.count, *values.shape[1:-2], max(values.shape[-2], int(seats.max(initial=0)) + 1), values.shape[-1])
     )
     parts = np.moveaxis(values[..., seats.T, :], -3, 1)
     source = np.empty(math.prod(lane_map.tile), np.int64)
@@ -444,7 +455,8 @@ def _read(place: Place, outside: float) -> Array:
 def _unfolded(values: Array, operand: Operand) -> Array:
     """The element axis as the dimensions of the operand's view."""
     if not operand.tile:
-        return values[0]
+        (only,) = values
+        return only
     if operand.count == 1:
         return values.reshape((1,) * (len(operand.tile) - 1) + values.shape)
     if operand.numbers is not None:

@@ -200,7 +200,8 @@ class Warps:
         raise SimulationError(f"deadlock: {'; '.join(said)}", within=self.owners[first].chunk.where(env), hint=hint)
 
     def _several(self, numbers: Sequence[int]) -> bool:
-        return len(numbers) > 1 or self.groups[numbers[0]].threads.size > WARP
+        first, *others = numbers
+        return bool(others) or self.groups[first].threads.size > WARP
 
     def _names(self, numbers: Sequence[int]) -> str:
         """Groups of threads, for a message."""

@@ -222,7 +222,7 @@ class Watch:
             row = rows // self.width if shared else rows
             block = np.arange(self.width)
         ids = [one[:, None] + (self.numbers[:, : block.size] * self.plan.pitch) for one in span]
-        shape = np.broadcast_shapes(rows.shape, ids[0].shape)
+        shape = np.broadcast_shapes(rows.shape, *(one.shape for one in ids))
         # What a mask excludes was sent to the rows behind the memory.
         valid = np.broadcast_to(row < memory.zero, shape)
         if not shared:
@@ -250,7 +250,7 @@ class Watch:
 
     def _element(self, site: Site, operand: Operand, env: Environment, group: Group, index: tuple[int, ...]) -> str:
         """Coordinates, and the address, of one position of an access."""
-        mask, coordinates, parts = self.chunk.coordinates(site, operand, env, group, cached=False)
+        mask, coordinates, parts = self.chunk.coordinates(site, operand, env, group)
         address = self.chunk.address(site, operand, vector_environment(site, env), mask, coordinates, parts, group)
         if operand.boxes is not None:
             return f" (a box from address {pick(address, index)} on)"
@@ -325,13 +325,12 @@ class Watch:
         env: Environment,
         group: Group,
     ) -> None:
-        keys, valid, ids = self._keys(operand, place, group, (group.threads, group.threads))
-        found = np.argwhere((keys == key) & valid & (ids[0] == me))
+        keys, valid, (threads, _) = self._keys(operand, place, group, (group.threads, group.threads))
+        found = np.argwhere((keys == key) & valid & (threads == me))
         if not len(found):
             found = np.argwhere((keys == key) & valid)
         index = tuple(int(one) for one in found[0])[: len(site.loops) + 3]
-        vector = vector_environment(site, env)
-        more = {name: pick(vector[name], (*index[1 : 1 + len(site.loops)], 0, 0)[-vector[name].ndim :]) for name, _ in site.loops}
+        more = {name: index[1 + axis] for axis, (name, _) in enumerate(site.loops)}
         other, old_site, old_operand, old_env = former
         element = self._element(site, operand, env, group, index)
         verbs = [{"write": "writes", "read": "reads", "add": "adds to"}[_kind(one)] for one in (old_operand, operand)]

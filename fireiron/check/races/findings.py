@@ -51,7 +51,8 @@ class Report:
         """Two units of threads, or two threads, that meet in one execution of a statement; or two copies of one thread."""
         key, row, other_row = meeting
         other_key = key + one.footprint.shift - other.footprint.shift
-        points = self.meetings.at_row(one, key, row), self.meetings.at_row(other, other_key, other_row)
+        again = one is other and row == other_row  # in another turn of a loop that is taken as a whole
+        points = self.meetings.at_row(one, key, row), self.meetings.at_row(other, other_key, other_row, again=again)
         ordered = points if points[0].thread <= points[1].thread else points[::-1]
         touches = (one, other) if ordered is points else (other, one)
         assumed = self._assumed(one)

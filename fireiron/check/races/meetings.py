@@ -76,11 +76,11 @@ class Meetings:
         acts = (pattern.crew.low[rows] <= thread) & (thread <= pattern.crew.high[rows])
         return self.at_row(touch, key, int(rows[np.flatnonzero((keys == key) & acts)[0]]), thread)
 
-    def at_row(self, touch: Touch, key: int, row: int, thread: int | None = None) -> Point:
-        """A row of a pattern at a key; its first thread if none is named."""
+    def at_row(self, touch: Touch, key: int, row: int, thread: int | None = None, again: bool = False) -> Point:
+        """A row of a pattern at a key, where it comes there first, or last if it does so `again`; its first thread if none is named."""
         footprint, pattern, use = touch.footprint, touch.footprint.pattern, touch.use
         hits = (pattern.keys[row] == key) & (True if pattern.active is None else pattern.active[row])
-        column = int(np.flatnonzero(hits)[0])
+        column = int(np.flatnonzero(hits)[-1 if again else 0])
         shape = pattern.frame.shape
         index = (row, *(int(one) for one in np.unravel_index(column // pattern.columns, shape[1:]))) if len(shape) > 1 else (row,)
         values = {**pattern.frame.at(index), **touch.fixed}

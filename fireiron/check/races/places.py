@@ -17,7 +17,7 @@ import numpy as np
 
 from fireiron.check.blocks import Local
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product
-from fireiron.ir import WARP_SCOPE, Access, Buffer, For
+from fireiron.ir import Access, Buffer, For
 from fireiron.values.expr import TRUE, ZERO, Expr, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Storage
@@ -26,7 +26,7 @@ from fireiron.values.units import unit_in
 Test: TypeAlias = "tuple[Expr, Array]"
 """A condition of single elements of an access, and their numbers."""
 
-WARP = WARP_SCOPE.threads or 32
+WARP = 32
 """Threads of a warp."""
 
 _GRAINS = (16, 8, 4, 2, 1)
@@ -63,9 +63,9 @@ def crew_of(scene: Scene, use: Use) -> Crew:
     # A row for each warp of a unit, evaluated at the unit's first thread: its threads mean the same operands.
     number = unit_in(level, _block_level(level), scene.kernel.thread)
     units = np.broadcast_to(np.asarray(scene.frame([("thread", threads)]).value(number)), threads.shape)
-    parts = units * (int(warps[-1]) + 1) + warps
-    _, first = np.unique(parts, return_index=True)
-    _, last = np.unique(parts[::-1], return_index=True)
+    parts = np.stack((units, warps))
+    _, first = np.unique(parts, axis=1, return_index=True)
+    _, last = np.unique(parts[:, ::-1], axis=1, return_index=True)
     _, leader, owner = np.unique(units, return_index=True, return_inverse=True)
     return Crew(leader[owner[first]], warps[first], first, len(threads) - 1 - last, units[first])
 
@@ -267,12 +267,12 @@ class Space:
         highs = [max(int(one.bases[dim].max() + one.offsets[:, dim].max()) for one in self.patterns) for dim in range(rank)]
         offsets = self.patterns[0].offsets
         fastest = int(np.argmax(offsets[1] != offsets[0])) if len(offsets) > 1 else 0
-        weights, size = [0] * rank, 1
+        weights, size = dict[int, int](), 1
         for dim in (fastest, *(other for other in range(rank) if other != fastest)):
             lows[dim] -= lows[dim] % _GRAINS[0]
             weights[dim] = size
             size *= -(-(highs[dim] - lows[dim] + 1) // _GRAINS[0]) * _GRAINS[0]
-        return weights, lows
+        return [weights[dim] for dim in range(rank)], lows
 
     def _compress(self) -> None:
         """Make keys dense: they become indices of tables."""
