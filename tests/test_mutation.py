@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 
+import attrs
 import numpy as np
 import pytest
 from campaign.subjects.mutants import PASSES, PRINTER
-from corpus import kept, outcomes
+from corpus import by_name
+from goldens.cases import cases
 from mutation import battery, covering, few, fresh, judge, keeping, printing, zygote
 from mutation.covering import MOST_TESTS, Covering, _shortest, nearest
 from mutation.judge import Verdict, summary
@@ -20,8 +22,8 @@ from mutation.operators import Mutant, Sites, modules, mutants, sample, source
 from fireiron.cuda import emit
 from fireiron.errors import VerificationError
 
-KEPT = [one for one, line in zip(kept(), outcomes(), strict=True) if "  text  " in line][:3]
-LINES = [line for line in outcomes() if "  text  " in line][:3]
+CASES = [one for one in cases("corpus") if not one.refused][:3]
+KEPT = [by_name()[one.name] for one in CASES]
 
 
 def changes(text, monkeypatch):
@@ -213,7 +215,7 @@ def test_texts_that_run_wrong_kill_and_others_do_not():
 def test_a_kernel_is_printed_and_run():
     """Twice it is compiled with sanitizers."""
     from printed_text import COMPILER
-    from test_text_digests import kernel
+    from test_texts import kernel
 
     item = battery.Item("naive", "", None, {}, True)
     lowered = kernel("naive")
@@ -332,9 +334,9 @@ def test_strategies_of_the_corpus_are_asked_by_function(tmp_path):
 
 
 def test_a_strategy_that_is_another_kills(monkeypatch):
-    lines = [*LINES[:2], f"0000{LINES[2][4:]}"]
+    known = [*CASES[:2], attrs.evolve(CASES[2], whole="another")]
     monkeypatch.setattr(keeping.corpus, "kept", lambda: KEPT[:3])
-    monkeypatch.setattr(keeping.corpus, "outcomes", lambda: lines)
+    monkeypatch.setattr(keeping, "known", lambda: known)
     assert keeping.judged([0, 1], 1000.0) == {"by": ""}
     assert keeping.judged([0, 2], 1000.0)["what"].startswith(f"tests/test_corpus.py::{KEPT[2].name}")
     assert keeping.judged([0, 2], 0.0)["what"] == "only some of the corpus"

@@ -47,7 +47,7 @@ NEAREST = {
     "lower/rotate.py": "verbs_together",
     "lower/touches.py": "wait",
     "lower/vectorize.py": "fused_vectors alignment",
-    "cuda/": "text_digests drawn_ir printer_nodes printed_parts",
+    "cuda/": "texts drawn_ir printer_nodes printed_parts",
     "cuda/addresses.py": "specialize staggered rings",
     "cuda/chosen.py": "fused_skip",
     "cuda/frame.py": "alignment export",

@@ -48,7 +48,7 @@ WIDE = (
 )
 """Asked of what nobody nearer notices: files about the whole compiler, each of which takes some seconds."""
 
-DIGESTS = "tests/test_text_digests.py"
+DIGESTS = "tests/test_texts.py"
 """Notices nearly each text that is another, and says nothing of right and wrong."""
 
 CORPUS = "tests/test_corpus.py"
