@@ -41,6 +41,10 @@ def changes(text, monkeypatch):
         ("a = b and c", "operand dropped", "a = (c)"),
         ("if b:\n    pass", "condition False", "if False:\n    pass"),
         ("a = [b for b in c if d]", "condition True", "a = [b for b in c if True]"),
+        ("def f(a):\n    return a < b", "condition True", "def f(a):\n    return True"),
+        ("def f(a):\n    return any(a)", "condition False", "def f(a):\n    return False"),
+        ("def f(a):\n    return changed(a, b)", "call dropped", "def f(a):\n    return a"),
+        ("a = changed(a, b)", "statement dropped", "pass"),
         ("a = -(-b // c)", "rounded down", None),
         ("a = b // c", "rounded up", "a = (-(-b // c))"),
         ("a = min(b, c)", "other function", "a = max(b, c)"),
@@ -245,17 +249,16 @@ def test_tests_that_fail_without_a_change_kill_nobody(monkeypatch):
 
 
 def test_the_nearest_files_are_found_by_a_rule(monkeypatch, tmp_path):
-    """By name with more of the path first, the table, imports, mutants by hand, the beginnings of names, folders."""
+    """By name with more of the path first, the table, imports, the beginnings of names, folders."""
     there = {
         "test_order.py": "", "test_races_order.py": "", "test_other.py": "from fireiron.check.races import order, places",
-        "test_orders.py": "", "test_races.py": "", "test_hand.py": "", "test_check.py": "import fireiron.check.races.order_of",
+        "test_orders.py": "", "test_races.py": "", "test_check.py": "import fireiron.check.races.order_of",
     }  # fmt: skip
     for name, text in there.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(few, "TESTS", tmp_path)
     monkeypatch.setattr(covering, "TESTS", tmp_path)
-    monkeypatch.setattr(few, "_by_hand", lambda module: ["test_hand"])
-    every = ["test_races_order", "test_order", "test_told", "test_other", "test_hand", "test_orders", "test_races", "test_check"]
+    every = ["test_races_order", "test_order", "test_told", "test_other", "test_orders", "test_races", "test_check"]
     monkeypatch.setitem(covering.NEAREST, "check/races/order.py", "told")
     few.files.cache_clear(), covering.importing.cache_clear()
     try:

@@ -30,7 +30,6 @@ FOR_ALL = {
     "tests/test_contracts.py",
     "tests/test_documents.py",
     "tests/test_mutants.py",
-    "tests/test_mutants_stand.py",
     "tests/test_campaign.py",
 }
 """Files of tests that are near to nothing."""
