@@ -19,6 +19,7 @@ from typing import Any
 
 import attrs
 import corpus
+import making
 from goldens.cases import TEXT, Case, Outcome
 
 from fireiron.compiler import PASSES, Program
@@ -30,7 +31,6 @@ from fireiron.ir import (
     WARPGROUP_SCOPE,
     Barrier,
     Begin,
-    Comment,
     Commit,
     Completion,
     Exec,
@@ -311,9 +311,9 @@ def _list(choose: Random, kernel: Kernel) -> Kernel:
 def _beside(choose: Random) -> Stmt:
     return choose.choice(
         (
-            Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE), Barrier(WARPGROUP_SCOPE), SyncPoint(True, "something"), SyncPoint(False, "something"),
-            SyncPoint(None, "something"), Commit(), Commit(Completion.PRODUCT), Wait(0), Wait(1), Wait(0, completion=Completion.PRODUCT),
-            Wait(0, completion=Completion.BULK), Fence(Reach.PROXY), Fence(Reach.REGISTERS), Comment("a remark"),
+            making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE), making.barrier(WARPGROUP_SCOPE), making.sync_point(True, "something"), making.sync_point(False, "something"),
+            making.sync_point(None, "something"), making.commit(), making.commit(Completion.PRODUCT), making.wait(0), making.wait(1), making.wait(0, completion=Completion.PRODUCT),
+            making.wait(0, completion=Completion.BULK), making.fence(Reach.PROXY), making.fence(Reach.REGISTERS), making.comment("a remark"),
         )
     )  # fmt: skip
 
