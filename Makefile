@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test fuzz lint bench docs pictures notebook names clean
+.PHONY: demo test fuzz lint bench docs pictures notebook names goldens clean
 
 # One kernel on two screens: problem, tree, the heart of its CUDA, checks, executed for every thread, compared with NumPy.
 demo: .venv/core
@@ -41,6 +41,10 @@ notebook: .venv/core
 # The public names with their modules, as type checkers read them: behind a new file in a folder of extensions.
 names: .venv/core
 	$(BIN)/python tests/public_names.py
+
+# The printed texts, refusals and tables that tests compare, computed anew; it reports what changed. Two minutes of two cores.
+goldens: .venv/test
+	PYTHONPATH=.:tests $(BIN)/python -m goldens accept
 
 .venv/core: setup.cfg setup.py pyproject.toml
 	$(PYTHON) -m venv .venv

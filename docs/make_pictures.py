@@ -105,12 +105,17 @@ def owners(lines, steps):
     return found
 
 
+def pictures():
+    """The path and the text of each picture."""
+    each = [one for strategy, (kinds, sizes) in PICTURES.items() for one in drawn(strategy, kinds, sizes)]
+    return [readme(), *each, *(finished(*one) for one in EPILOGUES.items())]
+
+
 def main():
     """The number of pictures that were not up to date, with --check."""
     stale = 0
     FOLDER.mkdir(exist_ok=True)
-    pictures = [one for strategy, (kinds, sizes) in PICTURES.items() for one in drawn(strategy, kinds, sizes)]
-    for path, text in [readme(), *pictures, *(finished(*one) for one in EPILOGUES.items())]:
+    for path, text in pictures():
         if "--check" in sys.argv:
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 stale += 1

@@ -29,7 +29,6 @@ WHOLE = (
     "test_corpus",
     "test_documents",
     "test_first_day",
-    "test_mutants_stand",
     "test_newcomer",
     "test_site",
     "test_same_rules",

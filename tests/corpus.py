@@ -1,11 +1,10 @@
 """Strategies that were drawn once and are kept, with what the compiler makes of them: their text, or their refusal.
 
 `goldens/corpus.xz` holds them as stored strategies, a line of JSON each: draws of all generators, forms of the library on several targets, and
-what lies near to these (`nearly`). `goldens/corpus.txt` has a line for each: the digest of the lines of its kernels with the steps that made them,
-or of all that the error says. A digest says nothing of right and wrong: kernels near to others were simulated and compared with NumPy when
-they were drawn (`mutation.battery`), and the oracles judge new draws of all generators in every test run.
+what lies near to these (`nearly`). `goldens` stores for each the digests of its text with the steps that made each line, or of all that the error
+states. A digest says nothing of right and wrong: kernels near to others were simulated and compared with NumPy when they were drawn
+(`mutation.battery`), and the oracles judge new draws of all generators in every test run. Store the digests of new ones by `make goldens`.
 
-    python tests/corpus.py          writes the digests anew, where texts are to change: look at them first
     python tests/corpus.py draw     draws all anew, in half an hour of two cores; for new verbs
     python tests/corpus.py more 53000000 2000
                                     draws 2000 more from a seed on, and adds those that say something new
@@ -14,7 +13,6 @@ they were drawn (`mutation.battery`), and the oracles judge new draws of all gen
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import inspect
 import itertools
@@ -33,10 +31,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from goldens.cases import TEXT, Case, Outcome, cases
 from nearly import near, refinements_in
 
 GOLDENS = Path(__file__).resolve().parent / "goldens"
-KEPT, OUTCOMES = GOLDENS / "corpus.xz", GOLDENS / "corpus.txt"
+KEPT = GOLDENS / "corpus.xz"
 
 
 @attrs.frozen
@@ -47,21 +46,20 @@ class Kept:
     target: str
     strategy: dict[str, Any]
 
-    def outcome(self) -> tuple[str, str]:
-        """The name of the error that refuses it, or `text`, and all that is said."""
+    def outcome(self) -> Outcome:
+        """Its text with the steps of each line, or the refusal."""
         from fireiron.errors import FireironError
         from fireiron.language.store import loads
 
         try:
             program = loads(json.dumps(self.strategy)).program(self.target)
-            return "text", "\n".join(f"{line.text}  {line.steps}" for line in program.lines)
+            return Outcome.of_lines(program.lines)
         except FireironError as error:
-            return type(error).__name__, "\n".join(str(part) for part in (error.asked, error.got, error.legal, error.within, error.hint))
+            return Outcome.refused(error)
 
-    def line(self) -> str:
-        """What `goldens/corpus.txt` says of it."""
-        kind, text = self.outcome()
-        return f"{hashlib.sha256(text.encode()).hexdigest()[:12]}  {kind}  {self.name}"
+    def case(self) -> Case:
+        """Its digests."""
+        return Case.of(self.name, self.outcome())
 
 
 @functools.cache
@@ -77,14 +75,9 @@ def by_name() -> dict[str, Kept]:
     return {one.name: one for one in kept()}
 
 
-def outcomes() -> list[str]:
-    """Their lines."""
-    return OUTCOMES.read_text(encoding="utf-8").splitlines()
-
-
 def accepted() -> list[str]:
     """The names of those that are not refused."""
-    return [name for _, kind, name in (line.split("  ") for line in outcomes()) if kind == "text"]
+    return [one.name for one in cases("corpus") if not one.refused]
 
 
 # ---------------------------------------------------------------------------------------------- drawing
@@ -145,23 +138,23 @@ MORE = ("near",) * 8 + ("walk", "walk", "pair", "pair", "definition", "strategy"
 
 def more(first: int, count: int, jobs: int) -> Iterator[Kept]:
     """Of further draws, and of what lies near to what is kept, those that say something new, numbers in refusals aside."""
-    digests, alike = {line.split("  ")[0] for line in outcomes()}, Counter(map(_said, kept()))
+    digests, alike = {one.whole for one in cases("corpus")}, Counter(map(_said, kept()))
     with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
         for draw in pool.imap(_more, range(first, first + count), chunksize=4):
             if draw is None or draw.wrong:
                 print(*([] if draw is None else [draw.one.name, draw.wrong]), file=sys.stderr)
                 continue
-            digest, said = draw.one.line().split("  ")[0], _said(draw.one)
-            if digest not in digests and (draw.outcome == "text" or alike[said] < ALIKE):
-                digests.add(digest)
+            whole, said = draw.one.case().whole, _said(draw.one)
+            if whole not in digests and (draw.outcome == TEXT or alike[said] < ALIKE):
+                digests.add(whole)
                 alike[said] += 1
                 yield draw.one
 
 
 def _said(one: Kept) -> str:
     """What a refusal says, without its numbers."""
-    kind, text = one.outcome()
-    return "" if kind == "text" else re.sub(r"\d+", "", text.partition("\n")[0])
+    outcome = one.outcome()
+    return "" if outcome.kind == TEXT else re.sub(r"\d+", "", outcome.said.partition("\n")[0])
 
 
 def _more(seed: int) -> Draw | None:
@@ -305,13 +298,13 @@ def _judged(one: Kept, symbols: dict[str, int], simulated: bool) -> Draw | None:
 
     before = time.process_time()
     try:
-        outcome, text = one.outcome()
+        made = one.outcome()
     except Exception:
         return Draw(one, symbols, "crash", "", traceback.format_exc()[-600:])
     if time.process_time() - before > MOST_SECONDS:
         return None
-    draw = Draw(one, symbols, outcome, text)
-    if outcome != "text" or not simulated:
+    draw = Draw(one, symbols, made.kind, made.said)
+    if made.kind != TEXT or not simulated:
         return draw
     item = Item(one.name, json.dumps(one.strategy), one.target, symbols, one.strategy["strategy"].get("start") == "MatMul")
     try:
@@ -329,16 +322,16 @@ def _keep(every: Iterable[Kept]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the digests; draw anew before if asked to."""
+    """Draw anew, or more."""
     jobs = os.cpu_count() or 1
     match arguments:
         case ["draw"]:
             _keep(drawn(jobs))
         case ["more", first, count]:
             _keep([*kept(), *more(int(first), int(count), jobs)])
-    lines = [one.line() for one in kept()]
-    OUTCOMES.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    print(len(lines), Counter(line.split("  ")[1] for line in lines))
+        case _:
+            sys.exit(__doc__)
+    print(f"{len(kept())} strategies; store their digests by `make goldens`")
     return 0
 
 

@@ -7,13 +7,14 @@ conditions, copies of all widths and types. Nobody runs such a kernel: rings hav
 import random
 
 import attrs
+import making
 from handmade import access, kernel_of, local
 
 from fireiron import *
 from fireiron import ir
 from fireiron.executable.fma import FFMA
 from fireiron.executable.thread_move import MOVE, STREAMED
-from fireiron.ir import Acquire, Barrier, Comment, Fence, For, Let, Reach, Reciprocal, Release, Ring, Side
+from fireiron.ir import Reach, Reciprocal, Side
 from fireiron.lower.guard import guard
 from fireiron.values.expr import INT_MAX, TRUE, ZERO, Mod, Var, as_expr, bit_and, bit_or, bit_xor, equal, less, minimum
 from fireiron.values.expr.hilbert import hilbert
@@ -137,8 +138,8 @@ class Drawing:
         widths = tuple(1 if apart > 1 or source.memory is INDEX else choose.choice((1, vector)) for apart in (near, far))
         spec = Move(count, 1)(source.memory if source.memory is not INDEX else GL, target.memory)(Thread)
         streams = {"GL", "RF"} == {source.memory.name, target.memory.name}
-        return ir.Exec(
-            STREAMED if streams and choose.random() < 0.2 else MOVE, spec, (read, write), ZERO, self.active(), vector=vector, vectors=widths,
+        return making.execution(
+            STREAMED if streams and choose.random() < 0.2 else MOVE, spec, (read, write), accumulate=ZERO, active=self.active(), vector=vector, vectors=widths,
             path=self.path(),
         )  # fmt: skip
 
@@ -151,7 +152,7 @@ class Drawing:
         accesses = tuple(self.access(one, 1, place == 2)[0] for place, one in enumerate((first, second, out)))
         spec = MatMul(1, 1, 1)(first.memory, second.memory, out.memory)(Thread)
         accumulate = choose.choice((TRUE, ZERO, less(0, self.variable())))
-        return ir.Exec(FFMA, spec, accesses, accumulate, self.active(), path=self.path())
+        return making.execution(FFMA, spec, accesses, accumulate=accumulate, active=self.active(), path=self.path())
 
     def active(self):
         """Mostly always."""
@@ -165,8 +166,8 @@ class Drawing:
         """A wait for a ring's stage, or the word that it is empty."""
         choose, ring, number = self.choose, self.choose.choice(self.rings), self.turn()
         if choose.random() < 0.55:
-            return Acquire(ring.name, choose.choice(tuple(Side)), number)
-        return Release(ring.name, choose.choice(tuple(Side)), number, choose.choice((TRUE, equal(self.thread % 32, 0))))
+            return making.acquire(ring.name, choose.choice(tuple(Side)), number)
+        return making.release(ring.name, choose.choice(tuple(Side)), number, active=choose.choice((TRUE, equal(self.thread % 32, 0))))
 
     def turn(self):
         """A turn of a ring: what the loops around have counted."""
@@ -200,7 +201,7 @@ class Drawing:
         var = Var(self.name("k"), 0, max(extent.high - 1, 0))
         period = 0 if unroll else choose.choice((0, *(one.stages for one in self.rings * 2), 2, 6))
         taken = Var(self.name("taken"), 0, INT_MAX) if not unroll and choose.random() < 0.3 else None
-        loop = For(var, extent, (), unroll=unroll, first=first, step=step, period=period, taken=taken)
+        loop = making.loop(var, extent, (), unroll=unroll, first=first, step=step, period=period, taken=taken)
         if taken is not None and choose.random() < 0.3:
             loop = attrs.evolve(loop, growth=choose.choice((as_expr(2), N)))
         if choose.random() < 0.5:
@@ -217,7 +218,7 @@ class Drawing:
         value = self.index() if self.choose.random() < 0.6 else self.variable() // self.choose.choice((2, 3))
         var = Var(self.name("place"), value.low, value.high)
         self.names.append(var)
-        return Let(var, value)
+        return making.let(var, value)
 
     def body(self, depth, count):
         """A list of statements."""
@@ -227,13 +228,13 @@ class Drawing:
             if depth and kind < 0.3:
                 found.append(self.loop(depth))
             elif kind < 0.36:
-                found.append(Comment(choose.choice(("what comes now", "a remark\nof two lines", ""))))
+                found.append(making.comment(choose.choice(("what comes now", "a remark\nof two lines", ""))))
             elif kind < 0.42:
-                found.append(Barrier(choose.choice((ir.BLOCK_SCOPE, ir.WARP_SCOPE, ir.WARPGROUP_SCOPE)), choose.choice(("", "why"))))
+                found.append(making.barrier(choose.choice((ir.BLOCK_SCOPE, ir.WARP_SCOPE, ir.WARPGROUP_SCOPE)), choose.choice(("", "why"))))
             elif kind < 0.46 and self.around:
                 found.append(self.let())
             elif kind < 0.5:
-                found.append(Fence(Reach.PROXY, choose.choice(("", "seen by engines"))))
+                found.append(making.fence(Reach.PROXY, choose.choice(("", "seen by engines"))))
             elif kind < 0.68 and self.rings:
                 found.append(self.of_ring())
             elif kind < 0.8:
@@ -257,7 +258,7 @@ def top(drawing, reciprocals):
         drawing.names.append(var)
         if choose.random() < 0.4:
             drawing.makers[name] = ("tile",)
-        yield Let(var, value)
+        yield making.let(var, value)
 
 
 def draw(seed):
@@ -288,7 +289,7 @@ def draw(seed):
         stages = choose.choice(((1,), (2,), (3,), (3, 2), (4, 5), (3, 6)))
         orders = choose.random() < 0.2
         drawing.rings = [
-            Ring(
+            making.ring(
                 f"ring{number}",
                 count,
                 () if orders else ("s",),

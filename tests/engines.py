@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import attrs
+import making
 import numpy as np
 from handmade import access, kernel_of, local, parameters
 
@@ -19,7 +20,7 @@ from fireiron.values.machine import as_architecture
 THREADS = 32
 STAGES = 2
 LANE = Var("thread", 0, THREADS - 1)
-PRODUCER = ir.Role("producer", THREADS, 32, (), elected=True)
+PRODUCER = making.role("producer", THREADS, 32, (), elected=True)
 
 
 def tile_of(rows, columns, span=128, dtype=float16, copies=STAGES, offset=1024):
@@ -43,15 +44,15 @@ def each_element(rows, columns, source, target, dtype, at, bounds, thread=LANE, 
     array = access(target if source == "tile" else source, there, write=source == "tile")
     guard = all_of([less(coordinate, bound) for coordinate, bound in zip(there, bounds, strict=True)])
     memories, accesses = ((SH, GL), (tile, array)) if source == "tile" else ((GL, SH), (array, tile))
-    pieces = ((ir.Piece(0, 1, guard),),) * 2
-    move = ir.Exec(MOVE, Move(1, 1, dtype=dtype)(*memories)(Thread), accesses, guard=guard, pieces=pieces)
-    return ir.For(turn, as_expr(rows * columns // threads), (move,))
+    pieces = ((making.piece(0, 1, condition=guard),),) * 2
+    move = making.execution(MOVE, Move(1, 1, dtype=dtype)(*memories)(Thread), accesses, guard=guard, pieces=pieces)
+    return making.loop(turn, as_expr(rows * columns // threads), (move,))
 
 
 def boxed(instruction, spec, accesses, tensor_map, **fields):
     """A copy by an engine."""
     completion = ir.Completion.RING if instruction is TMA_LOAD else ir.Completion.BULK
-    return ir.Exec(instruction, spec, accesses, completion=completion, tensor_map=tensor_map, **fields)
+    return making.execution(instruction, spec, accesses, completion=completion, tensor_map=tensor_map, **fields)
 
 
 def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype=float16, layout=RowMajor, bounded=True, result=None):
@@ -67,18 +68,18 @@ def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
         ring="ring",
         turn=ZERO,
     )
-    producer = (ir.Acquire("ring", ir.Side.EMPTY, ZERO), ir.Release("ring", ir.Side.FULL, ZERO), load)
+    producer = (making.acquire("ring", ir.Side.EMPTY, ZERO), making.release("ring", ir.Side.FULL, ZERO), load)
     consumers = (
-        ir.Acquire("ring", ir.Side.FULL, ZERO),
+        making.acquire("ring", ir.Side.FULL, ZERO),
         each_element(rows, columns, "tile", "dst", dtype, at, result),
-        ir.Barrier(ir.WARP_SCOPE),
-        ir.Release("ring", ir.Side.EMPTY, ZERO, equal(LANE, 0)),
+        making.barrier(ir.WARP_SCOPE),
+        making.release("ring", ir.Side.EMPTY, ZERO, active=equal(LANE, 0)),
     )
-    roles = ir.Roles((ir.Role("consumers", 0, THREADS, consumers), attrs.evolve(PRODUCER, body=producer)))
+    roles = making.roles((making.role("consumers", 0, THREADS, consumers), attrs.evolve(PRODUCER, body=producer)))
     kernel = kernel_of(Move(*result, dtype=dtype, dst=RowMajor)(GL, GL), (roles,), buffer, threads=2 * THREADS, target="sm_90a")
     source, *others = kernel.buffers
     (source,) = [one for one in parameters(Move(*array, dtype=dtype, src=layout)(GL, GL)(Kernel)) if one.name == source.name]
-    ring = ir.Ring("ring", STAGES, ("tile",), rows * columns * dtype.bytes, 1)
+    ring = making.ring("ring", STAGES, ("tile",), bytes=rows * columns * dtype.bytes, consumers=1)
     size = buffer.offset + buffer.bytes
     return attrs.evolve(kernel, buffers=(source, *others), workers=THREADS, rings=(ring,), shared_bytes=size)
 
@@ -97,11 +98,11 @@ def stored(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
     bulk = ir.Completion.BULK
     body = (
         each_element(rows, columns, "src", "tile", dtype, at, array),
-        ir.Fence(ir.Reach.PROXY),
-        ir.Barrier(ir.WARP_SCOPE),
+        making.fence(ir.Reach.PROXY),
+        making.barrier(ir.WARP_SCOPE),
         store,
-        ir.Commit(bulk),
-        ir.Wait(0, completion=bulk),
+        making.commit(bulk),
+        making.wait(0, completion=bulk),
     )
     kernel = kernel_of(spec, body, buffer, target="sm_90a")
     return attrs.evolve(kernel, shared_bytes=buffer.offset + buffer.bytes)
@@ -135,21 +136,26 @@ def streamed(turns=5, stages=2, warps=1, consumer=None, producer=None, **fields)
         TMA_LOAD,
         Move(ROWS, COLUMNS, dtype=float16)(GL, SH)(Block),
         (access("src", at, (ROWS, COLUMNS)), tile),
-        ir.TensorMap("src_map", "src", (1, 0), (COLUMNS, ROWS), 128),
+        making.tensor_map("src_map", "src", (1, 0), (COLUMNS, ROWS), 128),
         ring="ring",
         turn=turn,
     )
     copy = each_element(ROWS, COLUMNS, "tile", "dst", float16, at, shape, thread, stage)
-    takes = (ir.Acquire("ring", ir.Side.FULL, turn), copy, ir.Barrier(ir.WARP_SCOPE), ir.Release("ring", ir.Side.EMPTY, turn, first))
-    fills = (ir.Acquire("ring", ir.Side.EMPTY, turn), ir.Release("ring", ir.Side.FULL, turn), load)
+    takes = (
+        making.acquire("ring", ir.Side.FULL, turn),
+        copy,
+        making.barrier(ir.WARP_SCOPE),
+        making.release("ring", ir.Side.EMPTY, turn, active=first),
+    )
+    fills = (making.acquire("ring", ir.Side.EMPTY, turn), making.release("ring", ir.Side.FULL, turn), load)
     extent = as_expr(turns)
     roles = (
-        ir.Role("consumers", 0, THREADS * warps, (ir.For(turn, extent, (consumer or tuple)(takes)),)),
-        ir.Role("producer", THREADS * warps, 32, (ir.For(turn, extent, (producer or tuple)(fills)),), elected=True),
+        making.role("consumers", 0, THREADS * warps, (making.loop(turn, extent, (consumer or tuple)(takes)),)),
+        making.role("producer", THREADS * warps, 32, (making.loop(turn, extent, (producer or tuple)(fills)),), elected=True),
     )
     spec = Move(*shape, dtype=float16, src=RowMajor, dst=RowMajor)(GL, GL)
-    kernel = kernel_of(spec, (ir.Roles(roles),), buffer, threads=THREADS * (warps + 1), target="sm_90a")
-    ring = attrs.evolve(ir.Ring("ring", stages, ("tile",), ROWS * COLUMNS * 2, warps), **fields)
+    kernel = kernel_of(spec, (making.roles(roles),), buffer, threads=THREADS * (warps + 1), target="sm_90a")
+    ring = attrs.evolve(making.ring("ring", stages, ("tile",), bytes=ROWS * COLUMNS * 2, consumers=warps), **fields)
     return attrs.evolve(kernel, workers=THREADS * warps, rings=(ring,), shared_bytes=buffer.offset + buffer.bytes)
 
 
@@ -179,39 +185,39 @@ def by_products(*steps):
 
 
 def _step(step):
-    pieces = lambda count: ((ir.Piece(0),),) * count
+    pieces = lambda count: ((making.piece(0),),) * count
     register = lambda name, write=False: access(name, (LANE if name == "x" else 0, 0), write=write)
     if isinstance(step, ir.Stmt):
         return step
     if step == "fence":
-        return ir.Fence(ir.Reach.REGISTERS)
+        return making.fence(ir.Reach.REGISTERS)
     if step == "commit":
-        return ir.Commit(REGISTER)
+        return making.commit(REGISTER)
     if step.startswith("wait "):
-        return ir.Wait(int(step[5:]), completion=REGISTER)
+        return making.wait(int(step[5:]), completion=REGISTER)
     if step == "proxy":
-        return ir.Fence(ir.Reach.PROXY)
+        return making.fence(ir.Reach.PROXY)
     if step == "barrier":
-        return ir.Barrier(ir.WARP_SCOPE)
+        return making.barrier(ir.WARP_SCOPE)
     if step == "x<":
         return attrs.evolve(_step("x="), completion=ir.Completion.GROUP)
     if step in ("sent", "arrived"):
-        return ir.Commit() if step == "sent" else ir.Wait(0)
+        return making.commit() if step == "sent" else making.wait(0)
     if step.endswith("="):
         accesses = access("src", (LANE, 0)), register(step[0], True)
-        return ir.Exec(
+        return making.execution(
             MOVE, Move(1, 1, dtype=float32)(GL, SH if step[0] == "x" else RF)(Thread), accesses, pieces=pieces(2), origin=f"at {step}"
         )
     if step.startswith("="):
         accesses = register(step[1]), access("dst", (LANE, 0), write=True)
-        return ir.Exec(
+        return making.execution(
             MOVE, Move(1, 1, dtype=float32)(SH if step[1] == "x" else RF, GL)(Thread), accesses, pieces=pieces(2), origin=f"at {step}"
         )
     target, left, right = step[0], step[-2], step[-1]
     accesses = register(left), register(right), register(target, True)
     adds = as_expr(int("+" in step))
     spec = MatMul(1, 1, 1)(*(SH if name == "x" else RF for name in (left, right, target)))(Thread)
-    return ir.Exec(ENGINE_FMA, spec, accesses, accumulate=adds, completion=REGISTER, pieces=pieces(3), origin=f"at {step}")
+    return making.execution(ENGINE_FMA, spec, accesses, accumulate=adds, completion=REGISTER, pieces=pieces(3), origin=f"at {step}")
 
 
 FENCE_BEFORE = "is touched by ENGINE_FMA .* with no fence of registers before it"
@@ -280,17 +286,19 @@ def fetched(tiles=5, blocks=2, stages=2, warps=1, consumer=None, producer=None, 
     thread = Var("thread", 0, threads - 1)
     place, count = tile * threads + thread, as_expr(tiles)
     one = access("src", (place,)), access("dst", (place,), write=True)
-    move = ir.Exec(MOVE, Move(1, dtype=float32)(GL, GL)(Thread), one, pieces=((ir.Piece(0),),) * 2)
-    comes_by, leaves = ir.NextTile(tile, count, "tiles", turn), ir.Leave(tile, count)
-    last = ir.Barrier(ir.WARP_SCOPE), ir.Release("tiles", ir.Side.EMPTY, turn, equal(thread % THREADS, 0))
-    takes = (ir.Acquire("tiles", ir.Side.FULL, turn), comes_by, *last, leaves, move)
+    move = making.execution(MOVE, Move(1, dtype=float32)(GL, GL)(Thread), one, pieces=((making.piece(0),),) * 2)
+    comes_by, leaves = making.next_tile(tile, count, "tiles", turn), making.leave(tile, count)
+    last = making.barrier(ir.WARP_SCOPE), making.release("tiles", ir.Side.EMPTY, turn, active=equal(thread % THREADS, 0))
+    takes = (making.acquire("tiles", ir.Side.FULL, turn), comes_by, *last, leaves, move)
     taken = attrs.evolve(comes_by, takes=True)
-    gives = (ir.Acquire("tiles", ir.Side.EMPTY, turn), taken, ir.Release("tiles", ir.Side.FULL, turn), leaves)
+    gives = (making.acquire("tiles", ir.Side.EMPTY, turn), taken, making.release("tiles", ir.Side.FULL, turn), leaves)
     turns = as_expr(tiles + 1) if extent is None else as_expr(extent)
     roles = (
-        ir.Role("consumers", 0, threads, (ir.For(turn, turns, (consumer or tuple)(takes)),)),
-        ir.Role("producer", threads, 32, (ir.For(turn, turns, (producer or tuple)(gives)),), elected=True),
+        making.role("consumers", 0, threads, (making.loop(turn, turns, (consumer or tuple)(takes)),)),
+        making.role("producer", threads, 32, (making.loop(turn, turns, (producer or tuple)(gives)),), elected=True),
     )
-    kernel = kernel_of(Move(tiles * threads, dtype=float32)(GL, GL), (ir.Roles(roles),), threads=threads + 32, grid=blocks, target="sm_90a")
-    ring = attrs.evolve(ir.Ring("tiles", stages, (), 0, warps, tiles=True), **fields)
-    return attrs.evolve(kernel, workers=threads, rings=(ring,), shared_bytes=24 * stages, counter=ir.Counter("taken"))
+    kernel = kernel_of(
+        Move(tiles * threads, dtype=float32)(GL, GL), (making.roles(roles),), threads=threads + 32, grid=blocks, target="sm_90a"
+    )
+    ring = attrs.evolve(making.ring("tiles", stages, (), bytes=0, consumers=warps, tiles=True), **fields)
+    return attrs.evolve(kernel, workers=threads, rings=(ring,), shared_bytes=24 * stages, counter=making.counter("taken"))

@@ -1,7 +1,8 @@
 """Kernel IR made by hand: what a pass gets, without a strategy and without the passes before it."""
 
+import making
+
 from fireiron import *
-from fireiron import ir
 from fireiron.values.expr import TRUE, ZERO, Var, as_expr
 from fireiron.values.machine import Kernel as KernelLevel
 from fireiron.values.machine import as_architecture
@@ -14,27 +15,27 @@ def parameters(spec):
     """The buffers of a kernel's operands."""
     for name, view in spec.operands.items():
         storage = view.tensor.storage()
-        yield ir.Buffer(view.tensor, storage, storage.extent, parameter=True, written=name in spec.outputs)
+        yield making.buffer(view.tensor, storage, storage.extent, parameter=True, written=name in spec.outputs)
 
 
 def local(name, shape, memory, dtype=float32, layout=ColMajor, **fields):
     """A buffer of the kernel's own; one in registers keeps its elements in the order of `layout`."""
     tensor = Tensor(name, tuple(map(as_expr, shape)), dtype, memory, layout, **fields)
     storage = tensor.storage()
-    return ir.Buffer(tensor, storage, storage.extent, written=True)
+    return making.buffer(tensor, storage, storage.extent, written=True)
 
 
 def kernel_of(spec, body, *buffers, threads=32, grid=1, target="sm_80", symbols=()):
     """A kernel that performs `spec` by the statements of `body`."""
     spec = spec(KernelLevel)
     everything = (*parameters(spec), *buffers)
-    return ir.Kernel("handmade", as_architecture(target), as_expr(grid), threads, everything, tuple(symbols), tuple(body), spec)
+    return making.kernel("handmade", as_architecture(target), as_expr(grid), threads, everything, tuple(symbols), tuple(body), spec)
 
 
 def access(buffer, base, shape=None, bounds=None, write=False):
     """The access to `shape` neighbours from `base` on, which lie inside below `bounds`."""
     shape = shape or (1,) * len(base)
-    return ir.Access(
+    return making.access(
         buffer,
         tuple(map(as_expr, base)),
         tuple((Mode(as_expr(size), as_expr(1)),) for size in shape),
@@ -46,4 +47,4 @@ def access(buffer, base, shape=None, bounds=None, write=False):
 
 def execution(instruction, spec, *accesses, accumulate=ZERO, active=TRUE, **fields):
     """The statement by which an instruction performs a spec."""
-    return ir.Exec(instruction, spec, accesses, as_expr(accumulate), active, **fields)
+    return making.execution(instruction, spec, accesses, accumulate=as_expr(accumulate), active=active, **fields)

@@ -4,6 +4,7 @@ import itertools
 from types import SimpleNamespace
 
 import attrs
+import making
 from touching import SM_80, SPEC, WARP_BARRIER, Engine, T, buffer, reads, touch, writes
 
 from fireiron import *
@@ -13,7 +14,6 @@ from fireiron.check.races.places import Footprint
 from fireiron.check.races.traces import Kind, Touch
 from fireiron.check.scene import Use
 from fireiron.ir import Completion
-from fireiron.ir import Kernel as Program
 from fireiron.values.expr import ONE, Var, as_expr, equal, less, minimum
 
 WIDTH = 128
@@ -27,7 +27,7 @@ NUMBERS = itertools.count(1000)
 
 def ring(stages=2, name="ring", buffers=("s",), consumers=4, **fields):
     """A ring of a buffer."""
-    return ir.Ring(name, stages, buffers, WIDTH * 4, consumers, **fields)
+    return making.ring(name, stages, buffers, bytes=WIDTH * 4, consumers=consumers, **fields)
 
 
 def staged(stages=2, name="s", offset=0):
@@ -44,19 +44,19 @@ def load(turn, stages=2, width=WIDTH, name="ring", to="s", **options):
 
 
 def full(turn, name="ring"):
-    return ir.Acquire(name, ir.Side.FULL, as_expr(turn))
+    return making.acquire(name, ir.Side.FULL, as_expr(turn))
 
 
 def empty(turn, name="ring"):
-    return ir.Acquire(name, ir.Side.EMPTY, as_expr(turn))
+    return making.acquire(name, ir.Side.EMPTY, as_expr(turn))
 
 
 def filled(turn, name="ring", **options):
-    return ir.Release(name, ir.Side.FULL, as_expr(turn), **options)
+    return making.release(name, ir.Side.FULL, as_expr(turn), **options)
 
 
 def emptied(turn, name="ring", active=LANE_0, **options):
-    return ir.Release(name, ir.Side.EMPTY, as_expr(turn), active, **options)
+    return making.release(name, ir.Side.EMPTY, as_expr(turn), active=active, **options)
 
 
 def produce(turn, stages=2):
@@ -71,7 +71,9 @@ def consume(turn, stages=2, place=T):
 
 def roles(consumer, producer, threads=128):
     """The roles, one after the other."""
-    return ir.Roles((ir.Role("consumers", 0, threads, tuple(consumer)), ir.Role("producer", threads, 32, tuple(producer), elected=True)))
+    return making.roles(
+        (making.role("consumers", 0, threads, tuple(consumer)), making.role("producer", threads, 32, tuple(producer), elected=True))
+    )
 
 
 def ringed(consumer, producer, *, stages=2, rings=None, buffers=None, grid=1, before=(), behind=(), symbols=(), threads=128, **options):
@@ -80,14 +82,14 @@ def ringed(consumer, producer, *, stages=2, rings=None, buffers=None, grid=1, be
     buffers = (staged(stages),) if buffers is None else buffers
     body = (*before, roles(consumer, producer, threads), *behind)
     options = {"rings": tuple(rings), "workers": threads, **options}
-    return Program("k", SM_80, as_expr(grid), threads + 32, tuple(buffers), tuple(symbols), body, SPEC, **options)
+    return making.kernel("k", SM_80, as_expr(grid), threads + 32, tuple(buffers), tuple(symbols), body, SPEC, **options)
 
 
 def over_tiles(tiles, blocks, *body, growth=ONE, taken=None, first=0, step=1):
     """The loop of a block over its tiles, which knows how often the loop inside was taken before."""
     tiles = as_expr(tiles)
     extent = tiles // blocks + less(BLOCK, tiles % blocks)
-    return ir.For(TURN, extent, (ir.Let(TILE, BLOCK + TURN * blocks), *body), taken=taken, growth=growth, first=first, step=step)
+    return making.loop(TURN, extent, (making.let(TILE, BLOCK + TURN * blocks), *body), taken=taken, growth=growth, first=first, step=step)
 
 
 def grid_of(tiles, blocks):

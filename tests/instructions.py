@@ -1,11 +1,11 @@
 """Small kernels around one instruction of a warp, for the simulator, the compilers and the GPU alike."""
 
 import attrs
+import making
 import numpy as np
 
 from fireiron import *
 from fireiron import ARCHITECTURES
-from fireiron.ir import Hole
 from fireiron.values.tensor import whole_view
 
 FORMS = tuple(one for one in INSTRUCTIONS if isinstance(one, Mma))
@@ -121,7 +121,7 @@ class Through(Decomposition):
             Child("store", Move.on(spec.level, second, shared), (Done(self.store),), prefix="store_"),
             Child("out", Move.on(spec.level, shared, spec.dst), out, prefix="out_"),
         )
-        return draft.expansion(children, tuple(Hole(name) for name in ("load", "body", "store", "out")))
+        return draft.expansion(children, tuple(making.hole(name) for name in ("load", "body", "store", "out")))
 
 
 def through(load, move, store, dtype=float16):

@@ -4,14 +4,15 @@ by hand."""
 import types
 
 import attrs
+import making
 
 from fireiron import *
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.ir import TensorMap, edited
+from fireiron.ir import edited
 
 M, N = sym("M"), sym("N", multiple_of=8)
 COPY = Move.tile(64, 64).to(Block).tile(8, 8).to(Thread).tile(1, 1).done()
-MAP = TensorMap("src_map", "src", (1, 0), (64, 64), 128)
+MAP = making.tensor_map("src_map", "src", (1, 0), (64, 64), 128)
 
 TEXT = """
 #include <cuda_fp16.h>

@@ -4,11 +4,11 @@ import functools
 import itertools
 
 import attrs
+import making
 
 import fireiron
 from fireiron import *
 from fireiron import executable
-from fireiron.ir import Exec
 from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.holding import Holding
 from fireiron.lower.walk import grow_tree
@@ -149,4 +149,4 @@ def own_context(one, spec):
 def holding_of(lane_map, view, level):
     """What an instruction of lanes makes them hold of a view."""
     access = lane_map.access(view, index_in(level), True, None)
-    return Holding.of(Exec(INSTRUCTIONS[0], Init.on(level, view), (access,), lane_maps=(lane_map,)), access, ())
+    return Holding.of(making.execution(INSTRUCTIONS[0], Init.on(level, view), (access,), lane_maps=(lane_map,)), access, ())

@@ -2,25 +2,27 @@
 
 Passes meet programs here that no strategy makes: statements left out, said twice, in another order, in loops of their own or out of them, loops
 with other plans, other accesses and conditions, wishes for barriers, other targets. Most of these kernels compute nothing that anybody asked for;
-some are refused. What is kept of each is a digest: of the text that is printed in the end, without comments, or of the refusal. Nothing else may
+some are refused. What is stored of each (`goldens`) are digests of the text that is printed in the end, or of the refusal. Nothing else may
 come of them: an error of Python's is a fault of a pass, or of the verifier in front of it.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import json
+import multiprocessing
 import random
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import corpus
+import making
+from goldens.cases import TEXT, Case, Outcome
 
+from fireiron.compiler import Program
 from fireiron.cuda import emit
 from fireiron.errors import FireironError
 from fireiron.ir import (
@@ -29,7 +31,6 @@ from fireiron.ir import (
     WARPGROUP_SCOPE,
     Barrier,
     Begin,
-    Comment,
     Commit,
     Completion,
     Exec,
@@ -66,9 +67,9 @@ class Perturbed:
     base: str
 
     @staticmethod
-    def of(line: str) -> Perturbed:
-        """What a line is about."""
-        _, _, seed, stage, base = line.split("  ")
+    def of(name: str) -> Perturbed:
+        """The kernel that is called so."""
+        seed, stage, base = name.split("  ")
         return Perturbed(int(seed), stage, base)
 
     @property
@@ -92,34 +93,40 @@ class Perturbed:
             kernel = kernel if made is kernel else verify(made)
         return verify(kernel, final=True)
 
-    def outcome(self) -> tuple[str, str]:
-        """What comes of it, in a word, and all of it: the text of the kernel without its comments, and how it is launched; or the refusal."""
+    def outcome(self) -> Outcome:
+        """What comes of it: how the kernel is launched, and its text; or the refusal."""
         try:
             kernel = self.lowered()
             text = emit(kernel)
         except FireironError as error:
-            return type(error).__name__, "\n".join(str(part) for part in (error.asked, error.got, error.legal, error.hint))
-        code = re.sub(r"[ \t]*//.*", "", text)
+            return Outcome.refused(error)
         points = [f"{one.require} {one.subject}" for one in kernel.ineffective]
-        return "kernel", "\n".join((str(kernel.grid), str(kernel.threads), str(kernel.dynamic_shared_bytes), *points, code))
+        return Outcome(TEXT, "\n".join((str(kernel.grid), str(kernel.threads), str(kernel.dynamic_shared_bytes), *points, text)))
 
-    def line(self) -> str:
-        """Its digest, and what it is."""
-        kind, text = self.outcome()
-        return f"{hashlib.sha256(text.encode()).hexdigest()[:12]}  {kind}  {self.name}"
+    def case(self) -> Case:
+        """Its digests."""
+        return Case.of(self.name, self.outcome())
 
+
+COUNT = 2000
+"""Kernels that are kept."""
 
 MOST_SECONDS = 0.1
 """Of processor time that one may take, or its base."""
 
 
-def drawn(count: int, pool: Any) -> list[Perturbed]:
-    """So many, of bases that are quick: half of them of programs with roles, loops that are rotated, chains or clusters."""
+def drawn() -> list[str]:
+    """The names of some, of bases that are quick: half of them of programs with roles, loops that are rotated, chains or clusters.
+
+    Those with the same base stand together, since its kernel is made once.
+    """
     bases = corpus.accepted()
-    every = [one for one, quick in zip(bases, pool.map(_is_quick, bases, chunksize=8), strict=True) if quick]
-    rare = [one for one in every if _is_rare(one)]
-    made = pool.imap(functools.partial(_draw, every=every, rare=rare), itertools.count(), chunksize=8)
-    return [*itertools.islice((one for one in made if one is not None), count)]
+    with multiprocessing.Pool() as pool:
+        every = [one for one, quick in zip(bases, pool.map(_is_quick, bases, chunksize=8), strict=True) if quick]
+        rare = [one for one in every if _is_rare(one)]
+        made = pool.imap(functools.partial(_draw, every=every, rare=rare), itertools.count(), chunksize=8)
+        some = itertools.islice((one for one in made if one is not None), COUNT)
+        return [one.name for one in sorted(some, key=lambda one: (one.base, STAGES.index(one.stage), one.seed))]
 
 
 def _draw(seed: int, every: Sequence[str], rare: Sequence[str]) -> Perturbed | None:
@@ -127,8 +134,7 @@ def _draw(seed: int, every: Sequence[str], rare: Sequence[str]) -> Perturbed | N
     choose = Random(f"base {seed}")
     one = Perturbed(seed, choose.choice(DRAWN), choose.choice(choose.choice((every, rare))))
     before = time.process_time()
-    kind, _ = one.outcome()
-    stopped = kind == "VerificationError" and choose.random() < 0.8
+    stopped = one.outcome().kind == "VerificationError" and choose.random() < 0.8
     return None if stopped or time.process_time() - before > MOST_SECONDS else one
 
 
@@ -155,9 +161,14 @@ def _time(function: Callable[[], object]) -> float:
 @functools.lru_cache(maxsize=256)
 def kernel_of(base: str, stage: str) -> Kernel:
     """The kernel of a strategy of the corpus, behind one of the passes."""
-    one = corpus.by_name()[base]
-    program = loads(json.dumps(one.strategy)).program(one.target)
+    program = _program(base)
     return program.walked if stage == "walk" else program.stages[stage]
+
+
+@functools.lru_cache(maxsize=8)
+def _program(base: str) -> Program:
+    one = corpus.by_name()[base]
+    return loads(json.dumps(one.strategy)).program(one.target)
 
 
 # ---------------------------------------------------------------------------------------------- changes
@@ -301,9 +312,9 @@ def _list(choose: Random, kernel: Kernel) -> Kernel:
 def _beside(choose: Random) -> Stmt:
     return choose.choice(
         (
-            Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE), Barrier(WARPGROUP_SCOPE), SyncPoint(True, "something"), SyncPoint(False, "something"),
-            SyncPoint(None, "something"), Commit(), Commit(Completion.PRODUCT), Wait(0), Wait(1), Wait(0, completion=Completion.PRODUCT),
-            Wait(0, completion=Completion.BULK), Fence(Reach.PROXY), Fence(Reach.REGISTERS), Comment("a remark"),
+            making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE), making.barrier(WARPGROUP_SCOPE), making.sync_point(True, "something"), making.sync_point(False, "something"),
+            making.sync_point(None, "something"), making.commit(), making.commit(Completion.PRODUCT), making.wait(0), making.wait(1), making.wait(0, completion=Completion.PRODUCT),
+            making.wait(0, completion=Completion.BULK), making.fence(Reach.PROXY), making.fence(Reach.REGISTERS), making.comment("a remark"),
         )
     )  # fmt: skip
 

@@ -1,11 +1,11 @@
 """`allocate` alone, on hand-made IR: where shared buffers lie, how long they live, and what does not fit."""
 
+import making
 import pytest
 
 from fireiron import *
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir import Access, Buffer, Exec, For, verify
-from fireiron.ir import Kernel as Program
+from fireiron.ir import verify
 from fireiron.lower.allocate import allocate, live_spans
 from fireiron.values.expr import ZERO, Var, as_expr
 from fireiron.values.machine import as_architecture
@@ -22,29 +22,29 @@ def shared(name, elements=32, **options):
 
 def access(tensor, write):
     """A thread's own element."""
-    return Access(tensor.name, (THREAD, ZERO), ((Mode(1, 1),), (Mode(1, 1),)), (None, None), write)
+    return making.access(tensor.name, (THREAD, ZERO), ((Mode(1, 1),), (Mode(1, 1),)), (None, None), write)
 
 
 def use(tensor, **options):
     """A statement that writes an array."""
-    return Exec(MOVE, Move(1, 1)(GL, SH)(Thread), (access(OUTSIDE, False), access(tensor, True)), **options)
+    return making.execution(MOVE, Move(1, 1)(GL, SH)(Thread), (access(OUTSIDE, False), access(tensor, True)), **options)
 
 
 def both(one, other):
     """A statement that reads one array and writes another."""
-    return Exec(MOVE, Move(1, 1)(SH, SH)(Thread), (access(one, False), access(other, True)))
+    return making.execution(MOVE, Move(1, 1)(SH, SH)(Thread), (access(one, False), access(other, True)))
 
 
 def loop(name, *body):
     """A loop of four iterations."""
-    return For(Var(name, 0, 3), as_expr(4), body)
+    return making.loop(Var(name, 0, 3), as_expr(4), body)
 
 
 def kernel(tensors, *body):
     """One block of 32 threads; the arrays are declared in this order."""
-    buffers = tuple(Buffer(one, one.storage(), one.storage().extent, parameter=one is OUTSIDE) for one in (OUTSIDE, *tensors))
+    buffers = tuple(making.buffer(one, one.storage(), one.storage().extent, parameter=one is OUTSIDE) for one in (OUTSIDE, *tensors))
     spec = MatMul(8, 8, 8)(GL, GL, GL)(Kernel)
-    return verify(Program("hand_made", as_architecture("sm_90"), as_expr(1), 32, buffers, (), body, spec))
+    return verify(making.kernel("hand_made", as_architecture("sm_90"), as_expr(1), 32, buffers, (), body, spec))
 
 
 def offsets(program):

@@ -1,15 +1,16 @@
 """`alternate` on programs made by hand: where the turns of warpgroups begin and end in a list of products."""
 
+import making
 import pytest
 from touching import T256, buffer, i, kernel, loop, products, reads
 
 from fireiron import *
-from fireiron.ir import Acquire, For, Let, Release, Ring, Role, Roles, Side
+from fireiron.ir import Acquire, For, Release, Side
 from fireiron.lower.alternate import alternate
 from fireiron.values.expr import ONE, Var, as_expr
 
-K_RING, V_RING = Ring("k", 2, ("s",)), Ring("v", 2, ("t",))
-ORDER = Ring("order", 2, (), each=128)
+K_RING, V_RING = making.ring("k", 2, ("s",)), making.ring("v", 2, ("t",))
+ORDER = making.ring("order", 2, (), each=128)
 BUFFERS = (
     buffer("s", 4096),
     buffer("t", 4096, offset=16384),
@@ -24,14 +25,14 @@ FIRST, LAST, OTHER = (
     products(T256, name="t", registers="o"),
     products(T256, name="u", registers="o"),
 )
-FULL_K, FULL_V = Acquire("k", Side.FULL, i), Acquire("v", Side.FULL, i)
-EMPTY_K = Release("k", Side.EMPTY, i)
+FULL_K, FULL_V = making.acquire("k", Side.FULL, i), making.acquire("v", Side.FULL, i)
+EMPTY_K = making.release("k", Side.EMPTY, i)
 
 
 def program(*body, rings=(K_RING, V_RING, ORDER), front=(), names=()):
-    consumers = Role("consumers", 0, 256, (*front, loop(4, *body, turns=("r", "o"))))
-    producer = Role("producer", 256, 128, (loop(4, Acquire("k", Side.FULL, i), FIRST),), elected=True)
-    return kernel(*names, Roles((consumers, producer)), threads=384, buffers=BUFFERS, rings=rings)
+    consumers = making.role("consumers", 0, 256, (*front, loop(4, *body, turns=("r", "o"))))
+    producer = making.role("producer", 256, 128, (loop(4, making.acquire("k", Side.FULL, i), FIRST),), elected=True)
+    return kernel(*names, making.roles((consumers, producer)), threads=384, buffers=BUFFERS, rings=rings)
 
 
 def names(body):
@@ -70,7 +71,7 @@ def turned(*body, **options):
         ((FIRST, LAST), "[12]"),  # no turn is known by which they would be counted
         ((FULL_V, FIRST, LAST), "[V12]"),  # another ring, of which the first step reads nothing
         ((FULL_K, OTHER, LAST), "[K32]"),  # nothing of the first step
-        ((FULL_K, FIRST, loop(2, Acquire("v", Side.FULL, i), LAST)), "[K<1>[V2]]"),  # what stands in a loop has turns of its own
+        ((FULL_K, FIRST, loop(2, making.acquire("v", Side.FULL, i), LAST)), "[K<1>[V2]]"),  # what stands in a loop has turns of its own
         ((FULL_K, FIRST, loop(2, LAST)), "[K<1[2]>]"),
     ],
 )
@@ -88,7 +89,7 @@ def test_numbers_of_turns():
     *_, roles = alternate(program(FULL_K, FIRST, LAST)).body
     acquire, *_, release = [one for one in roles.roles[0].body[0].body if isinstance(one, Acquire | Release) and one.ring == "order"]
     assert acquire.number == i * 2 + unit + ONE and release.number == i * 2 + unit
-    group = Let(Var("group", 0, 1), unit)
+    group = making.let(Var("group", 0, 1), unit)
     *_, roles = alternate(program(FULL_K, FIRST, LAST, names=(group,))).body
     release = next(one for one in roles.roles[0].body[0].body if isinstance(one, Release) and one.ring == "order")
     assert release.number == i * 2 + group.var, "by the name that all lanes of a warp have"
@@ -96,7 +97,7 @@ def test_numbers_of_turns():
 
 
 def test_loads_that_share_slots_have_turns_together():
-    both = (Acquire("k", Side.FULL, i * 2), Acquire("k", Side.FULL, i * 2 + 1))
+    both = (making.acquire("k", Side.FULL, i * 2), making.acquire("k", Side.FULL, i * 2 + 1))
     *_, roles = alternate(program(*both, FIRST, LAST)).body
     release = next(one for one in roles.roles[0].body[0].body if isinstance(one, Release) and one.ring == "order")
     assert release.number == (i * 2 + 1) // 2 * 2 + THREAD // 128

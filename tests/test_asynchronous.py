@@ -1,6 +1,7 @@
 """The pass `asynchronous` on IR made by hand: which copies go on by themselves, by which instruction, and when nothing is committed."""
 
 import attrs
+import making
 import pytest
 from handmade import THREAD, access, execution, kernel_of, local
 
@@ -9,7 +10,7 @@ from fireiron import ir
 from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.executable.fma import FFMA
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir import Commit, Completion, Wait
+from fireiron.ir import Commit, Completion
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.values.expr import Var, as_expr
 from fireiron.values.machine import Thread
@@ -35,28 +36,28 @@ def statements(kernel):
 
 @pytest.mark.parametrize(("vector", "size"), [(1, 4), (2, 8), (4, 16)])
 def test_a_copy_gets_the_instruction_of_its_width(vector, size):
-    kernel = passed(copy(vector), Commit())
+    kernel = passed(copy(vector), making.commit())
     (found,) = statements(kernel)
     assert found.instruction.vector_bytes == size and found.instruction in CP_ASYNC
-    assert found.completion is Completion.GROUP and kernel.body[-1] == Commit()
+    assert found.completion is Completion.GROUP and kernel.body[-1] == making.commit()
 
 
 @pytest.mark.parametrize("widths", [(2, 4), (4, 2), (1, 1)])
 def test_both_sides_are_taken_by_the_same_width(widths):
     """cp.async reads and writes as many bytes at once; elements in between have to pass a register."""
-    kernel = passed(copy(4, widths), Commit())
+    kernel = passed(copy(4, widths), making.commit())
     (found,) = statements(kernel)
     assert found.instruction is MOVE and found.completion is Completion.NONE
 
 
 def test_a_copy_that_converts_is_none():
-    (found,) = statements(passed(copy(), Commit(), dtype=float16))
+    (found,) = statements(passed(copy(), making.commit(), dtype=float16))
     assert found.instruction is MOVE and found.completion is Completion.NONE
 
 
 @pytest.mark.parametrize(("target", "size"), [("sm_75", None), ("sm_80", 16)])
 def test_older_targets_have_none(target, size):
-    (found,) = statements(passed(copy(), Commit(), target=target))
+    (found,) = statements(passed(copy(), making.commit(), target=target))
     assert (found.instruction is MOVE) == (size is None) and found.asynchronous == (size is not None)
 
 
@@ -64,7 +65,7 @@ def test_a_width_that_was_asked_for_and_has_no_copy():
     """An instruction that offers nothing for its width, or no such copies at all, is left as it is."""
     sixteen = next(one for one in CP_ASYNC if one.vector_bytes == 16)
     for instruction in (sixteen, FFMA):
-        (found,) = statements(passed(copy(2, instruction=instruction), Commit()))
+        (found,) = statements(passed(copy(2, instruction=instruction), making.commit()))
         assert found.instruction is instruction and found.completion is Completion.NONE
 
 
@@ -76,8 +77,8 @@ def test_copies_that_nobody_marked_are_left_alone():
 
 def test_commits_stay_as_long_as_one_copy_is_under_way():
     wide, narrow = copy(4), copy(4, (1, 1), target="other")
-    loop = ir.For(Var("k", 0, 3), as_expr(4), (narrow, Commit(), wide, Commit()))
-    kernel = passed(loop, Wait(0))
+    loop = making.loop(Var("k", 0, 3), as_expr(4), (narrow, making.commit(), wide, making.commit()))
+    kernel = passed(loop, making.wait(0))
     (after,) = (one for one in kernel.body if isinstance(one, ir.For))
     assert [type(one) for one in after.body] == [ir.Exec, Commit, ir.Exec, Commit]
     assert [one.asynchronous for one in after.body if isinstance(one, ir.Exec)] == [False, True]
@@ -86,7 +87,7 @@ def test_commits_stay_as_long_as_one_copy_is_under_way():
 def test_commits_without_any_copy_go_wherever_they_stand():
     """Only they do: what else stands there stays, in its order."""
     narrow = copy(4, (1, 1))
-    loop = ir.For(Var("k", 0, 3), as_expr(4), (narrow, Commit()))
-    kernel = passed(loop, Commit(), ir.Comment("behind"))
+    loop = making.loop(Var("k", 0, 3), as_expr(4), (narrow, making.commit()))
+    kernel = passed(loop, making.commit(), making.comment("behind"))
     plain = attrs.evolve(narrow, completion=Completion.NONE)
-    assert kernel.body == (attrs.evolve(loop, body=(plain,)), ir.Comment("behind"))
+    assert kernel.body == (attrs.evolve(loop, body=(plain,)), making.comment("behind"))

@@ -7,6 +7,7 @@ import threading
 import types
 
 import attrs
+import making
 import pytest
 from exports import built, cuda_headers
 from fake_gpu import FakeGpu
@@ -23,7 +24,7 @@ from fireiron.inspect.synchronization import synchronization
 from fireiron.ir import Chain, Link, verify
 from fireiron.language.store import dumps, loads
 
-WAIT, LAUNCH = Chain(Link.WAIT), Chain(Link.LAUNCH)
+WAIT, LAUNCH = making.chain(Link.WAIT), making.chain(Link.LAUNCH)
 
 threads = MatMul.tile(16, 16).to(Block).chained().split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
 copies = library("hmma_ampere").strategy.at(Tile).refine(Chained())

@@ -1,6 +1,7 @@
 """Inputs that no kernel of a chain writes: loaded before the wait for the kernel before; what is verified, printed and refused of that."""
 
 import attrs
+import making
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
@@ -15,12 +16,12 @@ from fireiron.check import races
 from fireiron.check.races.order import Order
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization
-from fireiron.ir import Chain, Link, verify
+from fireiron.ir import Link, verify
 from fireiron.language.store import dumps, loads
 from fireiron.strategies import attention
 from fireiron.values.expr import Const
 
-WAIT = Chain(Link.WAIT)
+WAIT = making.chain(Link.WAIT)
 
 
 def chained(ready, strategy):
@@ -157,7 +158,7 @@ def test_where_the_waits_stand():
 def in_producer(kernel, change):
     """The kernel with another body of its producer."""
     consumers, producer = roles_of(kernel)
-    roles = ir.Roles((consumers, attrs.evolve(producer, body=change(producer.body))))
+    roles = making.roles((consumers, attrs.evolve(producer, body=change(producer.body))))
     return attrs.evolve(kernel, body=tuple(roles if isinstance(one, ir.Roles) else one for one in kernel.body))
 
 

@@ -7,6 +7,7 @@ import random
 
 import attrs
 import handmade
+import making
 import numpy as np
 import pytest
 import touching
@@ -258,7 +259,7 @@ def test_loop_that_may_not_run_orders_nothing():
     kernel = lowered(LISTING_2, 256, 256, K)
     path, barrier = barriers(kernel)[0]
     for extent, racy in ((K // 8, True), (K // 8 + 1, False), (as_expr(2), False), (as_expr(0), True)):
-        loop = ir.For(Var("again", 0, 1 << 20), extent, (barrier,))
+        loop = making.loop(Var("again", 0, 1 << 20), extent, (barrier,))
         found = check_races(Scene(edited(kernel, at_path(path, lambda _, loop=loop: [loop]))))
         assert bool(errors(found)) == racy, extent
 
@@ -329,7 +330,9 @@ def test_tiles_visited_by_every_thread_are_found():
     found = {}
     for step in (16, 8):
         planted = with_access(kernel, "C", True, moved_base(0, lambda base, step=step: rows + visit * step))
-        wrapped = edited(planted, lambda one, path: [ir.For(visit, count, (one,))] if len(path) == 1 and isinstance(one, ir.For) else [one])
+        wrapped = edited(
+            planted, lambda one, path: [making.loop(visit, count, (one,))] if len(path) == 1 and isinstance(one, ir.For) else [one]
+        )
         found[step] = [one for one in check_races(Scene(wrapped)) if "blocks" not in one.details]
     assert found[16] == []
     assert errors(found[8]) and found[8][0].buffer == "C"
@@ -377,7 +380,7 @@ def test_a_digit_of_several_digits_tells_none_of_them():
     block, tile = Var("block", 0, 15), Var("tile", 0, 3)
     for value, meet in ((block % 4, []), (block % 4 - minimum(block % 4, as_expr(1)), [(0, 1)])):
         kernel = copied(tile * 64 + block // 4 * 512, THREAD, rows=2048, high=64, grid=16)
-        assert meeting(attrs.evolve(kernel, body=(ir.Let(tile, value), *kernel.body))) == meet
+        assert meeting(attrs.evolve(kernel, body=(making.let(tile, value), *kernel.body))) == meet
 
 
 CURVES = {
@@ -701,7 +704,7 @@ def test_lanes_that_take_part_in_some_blocks_are_counted():
 def test_a_name_has_one_meaning():
     row = Var("row", 0, 31)
     kernel = copied(row, 0)
-    once, again = ir.Let(row, THREAD), ir.Let(row, 31 - THREAD)
+    once, again = making.let(row, THREAD), making.let(row, 31 - THREAD)
     assert Scene(attrs.evolve(kernel, body=(once, *kernel.body, once))).lets == {"row": THREAD}
     with pytest.raises(VerificationError, match="row has two meanings"):
         Scene(attrs.evolve(kernel, body=(once, *kernel.body, again)))
@@ -817,7 +820,7 @@ def test_collective_regions_are_enumerated_by_their_modes():
     """A region of more elements than have expressions of their own, swizzled, equals its elements one by one."""
     kernel = lowered(IN_SHARED, 32, 32, 6)
     buffer = kernel.buffer("b_sh")
-    access = ir.Access("b_sh", (ZERO, kernel.thread * 0 + 1), ((Mode(6, 1),), (Mode(4, 1), Mode(5, 6))), (None, None), False)
+    access = making.access("b_sh", (ZERO, kernel.thread * 0 + 1), ((Mode(6, 1),), (Mode(4, 1), Mode(5, 6))), (None, None), False)
     scene = Scene(kernel)
     got = scene.addresses(scene.frame([("thread", scene.threads[:1])]), access)
     assert got.ravel().tolist() == [buffer.address(access, offset).evaluate({"thread": 0}) for offset in access.elements()]

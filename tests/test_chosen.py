@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import attrs
+import making
 import pytest
 from handmade import THREAD, access, execution
 
@@ -19,27 +20,27 @@ COMPILER = next(filter(None, map(shutil.which, ("gcc", "cc", "clang"))), None)
 N = sym("N", high=1000)
 G, TURN = Var("g", 0, 999), Var("turn", 0, 0)
 COPY = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, G)), access("dst", (THREAD, G), write=True))
-BEGIN, SEEN = ir.Let(Var("begin", 0, 9), lookup("starts", G, 9)), ir.Let(Var("seen", 0, 1), less(0, Var("begin", 0, 9)))
-UNUSED = ir.Let(Var("other", 0, 9), lookup("others", G, 9))
-BARRIER = ir.Barrier(ir.BLOCK_SCOPE)
+BEGIN, SEEN = making.let(Var("begin", 0, 9), lookup("starts", G, 9)), making.let(Var("seen", 0, 1), less(0, Var("begin", 0, 9)))
+UNUSED = making.let(Var("other", 0, 9), lookup("others", G, 9))
+BARRIER = making.barrier(ir.BLOCK_SCOPE)
 
 
 def loop(extent, *names, inner=None, behind=(), **fields):
     """A loop over `g` with names, whose loop inside has the turn that the last of them says."""
-    inside = inner or ir.For(TURN, names[-1].var, (COPY,))
-    return ir.For(G, as_expr(extent), (*names, inside, *behind), **fields)
+    inside = inner or making.loop(TURN, names[-1].var, (COPY,))
+    return making.loop(G, as_expr(extent), (*names, inside, *behind), **fields)
 
 
 def test_names_that_the_turns_use_stay():
     found = chosen_turns(loop(N, UNUSED, BEGIN, SEEN))
     assert found.names == (UNUSED, BEGIN, SEEN) and found.loop.body == (COPY,), "what is only asked is asked once"
     copy = attrs.evolve(COPY, accesses=(access("src", (THREAD, G + BEGIN.var)), COPY.accesses[1]))
-    kept = chosen_turns(loop(N, UNUSED, BEGIN, SEEN, inner=ir.For(TURN, SEEN.var, (copy,)), behind=(BARRIER,))).loop
+    kept = chosen_turns(loop(N, UNUSED, BEGIN, SEEN, inner=making.loop(TURN, SEEN.var, (copy,)), behind=(BARRIER,))).loop
     assert kept.body == (BEGIN, copy, BARRIER)
-    through = ir.Let(Var("place", 0, 9), BEGIN.var + 0 * G)
-    last = ir.Let(Var("seen", 0, 1), less(0, through.var))
+    through = making.let(Var("place", 0, 9), BEGIN.var + 0 * G)
+    last = making.let(Var("seen", 0, 1), less(0, through.var))
     copy = attrs.evolve(COPY, accesses=(access("src", (THREAD, G + last.var)), COPY.accesses[1]))
-    kept = chosen_turns(loop(N, BEGIN, through, last, inner=ir.For(TURN, last.var, (copy,)))).loop
+    kept = chosen_turns(loop(N, BEGIN, through, last, inner=making.loop(TURN, last.var, (copy,)))).loop
     assert kept.body == (BEGIN, through, last, copy), "names of names"
 
 
@@ -52,18 +53,18 @@ def test_turns_that_a_word_has_bits_for_need_no_loop_around(size):
 
 TAKEN = Var("taken", 0, 2**31 - 1)
 OTHERS = {
-    "no name": ir.For(G, N, (ir.For(TURN, N, (COPY,)),)),
-    "nothing but names": ir.For(G, N, (BEGIN, SEEN)),
+    "no name": making.loop(G, N, (making.loop(TURN, N, (COPY,)),)),
+    "nothing but names": making.loop(G, N, (BEGIN, SEEN)),
     "more than a barrier behind": loop(N, BEGIN, SEEN, behind=(COPY,)),
     "one turn": loop(ONE, BEGIN, SEEN),
     "unrolled": loop(N, BEGIN, SEEN, unroll=True),
     "no loop inside": loop(N, BEGIN, SEEN, inner=COPY),
-    "a loop of another extent": loop(N, BEGIN, SEEN, inner=ir.For(TURN, as_expr(7), (COPY,))),
+    "a loop of another extent": loop(N, BEGIN, SEEN, inner=making.loop(TURN, as_expr(7), (COPY,))),
     "several turns": loop(N, BEGIN),
     "from another turn on": loop(N, BEGIN, SEEN, first=1),
     "every second turn": loop(N, BEGIN, SEEN, step=2),
     "turns that are counted": loop(N, BEGIN, SEEN, taken=TAKEN),
-    "what no data say": loop(N, ir.Let(Var("seen", 0, 1), less(3, G))),
+    "what no data say": loop(N, making.let(Var("seen", 0, 1), less(3, G))),
 }
 
 
@@ -74,7 +75,7 @@ def test_others_are_loops_as_they_are(name):
 
 
 def test_the_count_of_the_loop_inside_goes_on():
-    inner = ir.For(TURN, SEEN.var, (COPY,), taken=TAKEN)
+    inner = making.loop(TURN, SEEN.var, (COPY,), taken=TAKEN)
     assert chosen_turns(loop(N, BEGIN, SEEN, inner=inner)).loop.taken == TAKEN
 
 

@@ -1,13 +1,13 @@
 """`clamp` on programs made by hand: a clamping moves into its readers where all of them clamp, behind it, whatever it wrote; else it stays."""
 
 import attrs
+import making
 import pytest
 from handmade import access, kernel_of, local
 from touching import Step
 
 from fireiron import *
-from fireiron.ir import Exec, For, Skip, execs
-from fireiron.ir.statement import Piece
+from fireiron.ir import execs
 from fireiron.lower.clamp import MOST_TURNS, clamp
 from fireiron.values.expr import TRUE, Var, as_expr, less
 
@@ -49,7 +49,7 @@ def move(instruction, source, target, **options):
     found = [
         access(name, (number,), (size,), write=write) for (name, number, size), write in ((_sized(source), False), (_sized(target), True))
     ]
-    return Exec(instruction, SPEC, tuple(found), **options)
+    return making.execution(instruction, SPEC, tuple(found), **options)
 
 
 def _sized(place):
@@ -66,7 +66,7 @@ def read(name, extent=4, instruction=None, **options):
 
 
 def loop(var, extent, *body):
-    return For(var, as_expr(extent), body)
+    return making.loop(var, as_expr(extent), body)
 
 
 def after(*body, registers=4):
@@ -100,7 +100,7 @@ def test_without_one_nothing_is_asked():
         (fill("r", 2, 1), read("r")),
         (loop(N, 2, loop(J, 4, move(Clamps(), ("x", J), ("r", J)))), read("r")),  # each twice
         (fill("r", active=TRUE, guard=less(T, 5)), read("r")),
-        (fill("r", pieces=((Piece(0),), (Piece(0, 1, less(T, 5)),))), read("r")),
+        (fill("r", pieces=((making.piece(0),), (making.piece(0, 1, condition=less(T, 5)),))), read("r")),
         (fill("r", Var("n", 1, 4, 1, True)), read("r")),
         (loop(N, 4, move(Clamps(), ("x", N), ("r", (T + N) % 4))), read("r")),  # another for each thread
         (fill("s"), read("s")),  # others read it too
@@ -121,7 +121,7 @@ def test_what_is_not_filled_whole_once_keeps_its_clamping(body):
         (fill("r"), read("r", instruction=Plain())),
         (fill("r"), read("r"), read("r", instruction=Plain())),
         (fill("r"), read("r"), fill("r", instruction=Plain())),  # another writes it
-        (fill("r"), Skip("x", (read("r"),))),
+        (fill("r"), making.skip("x", (read("r"),))),
         (fill("r", active=less(T, 5)), read("r")),  # of other threads nobody clamped
         (loop(Var("k", 0, 3), 4, fill("r"), read("r")),),  # what it adds to may be of the turn before
         (loop(Var("k", 0, 3), 4, fill("r")), read("r")),  # the reader stands in another list
@@ -138,8 +138,8 @@ def test_the_same_condition_on_both_sides():
 
 def test_in_a_loop_registers_begin_anew():
     """By a statement that fills them whole and adds to nothing."""
-    zeros = loop(N, 4, Exec(Plain("zeros"), Init(1, 1)(RF)(Thread), (access("r", (N,), write=True),)))
-    some = loop(N, 3, Exec(Plain("zeros"), Init(1, 1)(RF)(Thread), (access("r", (N,), write=True),)))
+    zeros = loop(N, 4, making.execution(Plain("zeros"), Init(1, 1)(RF)(Thread), (access("r", (N,), write=True),)))
+    some = loop(N, 3, making.execution(Plain("zeros"), Init(1, 1)(RF)(Thread), (access("r", (N,), write=True),)))
     turns = Var("k", 0, 3)
     assert after(loop(turns, 4, zeros, fill("r"), read("r"))) == ["zeros", *MOVED]
     assert after(loop(turns, 4, some, fill("r"), read("r"))) == ["zeros", *STAYS]

@@ -4,6 +4,7 @@ import random
 import re
 
 import attrs
+import making
 import pytest
 from ringed import (
     ORDERS,
@@ -212,9 +213,9 @@ def test_a_chained_cluster(options):
     order = ("launch_next_kernel();", "mbarrier_init_fence();", "cluster_sync();", "wait_for_kernel_before();", "if (warp_of_block")
     places = [body.index(one) for one in order]
     assert places[1:] == sorted(places[1:]) and places[0] < places[3] and body.count("cluster_sync();") == 2
-    late = tuple(one for one in program.ir.body if one != ir.Chain(ir.Link.WAIT))
+    late = tuple(one for one in program.ir.body if one != making.chain(ir.Link.WAIT))
     with pytest.raises(VerificationError, match="is touched before the kernel waits"):
-        ir.verify(attrs.evolve(program.ir, body=(*late, ir.Chain(ir.Link.WAIT))), final=True)
+        ir.verify(attrs.evolve(program.ir, body=(*late, making.chain(ir.Link.WAIT))), final=True)
 
 
 @pytest.mark.parametrize("orders", ORDERS)
@@ -338,7 +339,7 @@ SAID = {
         r"k_ring: agent 0 of block 0 of the cluster waits for ever for turn 0 to be full",
     ),
     "beyond the cluster": (
-        lambda kernel: changed_load(kernel, multicast=ir.Peers(0b111, 0)),
+        lambda kernel: changed_load(kernel, multicast=making.peers(0b111, 0)),
         r"b_sh: TMA_LOAD .* arrives in block 2 of a cluster of 2",
         r"k_ring: turn 0 is loaded, in block 2 of a cluster of 2|b_sh.*no barrier",
     ),
@@ -531,8 +532,8 @@ def test_the_verifier():
     for faulty, said in (
         (attrs.evolve(kernel, cluster=None), "barrier of a cluster stands where|no cluster says which"),
         (attrs.evolve(kernel, grid=kernel.grid + 1), "no whole clusters of 2"),
-        (with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (ir.ClusterBarrier(), one)), "barrier of a cluster stands where"),
-        (changed_load(kernel, multicast=ir.Peers(3, kernel.block)), "no cluster says which"),
+        (with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)), "barrier of a cluster stands where"),
+        (changed_load(kernel, multicast=making.peers(3, kernel.block)), "no cluster says which"),
     ):
         with pytest.raises(VerificationError, match=said):
             ir.verify(faulty)

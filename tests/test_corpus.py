@@ -2,23 +2,22 @@
 
 import corpus
 import pytest
+from goldens.cases import cases, differences
 
 OF_A_TEST = 20
 """So many strategies."""
 
-KEPT, LINES = corpus.kept(), corpus.outcomes()
+KEPT = corpus.kept()
 
 
 @pytest.mark.parametrize("first", range(0, len(KEPT), OF_A_TEST))
 def test_nothing_changes_by_the_way(first):
-    changed = [
-        line for one, line in zip(KEPT[first : first + OF_A_TEST], LINES[first : first + OF_A_TEST], strict=True) if one.line() != line
-    ]
-    assert not changed, "if these are to change: python tests/corpus.py"
+    said = differences("corpus", [one.case() for one in KEPT[first : first + OF_A_TEST]])
+    assert not said, said
 
 
-def test_each_has_its_line():
-    assert [line.split("  ", 2)[2] for line in LINES] == [one.name for one in KEPT]
+def test_each_has_its_digests():
+    assert [one.name for one in cases("corpus")] == [one.name for one in KEPT]
 
 
 def test_what_lies_near_is_another_strategy():

@@ -1,6 +1,7 @@
 """Crews against warps: where crews find all segments ordered, warps one by one do, in kernels that are right and with planted faults."""
 
 import attrs
+import making
 import pytest
 
 from fireiron.check import races
@@ -18,7 +19,6 @@ from fireiron.ir import (
     Fence,
     Reach,
     Release,
-    Ring,
     Side,
     Wait,
     rewritten,
@@ -92,8 +92,12 @@ def answers(together, other=()):
 
 def handed_on(arrivals):
     """Products of four warps read what each of them holds, and the fifth warp writes there when they say so."""
-    ring = Ring("r", 1, ("a",), consumers=sum(arrivals))
-    products = [touch(1, EACH_ITS_OWN, Kind.READ, under_way=True), Commit(Completion.PRODUCT), Wait(0, completion=Completion.PRODUCT)]
+    ring = making.ring("r", 1, ("a",), consumers=sum(arrivals))
+    products = [
+        touch(1, EACH_ITS_OWN, Kind.READ, under_way=True),
+        making.commit(Completion.PRODUCT),
+        making.wait(0, completion=Completion.PRODUCT),
+    ]
     first, second = (Turn(ring, Side.EMPTY, number) for number in (0, 1))
     filled, freed = Turn(ring, Side.FULL, 0, (1,) * 5), Turn(ring, Side.EMPTY, 0, arrivals)
     return answers([Turn(ring, Side.FULL, 0), *products, freed], [first, filled, second, touch(2, BY_ANOTHER)])
@@ -111,6 +115,6 @@ def test_an_arrival_of_one_warp_says_nothing_of_the_others():
 
 @pytest.mark.parametrize("fence_first", [False, True])
 def test_a_fence_is_one_of_what_a_warp_wrote_itself(fence_first):
-    order = [Fence(Reach.PROXY), Barrier(WARPGROUP_SCOPE)]
+    order = [making.fence(Reach.PROXY), making.barrier(WARPGROUP_SCOPE)]
     events = [touch(1, EACH_ITS_OWN), *(order if fence_first else order[::-1]), touch(2, ALL, Kind.READ, by_engine=True)]
     assert answers(events) == (fence_first, fence_first)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from corpus import kept
+from goldens.cases import TEXT
 
 import fireiron
 from fireiron import *
@@ -77,10 +78,9 @@ def test_every_function_that_is_printed_has_an_entry(part):
     seen = 0
     for number, one in enumerate(kept()):
         if number % 120 == 30 * part:
-            kind, text = one.outcome()
-            if kind == "text":
-                text = "\n".join(line.rpartition("  ")[0] for line in text.splitlines())
-                assert not unknown_names(text), one.name
+            outcome = one.outcome()
+            if outcome.kind == TEXT:
+                assert not unknown_names(outcome.said), one.name
                 seen += 1
     assert seen >= 5
 

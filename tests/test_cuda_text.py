@@ -7,6 +7,7 @@ import re
 import types
 
 import attrs
+import making
 import numpy as np
 import pytest
 from counted import python_calls
@@ -123,7 +124,7 @@ def copied(*before):
 @pytest.mark.parametrize("note", ["x \\", "x \\ ", "one\ntwo \\", "\\", "long " * 60 + "\\", "w" * 400])
 def test_comments_end_where_they_end(note):
     """A backslash at the end of a comment would take the next line with it."""
-    text = emit(copied(ir.Comment(note)))
+    text = emit(copied(making.comment(note)))
     lines = text.split("\n")
     assert not any(line.endswith("\\") for line in lines) and max(map(len, lines)) <= 122
     assert "  dst[thread] = src[thread];" in lines
@@ -139,7 +140,7 @@ def test_names_that_only_register_numbers_would_need_are_not_printed():
     registers = attrs.evolve(registers, storage=flat)
     load = execution(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", (THREAD, 0)), access("r", (one, 0), write=True))
     store = execution(MOVE, Move(1, 1)(RF, GL)(Thread), access("r", (other, 0)), access("dst", (THREAD, 0), write=True))
-    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (ir.Let(one, THREAD), ir.Let(other, THREAD), load, store), registers)))
+    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (making.let(one, THREAD), making.let(other, THREAD), load, store), registers)))
     assert "r[0] = src[thread];" in text and " one " not in text and " other " not in text
     if toolchains():
         compile_cuda(text, "sm_80")
@@ -148,7 +149,7 @@ def test_names_that_only_register_numbers_would_need_are_not_printed():
 def test_a_loop_of_one_turn_leaves_nothing():
     turn = Var("turn", 0, 0)
     move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, turn * 5)), access("dst", (THREAD, turn * 5), write=True))
-    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (ir.For(turn, as_expr(1), (move,)),))))
+    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (making.loop(turn, as_expr(1), (move,)),))))
     assert "  dst[thread] = src[thread];" in text.split("\n") and "turn" not in text
 
 
@@ -290,7 +291,7 @@ def test_conditions_stand_around_a_loop_only_where_it_does_not_change_them():
     sides = (access("src", (THREAD, step)), access("dst", (THREAD, step), write=True))
     both = all_of((less(THREAD, 7), less(step, 3)))
     copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), *sides, active=both)
-    text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(4), (copy,)),))))
+    text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (making.loop(step, as_expr(4), (copy,)),))))
     assert text.index("< 7") < text.index("for (") < text.index("step < 3")
 
 
@@ -299,9 +300,9 @@ def test_names_of_the_text_are_none_of_the_kernel():
     size, step, place = sym("a_source"), Var("k_stage", 0, 3), Var("place", 0, 9)
     copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True))
     copy = attrs.evolve(copy, scratch=Tensor("bytes", (as_expr(64),), uint8, SH, ColMajor))
-    body = (ir.Let(place, THREAD * 3), ir.For(step, as_expr(4), (copy,)))
+    body = (making.let(place, THREAD * 3), making.loop(step, as_expr(4), (copy,)))
     kernel = kernel_of(Move(32, 4)(GL, GL), body, local("Held", (4, 1), RF), symbols=(size,))
-    kernel = attrs.evolve(kernel, reciprocals=(ir.Reciprocal("per_row", size),), counter=ir.Counter("tiles"))
+    kernel = attrs.evolve(kernel, reciprocals=(ir.Reciprocal("per_row", size),), counter=making.counter("tiles"))
     reserved = {"block", "thread", "smem", "piece", "warp_of_block", "blockIdx.x", "threadIdx.x"}
     own = {kernel.name, "a_source", "per_row", "tiles", "Held", "held", "src", "dst", "place", "k_stage", "bytes"}
     assert _taken(kernel) == reserved | own
@@ -320,7 +321,7 @@ def test_conditions_on_names_of_a_loop_stand_in_it():
     copy = execution(
         MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True), active=less(place, 5)
     )
-    text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(4), (ir.Let(place, step * 3), copy)),))))
+    text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (making.loop(step, as_expr(4), (making.let(place, step * 3), copy)),))))
     assert text.index("for (") < text.index("const int place = step * 3;") < text.index("place < 5")
 
 
@@ -356,7 +357,9 @@ def test_dynamic_shared_memory_is_aligned_to_16_bytes_at_least():
 def test_a_loop_of_one_turn_is_a_block_where_it_has_names(extent, heads):
     step, place = Var("step", 0, extent - 1), Var("place", 0, 9)
     copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, place)), access("dst", (THREAD, place), write=True))
-    text = emit(guard(kernel_of(Move(32, 4)(GL, GL), (ir.For(step, as_expr(extent), (ir.Let(place, step * 3 + THREAD // 16), copy)),))))
+    text = emit(
+        guard(kernel_of(Move(32, 4)(GL, GL), (making.loop(step, as_expr(extent), (making.let(place, step * 3 + THREAD // 16), copy)),)))
+    )
     assert text.count("for (") == heads and text.count("const int place = ") == 1 and text.count("{") == text.count("}") == 2
 
 
@@ -454,8 +457,8 @@ def test_what_all_stores_test_stands_in_front_and_the_rest_at_each(limits, tmp_p
     statement = execution(
         MOVE, Move(1, 4)(GL, GL)(Thread), access("src", (THREAD, 0), (1, 4)), access("dst", (THREAD, 0), (1, 4), write=True)
     )
-    writes = tuple(ir.Piece(number, 1, all_of((kept, less(THREAD, limit)))) for number, limit in enumerate(limits))
-    statement = attrs.evolve(statement, vector=4, vectors=(4, 1), pieces=((ir.Piece(0, 4, kept),), writes))
+    writes = tuple(making.piece(number, 1, condition=all_of((kept, less(THREAD, limit)))) for number, limit in enumerate(limits))
+    statement = attrs.evolve(statement, vector=4, vectors=(4, 1), pieces=((making.piece(0, 4, condition=kept),), writes))
     kernel = kernel_of(Move(32, 4, src=RowMajor, dst=RowMajor)(GL, GL), (statement,))
     source = np.arange(1, 129, dtype=np.float32).reshape(32, 4)
     got = HostProgram([Printed(emit(kernel), kernel)], tmp_path).run(0, {"src": source}, {})["dst"]

@@ -1,12 +1,10 @@
-"""Literals, conversions and functions of all element types, as they are printed: a table to read, `goldens/types.txt`.
-
-Where a text is to change, `python tests/test_cuda_types.py` writes the table anew.
-"""
+"""Literals, conversions and functions of all element types, as they are printed: a table to read, `goldens/types.txt`."""
 
 import itertools
 import math
-import sys
 from pathlib import Path
+
+from goldens.readable import differences
 
 from fireiron.cuda.types import APPROXIMATE, COMPOSED, FUNCTIONS, applied, approximate, composed, converted, literal, widened
 from fireiron.ir.text import Function
@@ -45,9 +43,5 @@ def lines():
 
 
 def test_the_table_is_what_is_printed():
-    assert [*lines()] == TABLE.read_text(encoding="utf-8").splitlines()
-
-
-if __name__ == "__main__":
-    TABLE.write_text("\n".join([*lines(), ""]), encoding="utf-8")
-    sys.exit(0)
+    said = differences(TABLE, "\n".join(lines()))
+    assert not said, said

@@ -1,12 +1,12 @@
 """`distribute` alone, on hand-made IR: who holds which element under which number, and what is refused."""
 
 import attrs
+import making
 import pytest
 
 from fireiron import *
 from fireiron.executable.thread_move import INIT, MOVE
-from fireiron.ir import Access, Buffer, Exec, For, verify
-from fireiron.ir import Kernel as Program
+from fireiron.ir import verify
 from fireiron.lower.distribute import distribute, holdings
 from fireiron.lower.footprint import MOST_POINTS
 from fireiron.values.expr import TRUE, ZERO, Const, Var, as_expr, equal, less
@@ -33,28 +33,29 @@ def access(tensor, base, count=1, stride=1, *, write=False, dealt=(), bound=None
     """The elements `base + stride * i` of a column."""
     bounds = (None if bound is None else as_expr(bound), None)
     modes = ((Mode(count, stride),), (Mode(1, 1),))
-    return Access(tensor.name, (as_expr(base), ZERO), modes, bounds, write, dealt=(tuple(dealt), ()))
+    return making.access(tensor.name, (as_expr(base), ZERO), modes, bounds, write, dealt=(tuple(dealt), ()))
 
 
 def write(tensor, base=THREAD * 2, count=2, dealt=PAIR, active=TRUE, bound=None, accumulate=ZERO):
     """A copy of single threads into registers."""
     target = access(tensor, base, count, write=True, dealt=dealt, bound=bound)
-    return Exec(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, base, count), target), accumulate, active)
+    return making.execution(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, base, count), target), accumulate=accumulate, active=active)
 
 
 def read(tensor, base=THREAD * 2, count=2, dealt=PAIR, active=TRUE, bound=None):
     """A copy of single threads out of registers."""
     source = access(tensor, base, count, dealt=dealt, bound=bound)
-    return Exec(MOVE, Move(1, 1)(RF, GL)(Thread), (source, access(GLOBAL, base, count, write=True)), active=active)
+    return making.execution(MOVE, Move(1, 1)(RF, GL)(Thread), (source, access(GLOBAL, base, count, write=True)), active=active)
 
 
 def kernel(held, *body):
     """One block of 32 threads with an array in registers, and one in global memory for the other side of copies."""
     buffers = tuple(
-        Buffer(one, one.storage(), one.storage().extent, parameter=one.memory == GL, written=one.memory == GL) for one in (GLOBAL, held)
+        making.buffer(one, one.storage(), one.storage().extent, parameter=one.memory == GL, written=one.memory == GL)
+        for one in (GLOBAL, held)
     )
     spec = MatMul(8, 8, 8)(GL, GL, GL)(Kernel)
-    return verify(Program("hand_made", as_architecture("sm_90"), as_expr(1), THREADS, buffers, (), body, spec))
+    return verify(making.kernel("hand_made", as_architecture("sm_90"), as_expr(1), THREADS, buffers, (), body, spec))
 
 
 def registers(program, found, **values):
@@ -96,8 +97,8 @@ def test_the_holder_names_the_coordinates_of_a_register():
 def test_the_steps_of_a_loop_have_registers_of_their_own():
     tensor, dealt = array("r", RF, 128), (*PAIR, Dealt(2, 64, False))
     fill_step, read_step = Var("i", 0, 1), Var("j", 0, 1)
-    fills = For(fill_step, as_expr(2), (write(tensor, THREAD * 2 + fill_step * 64, dealt=dealt),))
-    reads = For(read_step, as_expr(2), (read(tensor, THREAD * 2 + read_step * 64, dealt=dealt),))
+    fills = making.loop(fill_step, as_expr(2), (write(tensor, THREAD * 2 + fill_step * 64, dealt=dealt),))
+    reads = making.loop(read_step, as_expr(2), (read(tensor, THREAD * 2 + read_step * 64, dealt=dealt),))
     program = distribute(kernel(tensor, fills, reads))
     assert size(program, "r") == 4
     used = program.body[1].body[0].accesses[0]
@@ -139,7 +140,7 @@ def test_two_elements_in_one_register_are_refused():
     """The loop is none of the modes that were dealt, so both its steps give one number."""
     step = Var("i", 0, 1)
     tensor = array("r", RF, 128)
-    loop = For(step, as_expr(2), (read(tensor, THREAD * 2 + step * 64),))
+    loop = making.loop(step, as_expr(2), (read(tensor, THREAD * 2 + step * 64),))
     assert "thread 0 would keep elements (0, 0) and (64, 0) in register 0" in refusal(kernel(tensor, loop))
 
 
@@ -168,7 +169,7 @@ def test_the_first_element_outside_is_held_by_nobody():
 def test_what_sets_a_sum_does_not_decide_who_holds_it():
     """The copy in front deals elements 32 apart; the path that adds holds neighbours, and the copy is refused, not the sum."""
     target = access(ADDED, THREAD, 2, 32, write=True, dealt=(Dealt(THREADS, 1, True),))
-    copies = Exec(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, THREAD, 2, 32), target))
+    copies = making.execution(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, THREAD, 2, 32), target))
     assert "thread 0 needs element (1, 0)" in refusal(kernel(ADDED, copies, write(ADDED, accumulate=TRUE), read(ADDED)))
 
 
@@ -186,7 +187,7 @@ def test_a_group_takes_each_element_from_whichever_of_its_threads_holds_it():
 def test_so_many_elements_that_tables_of_them_take_all_memory_are_refused():
     """Threads, turns of the loops and elements of the statement count; in each of the former there are few enough."""
     turn = Var("turn", 0, 1 << 20)
-    loop = For(turn, as_expr(MOST_POINTS // THREADS), ())
+    loop = making.loop(turn, as_expr(MOST_POINTS // THREADS), ())
     found = write(HELD, THREAD + turn * 64)
     program = kernel(HELD, write(HELD))
     with pytest.raises(ResourceError, match=f"touch {MOST_POINTS * 2} elements in one statement.*loops: turn of {MOST_POINTS // THREADS}"):
@@ -196,7 +197,7 @@ def test_so_many_elements_that_tables_of_them_take_all_memory_are_refused():
 def clear(active=TRUE):
     """Each thread clears two elements 32 apart, where the compute path keeps neighbours."""
     target = access(HELD, THREAD, 2, 32, write=True, dealt=(Dealt(THREADS, 1, True),))
-    return Exec(INIT, Init(1, 1)(RF)(Thread), (target,), active=active)
+    return making.execution(INIT, Init(1, 1)(RF)(Thread), (target,), active=active)
 
 
 def test_a_uniform_fill_may_number_registers_in_its_own_way():
@@ -209,7 +210,7 @@ def test_a_uniform_fill_may_number_registers_in_its_own_way():
 def test_a_copy_may_not():
     """What is copied differs from element to element, so it must arrive where the compute path looks for it."""
     target = access(HELD, THREAD, 2, 32, write=True, dealt=(Dealt(THREADS, 1, True),))
-    copies = Exec(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, THREAD, 2, 32), target))
+    copies = making.execution(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, THREAD, 2, 32), target))
     assert "thread 0 needs element (1, 0)" in refusal(kernel(HELD, copies, read(HELD)))
 
 

@@ -7,11 +7,12 @@ import random
 import re
 
 import attrs
+import making
 import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron.ir import Hole, execs
+from fireiron.ir import execs
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.substrategy import divisors
 from fireiron.lower.distribute import holdings
@@ -263,7 +264,7 @@ class Halves(Decomposition):
     def expand(self, spec, context):
         views, digits = divide(spec, {"m": (int(str(spec.size("m"))) // 2, None)}, "halves")
         draft = context.draft()
-        views, program, _ = loop_over(spec, views, digits, False, draft, (Hole("body"),))
+        views, program, _ = loop_over(spec, views, digits, False, draft, (making.hole("body"),))
         return draft.expansion((Child("body", spec.with_operands(**views)),), program)
 
 

@@ -3,6 +3,7 @@
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
@@ -13,7 +14,7 @@ from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.explain import explain
 from fireiron.inspect.show import show
-from fireiron.ir import Barrier, Exec, Hole, execs, rewritten
+from fireiron.ir import Barrier, Exec, execs, rewritten
 from fireiron.language.store import dumps, loads
 from fireiron.language.substrategy import temporary
 from fireiron.language.tree import Child
@@ -424,7 +425,7 @@ class Softmax(Decomposition):
             "rest": Pointwise.on(spec.level, power, total, y, formula="y[m,n] = x[m,n] / t[m]"),
         }
         children = (of_power, of_top, of_total, *(Child(f"{name}_step", one, (Done(),)) for name, one in steps.items()))
-        return draft.expansion(children, tuple(Hole(child.name) for child in children))
+        return draft.expansion(children, tuple(making.hole(child.name) for child in children))
 
 
 def softmax(array):

@@ -1,13 +1,13 @@
 """Which thread touches which element, and at which iterations: grids of threads and loop values, and conditions on them."""
 
 import attrs
+import making
 import numpy as np
 import pytest
 from touching import K, T, i, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron.errors import ResourceError
-from fireiron.ir import Let
 from fireiron.lower.footprint import (
     MOST_POINTS,
     _turns,
@@ -94,7 +94,7 @@ def test_some_of_the_threads():
 
 def test_names_are_followed_to_what_they_are_made_of():
     row, place = Var("row", 0, 1 << 20), Var("place", 0, 1 << 20)
-    program = kernel(loop(4, Let(row, i * 2 + T), Let(place, row + 5), reads(place)))
+    program = kernel(loop(4, making.let(row, i * 2 + T), making.let(place, row + 5), reads(place)))
     assert closure(program, frozenset({place})) == {place, row, i, T}
     assert closure(program, frozenset({row})) == {row, i, T}
     found = grid_of(program, (program.body[0],), closure(program, frozenset({place})))
@@ -168,7 +168,7 @@ def test_what_is_made_of_an_iteration_that_nobody_knows_is_undecided_too():
     """And what is made of that; not what is made of threads, or of loops whose iterations are told apart."""
     turn, half, place, row, step = (Var(name, 0, 1 << 20) for name in ("turn", "half", "place", "row", "step"))
     inner = loop(4, reads(place), var=j)
-    named = (Let(half, turn // 2), Let(place, half + T), Let(row, T // 32), Let(step, j * 2))
+    named = (making.let(half, turn // 2), making.let(place, half + T), making.let(row, T // 32), making.let(step, j * 2))
     outer = loop(Var("n", 0, 1 << 20), attrs.evolve(inner, body=(*named, *inner.body)), var=turn)
     found = grid(outer, inner, program=kernel(outer))
     assert {"turn", "half", "place"} <= found.undecided and not {"row", "step", "j"} & found.undecided

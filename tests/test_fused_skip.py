@@ -4,6 +4,7 @@ import random
 import re
 
 import attrs
+import making
 import numpy as np
 import printed_text
 import pytest
@@ -18,7 +19,7 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Ve
 from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.show import show
-from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, Role, Roles, execs, rewritten, statements, verify
+from fireiron.ir import BLOCK_SCOPE, Exec, execs, rewritten, statements, verify
 from fireiron.ir import Skip as Region
 from fireiron.measure.data import referred
 from fireiron.measure.rounding import differing
@@ -352,7 +353,7 @@ def test_what_no_region_may_hold():
     program = lazy()
     shared = next(one for one, _ in execs(program.ir.body) if any(access.buffer == "q_sh" for access in one.accesses))
     others = next(one for one, _ in execs(program.ir.body) if one.spec.level.threads == 32)
-    for inside, said in ((Barrier(BLOCK_SCOPE), "a barrier"), (shared, "in GL is touched"), (others, "several threads")):
+    for inside, said in ((making.barrier(BLOCK_SCOPE), "a barrier"), (shared, "in GL is touched"), (others, "several threads")):
         with pytest.raises(VerificationError, match=said):
             verify(edited(program, lambda one, inside=inside: one.rebuilt(((inside, *one.body),))))
     for needed in ("alpha", "q_sh", "nothing"):
@@ -364,9 +365,12 @@ def test_what_no_region_may_hold():
 def test_one_thread_is_no_warp():
     program = lazy()
     kernel = program.ir
-    roles = (Role("all", 0, kernel.threads, ()), Role("one", kernel.threads, 32, (Region("alpha_needed", ()),), elected=True))
+    roles = (
+        making.role("all", 0, kernel.threads, ()),
+        making.role("one", kernel.threads, 32, (making.skip("alpha_needed", ()),), elected=True),
+    )
     with pytest.raises(VerificationError, match="is one thread, and no warp decides"):
-        verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(Roles(roles),)))
+        verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(making.roles(roles),)))
 
 
 def test_what_a_warp_leaves_out_it_has_as_before(monkeypatch):

@@ -1,6 +1,7 @@
 """The pass `guard` on IR made by hand: who stores and who loads, with which width, and that all readers take it from there."""
 
 import attrs
+import making
 import numpy as np
 import pytest
 from guards import with_conditions
@@ -14,7 +15,6 @@ from fireiron.errors import SimulationError, VerificationError
 from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.fma import FFMA
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir import Piece
 from fireiron.lower.guard import guard
 from fireiron.lower.vectorize import vectorize
 from fireiron.sim import simulate
@@ -80,7 +80,7 @@ def test_overhang_in_every_dimension(rows, columns, over, wide):
     tests = [test for test in (less(row, rows), less(column, columns)) if test != TRUE]
     assert len(tests) == len(over)
     if wide:
-        assert statement.pieces == ((Piece(0, 4),), (Piece(0, 4),)) and conjuncts(statement.guard) == tuple(tests)
+        assert statement.pieces == ((making.piece(0, 4),), (making.piece(0, 4),)) and conjuncts(statement.guard) == tuple(tests)
     else:
         each = [less(column + step, columns) for step in range(4)]
         alike = len(set(each)) == 1  # where the end is a multiple of four no element of these is told from the others
@@ -143,7 +143,7 @@ def test_what_lies_outside_the_source_is_filled_with_zeros(rows, columns):
 
 def product(accumulate, over=8):
     """`C += A * B` of single elements in GL, of which k may lie outside."""
-    k = ir.For(loop := Var("k", 0, 11), as_expr(12), ())
+    k = making.loop(loop := Var("k", 0, 11), as_expr(12), ())
     m = THREAD // 4
     n = THREAD % 4
     statement = execution(
@@ -176,7 +176,7 @@ def test_an_atomic_addition_outside_its_source_is_skipped():
     target = access("dst", (THREAD, 0), write=True)
     statement = execution(ATOMIC_ADD, AtomicAdd(1, 1)(GL, GL)(Thread), access("src", (THREAD, 0), bounds=(20, None)), target)
     found = only(guard(kernel_of(AtomicAdd(32, 1)(GL, GL), (statement,))))
-    assert found.guard == less(THREAD, 20) and found.pieces == ((Piece(0),), (Piece(0),))
+    assert found.guard == less(THREAD, 20) and found.pieces == ((making.piece(0),), (making.piece(0),))
 
 
 def test_conditions_of_the_statement_are_not_repeated():
@@ -213,14 +213,14 @@ def test_registers_are_aligned_for_what_is_taken_of_them():
 
 
 FAULTS = {
-    "an element twice": (Piece(0, 2), Piece(1, 3)),
-    "an element left out": (Piece(0, 1), Piece(2, 2)),
-    "elements behind the last": (Piece(0, 4), Piece(4, 1)),
-    "no last element": (Piece(0, 3),),
+    "an element twice": (making.piece(0, 2), making.piece(1, 3)),
+    "an element left out": (making.piece(0, 1), making.piece(2, 2)),
+    "elements behind the last": (making.piece(0, 4), making.piece(4, 1)),
+    "no last element": (making.piece(0, 3),),
     "nothing": (),
-    "no width": (Piece(0, 0), Piece(0, 4)),
-    "an unbound name": (Piece(0, 4, less(Var("stranger"), 3)),),
-    "no condition": (Piece(0, 4, THREAD),),
+    "no width": (making.piece(0, 0), making.piece(0, 4)),
+    "an unbound name": (making.piece(0, 4, condition=less(Var("stranger"), 3)),),
+    "no condition": (making.piece(0, 4, condition=THREAD),),
 }
 
 
@@ -241,4 +241,4 @@ def test_the_verifier_wants_pieces_in_the_end():
     with pytest.raises(VerificationError, match="which of its elements are stored"):
         ir.verify(raw, final=True)
     with pytest.raises(VerificationError, match="pieces of 1 operands"):
-        ir.verify(attrs.evolve(raw, body=(attrs.evolve(only(raw), pieces=((Piece(0, 4),),)),)))
+        ir.verify(attrs.evolve(raw, body=(attrs.evolve(only(raw), pieces=((making.piece(0, 4),),)),)))

@@ -6,11 +6,12 @@ What each rule alone does is in `test_synchronize.py`.
 import itertools
 import random
 
+import making
 import pytest
 from touching import BLOCK_BARRIER, K, T, buffer, i, kernel, loop, placed, reads, writes
 
 from fireiron import *
-from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Barrier, SyncPoint, statements
+from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Barrier, statements
 from fireiron.language.library import bind, find
 from fireiron.lower.stabbing import fewest_of_scopes
 from fireiron.lower.synchronize import synchronize
@@ -77,14 +78,14 @@ def test_all_choices_of_positions_and_scopes_in_turn():
 def test_what_meets_iterations_later(shift):
     """Reads, first in the body, of what was written last `shift` iterations ago: only what comes next binds the barrier to the end."""
     read, written = reads((i + (4 - shift)) % 4 * 128 + FAR), writes(i % 4 * 128 + T)
-    found = placed(loop(16, read, SyncPoint(None, "s"), writes(T + 512), written, period=4))
+    found = placed(loop(16, read, making.sync_point(None, "s"), writes(T + 512), written, period=4))
     assert found == [[".", ".", ".", "block"] if shift == 1 else [".", "block", ".", "."]]
 
 
 def test_data_of_the_iteration_before_is_complete_at_the_end_of_each():
     """Read first, written last; wished elsewhere, the barrier stays between one iteration's write and the next one's read."""
     read, written = reads((i + 1) % 2 * 128 + FAR), writes(i % 2 * 128 + T)
-    assert placed(loop(16, read, SyncPoint(None, "s"), written, period=2)) == [[".", ".", "block"]]
+    assert placed(loop(16, read, making.sync_point(None, "s"), written, period=2)) == [[".", ".", "block"]]
 
 
 def test_a_loop_of_one_iteration_carries_nothing_though_its_addresses_move():

@@ -9,6 +9,7 @@ import itertools
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from problems import integers
@@ -17,7 +18,7 @@ from fireiron import *
 from fireiron.errors import FireironError
 from fireiron.executable.follow import elementwise, lanes_of
 from fireiron.executable.ldmatrix import LdMatrix, first_difference, received
-from fireiron.ir import Access, Exec, Hole, execs
+from fireiron.ir import execs
 from fireiron.ir.holding import Holding
 from fireiron.language.tree import held_by
 from fireiron.lower.distribute import holdings
@@ -188,8 +189,8 @@ def test_indices_of_digits(base, digits, indices):
     view = Init(1, 1)(RF)(Thread).dst
     one = (Mode(1, 1),)
     dealt = tuple(Dealt(size, stride, True) for size, stride in digits)
-    access = Access(view.tensor.name, (base, ZERO), (one, one), (None, None), True, dealt=(dealt, ()))
-    holding = Holding.of(Exec(INSTRUCTIONS[0], Init.on(Thread, view), (access,)), access, ())
+    access = making.access(view.tensor.name, (base, ZERO), (one, one), (None, None), True, dealt=(dealt, ()))
+    holding = Holding.of(making.execution(INSTRUCTIONS[0], Init.on(Thread, view), (access,)), access, ())
     assert [(digit.size, digit.stride) for digit in holding.digits] == list(digits)
     at = {"lane": np.arange(32)}
     for digit, index in zip(holding.digits, indices):
@@ -458,7 +459,7 @@ class Everybody(Decomposition):
         return 2 * self.level.threads if spec.level == Block else None
 
     def expand(self, spec, context):
-        return context.draft().expansion((Child("body", spec.at_level(self.level)),), (Hole("body"),))
+        return context.draft().expansion((Child("body", spec.at_level(self.level)),), (making.hole("body"),))
 
 
 @pytest.mark.parametrize("store", [FOLLOWS, Move.then(Done(ThreadMove("Move")))], ids=["done", "named"])

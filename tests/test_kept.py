@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import attrs
+import making
 import pytest
 from problems import library
 
@@ -16,7 +17,6 @@ from fireiron.cli import main
 from fireiron.errors import CacheWarning
 from fireiron.gpu import cache, programs
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.ir import Comment
 from fireiron.kept import DamagedError
 from fireiron.tune.records import kept as choices
 from fireiron.tune.records.choosing import Choice
@@ -164,8 +164,8 @@ def entry_of(value, kind="program", key="0" * 64):
 
 
 def test_every_changed_byte_is_found():
-    data = entry_of((float16, Comment("text"), [1, 2, 3]))
-    assert kept.read("program", "0" * 64, data)[0] == (float16, Comment("text"), [1, 2, 3])
+    data = entry_of((float16, making.comment("text"), [1, 2, 3]))
+    assert kept.read("program", "0" * 64, data)[0] == (float16, making.comment("text"), [1, 2, 3])
     for place in range(0, len(data), 7):
         changed = bytearray(data)
         changed[place] ^= 1

@@ -2,6 +2,7 @@
 
 import pytest
 import scripts
+from goldens.readable import differences
 
 
 @pytest.fixture(scope="module")
@@ -10,7 +11,8 @@ def make_limits():
 
 
 def test_the_page_is_up_to_date(make_limits):
-    assert make_limits.PAGE.read_text(encoding="utf-8").splitlines() == make_limits.page().splitlines(), "python docs/make_limits.py"
+    said = differences(make_limits.PAGE, make_limits.page())
+    assert not said, said
 
 
 def test_numbers_are_read_from_modules_as_they_are(make_limits, monkeypatch):

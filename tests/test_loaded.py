@@ -1,6 +1,7 @@
 """The check of registers that are read before anything was put into them."""
 
 import attrs
+import making
 import numpy as np
 import pytest
 from problems import library
@@ -80,7 +81,7 @@ def test_threads_left_out_are_found(rows):
 def test_a_loop_that_may_have_no_turn_is_found(rows):
     """What only such a loop writes is there on one way and not on the other."""
     loop = next(one for one in rows.body if writes(rows, one))
-    turns = ir.For(Var("t", 0, 7), sym("T") - 1, (loop,))
+    turns = making.loop(Var("t", 0, 7), sym("T") - 1, (loop,))
     body = tuple(turns if one is loop else one for one in rows.body)
     assert found(attrs.evolve(rows, body=body)) >= writes(rows, loop)
     always = attrs.evolve(turns, extent=sym("T"))
@@ -90,7 +91,7 @@ def test_a_loop_that_may_have_no_turn_is_found(rows):
 def test_what_a_warp_may_leave_out_counts_for_nothing_behind_it(rows):
     target = next(one for one in rows.body if writes(rows, one))
     needed = min(private(rows))
-    body = tuple(ir.Skip(needed, (target,)) if one is target else one for one in rows.body)
+    body = tuple(making.skip(needed, (target,)) if one is target else one for one in rows.body)
     assert writes(rows, target) <= found(attrs.evolve(rows, body=body))
 
 

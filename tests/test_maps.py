@@ -5,6 +5,7 @@ import sys
 import threading
 
 import fake_gpu
+import making
 import pytest
 from exports import built, cuda_headers, nvcc
 from fake_gpu import FakeGpu
@@ -15,7 +16,6 @@ from test_export import CC, CUDA_H, STRICT, needs_cc, needs_nvcc
 from fireiron import *
 from fireiron.gpu import launch, maps
 from fireiron.gpu.maps import MapForm
-from fireiron.ir import TensorMap
 from fireiron.strategies import hopper
 from fireiron.values.machine import DType
 
@@ -72,7 +72,7 @@ def test_a_kernel_is_given_the_map_in_place_of_the_pointer(gpu, program):
 
 def test_a_buffer_that_is_touched_both_ways_has_both(gpu):
     """Its maps first, each once, then the pointer."""
-    other = TensorMap("src_tall", "src", (1, 0), (64, 128), 128)
+    other = making.tensor_map("src_tall", "src", (1, 0), (64, 128), 128)
     program = copying(maps=(MAP, other, None, MAP))
     takes(gpu, 128, 128, 8, 8, 4, 4)
     src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
@@ -82,7 +82,7 @@ def test_a_buffer_that_is_touched_both_ways_has_both(gpu):
 
 
 def test_a_map_of_the_output(gpu):
-    program = copying(maps=(TensorMap("dst_map", "dst", (1, 0), (64, 64), 128),))
+    program = copying(maps=(making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128),))
     takes(gpu, 8, 128, 4, 4)
     src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
     kernel_of(program)(src, out=dst)
@@ -115,7 +115,7 @@ def test_the_parameters_of_the_machine_code_are_checked(gpu, program):
 
 
 def test_by_columns_neighbours_are_along_the_first_dimension(gpu):
-    program = copying(104, 96, src=ColMajor(ld=112), maps=(TensorMap("src_map", "src", (0, 1), (32, 96), 64),))
+    program = copying(104, 96, src=ColMajor(ld=112), maps=(making.tensor_map("src_map", "src", (0, 1), (32, 96), 64),))
     takes(gpu, 128, 8)
     src, dst = halves(gpu, 104, 96, order="F", ld=112), halves(gpu, 104, 96)
     kernel_of(program)(src, out=dst)
@@ -443,7 +443,7 @@ def test_the_contract_tells_of_maps(tmp_path):
 
 def test_maps_at_an_address_of_bytes(tmp_path):
     """The address of an array is a multiple of 16 bytes whatever its elements, if a map is of it."""
-    spec = {"dtype": int8, "maps": (TensorMap("src_map", "src", (1, 0), (64, 64), 16),)}
+    spec = {"dtype": int8, "maps": (making.tensor_map("src_map", "src", (1, 0), (64, 64), 16),)}
     header, source = (path.read_text() for path in export(copying(64, 48, **spec), tmp_path, "gemm", cubin=False).files)
     assert "#define GEMM_ALIGN_SRC 16" in header and "CU_TENSOR_MAP_DATA_TYPE_UINT8" in source and "CU_TENSOR_MAP_SWIZZLE_NONE" in source
     assert "extents[] = {48, 64};" in source and "strides[] = {48};" in source
@@ -453,7 +453,7 @@ def test_what_tma_does_not_take_is_not_exported(tmp_path):
     with pytest.raises(LaunchError, match="serves no sizes: rows of src lie a multiple of 16 bytes apart"):
         export(copying(100, 100), tmp_path, "gemm", cubin=False)
     with pytest.raises(LaunchError, match="64 x 300 elements of src by TMA"):
-        export(copying(maps=(TensorMap("src_map", "src", (1, 0), (64, 300), 128),)), tmp_path, "gemm", cubin=False)
+        export(copying(maps=(making.tensor_map("src_map", "src", (1, 0), (64, 300), 128),)), tmp_path, "gemm", cubin=False)
 
 
 @needs_nvcc

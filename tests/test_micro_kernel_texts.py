@@ -1,10 +1,8 @@
-"""All names of a micro-kernel's contract in the texts of some kernels, to read: `goldens/micro_kernels.cu`. What they compute the generators ask.
+"""All names of a micro-kernel's contract in the texts of some kernels, to read: `goldens/micro_kernels.cu`. What they compute the generators ask."""
 
-Where a text is to change, `python tests/test_micro_kernel_texts.py` writes the file anew.
-"""
-
-import sys
 from pathlib import Path
+
+from goldens.readable import differences
 
 from fireiron import *
 
@@ -93,9 +91,5 @@ def text():
 
 
 def test_the_texts_are_those_that_were_read():
-    assert text().splitlines() == GOLDEN.read_text(encoding="utf-8").splitlines(), "python tests/test_micro_kernel_texts.py"
-
-
-if __name__ == "__main__":
-    GOLDEN.write_text(text(), encoding="utf-8")
-    sys.exit(0)
+    said = differences(GOLDEN, text())
+    assert not said, said

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 
+import attrs
 import numpy as np
 import pytest
 from campaign.subjects.mutants import PASSES, PRINTER
-from corpus import kept, outcomes
+from corpus import by_name
+from goldens.cases import cases
 from mutation import battery, covering, few, fresh, judge, keeping, printing, zygote
 from mutation.covering import MOST_TESTS, Covering, _shortest, nearest
 from mutation.judge import Verdict, summary
@@ -20,8 +22,8 @@ from mutation.operators import Mutant, Sites, modules, mutants, sample, source
 from fireiron.cuda import emit
 from fireiron.errors import VerificationError
 
-KEPT = [one for one, line in zip(kept(), outcomes(), strict=True) if "  text  " in line][:3]
-LINES = [line for line in outcomes() if "  text  " in line][:3]
+CASES = [one for one in cases("corpus") if not one.refused][:3]
+KEPT = [by_name()[one.name] for one in CASES]
 
 
 def changes(text, monkeypatch):
@@ -39,6 +41,10 @@ def changes(text, monkeypatch):
         ("a = b and c", "operand dropped", "a = (c)"),
         ("if b:\n    pass", "condition False", "if False:\n    pass"),
         ("a = [b for b in c if d]", "condition True", "a = [b for b in c if True]"),
+        ("def f(a):\n    return a < b", "condition True", "def f(a):\n    return True"),
+        ("def f(a):\n    return any(a)", "condition False", "def f(a):\n    return False"),
+        ("def f(a):\n    return changed(a, b)", "call dropped", "def f(a):\n    return a"),
+        ("a = changed(a, b)", "statement dropped", "pass"),
         ("a = -(-b // c)", "rounded down", None),
         ("a = b // c", "rounded up", "a = (-(-b // c))"),
         ("a = min(b, c)", "other function", "a = max(b, c)"),
@@ -213,7 +219,7 @@ def test_texts_that_run_wrong_kill_and_others_do_not():
 def test_a_kernel_is_printed_and_run():
     """Twice it is compiled with sanitizers."""
     from printed_text import COMPILER
-    from test_text_digests import kernel
+    from test_texts import kernel
 
     item = battery.Item("naive", "", None, {}, True)
     lowered = kernel("naive")
@@ -243,17 +249,16 @@ def test_tests_that_fail_without_a_change_kill_nobody(monkeypatch):
 
 
 def test_the_nearest_files_are_found_by_a_rule(monkeypatch, tmp_path):
-    """By name with more of the path first, the table, imports, mutants by hand, the beginnings of names, folders."""
+    """By name with more of the path first, the table, imports, the beginnings of names, folders."""
     there = {
         "test_order.py": "", "test_races_order.py": "", "test_other.py": "from fireiron.check.races import order, places",
-        "test_orders.py": "", "test_races.py": "", "test_hand.py": "", "test_check.py": "import fireiron.check.races.order_of",
+        "test_orders.py": "", "test_races.py": "", "test_check.py": "import fireiron.check.races.order_of",
     }  # fmt: skip
     for name, text in there.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(few, "TESTS", tmp_path)
     monkeypatch.setattr(covering, "TESTS", tmp_path)
-    monkeypatch.setattr(few, "_by_hand", lambda module: ["test_hand"])
-    every = ["test_races_order", "test_order", "test_told", "test_other", "test_hand", "test_orders", "test_races", "test_check"]
+    every = ["test_races_order", "test_order", "test_told", "test_other", "test_orders", "test_races", "test_check"]
     monkeypatch.setitem(covering.NEAREST, "check/races/order.py", "told")
     few.files.cache_clear(), covering.importing.cache_clear()
     try:
@@ -332,9 +337,9 @@ def test_strategies_of_the_corpus_are_asked_by_function(tmp_path):
 
 
 def test_a_strategy_that_is_another_kills(monkeypatch):
-    lines = [*LINES[:2], f"0000{LINES[2][4:]}"]
+    known = [*CASES[:2], attrs.evolve(CASES[2], whole="another")]
     monkeypatch.setattr(keeping.corpus, "kept", lambda: KEPT[:3])
-    monkeypatch.setattr(keeping.corpus, "outcomes", lambda: lines)
+    monkeypatch.setattr(keeping, "known", lambda: known)
     assert keeping.judged([0, 1], 1000.0) == {"by": ""}
     assert keeping.judged([0, 2], 1000.0)["what"].startswith(f"tests/test_corpus.py::{KEPT[2].name}")
     assert keeping.judged([0, 2], 0.0)["what"] == "only some of the corpus"

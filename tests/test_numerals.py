@@ -5,6 +5,7 @@ import random
 from typing import ClassVar
 
 import attrs
+import making
 import numpy as np
 import pytest
 from generator import Drawn
@@ -12,7 +13,6 @@ from problems import target_of
 
 from fireiron import *
 from fireiron.errors import FireironError, StoreError
-from fireiron.ir import Hole
 from fireiron.language import library, store
 from fireiron.language.numerals import numeral_fault
 from fireiron.sim import simulate
@@ -95,7 +95,7 @@ class ByHand(Decomposition):
         for name, view in spec.operands.items():
             part, numbers = (Dim(self.modes, self.bound, (digit,)), None) if name == self.operand else (None, context.thread % 8)
             made[name] = view.with_dims({0: part}) if part is not None else view.tile(4, None).at((numbers, 0), unit=True)
-        return context.draft().expansion((Child("body", spec.with_operands(**made).at_level(Thread)),), (Hole("body"),))
+        return context.draft().expansion((Child("body", spec.with_operands(**made).at_level(Thread)),), (making.hole("body"),))
 
 
 ROWS = Move(32, 4)(GL, GL)(Kernel)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import attrs
+import making
 import pytest
 from attacks import guard, kept, large, unwritable
 from attacks.guard import Answers, Input
@@ -24,7 +25,6 @@ from fireiron.check.races.loops import Loops
 from fireiron.cli import doctor, main
 from fireiron.errors import CacheWarning
 from fireiron.gpu import built, cache
-from fireiron.ir import For
 from fireiron.language.store import load
 from fireiron.lower import footprint
 from fireiron.tune.journal import Journal
@@ -220,7 +220,7 @@ def test_long_loops_are_told_by_their_steps():
         for _ in range(choose.randint(0, 3)):
             moving, fixed = var * choose.choice((-3, -1, 1, 2, 8)) + choose.randint(-70, 70), Const(choose.randint(-70, 70))
             conditions.append(Less(moving, fixed) if choose.random() < 0.5 else Less(fixed, moving))
-        loop = attrs.evolve(For(var, Const(count), ()), period=choose.randint(1, 6))
+        loop = attrs.evolve(making.loop(var, Const(count), ()), period=choose.randint(1, 6))
         assert list(footprint._turns(loop, conditions)) == list(footprint._turns_of_steps(loop, conditions, count))
 
 

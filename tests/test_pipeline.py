@@ -5,6 +5,7 @@ import random
 import re
 
 import attrs
+import making
 import numpy as np
 import pytest
 from faults import faults, located
@@ -551,7 +552,7 @@ def test_another_curve_is_not_believed(fault, sizes):
     M, N = (sym(size) if isinstance(size, str) else size for size in sizes)
     kernel = ordered("hilbert")(MatMul(M, N, 4)(GL, GL, GL)(Kernel)).program("sm_80").lowered
     (place,) = [one for one in kernel.body if isinstance(one, ir.Let) and one.var.name == "place"]
-    body = [ir.Let(one.var, CURVE_FAULTS[fault](one.value)) if one is place else one for one in kernel.body]
+    body = [making.let(one.var, CURVE_FAULTS[fault](one.value)) if one is place else one for one in kernel.body]
     found = safety(with_body(kernel, body))
     harmless = fault == "sides exchanged" and "M" not in sizes
     assert {one.buffer for one in found if one.kind == "race"} == (set() if harmless else {"C"})
@@ -574,7 +575,7 @@ def test_bands_of_wrong_height_are_not_believed():
     body = list(kernel.body)
     at = next(number for number, one in enumerate(body) if isinstance(one, ir.Let) and one.var.name == "block_m")
     for wrong in (body[at].value // 2 * 2, body[at].value % 3):
-        changed = ir.Let(body[at].var, wrong)
+        changed = making.let(body[at].var, wrong)
         found = safety(with_body(kernel, (*body[:at], changed, *body[at + 1 :])))
         assert found and {one.buffer for one in found} == {"C"}
 

@@ -1,6 +1,7 @@
 """The pass `pipeline` on IR made by hand: which loads run ahead, into which stage, under which condition, and what is refused."""
 
 import attrs
+import making
 import pytest
 from handmade import THREAD, access, execution, kernel_of, local
 
@@ -40,7 +41,7 @@ def use(source="tile", memory=SH, column=0):
 
 
 def loop(*body, stages=3, extent=16, var=K, **fields):
-    return For(var, as_expr(extent), body, stages=stages, **fields)
+    return making.loop(var, as_expr(extent), body, stages=stages, **fields)
 
 
 def passed(*body, buffers=(TILE, OTHER, HELD), **options):
@@ -65,11 +66,11 @@ def test_loads_run_ahead_by_all_stages_but_one(stages):
     note, prologue, steady = kernel.body
     assert isinstance(note, Comment) and prologue.extent == as_expr(stages - 1) and prologue.unroll
     early, group = prologue.body
-    assert group == Commit() and prologue.var.name == "k_ahead" and prologue.var.high == stages - 2
+    assert group == making.commit() and prologue.var.name == "k_ahead" and prologue.var.high == stages - 2
     assert [stages_of(early, k_ahead=number)[1] for number in range(stages - 1)] == list(range(stages - 1))
     assert early.accesses[0].base[1] == prologue.var * 4 and early.active == TRUE
     wish, producer, commit, consumer = steady.body
-    assert wish == SyncPoint(None, "k") and commit == Commit()
+    assert wish == making.sync_point(None, "k") and commit == making.commit()
     assert (steady.stages, steady.period, steady.extent) == (0, stages, as_expr(16))
     for k in range(12):
         assert stages_of(producer, k=k)[1] == (k + stages - 1) % stages and stages_of(consumer, k=k)[0] == k % stages
@@ -131,7 +132,7 @@ def test_a_condition_of_the_load_stays():
 
 
 def test_comments_go_with_what_they_stand_before():
-    kernel = passed(loop(Comment("a"), load(), Comment("the product"), use()))
+    kernel = passed(loop(making.comment("a"), load(), making.comment("the product"), use()))
     _, prologue, steady = kernel.body
     assert [one.text for one in prologue.body if isinstance(one, Comment)] == ["a"]
     kinds = [one.text if isinstance(one, Comment) else type(one).__name__ for one in steady.body]
@@ -140,13 +141,13 @@ def test_comments_go_with_what_they_stand_before():
 
 def test_wishes_between_the_loads_are_for_loads_that_stay():
     """`no_sync` and the best place between loads lose their meaning; a barrier of the user, and what stands behind, stay."""
-    points = [SyncPoint(False, "tile"), SyncPoint(None, "k"), SyncPoint(True, "tile")]
+    points = [making.sync_point(False, "tile"), making.sync_point(None, "k"), making.sync_point(True, "tile")]
     kept = []
     for point in points:
         steady = passed(loop(load(), point, load("other", source="A"), use(), use("other"))).body[-1]
         kept.append(point in steady.body[1:])
     assert kept == [False, False, True]
-    assert SyncPoint(False, "C") in passed(loop(load(), use(), SyncPoint(False, "C"))).body[-1].body
+    assert making.sync_point(False, "C") in passed(loop(load(), use(), making.sync_point(False, "C"))).body[-1].body
 
 
 def test_what_is_no_load_stays():
@@ -156,16 +157,16 @@ def test_what_is_no_load_stays():
     for other in (out, chained):
         _, prologue, steady = passed(loop(load(), other, use())).body
         assert len(prologue.body) == 2
-        at = steady.body.index(Commit())
+        at = steady.body.index(making.commit())
         assert [one.accesses[1].buffer for one in steady.body[at:] if isinstance(one, Exec) and one.spec.title == "Move"] == [
             other.accesses[1].buffer
         ]
     with pytest.raises(DecompositionError, match="no load stands directly"):
-        passed(loop(out, use(), Comment("nothing to load")))
+        passed(loop(out, use(), making.comment("nothing to load")))
 
 
 def test_a_name_that_is_taken():
-    taken = For(Var("k_ahead", 0, 1), as_expr(2), (use(),))
+    taken = making.loop(Var("k_ahead", 0, 1), as_expr(2), (use(),))
     assert passed(taken, loop(load(), use())).body[2].var.name == "k_ahead2"
 
 
@@ -175,7 +176,7 @@ def test_kernels_without_a_marked_loop_are_left_alone():
 
 
 def test_marked_loops_inside_others_are_found():
-    inside = For(Var("outer", 0, 1), as_expr(2), (loop(load(), use()),))
+    inside = making.loop(Var("outer", 0, 1), as_expr(2), (loop(load(), use()),))
     (found,) = passed(inside).body
     assert [type(one) for one in found.body] == [Comment, For, For] and found.body[2].period == 3
 
@@ -190,7 +191,7 @@ def test_registers_have_no_number_at_run_time(extent, stages, legal):
     inner = loop(fill(as_expr(0)), use("held", RF), stages=stages, extent=size if extent is None else extent, var=step)
     if legal:
         kernel = passed(inner)
-        assert kernel.body[-1].period == 0 and Commit() not in tuple(ir.statements(kernel.body))
+        assert kernel.body[-1].period == 0 and making.commit() not in tuple(ir.statements(kernel.body))
         assert copies(kernel)["held"] == stages
     else:
         with pytest.raises(DecompositionError, match="lie in registers"):
@@ -207,7 +208,7 @@ def test_fragments_are_loaded_ahead_across_iterations():
     assert isinstance(prologue, For) and first.accesses[0].base[1] == as_expr(0)
     assert stages_of(first, k=0) == [0, 0], "the first step's data before both loops, from the first stage"
     producer, commit, steps, wish, early, last = steady.body
-    assert (type(producer), commit, wish) == (Exec, Commit(), SyncPoint(None, "k"))
+    assert (type(producer), commit, wish) == (Exec, making.commit(), making.sync_point(None, "k"))
     assert steps.extent == as_expr(3) and steps.stages == 0 and steps.var.high == 2
     ahead, now = steps.body
     for k in range(4):
@@ -247,8 +248,8 @@ TURN = Var("turn", 0, 9)
 
 
 def spread(turns=10, steps=4, **fields):
-    turning = For(TURN, as_expr(turns), (load(k=K + TURN),))
-    return loop(turning, For(STEP, as_expr(steps), (use(),)), spread=True, **fields)
+    turning = making.loop(TURN, as_expr(turns), (load(k=K + TURN),))
+    return loop(turning, making.loop(STEP, as_expr(steps), (use(),)), spread=True, **fields)
 
 
 @pytest.mark.parametrize(("turns", "steps"), [(10, 4), (8, 4), (3, 4), (4, 1)])
@@ -256,7 +257,7 @@ def test_shares_of_a_copy_are_issued_in_the_steps(turns, steps):
     """Every turn in exactly one step, and the group committed behind the last of them."""
     steady = passed(spread(turns, steps)).body[-1]
     wish, inner, commit = steady.body
-    assert (type(wish), commit, steady.spread) == (SyncPoint, Commit(), False)
+    assert (type(wish), commit, steady.spread) == (SyncPoint, making.commit(), False)
     share = inner.body[0]
     issued = []
     for step in range(steps):
@@ -279,5 +280,5 @@ def test_there_must_be_steps_to_spread_over():
 
 def test_nothing_is_spread_where_nothing_is_loaded():
     steady = passed(attrs.evolve(spread(), stages=4, extent=as_expr(2))).body[-1]
-    assert Commit() not in tuple(ir.statements((steady,))) and not steady.spread
+    assert making.commit() not in tuple(ir.statements((steady,))) and not steady.spread
     assert all(one.active != FALSE for one, _ in ir.execs((steady,)))

@@ -5,6 +5,7 @@ read before anything was put there; and the catalogue of faults itself.
 import contextlib
 
 import attrs
+import making
 import pytest
 from campaign.faults import KINDS, detectors
 from campaign.faults.detectors import Slow
@@ -139,7 +140,7 @@ def test_registers_that_roles_exchange(registers, text):
 
     def given(*numbers):
         roles = [attrs.evolve(role, registers=number) for role, number in zip(RINGED.body[place].roles, numbers, strict=True)]
-        return attrs.evolve(RINGED, resident=2, body=(*RINGED.body[:place], ir.Roles(tuple(roles)), *RINGED.body[place + 1 :]))
+        return attrs.evolve(RINGED, resident=2, body=(*RINGED.body[:place], making.roles(tuple(roles)), *RINGED.body[place + 1 :]))
 
     assert said(check_resources, RINGED) == [] and said(check_resources, given(*registers))
     assert any(text in one for one in said(check_resources, given(*registers))), said(check_resources, given(*registers))
@@ -147,7 +148,7 @@ def test_registers_that_roles_exchange(registers, text):
 
 # ---------------------------------------------------------------------------------------------- shared memory before its first write
 
-BARRIER = ir.Barrier(ir.BLOCK_SCOPE)
+BARRIER = making.barrier(ir.BLOCK_SCOPE)
 HALF = less(T, 64)
 
 

@@ -1,6 +1,7 @@
 """Parts of the printed text at their edges: widths, signs, parentheses, comments, blocks, names that are taken, who made what."""
 
 import attrs
+import making
 import pytest
 from handmade import THREAD, access, execution, kernel_of, local
 from test_chosen import N
@@ -17,10 +18,9 @@ from fireiron.cuda.micro_kernel import _MicroKernel
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.versions import Branch
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir import Acquire, Barrier, Comment, Commit, For, Let, NextTile, Reciprocal, Ring, Side, Wait
+from fireiron.ir import Reciprocal, Side
 from fireiron.ir.statement import Dependence
 from fireiron.ir.text import Braces, If, Made, Noted, Remark
-from fireiron.ir.tickets import Counter
 from fireiron.lower.guard import guard
 from fireiron.values.expr import INT_MAX, TRUE, Const, FloorDiv, Less, Mod, Sum, Var, all_of, as_expr, bit_xor, equal, less
 from fireiron.values.machine import INDEX
@@ -170,11 +170,11 @@ def of(*body, buffers=(), **fields):
 
 
 def test_names_that_are_taken():
-    tile = NextTile(Var("next", 0, 9), as_expr(9), "ring", as_expr(0), True)
+    tile = making.next_tile(Var("next", 0, 9), as_expr(9), "ring", as_expr(0), takes=True)
     scratched = attrs.evolve(COPY, scratch=SCRATCH.tensor)
     kernel = of(
-        Let(Var("row", 0, 9), THREAD // 4), For(Var("k", 0, 9), as_expr(9), (scratched,)), tile, buffers=(local("A_Tile", (4, 4), SH),),
-        symbols=(sym("M"),), reciprocals=(Reciprocal("by_rows", sym("M")),), counter=Counter("count"),
+        making.let(Var("row", 0, 9), THREAD // 4), making.loop(Var("k", 0, 9), as_expr(9), (scratched,)), tile, buffers=(local("A_Tile", (4, 4), SH),),
+        symbols=(sym("M"),), reciprocals=(Reciprocal("by_rows", sym("M")),), counter=making.counter("count"),
     )  # fmt: skip
     assert _taken(kernel) == {
         "handmade", "block", "thread", "smem", "piece", "warp_of_block", "M", "by_rows", "count", "blockIdx.x", "threadIdx.x", "src", "dst", "A_Tile",
@@ -191,10 +191,10 @@ def test_a_text_ends_its_last_line():
 
 
 def test_functions_of_several_kernels_have_no_name_of_any_of_them():
-    ring = Ring("ring", 2, ("s",), bytes=64, consumers=1)
+    ring = making.ring("ring", 2, ("s",), bytes=64, consumers=1)
     buffers = (local("s", (4, 4), SH),)
-    first = of(Acquire("ring", Side.FULL, as_expr(0)), COPY, buffers=buffers, rings=(ring,))
-    second = attrs.evolve(of(For(Var("mbarrier_wait", 0, 3), as_expr(4), (COPY,))), name="second")
+    first = of(making.acquire("ring", Side.FULL, as_expr(0)), COPY, buffers=buffers, rings=(ring,))
+    second = attrs.evolve(of(making.loop(Var("mbarrier_wait", 0, 3), as_expr(4), (COPY,))), name="second")
     for kernels in ((first, second), (second, first)):
         assert "mbarrier_wait2(ring_full" in emit(*kernels)
     assert "mbarrier_wait(ring_full" in emit(first)
@@ -258,8 +258,8 @@ def test_names_know_what_their_values_are():
 
 def test_parities_are_counted_from_round_to_round():
     k = Var("k", 0, 9)
-    ring = Ring("ring", 3, ("s",), bytes=64, consumers=1)
-    loop = For(k, as_expr(10), (Acquire("ring", Side.FULL, k), COPY), period=3)
+    ring = making.ring("ring", 3, ("s",), bytes=64, consumers=1)
+    loop = making.loop(k, as_expr(10), (making.acquire("ring", Side.FULL, k), COPY), period=3)
     kernel = of(loop, buffers=(local("s", (4, 4), SH),), rings=(ring,))
     found = Addresses(kernel, Names(set()))
     found.enter(loop, False)
@@ -276,29 +276,33 @@ def test_whose_lines_they_are():
     first, second = (attrs.evolve(COPY, path=("tile", name)) for name in ("a", "b"))
     nobody = attrs.evolve(COPY, path=None)
     k = Var("k", 0, 9)
-    ring, other = Ring("ring", 2, ("s",)), Ring("other", 2, ("s",))
+    ring, other = making.ring("ring", 2, ("s",)), making.ring("other", 2, ("s",))
     filling = attrs.evolve(nobody, ring="other")
     kernel = of(first, second, filling, rings=(ring, other), buffers=(local("s", (4, 4), SH),), makers={"k": ("loop",), "s": ("load",)})
     makers = Makers(kernel)
     a, b = ("tile", "a"), ("tile", "b")
-    assert makers.of(first) == (a,) and makers.of(nobody) == () and makers.of(Let(k, as_expr(3))) == (("loop",),)
+    assert makers.of(first) == (a,) and makers.of(nobody) == () and makers.of(making.let(k, as_expr(3))) == (("loop",),)
     assert (
-        makers.of(For(Var("j", 0, 9), as_expr(9), (first, nobody, second))) == (("tile",),)
-        and makers.of(For(Var("j", 0, 9), as_expr(9), (nobody,))) == ()
+        makers.of(making.loop(Var("j", 0, 9), as_expr(9), (first, nobody, second))) == (("tile",),)
+        and makers.of(making.loop(Var("j", 0, 9), as_expr(9), (nobody,))) == ()
     )
-    assert makers.of(For(Var("j", 0, 9), as_expr(9), (first,))) == (a,) and makers.of(For(k, as_expr(9), (first,))) == (("loop",),)
+    assert makers.of(making.loop(Var("j", 0, 9), as_expr(9), (first,))) == (a,) and makers.of(making.loop(k, as_expr(9), (first,))) == (
+        ("loop",),
+    )
     orders = (
         Dependence("s", first, second, (True, False)),
         Dependence("s", nobody, None, (True, False)),
         Dependence("s", second, first, (True, False)),
     )
-    for one in (Barrier(ir.BLOCK_SCOPE, orders=orders), Wait(0, orders=orders)):
+    for one in (making.barrier(ir.BLOCK_SCOPE, orders=orders), making.wait(0, orders=orders)):
         assert makers.of(one) == (a, b)
-    assert makers.of(Acquire("ring", Side.FULL, k)) == makers.of(Acquire("other", Side.FULL, k)) == (("load",),)
-    body = (Comment("why"), first, second, Commit(), nobody, Comment("last"))
+    assert makers.of(making.acquire("ring", Side.FULL, k)) == makers.of(making.acquire("other", Side.FULL, k)) == (("load",),)
+    body = (making.comment("why"), first, second, making.commit(), nobody, making.comment("last"))
     assert makers.of_list(body, 0, 1) == (a,) and makers.of_list(body, 1, 3) == (a, b) and makers.of_list(body, 3, 4) == (b,)
     assert makers.of_list(body, 4, 5) == () and makers.of_list(body, 5, 6) == () and makers.of_list(body, 0, 3) == (a, b)
-    assert makers.of_list((Comment("why"), nobody, first), 0, 2) == () and makers.of_list((Comment("x"), nobody, second), 0, 1) == (b,)
+    assert makers.of_list((making.comment("why"), nobody, first), 0, 2) == () and makers.of_list(
+        (making.comment("x"), nobody, second), 0, 1
+    ) == (b,)
     filled = Makers(attrs.evolve(kernel, body=(attrs.evolve(first, ring="ring"), attrs.evolve(nobody, ring="ring"), second)))
     assert filled.of_ring("ring") == (a,) and filled.of_ring("other") == (("load",),)
 
@@ -312,7 +316,7 @@ def counted(terms, number, conditions=(TRUE,), dtype=float32, most=9):
     place = local("m", (1 << 30, 1), INDEX, int32)
     value = access("m", (x + turn * 2, 0), (2, 1))
     fill = execution(MOVE, Move(2, 1)(GL, GL)(Thread), value, access("dst", (0, 0), (2, 1), write=True))
-    kernel = guard(kernel_of(Move(16, 1)(GL, GL), (For(turn, as_expr(3), (fill,), unroll=True),), place))
+    kernel = guard(kernel_of(Move(16, 1)(GL, GL), (making.loop(turn, as_expr(3), (fill,), unroll=True),), place))
     (loop,) = kernel.body
     (fill,) = loop.body
     pieces = tuple(attrs.evolve(one, condition=condition) for one, condition in zip(fill.pieces[0], (*conditions, TRUE)))
@@ -343,7 +347,7 @@ def test_sums_of_coordinates_are_converted_once():
 
 
 def test_versions_are_rebuilt_and_substituted():
-    k, inside, outside = Var("k", 0, 9), (COPY,), (Comment("x"), COPY)
+    k, inside, outside = Var("k", 0, 9), (COPY,), (making.comment("x"), COPY)
     branch = Branch(less(k, 5), inside, outside)
     assert branch.rebuilt((outside, inside)) == Branch(less(k, 5), outside, inside)
     assert branch.substitute({k: as_expr(7)}).whole == less(as_expr(7), 5) and branch.expressions == (less(k, 5),)
@@ -385,26 +389,26 @@ def test_what_changes_nothing_where_all_factors_are_one():
     k, j = Var("k", 0, 3), Var("j", 0, 7)
     lines = factors(factor(3), factor(4, 2))
     assert [line for line in lines if "if" in line] == ["if (r[3] != 1.0f)", "if (r[4] != 1.0f || r[5] != 1.0f)"]
-    around = For(k, as_expr(4), (factor(k * 2), factor(9)), unroll=True)
+    around = making.loop(k, as_expr(4), (factor(k * 2), factor(9)), unroll=True)
     assert (
         "if (r[0] != 1.0f || r[2] != 1.0f || r[4] != 1.0f || r[6] != 1.0f || r[9] != 1.0f) {" in factors(around)
         and sum("if" in line for line in factors(around)) == 1
     )
-    twice = For(k, as_expr(4), (For(j, as_expr(2), (factor(k),), unroll=True),), unroll=True)
+    twice = making.loop(k, as_expr(4), (making.loop(j, as_expr(2), (factor(k),), unroll=True),), unroll=True)
     assert [line for line in factors(twice, factor(7)) if "if" in line] == [
         "if (r[0] != 1.0f || r[1] != 1.0f || r[2] != 1.0f || r[3] != 1.0f) {", "if (r[7] != 1.0f)",
     ]  # fmt: skip
-    many = For(j, as_expr(8), (factor(j * 2, 2),), unroll=True)
+    many = making.loop(j, as_expr(8), (factor(j * 2, 2),), unroll=True)
     text = " ".join(factors(many))
     assert text.count("!= 1.0f") == 16 and text.rindex("!= 1.0f") < text.index("for ("), "16 factors"
-    more = For(j, as_expr(8), (factor(j * 2, 2), factor(40)), unroll=True)
+    more = making.loop(j, as_expr(8), (factor(j * 2, 2), factor(40)), unroll=True)
     assert factors(more) == [
         "#pragma unroll", "for (int j = 0; j < 8; ++j) {", "if (r[j * 2] != 1.0f || r[j * 2 + 1] != 1.0f)", "work;", "if (r[40] != 1.0f)", "work;", "}",
     ], "17 are too many for all of them"  # fmt: skip
     unknown = ["for (int n = 0; n < N; ++n) {", "if (r[2] != 1.0f)", "work;", "}"]
-    assert factors(For(Var("n", 0, 99), N, (factor(2),))) == unknown, "turns that nobody knows"
+    assert factors(making.loop(Var("n", 0, 99), N, (factor(2),))) == unknown, "turns that nobody knows"
     plain = execution(MOVE, Move(1, 1)(RF, RF)(Thread), access("r", (0, 0)), access("q", (0, 0), write=True))
-    assert factors(For(k, as_expr(4), (factor(k), plain), unroll=True)) == [
+    assert factors(making.loop(k, as_expr(4), (factor(k), plain), unroll=True)) == [
         "#pragma unroll", "for (int k = 0; k < 4; ++k) {", "if (r[k] != 1.0f)", "work;", "q[0] = r[0];", "}",
     ], "a loop that does more goes on"  # fmt: skip
 
@@ -415,26 +419,26 @@ COPIED = [attrs.evolve(COPY, active=less(THREAD, bound)) for bound in (5, 7)]
 def test_conditions_stand_in_front_of_a_loop_that_needs_them():
     k = Var("k", 0, 3)
     one, other = COPIED
-    assert body_of(For(k, as_expr(4), (one, one)))[:2] == ["const int thread = threadIdx.x;", "if (thread < 5) {"]
-    for inner in (Barrier(ir.WARP_SCOPE), ir.Fence(ir.Reach.PROXY)):
-        lines = body_of(For(k, as_expr(4), (one, inner, one)))
+    assert body_of(making.loop(k, as_expr(4), (one, one)))[:2] == ["const int thread = threadIdx.x;", "if (thread < 5) {"]
+    for inner in (making.barrier(ir.WARP_SCOPE), making.fence(ir.Reach.PROXY)):
+        lines = body_of(making.loop(k, as_expr(4), (one, inner, one)))
         assert lines[1].startswith("for (int k = 0; k < 4; ++k)"), inner
-    assert body_of(For(k, as_expr(4), (one, other)))[1].startswith("for")
-    assert body_of(For(k, as_expr(4), (Comment("why"), one, Comment("more"), one)))[1] == "if (thread < 5) {"
+    assert body_of(making.loop(k, as_expr(4), (one, other)))[1].startswith("for")
+    assert body_of(making.loop(k, as_expr(4), (making.comment("why"), one, making.comment("more"), one)))[1] == "if (thread < 5) {"
     inside = attrs.evolve(COPY, active=less(k, 2))
-    assert body_of(For(k, as_expr(4), (inside,)))[1].startswith("for"), "of the loop's own variable it is no condition around it"
-    named = Let(Var("place", 0, 99), k * 4)
-    lines = body_of(For(k, as_expr(4), (named, attrs.evolve(COPY, active=less(Var("place", 0, 99), 9)))))
+    assert body_of(making.loop(k, as_expr(4), (inside,)))[1].startswith("for"), "of the loop's own variable it is no condition around it"
+    named = making.let(Var("place", 0, 99), k * 4)
+    lines = body_of(making.loop(k, as_expr(4), (named, attrs.evolve(COPY, active=less(Var("place", 0, 99), 9)))))
     assert lines[1].startswith("for")
 
 
 def test_neighbours_share_a_condition():
     one, other = COPIED
     both = attrs.evolve(COPY, active=less(THREAD, 5))
-    lines = body_of(one, Comment("between"), both, other)
+    lines = body_of(one, making.comment("between"), both, other)
     assert [line for line in lines if line.startswith("if")] == ["if (thread < 5) {", "if (thread < 7)"]
     assert lines[1] == "if (thread < 5) {" and lines[3] == "// between"
-    assert body_of(COPY, Comment("last"))[-1] == "// last"
+    assert body_of(COPY, making.comment("last"))[-1] == "// last"
 
 
 def test_quotients_have_their_names_where_these_are():
@@ -443,11 +447,14 @@ def test_quotients_have_their_names_where_these_are():
     block = Var("block", 0, INT_MAX)
     k, j = Var("k", 0, 3), Var("j", 0, 3)
     q, r = FloorDiv(block, N), Mod(block, N)
-    first, second = Let(Var("q", q.low, q.high), q), Let(Var("rest", r.low, r.high), r)
+    first, second = making.let(Var("q", q.low, q.high), q), making.let(Var("rest", r.low, r.high), r)
     use = [attrs.evolve(COPY, accesses=(access("src", (one.var, 0)), COPY.accesses[1])) for one in (first, second)]
     kernel = attrs.evolve(
         kernel_of(
-            Move(64, 1)(GL, GL), (For(k, as_expr(4), (first, second, *use)), For(j, as_expr(4), (second, use[1]))), grid=N, symbols=(N,)
+            Move(64, 1)(GL, GL),
+            (making.loop(k, as_expr(4), (first, second, *use)), making.loop(j, as_expr(4), (second, use[1]))),
+            grid=N,
+            symbols=(N,),
         ),
         reciprocals=(by,),
     )
@@ -459,32 +466,32 @@ def test_roles_test_no_more_what_they_are():
     thread = Var("thread", 0, 255)
     copies = [attrs.evolve(COPY, active=equal(thread // 128, number)) for number in range(2)]
     k = Var("k", 0, 99)
-    loop = For(k, N, (attrs.evolve(COPY, accesses=(access("src", (k, 0)), COPY.accesses[1])),))
-    barrier = Barrier(ir.Scope("consumers", 128))
-    roles = ir.Roles(
+    loop = making.loop(k, N, (attrs.evolve(COPY, accesses=(access("src", (k, 0)), COPY.accesses[1])),))
+    barrier = making.barrier(making.scope("consumers", 128))
+    roles = making.roles(
         (
-            ir.Role("consumers", 0, 128, (copies[0], copies[1], barrier)),
-            ir.Role("producer", 128, 128, (copies[0], copies[1], loop), elected=True),
+            making.role("consumers", 0, 128, (copies[0], copies[1], barrier)),
+            making.role("producer", 128, 128, (copies[0], copies[1], loop), elected=True),
         )
     )
     text = emit(of(roles, loop, threads=256, workers=256, symbols=(N,)))
     assert text.count("thread / 128 == 1") == text.count("thread / 128 == 0") == 1, "each in the other role"
     assert text.count("#pragma unroll 1\n") == 1, "of the thread that is alone"
     assert "consumers_sync();" in text and 'if (threadIdx.x / 128 == 0) asm volatile("bar.sync 15, 128;"' in text
-    one = ir.Roles((ir.Role("consumers", 0, 128, (copies[0], barrier)), ir.Role("producer", 128, 32, (COPY,), elected=True)))
+    one = making.roles((making.role("consumers", 0, 128, (copies[0], barrier)), making.role("producer", 128, 32, (COPY,), elected=True)))
     text = emit(of(one, threads=160, workers=128))
     assert '  asm volatile("bar.sync 15, 128;" ::: "memory");' in text and "/ 128 == 0) asm" not in text
-    for scope, body in ((ir.Scope("some", 64), one), (ir.Scope("some", 128), None)):
+    for scope, body in ((making.scope("some", 64), one), (making.scope("some", 128), None)):
         inner = (
-            (Barrier(scope),)
+            (making.barrier(scope),)
             if body is None
-            else (attrs.evolve(one, roles=(attrs.evolve(one.roles[0], body=(Barrier(scope),)), one.roles[1])),)
+            else (attrs.evolve(one, roles=(attrs.evolve(one.roles[0], body=(making.barrier(scope),)), one.roles[1])),)
         )
         with pytest.raises(FireironError, match="no text for a barrier of a some"):
             emit(of(*inner, threads=160, workers=128))
     for workers, groups in ((128, 1), (256, 2), (160, 2), (384, 3)):
-        role = ir.Role("all", 0, workers, (Barrier(ir.WARPGROUP_SCOPE),))
-        text = emit(of(ir.Roles((role,)), threads=workers, workers=workers))
+        role = making.role("all", 0, workers, (making.barrier(ir.WARPGROUP_SCOPE),))
+        text = emit(of(making.roles((role,)), threads=workers, workers=workers))
         assert text.count("bar.sync") == groups and f"bar.sync {groups}, 128" in text, workers
 
 
@@ -523,7 +530,7 @@ def test_the_first_element_is_meant():
 def test_what_is_stored_in_part():
     """One of two pieces is never stored: the other one is."""
     two = execution(MOVE, Move(2, 1)(GL, GL)(Thread), access("src", (0, 0), (2, 1)), access("dst", (0, 0), (2, 1), write=True), vector=2)
-    pieces = tuple(ir.Piece(number, 1) for number in range(2))
+    pieces = tuple(making.piece(number, 1) for number in range(2))
     loads = ["{", "__align__(8) float piece[2];", "piece[0] = src[0];", "piece[1] = src[1];"]
     first, second = "dst[0] = piece[0];", "dst[1] = piece[1];"
     for conditions, lines in (
@@ -540,7 +547,7 @@ def test_blocks_as_masks():
     """Those around one of the cluster's own are shifted, and only that needs parentheses."""
     rank = Var("rank", 0, 3)
     printer = printer_of(COPY)
-    alone, shifted = ir.Peers(0x3, as_expr(0)), ir.Peers(0x5, rank)
+    alone, shifted = making.peers(0x3, as_expr(0)), making.peers(0x5, rank)
     assert (
         printer.blocks(alone) == "0x3"
         and printer.blocks(shifted) == "0x5 << rank"
@@ -573,7 +580,7 @@ def test_conditions_of_all_stores_stand_around_them():
     two = execution(MOVE, Move(2, 1)(GL, GL)(Thread), access("src", (0, 0), (2, 1)), access("dst", (0, 0), (2, 1), write=True), vector=2)
 
     def moved(reads, writes):
-        pieces = tuple(tuple(ir.Piece(number, 1, all_of(one)) for number, one in enumerate(each)) for each in (reads, writes))
+        pieces = tuple(tuple(making.piece(number, 1, condition=all_of(one)) for number, one in enumerate(each)) for each in (reads, writes))
         return [line.strip() for line in texts(*printer_of(two).moved(attrs.evolve(two, pieces=pieces)))]
 
     assert moved(((a,), (a, c)), ((a, b), (a,))) == [
@@ -589,24 +596,25 @@ def test_conditions_of_all_stores_stand_around_them():
 @pytest.mark.parametrize(("grid", "blocks"), [(24, "24"), (N, "gridDim.x")], ids=str)
 def test_tiles_that_blocks_take(grid, blocks):
     """How many blocks there are a kernel is told by the launch, where it is no constant."""
-    ring = Ring("tiles", 2, (), consumers=4, tiles=True, offset=64)
+    ring = making.ring("tiles", 2, (), consumers=4, tiles=True, offset=64)
     tile = Var("tile", 0, 99)
     use = attrs.evolve(COPY, accesses=(access("src", (tile, 0)), COPY.accesses[1]))
-    makes, reads = (NextTile(tile, as_expr(99), "tiles", Var("k", 0, 9) * 2 + 1, takes) for takes in (True, False))
-    kernel = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), (), grid=grid, symbols=(N,)), rings=(ring,), counter=Counter("count"))
+    makes, reads = (making.next_tile(tile, as_expr(99), "tiles", Var("k", 0, 9) * 2 + 1, takes=takes) for takes in (True, False))
+    kernel = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), (), grid=grid, symbols=(N,)), rings=(ring,), counter=making.counter("count"))
     for one, line in (
         (makes, f"const int tile = k * 2 + 1 == 0 ? block : take_tile(count, 99, {blocks});  // the next tile that is left"),
         (reads, "const int tile = __shfl_sync(0xffffffff, tiles_numbers[1], 0);  // the same for all lanes, which have all read it"),
     ):
         lines = [
-            text.strip() for text in emit(guard(attrs.evolve(kernel, body=(For(Var("k", 0, 9), as_expr(9), (one, use)),)))).splitlines()
+            text.strip()
+            for text in emit(guard(attrs.evolve(kernel, body=(making.loop(Var("k", 0, 9), as_expr(9), (one, use)),)))).splitlines()
         ]
         assert line in lines and ("tiles_numbers[1] = tile;" in lines) == one.takes, lines
 
 
 # ---------------------------------------------------------------------------------------------- turns
 
-RINGS = tuple(Ring(f"ring{stages}", stages, ("s",), bytes=64, consumers=1) for stages in (2, 3, 6))
+RINGS = tuple(making.ring(f"ring{stages}", stages, ("s",), bytes=64, consumers=1) for stages in (2, 3, 6))
 SHARED = local("s", (4, 4), SH)
 
 
@@ -629,8 +637,8 @@ def test_numbers_that_go_up_by_one(number, first, counts):
     """From turn to turn, and are none below zero: of those a stage is counted."""
     k = Var("k", 0, 99)
     for loop, counted in (
-        (For(k, N, (Acquire("ring3", Side.FULL, k),), first=first, period=3), True),
-        (For(k, N, (COPY,), first=first, period=3), False),
+        (making.loop(k, N, (making.acquire("ring3", Side.FULL, k),), first=first, period=3), True),
+        (making.loop(k, N, (COPY,), first=first, period=3), False),
     ):
         _, (turns,) = entered(loop)
         assert turns.counted is counted and turns.counts(number(k)) is (counts and counted)
@@ -638,8 +646,8 @@ def test_numbers_that_go_up_by_one(number, first, counts):
 
 def nest(first=0, extent=4, outer_step=1, offset=0, names=()):
     t, k = Var("t", 0, 99), Var("k", 0, 9)
-    inner = For(k, as_expr(extent), (Acquire("ring3", Side.FULL, t * 4 + k + offset), COPY), period=3)
-    return For(t, N, (*names, inner), first=first, step=outer_step), inner, t * 4 + k + offset
+    inner = making.loop(k, as_expr(extent), (making.acquire("ring3", Side.FULL, t * 4 + k + offset), COPY), period=3)
+    return making.loop(t, N, (*names, inner), first=first, step=outer_step), inner, t * 4 + k + offset
 
 
 def test_counts_go_on_through_the_loop_around():
@@ -655,19 +663,19 @@ def test_counts_go_on_through_the_loop_around():
     name = found.turn(number, 6)
     assert str(name) == "k + t_first" and list(around.named) == [outer.var * 4 % 6]
     place = Var("place", 0, 99)
-    outer, inner, number = nest(extent=5, names=(Let(place, Var("t", 0, 99) // 2),))
+    outer, inner, number = nest(extent=5, names=(making.let(place, Var("t", 0, 99) // 2),))
     found, (around, _) = entered(outer, inner)
     assert found.turn(number + place, 6) == number + place and not around.named, "at the top of the loop its names are not there"
     assert found.turn(Var("k", 0, 9) + 3, 6) == Var("k", 0, 9) + 3
     u = Var("u", 0, 9)
     outer, inner, _ = nest()
-    found, turns = entered(For(u, as_expr(9), (outer,)), outer, inner)
+    found, turns = entered(making.loop(u, as_expr(9), (outer,)), outer, inner)
     assert turns[2].around is turns[1] and turns[1].around is None
 
 
 def test_parities_of_the_rings_of_a_loop():
     k = Var("k", 0, 99)
-    loop = For(k, N, (Acquire("ring3", Side.FULL, k), Acquire("ring2", Side.FULL, k), COPY), period=6)
+    loop = making.loop(k, N, (making.acquire("ring3", Side.FULL, k), making.acquire("ring2", Side.FULL, k), COPY), period=6)
     found, (turns,) = entered(loop)
     assert turns.stages == {2, 3} and turns.counted and entered(attrs.evolve(loop, period=0))[1][0].stages == set()
     assert (
@@ -681,8 +689,8 @@ def test_parities_of_the_rings_of_a_loop():
 
 def test_stages_of_other_names_stay_what_they_are():
     t, k, place = Var("t", 0, 99), Var("k", 0, 9), Var("place", 0, 99)
-    inner = For(k, as_expr(5), (COPY,), period=3)
-    outer = For(t, N, (Let(place, t // 2), inner))
+    inner = making.loop(k, as_expr(5), (COPY,), period=3)
+    outer = making.loop(t, N, (making.let(place, t // 2), inner))
     found, (_, turns) = entered(outer, inner)
     own, mixed = Mod(k + t * 4 + place, Const(3)), Mod(k + t * 4, Const(3))
     assert found.stage(own) == own and not turns.named, "the name in the loop around is not known at the top of this one's turn"
@@ -695,7 +703,7 @@ def test_stages_of_other_names_stay_what_they_are():
 def test_what_is_named_in_front_of_loops():
     """Swizzles that block and thread decide, all of which is known there; not those of loops, and nothing as short as a name."""
     k = Var("k", 0, 99)
-    found = Addresses(kernel_of(Move(64, 1)(GL, GL), (For(k, as_expr(9), (COPY,)),), SHARED, grid=8), Names(set()))
+    found = Addresses(kernel_of(Move(64, 1)(GL, GL), (making.loop(k, as_expr(9), (COPY,)),), SHARED, grid=8), Names(set()))
     thread, block = found.kernel.thread, found.kernel.block
     side = thread + block
     assert str(found._named(bit_xor(k, side), SHARED)) in ("k ^ s_swizzle", "s_swizzle ^ k") and found._named(
@@ -712,13 +720,13 @@ def test_which_bases_are_pointers():
         attrs.evolve(COPY, accesses=(COPY.accesses[0], access(name, (THREAD, 0), write=True)), accumulate=TRUE)
         for name in ("s", "r", "dst")
     ]
-    found = Addresses(of(For(k, as_expr(9), (COPY, *adds)), buffers=(SHARED, HELD)), Names(set()))
+    found = Addresses(of(making.loop(k, as_expr(9), (COPY, *adds)), buffers=(SHARED, HELD)), Names(set()))
     assert {name for name, _ in found.repeated} == {"src", "dst", "s"} and {name for name, _ in found.updated} == {"s"}
 
 
 def test_counts_of_turns_are_known_no_more_in_front_of_them():
     taken = Var("taken", 0, 99)
-    found, _ = entered(For(Var("k", 0, 9), N, (COPY,)))
+    found, _ = entered(making.loop(Var("k", 0, 9), N, (COPY,)))
     found.used.add(taken)
     assert (
         str(found.count(taken, as_expr(1))) == "++taken;"
@@ -732,7 +740,7 @@ def test_coordinates_that_unrolled_loops_add_to_need_their_names():
     turn = Var("turn", 0, 2)
     places = local("m", (1 << 30, 1), INDEX, int32)
     fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("m", (THREAD * 3 + turn * 2, 0)), access("dst", (0, 0), write=True))
-    printer = printer_of(For(turn, as_expr(3), (fill,), unroll=True), buffers=(places,))
+    printer = printer_of(making.loop(turn, as_expr(3), (fill,), unroll=True), buffers=(places,))
     assert (
         str(printer.value(printer.kernel.body[0].body[0], 0, 0, float32))
         == "(static_cast<float>((thread * 3)) + static_cast<float>((turn * 2)))"
@@ -751,7 +759,7 @@ def test_scalars_have_an_address():
 def test_what_does_nothing_needs_no_condition():
     """A loop of remarks alone: nothing stands under any."""
     k = Var("k", 0, 3)
-    assert body_of(For(k, as_expr(4), (Comment("why"),)), COPY)[1:3] == ["for (int k = 0; k < 4; ++k) {", "// why"]
+    assert body_of(making.loop(k, as_expr(4), (making.comment("why"),)), COPY)[1:3] == ["for (int k = 0; k < 4; ++k) {", "// why"]
 
 
 # ---------------------------------------------------------------------------------------------- micro-kernels
@@ -769,7 +777,7 @@ def part(spec, *accesses, loops=(), active=TRUE, buffers=()):
 def test_views_that_begin_inside():
     """In the last turns of the loops around too, or where the statement is executed at all."""
     k, j = Var("k", 0, 9), Var("j", 0, 9)
-    loops = (For(k, as_expr(4), ()), For(j, N, ()))
+    loops = (making.loop(k, as_expr(4), ()), making.loop(j, N, ()))
     inside = part(Move(1, 1)(GL, GL)(Thread), *COPY.accesses, loops=loops, active=less(X, N))._begins_inside
     for base, bound, expected in (
         (k * 16, 64, True), (k * 16, 49, True), (k * 16, 48, False), (k, 4, True), (k, 3, False), (k + 60, 64, True), (k + 61, 64, False), (63 - k, 63, False),
@@ -797,6 +805,6 @@ def test_why_a_name_is_not_there():
 def test_stages_that_are_the_turns_themselves():
     """Where the loops around have counted whole rounds, a loop of one round has its turns for stages."""
     t, k = Var("t", 0, 99), Var("k", 0, 2)
-    inner = For(k, as_expr(3), (COPY,), period=3)
-    found, (_, turns) = entered(For(t, N, (inner,)), inner)
+    inner = making.loop(k, as_expr(3), (COPY,), period=3)
+    found, (_, turns) = entered(making.loop(t, N, (inner,)), inner)
     assert found.stage(Mod(k + t * 3, Const(3))) == k and not turns.named

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import attrs
+import making
 import numpy as np
 import pytest
 from generator import draw as drawn_strategy
@@ -490,7 +491,7 @@ def test_tensor_maps_are_taken_as_the_launcher_encodes_them(name, tmp_path):
 def test_the_encoder_is_given_what_the_arrays_are():
     """Kind, sizes, strides, box, steps and modes of the driver's call, in words."""
     words = map_words(
-        ir.TensorMap("A_map", "A", (1, 0), (64, 32), 128), ring_product()(halves(200, 72, 168)).program("sm_90a").ir.buffer("A"), {}
+        making.tensor_map("A_map", "A", (1, 0), (64, 32), 128), ring_product()(halves(200, 72, 168)).program("sm_90a").ir.buffer("A"), {}
     )
     ones = sum(1 << 32 + 4 * place for place in range(2))
     assert [*map(int, words.split())] == [6 | 2 << 8 | 3 << 16 | ones, 168, 200, 1, 1, 1, 336, 0, 0, 0, 64, 32, 1, 1, 1]

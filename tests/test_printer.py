@@ -1,6 +1,7 @@
 """What the printer makes of single statements: pairs that are converted at once, accesses by functions, headers; by hand, without a strategy."""
 
 import attrs
+import making
 import pytest
 from handmade import THREAD, access, execution, kernel_of, local
 
@@ -12,7 +13,6 @@ from fireiron.cuda.printer import KernelPrinter
 from fireiron.errors import VerificationError
 from fireiron.executable.thread_move import MOVE, STREAMED
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import For, Piece
 from fireiron.lower.guard import guard
 from fireiron.values.expr import TRUE, ZERO, Var, as_expr, equal
 from fireiron.values.machine import INDEX
@@ -128,7 +128,7 @@ def test_pieces_of_one_element_are_no_integers(dtype):
         MOVE, Move(4, 1, dtype=dtype)(GL, GL)(Thread), access("src", (0, 0), (4, 1)), access("dst", (0, 0), (4, 1), write=True)
     )
     printer = printer_of(move, spec=Move(16, 1, dtype=dtype)(GL, GL))
-    one, two = Piece(1, 1, TRUE), Piece(2, 2, TRUE)
+    one, two = making.piece(1, 1, condition=TRUE), making.piece(2, 2, condition=TRUE)
     wide = carrier(dtype, 2)
     assert str(printer.stored(move, 1, one, "x[1]")) == "dst[1] = x[1];" and str(printer.loaded(move, 0, one, "x[1]")) == "x[1] = src[1];"
     assert str(printer.stored(move, 1, two, "x[2]")) == f"*reinterpret_cast<{wide}*>(&dst[2]) = *reinterpret_cast<const {wide}*>(&x[2]);"
@@ -141,7 +141,7 @@ def coordinate(base, step, most, dtype=float32):
     place = local("m", (1 << 30, 1), INDEX, int32)
     value = access("m", (base + turn * step, 0))
     fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), value, access("dst", (0, 0), write=True))
-    kernel = kernel_of(Move(16, 1)(GL, GL), (For(turn, as_expr(most), (fill,), unroll=True),), place)
+    kernel = kernel_of(Move(16, 1)(GL, GL), (making.loop(turn, as_expr(most), (fill,), unroll=True),), place)
     return str(KernelPrinter(kernel, Names(set())).value(fill, 0, 0, dtype))
 
 

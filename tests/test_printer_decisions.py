@@ -1,6 +1,7 @@
 """Decisions of the printer on kernels made by hand: what is converted two by two, when shared memory is one array, what lies on a curve."""
 
 import attrs
+import making
 import pytest
 from handmade import access, execution, kernel_of, local
 from touching import Step
@@ -9,7 +10,6 @@ from fireiron import *
 from fireiron.cuda.addresses import Names
 from fireiron.cuda.frame import _on_a_curve
 from fireiron.cuda.printer import KernelPrinter
-from fireiron.ir.statement import Piece
 from fireiron.values.expr import ONE, TRUE, Hilbert, Var, as_expr, less
 
 THREAD = Var("thread", 0, 31)
@@ -21,7 +21,7 @@ def in_pairs(source=float32, target=float16, memories=(RF, RF), first=0, count=4
     arrays = local("x", (16,), memories[0], source), local("y", (16,), memories[1], target)
     read, write = access("x", (0,), (count,)), access("y", (first,), (count,), write=True)
     write = attrs.evolve(write, modes=tuple(tuple(attrs.evolve(mode, stride=as_expr(step)) for mode in modes) for modes in write.modes))
-    pieces = tuple(tuple(Piece(start, width, condition) for start in range(0, count, width)) for _ in range(2))
+    pieces = tuple(tuple(making.piece(start, width, condition=condition) for start in range(0, count, width)) for _ in range(2))
     statement = execution(Step(), SPEC, read, write, pieces=pieces)
     return KernelPrinter(kernel_of(Move(8, 8)(GL, GL), (statement,), *arrays), Names(set()))._in_pairs(statement)
 

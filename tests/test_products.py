@@ -1,6 +1,7 @@
 """Products of a warpgroup under way, by hand: batches, fences and waits for registers; fences of the proxy; what both checks refuse."""
 
 import attrs
+import making
 import pytest
 from touching import (
     BLOCK_BARRIER,
@@ -26,7 +27,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_products, check_races
 from fireiron.errors import VerificationError
-from fireiron.ir import Acquire, Barrier, Comment, Commit, Exec, Fence, For, Let, Reach, Release, Side, Wait
+from fireiron.ir import Barrier, Commit, Exec, Fence, For, Reach, Side, Wait
 from fireiron.lower.fence import fence
 from fireiron.lower.products import products as batches
 from fireiron.lower.synchronize import synchronize
@@ -35,7 +36,7 @@ from fireiron.values.expr import Var, as_expr
 
 REGISTERS = (buffer("r", 4, memory=RF), buffer("q", 4, memory=RF))
 BUFFERS = (buffer("s", 4096), buffer("t", 4096, offset=16384), *REGISTERS)
-COMMITTED, SETTLED = Commit(PRODUCT), Wait(0, completion=PRODUCT)
+COMMITTED, SETTLED = making.commit(PRODUCT), making.wait(0, completion=PRODUCT)
 
 
 def program(*body, **options):
@@ -86,7 +87,7 @@ def test_a_loop_of_products_is_in_the_batch():
 
 
 def test_anything_else_ends_a_batch():
-    for other, word in ((reads(T), "."), (BLOCK_BARRIER, "block"), (Comment("next"), "comment"), (COMMIT[0], "copied")):
+    for other, word in ((reads(T), "."), (BLOCK_BARRIER, "block"), (making.comment("next"), "comment"), (COMMIT[0], "copied")):
         assert batched(products(0), other, products(64)) == ["registers", "product", "commit", word, "registers", "product", "commit"]
 
 
@@ -95,7 +96,13 @@ def test_a_loop_with_something_else_has_batches_inside():
 
 
 def test_names_do_not_end_a_batch():
-    assert batched(products(0), Let(Var("x", 0, 3), as_expr(1)), products(64)) == ["registers", "product", "let", "product", "commit"]
+    assert batched(products(0), making.let(Var("x", 0, 3), as_expr(1)), products(64)) == [
+        "registers",
+        "product",
+        "let",
+        "product",
+        "commit",
+    ]
 
 
 def test_registers_are_waited_for_before_others_touch_them():
@@ -118,7 +125,7 @@ def test_the_wait_says_for_whom():
 
 
 def test_the_wait_stands_in_front_of_notes():
-    assert batched(products(0), Comment("store"), on_registers()) == ["registers", "product", "commit", "wait 0", "comment", "."]
+    assert batched(products(0), making.comment("store"), on_registers()) == ["registers", "product", "commit", "wait 0", "comment", "."]
 
 
 def test_a_loop_that_only_adds_up_is_not_waited_for():
@@ -141,12 +148,12 @@ def test_a_loop_that_touches_what_others_left_is_waited_for_in_front():
 
 
 def test_a_turn_that_is_never_given_back():
-    ring = ir.Ring("ring", 2, ("s",), bytes=64, consumers=4)
+    ring = making.ring("ring", 2, ("s",), bytes=64, consumers=4)
     (filled,) = writes(0).accesses
     load = attrs.evolve(writes(0), accesses=(filled, filled), completion=ir.Completion.RING, ring="ring")
-    body = loop(8, Acquire("ring", Side.FULL, i), products(0))
+    body = loop(8, making.acquire("ring", Side.FULL, i), products(0))
     for given_back in (False, True):
-        rest = (Release("ring", Side.EMPTY, i),) if given_back else ()
+        rest = (making.release("ring", Side.EMPTY, i),) if given_back else ()
         asked = attrs.evolve(program(load, attrs.evolve(body, body=(*body.body, *rest))), rings=(ring,))
         if given_back:
             assert "release" in text(batches(asked).body)[1]
@@ -165,7 +172,7 @@ def test_without_engines_nothing_is_fenced():
 
 
 def test_a_fence_stands_in_front_of_the_first_barrier_behind_a_write():
-    assert fenced(writes(T), BLOCK_BARRIER, Barrier(BLOCK_BARRIER.scope, "next"), products(0)) == [
+    assert fenced(writes(T), BLOCK_BARRIER, making.barrier(BLOCK_BARRIER.scope, "next"), products(0)) == [
         ".",
         "proxy",
         "block",
@@ -181,13 +188,13 @@ def test_only_what_engines_read_is_fenced():
 
 
 def test_copies_are_fenced_where_they_have_arrived():
-    body = [copies(T), Commit(), BLOCK_BARRIER, Wait(0), Barrier(BLOCK_BARRIER.scope, "b"), products(0)]
+    body = [copies(T), making.commit(), BLOCK_BARRIER, making.wait(0), making.barrier(BLOCK_BARRIER.scope, "b"), products(0)]
     assert fenced(*body) == ["copy", "copied", "block", "arrive 0", "proxy", "block", "product"]
-    assert fenced(copies(T), Commit(), SETTLED, BLOCK_BARRIER, products(0)) == ["copy", "copied", "wait 0", "block", "product"]
+    assert fenced(copies(T), making.commit(), SETTLED, BLOCK_BARRIER, products(0)) == ["copy", "copied", "wait 0", "block", "product"]
 
 
 def test_a_fence_in_a_loop_is_for_what_the_iteration_before_wrote():
-    first = Barrier(BLOCK_BARRIER.scope, "first")
+    first = making.barrier(BLOCK_BARRIER.scope, "first")
     assert fenced(loop(4, first, products(0), writes(T + 512))) == [["proxy", "block", "product", "."]]
 
 
@@ -195,7 +202,7 @@ def test_a_fence_names_the_buffers():
     both = products(0)
     other = products(0, name="t")
     (found,) = [one for one in fence(program(writes(T), writes(T, name="t"), BLOCK_BARRIER, both, other)).body if isinstance(one, Fence)]
-    assert found == Fence(Reach.PROXY, "s, t for the asynchronous proxy")
+    assert found == making.fence(Reach.PROXY, "s, t for the asynchronous proxy")
 
 
 def test_passes_refuse_a_statement_that_they_do_not_know():
@@ -260,7 +267,7 @@ def test_each_statement_of_order_is_needed(name):
     assert number >= 5
     waits = [one for one in spare if isinstance(one, Wait)]
     assert all(one.completion is PRODUCT and one.reason == "r is there" for one in waits), spare
-    assert [one for one in spare if one not in waits] == ([Fence(Reach.REGISTERS)] if name == "two buffers" else [])
+    assert [one for one in spare if one not in waits] == ([making.fence(Reach.REGISTERS)] if name == "two buffers" else [])
 
 
 def test_accumulators_touched_before_the_wait():
@@ -285,7 +292,7 @@ def test_touches_in_the_next_iteration():
     step = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED)
     assert any("is used by a product under way" in one for one in problems(program(loop(3, *step), SETTLED)))
     assert problems(program(loop(1, *step), SETTLED)) == [] == problems(program(loop(3, *step, SETTLED)))
-    late = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED, Wait(1, completion=PRODUCT))
+    late = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED, making.wait(1, completion=PRODUCT))
     assert problems(program(loop(K, *late))) != [], "one group is left"
 
 
@@ -294,13 +301,13 @@ def test_products_that_nobody_commits():
 
 
 def test_waits_count_groups_of_products_alone():
-    copy = (copies(T, name="t"), Commit())
-    body = (REGISTERS_FENCE, products(0), COMMITTED, *copy, Wait(0), on_registers())
+    copy = (copies(T, name="t"), making.commit())
+    body = (REGISTERS_FENCE, products(0), COMMITTED, *copy, making.wait(0), on_registers())
     assert any("under way" in one for one in problems(program(*body))), "the copies arrived, the product did not"
     assert problems(program(REGISTERS_FENCE, products(0), COMMITTED, *copy, SETTLED, on_registers())) == []
     two = (REGISTERS_FENCE, products(0), COMMITTED, products(16, registers="q"), COMMITTED)
-    assert problems(program(*two, Wait(1, completion=PRODUCT), on_registers())) == []
-    assert problems(program(*two, Wait(1, completion=PRODUCT), on_registers("q"))) != []
+    assert problems(program(*two, making.wait(1, completion=PRODUCT), on_registers())) == []
+    assert problems(program(*two, making.wait(1, completion=PRODUCT), on_registers("q"))) != []
 
 
 def test_a_product_reads_until_it_is_waited_for():
@@ -320,8 +327,10 @@ def test_the_proxy_sees_what_was_fenced_in_front_of_the_barrier():
     assert problems(program(writes(T), BLOCK_BARRIER, PROXY_FENCE, *product)) != [], "a fence is for what the own thread wrote"
     assert problems(program(PROXY_FENCE, writes(T), BLOCK_BARRIER, *product)) != []
     assert problems(program(writes(T), REGISTERS_FENCE, BLOCK_BARRIER, *product)) != [], "one of registers says nothing of memory"
-    assert problems(program(copies(T), Commit(), PROXY_FENCE, Wait(0), BLOCK_BARRIER, *product)) != [], "what is under way is not fenced"
-    assert problems(program(copies(T), Commit(), Wait(0), PROXY_FENCE, BLOCK_BARRIER, *product)) == []
+    assert problems(program(copies(T), making.commit(), PROXY_FENCE, making.wait(0), BLOCK_BARRIER, *product)) != [], (
+        "what is under way is not fenced"
+    )
+    assert problems(program(copies(T), making.commit(), making.wait(0), PROXY_FENCE, BLOCK_BARRIER, *product)) == []
     assert problems(program(writes(T), PROXY_FENCE, BLOCK_BARRIER, reads(FAR), *product)) == [], "reading hides nothing"
 
 
@@ -368,7 +377,7 @@ def test_the_first_fence_is_one_of_each_role():
     """The fence of one warpgroup is none of another; one before they part is one of all."""
 
     def roles(*bodies):
-        return ir.Roles(tuple(ir.Role(f"group {n}", 128 * n, 128, body) for n, body in enumerate(bodies)))
+        return making.roles(tuple(making.role(f"group {n}", 128 * n, 128, body) for n, body in enumerate(bodies)))
 
     fenced = (REGISTERS_FENCE, *GROUP_OF_R)
 
@@ -389,9 +398,9 @@ def test_what_a_loop_orders_that_may_have_no_turn():
     assert problems(program(*begun, SETTLED, on_registers(), loop(AT_MOST, REGISTERS_FENCE), *GROUP_OF_R)) == [SINCE_FENCE]
     # A wait that leaves one group under way leaves the younger one, on whichever way it came.
     later = (REGISTERS_FENCE, products(16, registers="q"), COMMITTED)
-    leaving = (*begun, loop(AT_MOST, *later), Wait(1, completion=PRODUCT))
+    leaving = (*begun, loop(AT_MOST, *later), making.wait(1, completion=PRODUCT))
     assert problems(program(*leaving, on_registers())) == [UNDER_WAY]
-    assert problems(program(*begun, loop(AT_LEAST, *later), Wait(1, completion=PRODUCT), on_registers())) == []
+    assert problems(program(*begun, loop(AT_LEAST, *later), making.wait(1, completion=PRODUCT), on_registers())) == []
 
 
 def test_a_finding_names_the_line():

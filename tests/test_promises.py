@@ -4,6 +4,7 @@ import ast
 import inspect
 
 import attrs
+import making
 import numpy as np
 import pytest
 from handmade import THREAD, access, execution, kernel_of, local
@@ -19,7 +20,6 @@ from fireiron.check import ADVICE, CHECKS, PROMISES, Finding, Scene, safety
 from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.ir.tickets import Counter
 from fireiron.tune.run import task_of
 from fireiron.tune.task import build
 
@@ -48,7 +48,7 @@ def with_tensor_map(**change):
 def with_registers(*numbers):
     """The kernel of a ring whose roles exchange registers."""
     exchanged = [
-        ir.Roles(tuple(attrs.evolve(role, registers=number) for role, number in zip(statement.roles, numbers, strict=True)))
+        making.roles(tuple(attrs.evolve(role, registers=number) for role, number in zip(statement.roles, numbers, strict=True)))
         if isinstance(statement, ir.Roles)
         else statement
         for statement in RINGED.body
@@ -68,14 +68,14 @@ FAULTS = {
     "a counter of which nobody takes tiles": (
         "check_tickets",
         SynchronizationError,
-        lambda: shared(writes(T), BLOCK_BARRIER, reads(T), counter=Counter("tiles")),
+        lambda: shared(writes(T), BLOCK_BARRIER, reads(T), counter=making.counter("tiles")),
     ),
     "a group of MMAs without a wait": (
         "check_products",
         SynchronizationError,
         lambda: shared(
-            loop(16, writes(i * 128 + T)), ir.Fence(ir.Reach.PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
-            ir.Commit(PRODUCT), on_registers(), ir.Wait(0, completion=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
+            loop(16, writes(i * 128 + T)), making.fence(ir.Reach.PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
+            making.commit(PRODUCT), on_registers(), making.wait(0, completion=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
         ),
     ),
     "an A operand that ptxas overwrites": (

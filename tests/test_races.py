@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from touching import (
@@ -32,7 +33,7 @@ from fireiron.check.races import atoms, segments
 from fireiron.check.races.places import Places
 from fireiron.check.races.traces import Tracer
 from fireiron.errors import VerificationError
-from fireiron.ir import WARPGROUP_SCOPE, Barrier, Commit, For, Let, Scope, Wait
+from fireiron.ir import WARPGROUP_SCOPE, Barrier
 from fireiron.values.expr import TRUE, ZERO, Var, all_of, as_expr, equal, less
 
 
@@ -56,25 +57,25 @@ def test_a_barrier_orders_the_threads_of_its_scope():
 
 
 def test_a_warpgroup_is_a_scope_too():
-    group = Barrier(WARPGROUP_SCOPE)
+    group = making.barrier(WARPGROUP_SCOPE)
     inside, outside = T256 // 128 * 128 + (127 - T256 % 128), 255 - T256
     assert not races(writes(T256), group, reads(inside), threads=256)
     assert races(writes(T256), group, reads(outside), threads=256)
     assert races(writes(T256), WARP_BARRIER, reads(inside), threads=256)
-    assert not races(writes(T256), Barrier(Scope("half", 64)), reads(T256 // 64 * 64 + (63 - T256 % 64)), threads=256)
+    assert not races(writes(T256), making.barrier(making.scope("half", 64)), reads(T256 // 64 * 64 + (63 - T256 % 64)), threads=256)
 
 
 def test_knowledge_goes_on_through_barriers():
     """Warp barriers, then one of a warpgroup: what one thread learnt the next one passes on."""
     first = reads(T // 32 * 32)
-    assert not races(writes(T), WARP_BARRIER, first, Barrier(WARPGROUP_SCOPE), writes(127 - T))
+    assert not races(writes(T), WARP_BARRIER, first, making.barrier(WARPGROUP_SCOPE), writes(127 - T))
     (finding,) = races(writes(T), WARP_BARRIER, first, WARP_BARRIER, writes(127 - T))[:1]
     assert len({thread // 32 for thread in finding.details["threads"]}) == 2
 
 
 def test_a_barrier_for_a_part_of_a_warp_is_refused():
     with pytest.raises(VerificationError, match="a part of a warp"):
-        races(writes(T), Barrier(Scope("quarter", 8)), reads(T))
+        races(writes(T), making.barrier(making.scope("quarter", 8)), reads(T))
 
 
 def test_one_thread_is_in_order_with_itself():
@@ -110,7 +111,7 @@ def test_what_lies_outside_is_not_touched():
     """Beyond a bound, or where the piece of an element says so; elsewhere it is."""
     use = reads(128 + T * 2, width=2, bound=as_expr(131))
     assert not races(writes(T + 131), use) and races(writes(T + 128), use)
-    pieces = (ir.Piece(0), ir.Piece(1, 1, less(T, as_expr(5))))
+    pieces = (making.piece(0), making.piece(1, 1, condition=less(T, as_expr(5))))
     use = attrs.evolve(reads(T * 2, width=2), pieces=(pieces,))
     odd, only = less(as_expr(10), T), less(T, as_expr(12))
     assert not races(writes(T, active=all_of((odd, only))), use) and races(writes(T - 2, active=all_of((odd, only))), use)
@@ -181,7 +182,7 @@ def test_threads_that_act_together():
     assert not races(both)
     assert races(both, both) and not races(both, WARP_BARRIER, both)
     twice = Var("twice", 0, 1)
-    assert races(For(twice, as_expr(2), (both,))) and not races(For(twice, as_expr(2), (both, WARP_BARRIER)))
+    assert races(making.loop(twice, as_expr(2), (both,))) and not races(making.loop(twice, as_expr(2), (both, WARP_BARRIER)))
     across = touch((of_warp + 32) % 128, write=True, width=32).accesses[0]
     assert races(attrs.evolve(both, accesses=(accesses[0], across))), "what another warp reads in the same execution"
     finding, *_ = races(attrs.evolve(both, accesses=tuple(attrs.evolve(one, base=(ZERO,)) for one in accesses)))
@@ -299,14 +300,14 @@ def test_loops_in_loops():
     assert races(loop(1000, inner)) and races(loop(1000, inner, BLOCK_BARRIER))
     inner = loop(64, writes(T), BLOCK_BARRIER, reads(127 - T), BLOCK_BARRIER, var=j)
     assert not races(loop(1000, inner)) and not races(loop(K, inner), symbols=(K,))
-    triangle = For(j, i + 1, (BLOCK_BARRIER,))
+    triangle = making.loop(j, i + 1, (BLOCK_BARRIER,))
     assert not races(loop(5, writes(T), triangle, reads(127 - T), BLOCK_BARRIER))
-    assert races(loop(5, writes(T), For(j, i, (BLOCK_BARRIER,)), reads(127 - T), BLOCK_BARRIER))
+    assert races(loop(5, writes(T), making.loop(j, i, (BLOCK_BARRIER,)), reads(127 - T), BLOCK_BARRIER))
 
 
 def test_a_name_counts_as_its_value():
     other = Var("other", 0, 127)
-    assert races(Let(other, 127 - T), writes(T), reads(other)) and not races(Let(other, T + 0), writes(T), reads(other))
+    assert races(making.let(other, 127 - T), writes(T), reads(other)) and not races(making.let(other, T + 0), writes(T), reads(other))
 
 
 # ---------------------------------------------------------------------------------------------- asynchronous copies
@@ -314,36 +315,41 @@ def test_a_name_counts_as_its_value():
 
 def test_a_copy_under_way():
     use = reads(T)
-    for body in ((copies(T), use), (copies(T), Commit(), use), (copies(T), Commit(), Wait(1), use), (copies(T), Wait(0), use)):
+    for body in (
+        (copies(T), use),
+        (copies(T), making.commit(), use),
+        (copies(T), making.commit(), making.wait(1), use),
+        (copies(T), making.wait(0), use),
+    ):
         (finding,) = races(*body)
         assert "while the asynchronous copy is under way" in finding.message
-    assert not races(copies(T), Commit(), Wait(0), use)
-    assert races(copies(T), Commit(), Wait(0), reads(T // 2 * 2))
-    assert not races(copies(T), Commit(), Wait(0), WARP_BARRIER, reads(T // 2 * 2))
-    assert races(copies(T), Commit(), Wait(0), WARP_BARRIER, reads(127 - T))
-    assert not races(copies(T), Commit(), Wait(0), BLOCK_BARRIER, reads(127 - T))
-    assert races(copies(T), Commit(), BLOCK_BARRIER, Wait(0), reads(127 - T))
+    assert not races(copies(T), making.commit(), making.wait(0), use)
+    assert races(copies(T), making.commit(), making.wait(0), reads(T // 2 * 2))
+    assert not races(copies(T), making.commit(), making.wait(0), WARP_BARRIER, reads(T // 2 * 2))
+    assert races(copies(T), making.commit(), making.wait(0), WARP_BARRIER, reads(127 - T))
+    assert not races(copies(T), making.commit(), making.wait(0), BLOCK_BARRIER, reads(127 - T))
+    assert races(copies(T), making.commit(), BLOCK_BARRIER, making.wait(0), reads(127 - T))
 
 
 def test_a_copy_of_a_single_thread_is_under_way_too():
-    assert races(copies(ZERO), Commit(), reads(ZERO), threads=1)
-    assert not races(copies(ZERO), Commit(), Wait(0), reads(ZERO), threads=1)
+    assert races(copies(ZERO), making.commit(), reads(ZERO), threads=1)
+    assert not races(copies(ZERO), making.commit(), making.wait(0), reads(ZERO), threads=1)
 
 
 def test_two_copies_to_one_place():
-    assert races(copies(T), copies(T)) and races(copies(T), Commit(), copies(T))
-    assert not races(copies(T), Commit(), Wait(0), copies(T))
+    assert races(copies(T), copies(T)) and races(copies(T), making.commit(), copies(T))
+    assert not races(copies(T), making.commit(), making.wait(0), copies(T))
     twice = Var("twice", 0, 1)
-    assert races(For(twice, as_expr(2), (copies(T),))) and not races(For(twice, as_expr(2), (copies(T + twice * 128),)))
+    assert races(making.loop(twice, as_expr(2), (copies(T),))) and not races(making.loop(twice, as_expr(2), (copies(T + twice * 128),)))
     four = Var("four", 0, 3)
-    (finding,) = races(For(four, as_expr(4), (copies(T + four // 2 * 128),)))
+    (finding,) = races(making.loop(four, as_expr(4), (copies(T + four // 2 * 128),)))
     assert "while the asynchronous copy is under way" in finding.message and len(set(finding.details["threads"])) == 1
 
 
 def test_groups_complete_in_order():
-    body = (copies(T), Commit(), copies(T + 128), Commit())
-    assert not races(*body, Wait(1), reads(T)) and races(*body, Wait(1), reads(T + 128))
-    assert not races(*body, Wait(0), reads(T + 128))
+    body = (copies(T), making.commit(), copies(T + 128), making.commit())
+    assert not races(*body, making.wait(1), reads(T)) and races(*body, making.wait(1), reads(T + 128))
+    assert not races(*body, making.wait(0), reads(T + 128))
 
 
 @pytest.mark.parametrize("extent", [6, 200, K])
@@ -353,10 +359,10 @@ def test_a_pipeline(stages, extent):
     count = as_expr(extent)
 
     def program(groups=stages - 2, barrier=(BLOCK_BARRIER,), commit=COMMIT, behind=0):
-        first = For(ahead, as_expr(stages - 1), (copies(T + ahead * 128, active=less(ahead, count)), Commit()))
+        first = making.loop(ahead, as_expr(stages - 1), (copies(T + ahead * 128, active=less(ahead, count)), making.commit()))
         load = copies(T + (i + stages - 1) % stages * 128, active=less(i + stages - 1, count))
         use = reads(127 - T + (i + behind) % stages * 128)
-        return first, For(i, count, (Wait(groups), *barrier, load, *commit, use))
+        return first, making.loop(i, count, (making.wait(groups), *barrier, load, *commit, use))
 
     assert not races(*program(), symbols=(K,))
     for fault in ({"groups": stages - 1}, {"barrier": ()}, {"barrier": (WARP_BARRIER,)}, {"commit": ()}, {"behind": stages - 1}):
@@ -458,11 +464,11 @@ def drawn(generator, extents=(0, 1, 2, 3, 8, 20)):
         if kind < 0.75 or depth == 2:
             return (generator.choice((BLOCK_BARRIER, BLOCK_BARRIER, WARP_BARRIER)),)
         if kind < 0.87:
-            return (Commit(), Wait(generator.choice((0, 0, 1, 2))), BLOCK_BARRIER)
+            return (making.commit(), making.wait(generator.choice((0, 0, 1, 2))), BLOCK_BARRIER)
         inner = Var(f"i{depth}", 0, 63)
         extent = generator.choice(extents)
         body = tuple(one for _ in range(generator.choice((1, 2, 3, 4))) for one in statement(inner, depth + 1))
-        return (For(inner, as_expr(extent), body),)
+        return (making.loop(inner, as_expr(extent), body),)
 
     return kernel(*(one for _ in range(generator.choice((2, 3, 4))) for one in statement(None, 0)), threads=threads, symbols=(K,))
 

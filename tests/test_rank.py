@@ -5,6 +5,7 @@ import math
 import re
 
 import attrs
+import making
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
@@ -14,7 +15,6 @@ from fireiron.check import check
 from fireiron.errors import FireironError
 from fireiron.executable.shuffle import SHUFFLE
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import For, Hole
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.language.tree import Child
 from fireiron.sim import simulate
@@ -387,7 +387,9 @@ def test_a_condition_to_join(tmp_path):
             draft = context.draft()
             turn = Var(draft.fresh("turn"), 0, 1)
             body = spec.with_options(accumulate=turn > 0)
-            return draft.expansion((Child("body", body),), (For(turn, as_expr(2), (Hole("body"),), False, draft.origin),))
+            return draft.expansion(
+                (Child("body", body),), (making.loop(turn, as_expr(2), (making.hole("body"),), unroll=False, origin=draft.origin),)
+            )
 
     x = whole_numbers((9,))
     for sign, expected in (("+=", 6 * x), ("max=", 3 * x), ("min=", 3 * x)):

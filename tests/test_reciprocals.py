@@ -5,6 +5,7 @@ import random
 import re
 
 import attrs
+import making
 import numpy as np
 import pytest
 from problems import library
@@ -79,7 +80,7 @@ def test_the_height_of_a_band_is_whole_or_what_is_left(rows):
 def test_divisors_that_no_launch_decides_have_none():
     """Not numbers that may be negative or need 64 bits, not constants, not what differs from block to block."""
     size, tile, wide, signed = Var("N", 1, 4096, 1, True), Var("tile", 0, 99), Var("wide", 0, 1 << 40), Var("signed", -5, 5)
-    divisors = Divisors((size,), (Let(Var("twice", 2, 8192), size * 2), Let(Var("own", 1, 100), tile + 1)))
+    divisors = Divisors((size,), (making.let(Var("twice", 2, 8192), size * 2), making.let(Var("own", 1, 100), tile + 1)))
     assert divisors.of(tile // size).constant == size
     assert divisors.of(tile // Var("twice", 2, 8192)).constant == size * 2
     for other in (tile // 7, wide // size, signed // size, tile // Var("own", 1, 100), tile % (tile + 1), size // (size * 2 + 1)):

@@ -4,6 +4,7 @@ import os
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
@@ -213,15 +214,15 @@ def test_ordinary_readers_of_a_stage_meet():
 
 
 BUFFERS = (buffer("a", 4096), buffer("c", 4096, offset=16384), *(buffer(name, 4, memory=RF) for name in "urpq"))
-RINGS = (ir.Ring("a_sh_ring", 2, ("a",)), ir.Ring("c_sh_ring", 2, ("c",)))
+RINGS = (making.ring("a_sh_ring", 2, ("a",)), making.ring("c_sh_ring", 2, ("c",)))
 
 
 def full(ring, number=i):
-    return ir.Acquire(f"{ring}_sh_ring", ir.Side.FULL, as_expr(number))
+    return making.acquire(f"{ring}_sh_ring", ir.Side.FULL, as_expr(number))
 
 
 def empty(ring, number=i):
-    return ir.Release(f"{ring}_sh_ring", ir.Side.EMPTY, as_expr(number))
+    return making.release(f"{ring}_sh_ring", ir.Side.EMPTY, as_expr(number))
 
 
 def used(ring, registers, number=i):
@@ -237,7 +238,7 @@ def turns(*body, extent=6, **options):
 def by_hand(*body):
     load = attrs.evolve(reads(0, name="a"), ring="a_sh_ring")
     loads = {name: attrs.evolve(load, accesses=(load.accesses[0], reads(0, name=name).accesses[0])) for name in "ac"}
-    roles = ir.Roles((ir.Role("consumers", 0, 128, body), ir.Role("producer", 128, 32, tuple(loads.values()))))
+    roles = making.roles((making.role("consumers", 0, 128, body), making.role("producer", 128, 32, tuple(loads.values()))))
     return short(ordered(kernel(roles, buffers=BUFFERS, rings=RINGS)).body[0].roles[0].body)
 
 
@@ -249,12 +250,12 @@ def test_a_factor_in_registers_is_not_overwritten():
     assert by_hand(held, on_registers("p", write=False), on_registers("p")) == ["product r", "commit", "do ", "wait 0", "do p"]
     # A factor that other products have written is waited for, an accumulator of the next group is not.
     other = products(0, name="a", registers="p")
-    assert by_hand(other, ir.Comment(""), held) == ["product p", "commit", "wait 0", "product r", "commit"]
-    assert by_hand(group, ir.Comment(""), group) == ["product r", "commit", "product r", "commit"]
+    assert by_hand(other, making.comment(""), held) == ["product p", "commit", "wait 0", "product r", "commit"]
+    assert by_hand(group, making.comment(""), group) == ["product r", "commit", "product r", "commit"]
 
 
 def test_a_wait_counts_the_groups_behind_the_youngest_clash():
-    three = [one for name in "urq" for one in (products(0, name="a", registers=name), ir.Comment(""))]
+    three = [one for name in "urq" for one in (products(0, name="a", registers=name), making.comment(""))]
     groups = [word for name in "urq" for word in (f"product {name}", "commit")]
     for name, left in zip("urq", (2, 1, 0), strict=True):
         assert by_hand(*three, on_registers(name)) == [*groups, f"wait {left}", f"do {name}"]

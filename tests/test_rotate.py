@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import making
 import numpy as np
 import printed_text
 import pytest
@@ -412,7 +413,7 @@ def piece(*actives, early=False, always=False, comment=False):
     """A statement of a rotated loop: a loop of what is done where these conditions hold, or a note."""
     number = Var("i", 0, 3)
     body = tuple(attrs.evolve(writes(0), active=active) for active in actives)
-    return _Piece(ir.Comment("note") if comment else ir.For(number, as_expr(4), body), 0, "", early, always)
+    return _Piece(making.comment("note") if comment else making.loop(number, as_expr(4), body), 0, "", early, always)
 
 
 def test_what_is_never_done_in_a_turn_is_left_out_with_its_notes():
@@ -424,7 +425,7 @@ def test_what_is_never_done_in_a_turn_is_left_out_with_its_notes():
     assert _turn([piece(comment=True), piece(comment=True), piece(less(5, turn), less(6, turn))], values, values) == ()
     kept = _turn([piece(comment=True), piece(less(5, turn), less(turn, 7))], values, values)
     assert len(kept) == 2, "some of it is done"
-    empty = ir.For(Var("i", 0, 3), as_expr(4), ())
+    empty = making.loop(Var("i", 0, 3), as_expr(4), ())
     assert _turn([_Piece(empty, 0, "", False)], values, values) == (empty,), "nothing says that it does nothing"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 import attrs
+import making
 import numpy as np
 import pytest
 from guards import with_conditions
@@ -352,7 +353,9 @@ def test_dropped_loop_back_barrier():
 
 def test_barrier_narrowed_to_warp():
     for which in (0, 1):
-        faulty = with_barriers(kernel_of(), lambda number, barrier, which=which: ir.Barrier(ir.WARP_SCOPE) if number == which else barrier)
+        faulty = with_barriers(
+            kernel_of(), lambda number, barrier, which=which: making.barrier(ir.WARP_SCOPE) if number == which else barrier
+        )
         fails(faulty, "race on [ab]_sh")
 
 
@@ -553,7 +556,7 @@ def test_turns_that_write_one_element_run_in_order():
 
 def test_deadlock_is_named():
     kernel = kernel_of()
-    loop = ir.For(Var("odd", 0, 1), kernel.thread // 32, (ir.Barrier(ir.BLOCK_SCOPE),))
+    loop = making.loop(Var("odd", 0, 1), kernel.thread // 32, (making.barrier(ir.BLOCK_SCOPE),))
     faulty = attrs.evolve(kernel, body=(*kernel.body, loop))
     with pytest.raises(VerificationError, match="differs between threads"):
         run(faulty)
@@ -564,7 +567,7 @@ def test_deadlock_is_named():
 
 def test_uniform_extent_is_required_in_step():
     kernel = kernel_of()
-    loop = ir.For(Var("odd", 0, 1), kernel.thread // 32, (ir.Barrier(ir.BLOCK_SCOPE),))
+    loop = making.loop(Var("odd", 0, 1), kernel.thread // 32, (making.barrier(ir.BLOCK_SCOPE),))
     launch = _Launch(Plan(attrs.evolve(kernel, body=(*kernel.body, loop)), {}), _inputs(), (0,), True, None)
     with pytest.raises(SimulationError, match="differs between threads"):
         launch.run()
@@ -591,7 +594,7 @@ def exchanged(other, *barriers, threads=256, seeds=(None, 0, 1)):
     body = (
         execution(steps["Init"], Init(1, 1)(RF)(Thread), element),
         execution(steps["Move"], Move(1, 1)(RF, SH)(Thread), attrs.evolve(element, write=False), own),
-        *(ir.Barrier(ir.Scope(f"group of {size}", size)) for size in barriers),
+        *(making.barrier(making.scope(f"group of {size}", size)) for size in barriers),
         execution(steps["Move"], Move(1, 1)(SH, RF)(Thread), far, element),
     )
     buffers = local("r", (1,), RF), attrs.evolve(local("x", (threads,), SH), offset=0)

@@ -3,6 +3,7 @@
 import re
 
 import attrs
+import making
 import pytest
 from handmade import access, execution, kernel_of, local
 from ringed import TARGET, all_of_kind, by_warps, errors, halves, inputs_of, is_load, is_product, outcome, product, roles_of, with_changed
@@ -102,7 +103,7 @@ def test_ordinary_readers_say_so_warp_by_warp():
     consumers, _ = roles_of(stages_of(by_warps(), halves(128, 64, 320, c_dtype=float32))["products"])
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
     assert [type(one) for one in loop.body[-2:]] == [ir.Barrier, ir.Release]
-    assert loop.body[-2] == ir.Barrier(ir.WARP_SCOPE, "all lanes have read a_sh, b_sh")
+    assert loop.body[-2] == making.barrier(ir.WARP_SCOPE, "all lanes have read a_sh, b_sh")
 
 
 def test_rings_count_bytes_and_warps():
@@ -134,21 +135,21 @@ def handmade(**fields):
         completion=ir.Completion.RING,
     )  # fmt: skip
     out = execution(TMA_LOAD, spec(Kernel), access("tile", (0, 0), (16, 8)), access("dst", (0, k * 8), (16, 8), write=True))
-    loop = ir.For(k, as_expr(5), (ir.Comment("a load"), into, out), stages=2, producers=32, **fields)
-    return attrs.evolve(outer, body=(ir.Comment("first"), loop, ir.Comment("last")))
+    loop = making.loop(k, as_expr(5), (making.comment("a load"), into, out), stages=2, producers=32, **fields)
+    return attrs.evolve(outer, body=(making.comment("first"), loop, making.comment("last")))
 
 
 def test_a_loop_made_by_hand():
     kernel = products(specialize(pipeline(handmade())))
     consumers, producer = roles_of(kernel)
     (ring,) = kernel.rings
-    assert ring == ir.Ring("k_ring", 2, ("tile",), bytes=16 * 8 * 2, consumers=1)
+    assert ring == making.ring("k_ring", 2, ("tile",), bytes=16 * 8 * 2, consumers=1)
     assert (consumers.first, consumers.threads, producer.first, producer.threads, producer.elected) == (0, 32, 32, 32, True)
     assert (kernel.workers, kernel.threads) == (32, 64)
     assert shape_of(producer.body) == ["for[acquire empty, release full, load]"]
     assert shape_of(consumers.body) == ["for[acquire full, other, barrier, release empty]"]
-    assert ir.Comment("a load") not in all_of_kind(attrs.evolve(kernel, body=consumers.body), ir.Comment), "it goes with its load"
-    assert {ir.Comment("first"), ir.Comment("last")} <= set(consumers.body)
+    assert making.comment("a load") not in all_of_kind(attrs.evolve(kernel, body=consumers.body), ir.Comment), "it goes with its load"
+    assert {making.comment("first"), making.comment("last")} <= set(consumers.body)
     assert all(one.producers == 0 for one in all_of_kind(kernel, ir.For))
 
 
@@ -346,8 +347,8 @@ def test_few_turns_are_not_counted():
 
 def test_two_loops_of_a_ring_count_for_themselves():
     """Where a tile has other turns than those of the loop, the count begins anew in each: it is none that goes on."""
-    k = ir.For(Var("k", 0, 4), as_expr(5), ())
-    around = ir.For(Var("turn", 0, 1), as_expr(2), (k,))
+    k = making.loop(Var("k", 0, 4), as_expr(5), ())
+    around = making.loop(Var("turn", 0, 1), as_expr(2), (k,))
     assert goes_on(k, around.var * 5 + k.var, around)
     assert not goes_on(k, around.var * 9 + k.var, around) and not goes_on(k, k.var, around)
     assert not goes_on(k, around.var * 5 + k.var, attrs.evolve(around, step=2)), "by groups in turns"
@@ -387,7 +388,7 @@ def test_roles_are_all_threads():
         ((consumers, attrs.evolve(producer, first=300)), "role producer begins at thread 300, the one before ends at 256"),
     ):
         with pytest.raises(VerificationError, match=text):
-            ir.verify(attrs.evolve(kernel, body=(*kernel.body[:-1], ir.Roles(roles))))
+            ir.verify(attrs.evolve(kernel, body=(*kernel.body[:-1], making.roles(roles))))
     with pytest.raises(VerificationError, match="unknown ring nobodys"):
         ir.verify(with_changed(kernel, lambda one: isinstance(one, ir.Acquire), 0, lambda one: (attrs.evolve(one, ring="nobodys"),)))
 
@@ -418,7 +419,7 @@ def loading(ring, turn):
 
 def held(body, *fills, several=("r", "q")):
     """A list of two rings of two stages with its turns, in words; of each turn its ring, its number and its place."""
-    rings = {"r": ir.Ring("r", 2, ("s",)), "q": ir.Ring("q", 2, ("t",))}
+    rings = {"r": making.ring("r", 2, ("s",)), "q": making.ring("q", 2, ("t",))}
     consumers = _Consumers(rings, TRUE, {}, frozenset(several))
     found = consumers._held(body, {_Fill(ring, as_expr(turn)): place for ring, turn, place in fills})
     return [
@@ -444,20 +445,20 @@ def test_turns_of_other_rings_end_none():
 def test_a_turn_that_nothing_uses_is_held_where_the_next_begins_or_the_list_ends():
     assert held([touching("x")], ("r", 0, 0)) == [".", "r0 full", "r0 empty"]
     assert held([touching("x"), touching("s")], ("r", 0, 0), ("r", 2, 1)) == [".", "r0 full", "r2 full", ".", "r0 empty", "r2 empty"]
-    assert held([ir.Comment("about the use"), touching("s")], ("r", 0, 0)) == ["r0 full", "note", ".", "r0 empty"]
+    assert held([making.comment("about the use"), touching("s")], ("r", 0, 0)) == ["r0 full", "note", ".", "r0 empty"]
 
 
 def test_conditions_are_loops_of_one_turn_or_none():
     assert [
-        _is_condition(ir.For(TURN, Var("n", low, high), ())) for low, high in ((0, 1), (0, 2), (1, 1), (0, 0), (-1, 1))
+        _is_condition(making.loop(TURN, Var("n", low, high), ())) for low, high in ((0, 1), (0, 2), (1, 1), (0, 0), (-1, 1))
     ] == [True, False, False, True, True]  # fmt: skip
     assert not _is_condition(touching("s"))
 
 
 def test_what_a_turn_belongs_to():
     fill = _Fill("r", as_expr(TURN))
-    turns, other = ir.For(TURN, as_expr(8), ()), ir.For(Var("j", 0, 8), as_expr(8), ())
-    condition = ir.For(Var("c", 0, 0), Var("n", 0, 1), (loading("q", 0), loading("r", TURN)))
+    turns, other = making.loop(TURN, as_expr(8), ()), making.loop(Var("j", 0, 8), as_expr(8), ())
+    condition = making.loop(Var("c", 0, 0), Var("n", 0, 1), (loading("q", 0), loading("r", TURN)))
     load = loading("r", TURN)
     assert fill.is_bound_in(load, turns) and fill.is_bound_in(load, None) and not fill.is_bound_in(load, other)
     assert fill.is_bound_in(load, condition), "under a condition stands what belongs to the list around it"
@@ -481,4 +482,4 @@ def test_a_producer_keeps_less_where_the_data_of_consumers_want_it():
     assert [kept(elements, copies=2) for elements in ((152 - SPARE) // 2, (154 - SPARE) // 2)] == [KEPT, KEPT_AT_LEAST]
     assert kept(255, threads=256) == KEPT, "both get 232"
     assert kept(255, threads=96) == KEPT, "no warpgroups"
-    assert kept(255, cluster=ir.BlockCluster((2,), (Var("c", 0, 1),))) == KEPT_IN_CLUSTER
+    assert kept(255, cluster=making.block_cluster((2,), (Var("c", 0, 1),))) == KEPT_IN_CLUSTER

@@ -5,6 +5,7 @@ import random
 import types
 
 import attrs
+import making
 import pytest
 from handmade import THREAD, access, execution, kernel_of
 from touching import (
@@ -30,7 +31,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_races
 from fireiron.errors import SynchronizationError, VerificationError
-from fireiron.ir import Barrier, Comment, Commit, Completion, Exec, For, Let, SyncPoint, Wait
+from fireiron.ir import Barrier, Completion, Exec, For, Wait
 from fireiron.lower.synchronize import _pending, scopes_of, synchronize
 from fireiron.lower.wait import wait
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
@@ -48,7 +49,7 @@ def buffers(count):
 
 
 def free(name="s"):
-    return SyncPoint(False, name, "hand.py:7")
+    return making.sync_point(False, name, origin="hand.py:7")
 
 
 # ---------------------------------------------------------------------------------------------- how many
@@ -73,7 +74,7 @@ def test_the_latest_position_is_preferred_and_a_best_one_before_it():
     other = touch(T, write=True, name="t")
     several = (buffer("s", 128), buffer("t", 128, offset=512))
     assert placed(writes(T), other, reads(FAR), buffers=several) == [".", ".", "block", "."]
-    assert placed(writes(T), SyncPoint(None, "s"), other, reads(FAR), buffers=several) == [".", "block", ".", "."]
+    assert placed(writes(T), making.sync_point(None, "s"), other, reads(FAR), buffers=several) == [".", "block", ".", "."]
 
 
 def test_what_no_other_thread_touches_needs_no_barrier():
@@ -109,7 +110,7 @@ def test_the_scopes_of_a_block():
 )
 def test_the_scopes_of_roles(threads, scopes):
     """The widest one is that of the first role; one of a warpgroup is that warpgroup, and not said twice."""
-    roles = ir.Roles((ir.Role("products", 0, threads, ()), ir.Role("producer", threads, 32, (), elected=True)))
+    roles = making.roles((making.role("products", 0, threads, ()), making.role("producer", threads, 32, (), elected=True)))
     assert [scope.name for scope in scopes_of(attrs.evolve(kernel(threads=threads), body=(roles,)))] == scopes
 
 
@@ -138,7 +139,7 @@ def test_what_a_barrier_is_for():
     assert reasons(*both, buffers=several) == ["s complete; t free again"]
     assert reasons(writes(T), reads(T), writes(FAR)) == ["s complete and free again"]
     assert reasons(writes(T), writes(T, name="t"), reads(FAR), reads(FAR, name="t"), buffers=several) == ["s, t complete"]
-    assert reasons(SyncPoint(True, "k")) == ["asked for by sync"]
+    assert reasons(making.sync_point(True, "k")) == ["asked for by sync"]
 
 
 def test_each_hazard_is_credited_to_the_first_barrier_behind_it():
@@ -226,7 +227,7 @@ def test_conditions_and_extents_of_a_block_count_as_true():
     late = less(as_expr(3), block)
     assert placed(writes(T, active=late), reads(FAR), grid=8) == [".", "block", "."]
     named = Var("half", 0, 1)
-    behind = (Let(named, block // 4), writes(T, active=less(0, named)), reads(FAR))
+    behind = (making.let(named, block // 4), writes(T, active=less(0, named)), reads(FAR))
     assert placed(*behind, grid=8) == [".", "block", "."]
     extent = loop(block, writes(T + 512), BLOCK_BARRIER)
     assert placed(writes(T), extent, reads(FAR), grid=8) == [".", [".", "block"], "block", "."]
@@ -236,8 +237,8 @@ def test_conditions_and_extents_of_a_block_count_as_true():
 
 
 def test_a_required_barrier_stands_and_serves():
-    assert placed(writes(T), SyncPoint(True, "k"), writes(T + 512), reads(FAR)) == [".", "block", ".", "."]
-    assert placed(loop(3, writes(T), reads(T), SyncPoint(True, "k"))) == [[".", ".", "block"]]
+    assert placed(writes(T), making.sync_point(True, "k"), writes(T + 512), reads(FAR)) == [".", "block", ".", "."]
+    assert placed(loop(3, writes(T), reads(T), making.sync_point(True, "k"))) == [[".", ".", "block"]]
 
 
 def test_a_forbidden_position_is_left():
@@ -261,9 +262,9 @@ def test_wishes_that_change_nothing():
     def ineffective(*body):
         return [(one.require, one.subject) for one in synchronize(kernel(*body)).ineffective]
 
-    assert ineffective(writes(T), SyncPoint(True, "k"), reads(FAR)) == [(True, "k")]
-    assert ineffective(writes(T), SyncPoint(True, "k"), reads(NEAR)) == []
-    assert ineffective(writes(T), SyncPoint(True, "k")) == []
+    assert ineffective(writes(T), making.sync_point(True, "k"), reads(FAR)) == [(True, "k")]
+    assert ineffective(writes(T), making.sync_point(True, "k"), reads(NEAR)) == []
+    assert ineffective(writes(T), making.sync_point(True, "k")) == []
     assert ineffective(writes(T), free(), reads(T)) == [(False, "s")]
     assert ineffective(writes(T), writes(T + 512), free(), reads(FAR)) == []
     two = (writes(T), free("a"), writes(T + 512), free("b"), writes(T + 1024), reads(FAR))
@@ -332,7 +333,7 @@ def test_buffers_that_overlap_in_another_order():
 
 def test_a_name_for_what_other_names_say():
     row, place = Var("row", 0, 1 << 12), Var("place", 0, 1 << 12)
-    named = (Let(row, i * 128), Let(place, row + T), writes(place))
+    named = (making.let(row, i * 128), making.let(place, row + T), writes(place))
     assert placed(loop(4, *named, reads(FAR + i * 128), period=4)) == [[".", "block", "."]]
     assert placed(loop(4, *named, reads(T + i * 128), period=4)) == [[".", "."]]
 
@@ -398,28 +399,30 @@ def test_memory_of_a_statement_is_written_by_all_who_take_part():
 
 def test_a_copy_under_way_needs_a_barrier_behind_its_commit():
     assert placed(copies(T), reads(T)) == [".", "warp", "."]
-    assert placed(copies(T), Commit(), SyncPoint(None, "s"), reads(T)) == [".", "commit", "warp", "."]
-    early = (copies(T), SyncPoint(None, "s"), writes(T + 512), Commit(), reads(FAR))
+    assert placed(copies(T), making.commit(), making.sync_point(None, "s"), reads(T)) == [".", "commit", "warp", "."]
+    early = (copies(T), making.sync_point(None, "s"), writes(T + 512), making.commit(), reads(FAR))
     assert placed(*early) == [".", ".", "commit", "block", "."]
-    assert placed(copies(T), SyncPoint(None, "s"), Commit(), reads(FAR)) == [".", "commit", "block", "."], "right before it is too early"
+    assert placed(copies(T), making.sync_point(None, "s"), making.commit(), reads(FAR)) == [".", "commit", "block", "."], (
+        "right before it is too early"
+    )
     assert placed(copies(T), writes(T)) == [".", "warp", "."]
 
 
 def test_a_barrier_in_a_loop_of_copies_is_too_early_before_their_commit():
     """Copies that a loop inside issues and the list around commits: what waits there does not wait for them."""
-    steps = loop(2, copies(T), SyncPoint(True, "i"))
-    assert placed(steps, Commit(), reads(T)) == [[".", "block"], "commit", "warp", "."]
-    assert placed(steps, loop(2, writes(T + 512), SyncPoint(True, "i")), Commit(), reads(T))[2:] == ["commit", "warp", "."]
-    behind = placed(steps, Commit(), loop(2, writes(T + 512), SyncPoint(True, "i")), reads(T))
+    steps = loop(2, copies(T), making.sync_point(True, "i"))
+    assert placed(steps, making.commit(), reads(T)) == [[".", "block"], "commit", "warp", "."]
+    assert placed(steps, loop(2, writes(T + 512), making.sync_point(True, "i")), making.commit(), reads(T))[2:] == ["commit", "warp", "."]
+    behind = placed(steps, making.commit(), loop(2, writes(T + 512), making.sync_point(True, "i")), reads(T))
     assert behind == [[".", "block"], "commit", [".", "block"], "."], "the barriers of a loop behind the commit are late enough"
 
 
 def test_what_a_loop_has_committed_needs_no_commit_behind_it():
     """Beside a copy that it leaves under way, for which only barriers behind the next commit count."""
-    steps = loop(2, copies(T + i * 128), Commit(), copies(T + 512 + i * 128))
-    between = loop(2, writes(T + 1024), SyncPoint(True, "i"))
-    assert placed(steps, between, Commit(), reads(T)) == [[".", "commit", "."], [".", "block"], "commit", "."]
-    assert placed(steps, between, Commit(), reads(T + 512)) == [[".", "commit", "."], [".", "block"], "commit", "warp", "."]
+    steps = loop(2, copies(T + i * 128), making.commit(), copies(T + 512 + i * 128))
+    between = loop(2, writes(T + 1024), making.sync_point(True, "i"))
+    assert placed(steps, between, making.commit(), reads(T)) == [[".", "commit", "."], [".", "block"], "commit", "."]
+    assert placed(steps, between, making.commit(), reads(T + 512)) == [[".", "commit", "."], [".", "block"], "commit", "warp", "."]
 
 
 def test_a_statement_whose_iterations_lie_apart_does_not_meet_itself():
@@ -438,7 +441,7 @@ def test_a_copy_in_a_ring_meets_itself_where_the_ring_comes_round():
 
 def test_one_copy_object_in_two_places():
     copy = copies(T)
-    assert placed(copy, Commit(), copy, Commit()) == [".", "commit", "warp", ".", "commit"]
+    assert placed(copy, making.commit(), copy, making.commit()) == [".", "commit", "warp", ".", "commit"]
 
 
 def test_an_unknown_statement_is_refused():
@@ -453,7 +456,9 @@ def test_an_unknown_statement_is_refused():
     for body in (Around((writes(T),)), loop(3, Around(()))):
         with pytest.raises(VerificationError, match="synchronize has no rule for the statement Around"):
             placed(body)
-    assert placed(Comment("what stands here"), writes(T), Let(Var("x", 0, 1), as_expr(1)), reads(FAR), Comment("end")) == [
+    assert placed(
+        making.comment("what stands here"), writes(T), making.let(Var("x", 0, 1), as_expr(1)), reads(FAR), making.comment("end")
+    ) == [
         ".",
         "block",
         ".",
@@ -482,11 +487,11 @@ def drawn(generator, extents, asynchronous):
                 condition = less(var + generator.choice((1, 2)), as_expr(generator.choice((3, 9, *extents[-2:]))))
             make = generator.choice((writes, reads, reads, copies if asynchronous else writes))
             one = make(place(var, make is not reads), width=generator.choice((1, 2, 2)), active=condition)
-            return (one, Commit()) if make is copies else (one,)
+            return (one, making.commit()) if make is copies else (one,)
         inner = Var(f"i{depth}", 0, 63)
         body = tuple(one for _ in range(generator.choice((1, 2, 3, 4))) for one in statement(inner, depth + 1))
         plain = any(isinstance(one, Exec) for one in body)
-        return (For(inner, as_expr(generator.choice(extents)), body, period=period if plain else 0),)
+        return (making.loop(inner, as_expr(generator.choice(extents)), body, period=period if plain else 0),)
 
     body = tuple(one for _ in range(generator.choice((2, 3, 4, 5))) for one in statement(None, 0))
     return kernel(*body, threads=threads, symbols=(K,), buffers=(buffer("s", 8192),))

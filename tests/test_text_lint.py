@@ -11,7 +11,7 @@ from ringed import TARGET, halves, product
 from test_chained import CASES, program_of
 from test_chained_ready import CASES as READY
 from test_chained_ready import program_of as ready_program
-from test_text_digests import FORMS, kernel
+from test_texts import FORMS, kernel
 from text_lint import RULES, findings
 
 from fireiron import *

@@ -5,6 +5,7 @@ import random
 import re
 
 import attrs
+import making
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from ringed import (
@@ -139,7 +140,7 @@ def test_groups_of_several_warpgroups_have_barriers_of_their_own():
     """Where a barrier holds all threads of a group, the other group has another one."""
     kernel = in_turns((128, 64, 64), stages=2)(halves(640, 64, 192)).program(TARGET).ir
     groups = roles_of(kernel)[:2]
-    wider = [ir.Scope(group.name, group.threads) for group in groups]
+    wider = [making.scope(group.name, group.threads) for group in groups]
 
     def widened(one):
         return (attrs.evolve(one, scope=wider[0]),) if isinstance(one, ir.Barrier) and one.scope.threads == 128 else (one,)

@@ -1,6 +1,7 @@
 """The pass `vectorize` on IR made by hand: a width is taken where it is provably contiguous, aligned, and whole at every edge."""
 
 import attrs
+import making
 import pytest
 from guards import with_conditions
 from handmade import THREAD, access, execution, kernel_of, local
@@ -213,7 +214,9 @@ def test_registers_of_matrix_instructions_are_refused_where_they_are_kept_apart(
     spec = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(RF, RF, RF)(Warp)
     accesses = [held[name].access(spec.operands[name], lane, name == "C", None) for name in "ABC"]
     accesses = [attrs.evolve(one, buffer=name) for one, name in zip(accesses, "abc")]
-    product = ir.Exec(HMMA_16816_F32, spec, tuple(accesses), as_expr(1), vectors=(2, 2, 1), lane_maps=tuple(held[name] for name in "ABC"))
+    product = making.execution(
+        HMMA_16816_F32, spec, tuple(accesses), accumulate=as_expr(1), vectors=(2, 2, 1), lane_maps=tuple(held[name] for name in "ABC")
+    )
     others = [local("b", (16, 8), RF, float16), local("c", (16, 8), RF)]
     whole = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)
     with pytest.raises(DecompositionError, match="2 values of a in one register"):

@@ -1,6 +1,7 @@
 """What the verifier refuses: a kernel made by hand with one fault each, and the least that is no fault."""
 
 import attrs
+import making
 import pytest
 from handmade import THREAD, access, execution, kernel_of, local
 
@@ -11,20 +12,7 @@ from fireiron.ir import (
     BLOCK_SCOPE,
     WARP_SCOPE,
     WARPGROUP_SCOPE,
-    Barrier,
-    Begin,
-    BlockCluster,
-    Comment,
-    Commit,
-    For,
-    Hole,
-    Let,
-    NextTile,
-    Piece,
-    Skip,
     Stmt,
-    SyncPoint,
-    Wait,
     verify,
 )
 from fireiron.lower.guard import guard
@@ -32,7 +20,7 @@ from fireiron.values.expr import Var, as_expr, less
 
 K = Var("K", 1, 1 << 20, 1, True)
 SPEC = Move(32, 32)(GL, GL)
-PIECES = (Piece(0), Piece(1))
+PIECES = (making.piece(0), making.piece(1))
 """Two elements, each loaded or stored alone."""
 
 
@@ -62,7 +50,7 @@ def passes(*body, final=True, **options):
 
 
 def test_a_kernel_without_fault():
-    passes(copy(), Comment("what stands here"), Barrier(BLOCK_SCOPE), Commit(), Wait(0))
+    passes(copy(), making.comment("what stands here"), making.barrier(BLOCK_SCOPE), making.commit(), making.wait(0))
 
 
 def test_all_threads_of_a_block_have_work():
@@ -80,23 +68,23 @@ def test_buffers_that_share_a_name():
 def test_names_are_bound_once_and_before_they_are_used():
     row, place = Var("row", 0, 31), Var("place", 0, 31)
     read = copy(access("src", (0, place), (2, 1)), access("dst", (0, place), (2, 1), write=True))
-    passes(Let(place, THREAD), read)
+    passes(making.let(place, THREAD), read)
     refused("Move.*: place is not bound in place", read)
-    refused("Move.*: place is not bound in place", read, Let(place, THREAD))
-    refused("let place: row is not bound in row", Let(place, row), Let(row, THREAD))
-    refused("for row: K is not bound in K", For(attrs.evolve(row, high=K.high), K, ()))
-    refused("the name row is bound twice", Let(row, THREAD), Let(row, THREAD))
-    refused("the name row is bound twice", Let(row, THREAD), For(row, as_expr(3), ()))
-    refused("the name K is bound twice", Let(K, THREAD), symbols=(K,))
-    passes(For(row, as_expr(3), ()), Let(row, THREAD))
-    passes(For(row, as_expr(3), (Let(place, row),)), For(row, as_expr(3), (Let(place, row),)))
-    refused("for place: row is not bound", For(row, as_expr(3), ()), For(place, row, ()))
+    refused("Move.*: place is not bound in place", read, making.let(place, THREAD))
+    refused("let place: row is not bound in row", making.let(place, row), making.let(row, THREAD))
+    refused("for row: K is not bound in K", making.loop(attrs.evolve(row, high=K.high), K, ()))
+    refused("the name row is bound twice", making.let(row, THREAD), making.let(row, THREAD))
+    refused("the name row is bound twice", making.let(row, THREAD), making.loop(row, as_expr(3), ()))
+    refused("the name K is bound twice", making.let(K, THREAD), symbols=(K,))
+    passes(making.loop(row, as_expr(3), ()), making.let(row, THREAD))
+    passes(making.loop(row, as_expr(3), (making.let(place, row),)), making.loop(row, as_expr(3), (making.let(place, row),)))
+    refused("for place: row is not bound", making.loop(row, as_expr(3), ()), making.loop(place, row, ()))
 
 
 def test_a_name_stands_for_one_range():
     row = Var("row", 0, 31)
     wider = attrs.evolve(row, high=63)
-    refused("let place: row is not bound in row", Let(row, THREAD), Let(Var("place", 0, 63), wider))
+    refused("let place: row is not bound in row", making.let(row, THREAD), making.let(Var("place", 0, 63), wider))
 
 
 # ---------------------------------------------------------------------------------------------- loops, barriers and waits
@@ -104,69 +92,69 @@ def test_a_name_stands_for_one_range():
 
 def test_a_loop_is_as_long_for_all_threads():
     k, row, other = Var("k", 0, 31), Var("row", 0, 31), Var("other", 0, 31)
-    passes(For(k, Var("block", 0, 7), ()), grid=8)
-    refused("loop k has an extent thread that differs between threads", For(k, THREAD, ()))
-    refused("differs between threads", Let(row, THREAD // 2), For(k, row, ()))
-    refused("differs between threads", Let(row, THREAD // 2), Let(other, row + 1), For(k, other, ()))
-    refused("differs between threads", For(other, as_expr(2), (For(k, THREAD, ()),)))
-    refused("differs between threads", Let(row, THREAD // 2), For(other, as_expr(2), (For(k, row, ()),)))
+    passes(making.loop(k, Var("block", 0, 7), ()), grid=8)
+    refused("loop k has an extent thread that differs between threads", making.loop(k, THREAD, ()))
+    refused("differs between threads", making.let(row, THREAD // 2), making.loop(k, row, ()))
+    refused("differs between threads", making.let(row, THREAD // 2), making.let(other, row + 1), making.loop(k, other, ()))
+    refused("differs between threads", making.loop(other, as_expr(2), (making.loop(k, THREAD, ()),)))
+    refused("differs between threads", making.let(row, THREAD // 2), making.loop(other, as_expr(2), (making.loop(k, row, ()),)))
 
 
 def test_a_loop_ends_within_the_range_of_its_variable():
-    passes(For(Var("k", 0, 7), as_expr(8), ()))
-    refused("loop variable k ends at 7, its loop at 8", For(Var("k", 0, 7), as_expr(9), ()))
-    passes(For(Var("k", 0, 7), K, ()), symbols=(K,))
+    passes(making.loop(Var("k", 0, 7), as_expr(8), ()))
+    refused("loop variable k ends at 7, its loop at 8", making.loop(Var("k", 0, 7), as_expr(9), ()))
+    passes(making.loop(Var("k", 0, 7), K, ()), symbols=(K,))
 
 
 def test_a_barrier_of_a_group_needs_whole_groups():
-    group, pair = Barrier(WARPGROUP_SCOPE), Barrier(attrs.evolve(WARPGROUP_SCOPE, name="pair", threads=64))
+    group, pair = making.barrier(WARPGROUP_SCOPE), making.barrier(attrs.evolve(WARPGROUP_SCOPE, name="pair", threads=64))
     for threads, refused_ones in ((32, (group, pair)), (64, (group,)), (128, ()), (160, (group, pair)), (192, (group,))):
         for barrier in (group, pair):
             if barrier in refused_ones:
                 refused(f"a barrier of a {barrier.scope} in a block of {threads} threads", barrier, threads=threads)
             else:
                 passes(barrier, threads=threads)
-        passes(Barrier(WARP_SCOPE), Barrier(BLOCK_SCOPE), threads=threads)
-    passes(Barrier(WARP_SCOPE), threads=16)
+        passes(making.barrier(WARP_SCOPE), making.barrier(BLOCK_SCOPE), threads=threads)
+    passes(making.barrier(WARP_SCOPE), threads=16)
 
 
 def test_a_wait_for_less_than_no_group():
-    passes(Wait(0))
-    refused("a wait for -1 groups", Wait(-1))
+    passes(making.wait(0))
+    refused("a wait for -1 groups", making.wait(-1))
 
 
 def test_what_earlier_passes_resolve():
     k = Var("j", 0, 7)
     for statement, message in (
-        (Hole("A"), "hole A was not filled"),
-        (SyncPoint(True, "k"), "sync point of k was not resolved"),
-        (Begin("pv"), "the mark of step pv was not removed"),
-        (For(k, as_expr(8), (), delay=("pv", "mm")), "loop j delays pv, and was not rotated"),
-        (For(k, as_expr(8), (), turns=("pv", "mm")), "warpgroups take turns in loop j, and nothing orders them"),
+        (making.hole("A"), "hole A was not filled"),
+        (making.sync_point(True, "k"), "sync point of k was not resolved"),
+        (making.begin("pv"), "the mark of step pv was not removed"),
+        (making.loop(k, as_expr(8), (), delay=("pv", "mm")), "loop j delays pv, and was not rotated"),
+        (making.loop(k, as_expr(8), (), turns=("pv", "mm")), "warpgroups take turns in loop j, and nothing orders them"),
     ):
         passes(statement, final=False)
         refused(message, statement)
-        refused(message, For(Var("k", 0, 7), as_expr(8), (statement,)))
+        refused(message, making.loop(Var("k", 0, 7), as_expr(8), (statement,)))
 
 
 def test_a_cluster_is_of_two_to_sixteen_blocks():
     place, other = Var("place", 0, 1), Var("other", 0, 1)
     for sizes, places in (((2,), ()), ((1,), (place,)), ((), ()), ((32,), (place,)), ((2, 2), (place,)), ((8, 4), (place, other))):
         with pytest.raises(VerificationError, match="a cluster of .* blocks, placed by"):
-            verify(attrs.evolve(kernel(copy(), grid=64), cluster=BlockCluster(sizes, places)))
-    assert verify(attrs.evolve(kernel(copy(), grid=64), cluster=BlockCluster((8, 2), (place, other))))
+            verify(attrs.evolve(kernel(copy(), grid=64), cluster=making.block_cluster(sizes, places)))
+    assert verify(attrs.evolve(kernel(copy(), grid=64), cluster=making.block_cluster((8, 2), (place, other))))
 
 
 def test_a_tile_is_taken_from_a_counter_by_a_ring():
     tile = Var("tile", 0, 8)
-    refused("the number tile of a tile: no counter, or no ring of tiles t", NextTile(tile, as_expr(8), "t", as_expr(0)))
+    refused("the number tile of a tile: no counter, or no ring of tiles t", making.next_tile(tile, as_expr(8), "t", as_expr(0)))
 
 
 def test_a_warp_leaves_out_no_loads_ahead():
     needed = local("needed", (1,), RF, int32)
-    inside = For(Var("k", 0, 7), as_expr(8), ())
-    passes(Skip("needed", (inside,)), buffers=(needed,))
-    refused("skip: loads ahead of loop k", Skip("needed", (attrs.evolve(inside, stages=2),)), buffers=(needed,))
+    inside = making.loop(Var("k", 0, 7), as_expr(8), ())
+    passes(making.skip("needed", (inside,)), buffers=(needed,))
+    refused("skip: loads ahead of loop k", making.skip("needed", (attrs.evolve(inside, stages=2),)), buffers=(needed,))
 
 
 def test_two_versions_are_told_apart_by_comparisons():
@@ -178,7 +166,7 @@ def test_an_unknown_statement_is_refused():
     class Other(Stmt):
         pass
 
-    refused("the verifier has no rule for the statement Other", For(Var("k", 0, 7), as_expr(8), (Other(),)), final=False)
+    refused("the verifier has no rule for the statement Other", making.loop(Var("k", 0, 7), as_expr(8), (Other(),)), final=False)
 
 
 # ---------------------------------------------------------------------------------------------- accesses
@@ -215,24 +203,24 @@ def test_inputs_are_not_written():
 
 def test_pieces_are_all_elements_once_and_in_order():
     for wrong, message in (
-        ((Piece(0),), "the pieces of dst have 1 elements, the access 2"),
-        ((Piece(0), Piece(1), Piece(2)), "the pieces of dst have 3 elements, the access 2"),
-        ((Piece(0, 3),), "the pieces of dst have 3 elements, the access 2"),
-        ((Piece(1),), "element 0 of dst is followed by a piece"),
-        ((Piece(1), Piece(0)), "element 0 of dst is followed by a piece"),
-        ((Piece(0), Piece(0), Piece(1)), "element 1 of dst is followed by a piece"),
-        ((Piece(0, 2), Piece(1)), "element 2 of dst is followed by a piece"),
-        ((Piece(0, 0), Piece(0, 2)), "element 0 of dst is followed by a piece"),
+        ((making.piece(0),), "the pieces of dst have 1 elements, the access 2"),
+        ((making.piece(0), making.piece(1), making.piece(2)), "the pieces of dst have 3 elements, the access 2"),
+        ((making.piece(0, 3),), "the pieces of dst have 3 elements, the access 2"),
+        ((making.piece(1),), "element 0 of dst is followed by a piece"),
+        ((making.piece(1), making.piece(0)), "element 0 of dst is followed by a piece"),
+        ((making.piece(0), making.piece(0), making.piece(1)), "element 1 of dst is followed by a piece"),
+        ((making.piece(0, 2), making.piece(1)), "element 2 of dst is followed by a piece"),
+        ((making.piece(0, 0), making.piece(0, 2)), "element 0 of dst is followed by a piece"),
     ):
         refused(message, copy(pieces=(PIECES, wrong)))
-    passes(copy(pieces=(PIECES, (Piece(0, 2),))))
+    passes(copy(pieces=(PIECES, (making.piece(0, 2),))))
     refused("pieces of 1 operands for 2 accesses", copy(pieces=(PIECES,)))
 
 
 def test_a_condition_is_true_or_false():
     for condition in (THREAD, THREAD - 1, as_expr(2)):
-        refused("is no condition", copy(pieces=(PIECES, (Piece(0), Piece(1, 1, as_expr(condition))))))
-    passes(copy(pieces=(PIECES, (Piece(0), Piece(1, 1, less(THREAD, 7))))))
+        refused("is no condition", copy(pieces=(PIECES, (making.piece(0), making.piece(1, 1, condition=as_expr(condition))))))
+    passes(copy(pieces=(PIECES, (making.piece(0), making.piece(1, 1, condition=less(THREAD, 7))))))
 
 
 def test_in_the_end_each_statement_says_what_it_stores():

@@ -1,13 +1,13 @@
 """Statements in two versions become branches of the text: neighbours with one condition stand in one, comments with what they are about."""
 
 import attrs
+import making
 from handmade import access, kernel_of, local
 from touching import Step
 
 from fireiron import *
 from fireiron.cuda.versions import Branch, branched
-from fireiron.ir import Comment, Exec, For
-from fireiron.ir.statement import Piece
+from fireiron.ir import Comment, For
 from fireiron.values.expr import FALSE, TRUE, Var, all_of, as_expr, less
 
 B, N, T = Var("block", 0, 7), Var("n", 0, 1 << 20), Var("thread", 0, 31)
@@ -19,9 +19,9 @@ EDGE = less(B * 32 + T, 250)
 
 def move(name, whole=WHOLE, implied=(EDGE,), more=TRUE):
     """A statement in two versions, or in one where `whole` is false; `more` is a condition that stays."""
-    pieces = ((Piece(0, 1, all_of((EDGE, more))),), (Piece(0, 1, EDGE),))
+    pieces = ((making.piece(0, 1, condition=all_of((EDGE, more))),), (making.piece(0, 1, condition=EDGE),))
     found = (access("x", (0,)), access(name, (0,), write=True))
-    made = Exec(Step(), SPEC, found, active=all_of((EDGE, less(T, 9))), guard=EDGE, pieces=pieces)
+    made = making.execution(Step(), SPEC, found, active=all_of((EDGE, less(T, 9))), guard=EDGE, pieces=pieces)
     return made if whole == FALSE else attrs.evolve(made, whole=whole, implied=implied)
 
 
@@ -63,16 +63,16 @@ def test_neighbours_of_one_condition_stand_together():
 
 
 def test_comments_stand_in_the_first_part_and_last_ones_behind():
-    found = body(Comment("a"), move("y"), Comment("b"), move("z"), Comment("c"), Comment("d"))
+    found = body(making.comment("a"), move("y"), making.comment("b"), move("z"), making.comment("c"), making.comment("d"))
     assert shape(found) == ["a", ("block < 7", ["y", "b", "z"], ["y", "z"]), "c", "d"]
-    assert shape(body(move("y"), Comment("c"), move("z", OTHER))) == [("block < 7", ["y"], ["y"]), "c", ("block < 5", ["z"], ["z"])]
+    assert shape(body(move("y"), making.comment("c"), move("z", OTHER))) == [("block < 7", ["y"], ["y"]), "c", ("block < 5", ["z"], ["z"])]
 
 
 def test_loops_of_a_statement_are_its_own():
-    assert shape(body(For(N, as_expr(4), (move("y"),)), move("z"))) == [("block < 7", [["y"], "z"], [["y"], "z"])]
-    several = For(N, as_expr(4), (move("y"), move("z", FALSE)))
+    assert shape(body(making.loop(N, as_expr(4), (move("y"),)), move("z"))) == [("block < 7", [["y"], "z"], [["y"], "z"])]
+    several = making.loop(N, as_expr(4), (move("y"), move("z", FALSE)))
     assert shape(body(several)) == [[("block < 7", ["y"], ["y"]), "z"]]
-    assert shape(body(For(N, as_expr(4), (move("y", less(N, 3)),)))) == [[("n < 3", ["y"], ["y"])]], "each turn decides"
+    assert shape(body(making.loop(N, as_expr(4), (move("y", less(N, 3)),)))) == [[("n < 3", ["y"], ["y"])]], "each turn decides"
 
 
 def test_a_branch_is_a_statement():

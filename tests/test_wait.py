@@ -1,13 +1,14 @@
 """Before which barrier a thread waits, how many groups may be under way, and what it says has arrived."""
 
 import attrs
+import making
 import pytest
 from touching import BLOCK_BARRIER, PRODUCT, WARP_BARRIER, K, T, buffer, copies, i, kernel, loop, products, reads, touch, writes
 
 from fireiron import GL, RF, ir
 from fireiron.check import Scene, check_races
 from fireiron.errors import SynchronizationError, VerificationError
-from fireiron.ir import WARPGROUP_SCOPE, Barrier, Commit, Completion, Wait
+from fireiron.ir import WARPGROUP_SCOPE, Completion, Wait
 from fireiron.lower.wait import wait
 from fireiron.values.expr import as_expr, less
 
@@ -18,7 +19,7 @@ WITH_REGISTERS = (*RING, buffer("r", 4, memory=RF))
 
 def block():
     """A barrier of its own: a wait stands before one barrier, not before all that are equal."""
-    return Barrier(attrs.evolve(BLOCK_BARRIER).scope, "its own")
+    return making.barrier(attrs.evolve(BLOCK_BARRIER).scope, "its own")
 
 
 def waited(*body, **options):
@@ -39,40 +40,40 @@ def test_without_copies_nothing_waits():
 
 
 def test_a_wait_stands_right_before_the_barrier():
-    done = wait(kernel(copies(T), Commit(), BLOCK_BARRIER, reads(FAR)))
+    done = wait(kernel(copies(T), making.commit(), BLOCK_BARRIER, reads(FAR)))
     assert [type(one).__name__ for one in done.body] == ["Exec", "Commit", "Wait", "Barrier", "Exec"]
 
 
 def test_as_many_groups_stay_under_way_as_came_later():
-    later = [one for number in range(1, 4) for one in (copies(T + 128 * number), Commit())]
+    later = [one for number in range(1, 4) for one in (copies(T + 128 * number), making.commit())]
     for count in range(4):
-        assert groups(copies(T), Commit(), *later[: 2 * count], BLOCK_BARRIER, reads(FAR)) == [count]
+        assert groups(copies(T), making.commit(), *later[: 2 * count], BLOCK_BARRIER, reads(FAR)) == [count]
 
 
 def test_the_last_barrier_before_the_touch_waits():
-    first, last = block(), Barrier(BLOCK_BARRIER.scope, "last")
-    done = wait(kernel(copies(T), Commit(), first, last, reads(FAR)))
+    first, last = block(), making.barrier(BLOCK_BARRIER.scope, "last")
+    done = wait(kernel(copies(T), making.commit(), first, last, reads(FAR)))
     assert [type(one).__name__ for one in done.body] == ["Exec", "Commit", "Barrier", "Wait", "Barrier", "Exec"]
 
 
 def test_what_was_waited_for_is_not_waited_for_again():
-    body = (copies(T), Commit(), block(), reads(FAR), Barrier(BLOCK_BARRIER.scope, "b"), reads(T))
+    body = (copies(T), making.commit(), block(), reads(FAR), making.barrier(BLOCK_BARRIER.scope, "b"), reads(T))
     assert groups(*body) == [0]
 
 
 def test_products_are_waited_for_where_their_factors_are_overwritten():
     """As many groups stay under way as came later; reading their factors asks for nothing."""
-    product = (products(0), Commit(PRODUCT))
+    product = (products(0), making.commit(PRODUCT))
     assert waited(*product, block(), writes(FAR), buffers=WITH_REGISTERS) == [(0, "s has been read")]
-    assert groups(*product, products(512), Commit(PRODUCT), block(), writes(FAR), buffers=WITH_REGISTERS) == [1]
+    assert groups(*product, products(512), making.commit(PRODUCT), block(), writes(FAR), buffers=WITH_REGISTERS) == [1]
     assert groups(*product, block(), reads(FAR), buffers=WITH_REGISTERS) == []
     assert groups(*product, block(), writes(T + 512), buffers=WITH_REGISTERS) == []
 
 
 def test_groups_of_products_and_of_copies_are_counted_apart():
     """One barrier may be asked for both; waits for copies come first."""
-    product = (products(0), Commit(PRODUCT))
-    copy = (copies(T + 512), Commit())
+    product = (products(0), making.commit(PRODUCT))
+    copy = (copies(T + 512), making.commit())
     body = (*product, *copy, block(), writes(FAR), reads(FAR + 512))
     assert waited(*body, buffers=WITH_REGISTERS) == [(0, "s has arrived"), (0, "s has been read")]
     kinds = [one.completion for one in wait(kernel(*body, buffers=WITH_REGISTERS)).body if isinstance(one, Wait)]
@@ -81,30 +82,30 @@ def test_groups_of_products_and_of_copies_are_counted_apart():
 
 def test_a_wait_for_registers_is_a_wait_for_factors_too():
     """`products` put it there: the barrier behind it need not ask again."""
-    body = (products(0), Commit(PRODUCT), Wait(0, "r is there", PRODUCT), block(), writes(FAR))
+    body = (products(0), making.commit(PRODUCT), making.wait(0, reason="r is there", completion=PRODUCT), block(), writes(FAR))
     assert waited(*body, buffers=WITH_REGISTERS) == [(0, "r is there")]
 
 
 def test_factors_overwritten_without_a_barrier_are_refused():
     with pytest.raises(SynchronizationError, match="s is touched while products of it are under way, and no barrier stands between"):
-        wait(kernel(products(0), Commit(PRODUCT), writes(FAR), buffers=WITH_REGISTERS))
+        wait(kernel(products(0), making.commit(PRODUCT), writes(FAR), buffers=WITH_REGISTERS))
 
 
 def test_a_barrier_takes_the_smallest_number_asked_of_it():
-    two = (copies(T), Commit(), copies(T + 128), Commit())
+    two = (copies(T), making.commit(), copies(T + 128), making.commit())
     assert groups(*two, block(), reads(FAR), reads(FAR + 128)) == [0]
     assert groups(*two, block(), reads(FAR + 128), reads(FAR)) == [0]
-    assert groups(*two, block(), reads(FAR), Barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 128)) == [1, 0]
+    assert groups(*two, block(), reads(FAR), making.barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 128)) == [1, 0]
 
 
 def test_a_wait_names_all_that_arrives():
     several = (buffer("a", 128), buffer("b", 128, offset=512), buffer("c", 128, offset=1024))
     one, two, three = (copies(T, name=name) for name in "abc")
-    assert waited(one, two, Commit(), block(), reads(FAR, name="a"), buffers=several) == [(0, "a, b have arrived")]
-    assert waited(one, Commit(), two, Commit(), three, Commit(), block(), reads(FAR, name="b"), buffers=several) == [
+    assert waited(one, two, making.commit(), block(), reads(FAR, name="a"), buffers=several) == [(0, "a, b have arrived")]
+    assert waited(one, making.commit(), two, making.commit(), three, making.commit(), block(), reads(FAR, name="b"), buffers=several) == [
         (1, "a, b have arrived")
     ]
-    assert waited(one, Commit(), two, Commit(), block(), reads(FAR, name="a"), buffers=several) == [(1, "a has arrived")]
+    assert waited(one, making.commit(), two, making.commit(), block(), reads(FAR, name="a"), buffers=several) == [(1, "a has arrived")]
 
 
 @pytest.mark.sampled(1)
@@ -113,65 +114,86 @@ def test_a_wait_names_all_that_arrives():
 def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):
     """Prologue, then: arrive, copy `stages - 1` ahead, use; conditions are false in the last iterations."""
     ahead = stages - 1
-    prologue = [one for number in range(ahead) for one in (copies(T + 128 * number), Commit())]
+    prologue = [one for number in range(ahead) for one in (copies(T + 128 * number), making.commit())]
     inside = less(i + ahead, as_expr(extent))
-    body = (block(), copies(T + (i + ahead) % stages * 128, active=inside), Commit(), reads(FAR + i % stages * 128))
+    body = (block(), copies(T + (i + ahead) % stages * 128, active=inside), making.commit(), reads(FAR + i % stages * 128))
     assert groups(*prologue, loop(extent, *body, period=stages)) == [ahead - 1]
 
 
 def test_behind_a_loop_of_any_length():
     """The stage that is read behind the loop may have been written in its last iteration, or in any before."""
-    load = loop(K, copies(T + i % 2 * 128), Commit(), Barrier(BLOCK_BARRIER.scope, "in the loop"), period=2)
+    load = loop(K, copies(T + i % 2 * 128), making.commit(), making.barrier(BLOCK_BARRIER.scope, "in the loop"), period=2)
     assert groups(load, block(), reads(FAR)) == [1, 0]
 
 
 def test_a_barrier_of_a_loop_that_may_not_run_is_no_place_to_wait():
-    inner = loop(K, Barrier(BLOCK_BARRIER.scope, "maybe"), reads(T + 512))
-    assert groups(copies(T), Commit(), block(), inner, reads(FAR))[0] == 0
+    inner = loop(K, making.barrier(BLOCK_BARRIER.scope, "maybe"), reads(T + 512))
+    assert groups(copies(T), making.commit(), block(), inner, reads(FAR))[0] == 0
 
 
 def test_a_narrow_barrier_waits_where_no_wider_one_stands():
     near = T // 32 * 32 + (31 - T % 32)
-    assert groups(copies(T), Commit(), Barrier(WARP_BARRIER.scope, "w"), reads(near)) == [0]
-    done = wait(kernel(copies(T), Commit(), block(), Barrier(WARP_BARRIER.scope, "w"), reads(FAR)))
+    assert groups(copies(T), making.commit(), making.barrier(WARP_BARRIER.scope, "w"), reads(near)) == [0]
+    done = wait(kernel(copies(T), making.commit(), block(), making.barrier(WARP_BARRIER.scope, "w"), reads(FAR)))
     assert [type(one).__name__ for one in done.body] == ["Exec", "Commit", "Wait", "Barrier", "Barrier", "Exec"]
-    whole = wait(kernel(copies(T), Commit(), Barrier(WARPGROUP_SCOPE, "g"), Barrier(WARP_BARRIER.scope, "w"), reads(FAR)))
+    whole = wait(
+        kernel(copies(T), making.commit(), making.barrier(WARPGROUP_SCOPE, "g"), making.barrier(WARP_BARRIER.scope, "w"), reads(FAR))
+    )
     assert [type(one).__name__ for one in whole.body] == ["Exec", "Commit", "Wait", "Barrier", "Barrier", "Exec"]
 
 
 def test_what_arrived_for_a_warp_has_not_for_the_block():
     near = T // 32 * 32 + (31 - T % 32)
-    body = (copies(T), Commit(), block(), copies(T + 128), Commit(), Barrier(WARP_BARRIER.scope, "w"), reads(near + 128), reads(FAR))
+    body = (
+        copies(T),
+        making.commit(),
+        block(),
+        copies(T + 128),
+        making.commit(),
+        making.barrier(WARP_BARRIER.scope, "w"),
+        reads(near + 128),
+        reads(FAR),
+    )
     assert groups(*body) == [0, 0]
 
 
 def test_one_statement_in_two_loops():
     """The same object, whose iterations differ in number."""
     load = copies(T + i * 128)
-    first, second = loop(2, load, Commit()), loop(4, load, Commit())
-    assert groups(first, block(), second, Barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 384)) == [0, 0]
+    first, second = loop(2, load, making.commit()), loop(4, load, making.commit())
+    assert groups(first, block(), second, making.barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 384)) == [0, 0]
 
 
 def test_no_barrier_to_wait_at():
     with pytest.raises(SynchronizationError, match="s is touched while copies to it are under way, and no barrier stands between"):
-        wait(kernel(copies(T), Commit(), reads(T)))
+        wait(kernel(copies(T), making.commit(), reads(T)))
     with pytest.raises(SynchronizationError):
-        wait(kernel(copies(T), Commit(), loop(K, block()), reads(T), symbols=(K,)))
-    trusted = kernel(copies(T), Commit(), reads(T), unchecked=("I know",))
+        wait(kernel(copies(T), making.commit(), loop(K, block()), reads(T), symbols=(K,)))
+    trusted = kernel(copies(T), making.commit(), reads(T), unchecked=("I know",))
     assert wait(trusted).body == trusted.body
 
 
 def test_a_copy_that_does_not_take_place_is_not_waited_for():
     never = copies(T + 128, active=less(i, 0))
-    body = loop(3, copies(T), Commit(), never, Commit(), block(), reads(FAR), Barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 128))
+    body = loop(
+        3,
+        copies(T),
+        making.commit(),
+        never,
+        making.commit(),
+        block(),
+        reads(FAR),
+        making.barrier(BLOCK_BARRIER.scope, "b"),
+        reads(FAR + 128),
+    )
     assert groups(body) == [1]
 
 
 def test_a_touch_that_does_not_take_place_waits_for_nothing():
     """All but the first iteration read what the first one copied: the group of the second may still be under way."""
     late = reads(FAR, active=less(0, i))
-    assert groups(loop(4, copies(T + i * 128), Commit(), block(), late)) == [1]
-    assert groups(loop(4, copies(T + i * 128), Commit(), block(), reads(FAR))) == [0]
+    assert groups(loop(4, copies(T + i * 128), making.commit(), block(), late)) == [1]
+    assert groups(loop(4, copies(T + i * 128), making.commit(), block(), reads(FAR))) == [0]
 
 
 def test_an_unknown_statement_is_refused():
@@ -180,7 +202,7 @@ def test_an_unknown_statement_is_refused():
         pass
 
     with pytest.raises(VerificationError, match="wait has no rule for the statement Other"):
-        wait(kernel(copies(T), Commit(), Other(), reads(T)))
+        wait(kernel(copies(T), making.commit(), Other(), reads(T)))
 
 
 def test_the_last_wait_names_what_stores_under_way_read():

@@ -1,6 +1,7 @@
 """The walker and `prune`: what the program of a tree is made of, on trees and on programs made by hand."""
 
 import attrs
+import making
 import pytest
 from handmade import THREAD, access, execution, kernel_of, local
 
@@ -112,7 +113,7 @@ HALF, ROW, UNUSED, LOW = (Var(name, 0, 31) for name in ("half", "row", "unused",
 
 def named(*body, holder=()):
     """A kernel with four names: `row` is made of `half`, the others stand alone."""
-    lets = (Let(LOW, THREAD % 2), Let(HALF, THREAD // 2), Let(ROW, HALF * 2), Let(UNUSED, THREAD % 4))
+    lets = (making.let(LOW, THREAD % 2), making.let(HALF, THREAD // 2), making.let(ROW, HALF * 2), making.let(UNUSED, THREAD % 4))
     tile = attrs.evolve(local("r", (32, 1), RF), holder=holder)
     return kernel_of(Move(32, 16)(GL, GL), (*lets, *body), tile)
 
@@ -134,7 +135,7 @@ def test_names_that_are_used_stay_with_what_they_are_made_of():
 
 def test_names_in_conditions_and_extents_are_used():
     assert kept(prune(named(move(THREAD, active=less(LOW, 1))))) == ["low"]
-    assert kept(prune(named(ir.For(Var("k", 0, 31), UNUSED, (move(THREAD),))))) == ["unused"]
+    assert kept(prune(named(making.loop(Var("k", 0, 31), UNUSED, (move(THREAD),))))) == ["unused"]
     assert kept(prune(named(move(THREAD)))) == []
 
 
@@ -147,7 +148,7 @@ def test_holders_count_where_a_group_performs_something():
 
 
 def test_names_that_are_taken():
-    loop = ir.For(Var("k", 0, 3), as_expr(4), (Let(Var("inner", 0, 3), THREAD), move(THREAD)))
+    loop = making.loop(Var("k", 0, 3), as_expr(4), (making.let(Var("inner", 0, 3), THREAD), move(THREAD)))
     found = taken_names(named(loop)) - RESERVED
     assert found == {"k", "inner", "low", "half", "row", "unused", "src", "dst", "r"} - RESERVED
     symbolic = attrs.evolve(named(loop), symbols=(sym("S"),))

@@ -3,6 +3,7 @@
 import types
 
 import attrs
+import making
 import pytest
 import walker
 from campaign import shrink
@@ -13,7 +14,6 @@ from test_random import without_barrier
 
 from fireiron import *
 from fireiron import ARCHITECTURES, decomp, refine
-from fireiron.ir import Comment, Hole
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import legal_among
 from fireiron.lower import passes
@@ -37,7 +37,7 @@ class Parts(Decomposition):
             raise DecompositionError("parts: no multiple")
         draft = context.draft()
         views, digits = divide(spec, {"m": (size // self.count, None)}, "parts")
-        views, program, _ = loop_over(spec, views, digits, False, draft, (Hole("body"),))
+        views, program, _ = loop_over(spec, views, digits, False, draft, (making.hole("body"),))
         return draft.expansion((Child("body", spec.with_operands(**views)),), program)
 
 
@@ -49,7 +49,7 @@ class Remark(Refinement):
     text: str = "a remark"
 
     def rewrite(self, expansion, context):
-        return attrs.evolve(expansion, program=(Comment(self.text), *expansion.program))
+        return attrs.evolve(expansion, program=(making.comment(self.text), *expansion.program))
 
 
 def test_pairs_that_are_not_asked_for_are_refused():

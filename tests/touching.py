@@ -3,10 +3,10 @@
 import itertools
 
 import attrs
+import making
 
 from fireiron import *
-from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Access, Barrier, Buffer, Commit, Completion, Exec, Fence, For, Reach, Wait
-from fireiron.ir import Kernel as Program
+from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Barrier, Commit, Completion, Exec, For, Reach, Wait
 from fireiron.lower.synchronize import synchronize
 from fireiron.values.expr import ZERO, Var, as_expr
 from fireiron.values.layout import Layout
@@ -16,10 +16,10 @@ from fireiron.values.tensor import Mode, Storage, Tensor
 SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
 """What the kernels claim to compute; the race check does not read it."""
 
-REGISTERS_FENCE, PROXY_FENCE = Fence(Reach.REGISTERS), Fence(Reach.PROXY)
+REGISTERS_FENCE, PROXY_FENCE = making.fence(Reach.REGISTERS), making.fence(Reach.PROXY)
 PRODUCT = Completion.PRODUCT
 
-BLOCK_BARRIER, WARP_BARRIER = Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE)
+BLOCK_BARRIER, WARP_BARRIER = making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE)
 
 
 @attrs.frozen
@@ -43,15 +43,17 @@ class Engine(Step):
 
 def buffer(name, elements, offset=0, memory=SH, dtype=float32):
     tensor = Tensor(name, (as_expr(elements),), dtype, memory, ColMajor)
-    return Buffer(tensor, Storage(Layout((elements,), (1,)), elements), elements, offset=offset, written=memory == GL)
+    return making.buffer(tensor, Storage(Layout((elements,), (1,)), elements), elements, offset=offset, written=memory == GL)
 
 
 def touch(place, *, write, name="s", width=1, level=Thread, spread=False, bound=None, copy=ZERO, **options):
     """A statement with one access: `width` elements from `place` on."""
     modes = ((Mode(width, 1),),)
-    access = Access(name, (as_expr(place),), modes, (bound,), write, copy=as_expr(copy), dealt=((),), spread=spread, origin="hand.py:1")
+    access = making.access(
+        name, (as_expr(place),), modes, (bound,), write, copy=as_expr(copy), dealt=((),), spread=spread, origin="hand.py:1"
+    )
     options.setdefault("instruction", Step())
-    return Exec(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), **options)
+    return making.execution(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), **options)
 
 
 def writes(place, **options):
@@ -71,7 +73,7 @@ def products(*places, registers="r", level=Warpgroup, **options):
     """A product under way until a wait: it reads 16 bytes a thread, at each of the places, and adds to registers."""
     reading = [reads(place, width=4, spread=True, level=level, **options).accesses[0] for place in places]
     adding = writes(0, name=registers, level=level).accesses[0]
-    return Exec(
+    return making.execution(
         Engine(), MatMul(1, 1, 1)(SH, SH, RF)(level), (*reading, adding), lane_maps=(None,) * (len(reading) + 1), completion=PRODUCT
     )
 
@@ -85,11 +87,11 @@ SM_80 = next(one for one in ARCHITECTURES if one.name == "sm_80")
 
 
 SHARED = (buffer("s", 4096),)
-COMMIT = (Commit(),)
+COMMIT = (making.commit(),)
 
 
 def kernel(*body, threads=128, buffers=SHARED, grid=1, symbols=(), **options):
-    return Program("k", SM_80, as_expr(grid), threads, tuple(buffers), tuple(symbols), tuple(body), SPEC, **options)
+    return making.kernel("k", SM_80, as_expr(grid), threads, tuple(buffers), tuple(symbols), tuple(body), SPEC, **options)
 
 
 T = Var("thread", 0, 127)
@@ -99,7 +101,7 @@ i = Var("i", 0, 1 << 20)
 
 
 def loop(extent, *body, var=i, **options):
-    return For(var, as_expr(extent), body, **options)
+    return making.loop(var, as_expr(extent), body, **options)
 
 
 def shape(body):

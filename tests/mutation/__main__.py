@@ -60,9 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     near.add_argument("--budget", type=float, default=60.0, help="seconds of processor time for the files of one (default: 60)")
     near.add_argument("--files", action="store_true", help="list the files that are asked of each module, and ask none")
     judged.add_argument("--budget", type=float, default=40.0, help="seconds of processor time for each question (default: 40)")
-    judged.add_argument(
-        "--without", nargs="+", default=[], metavar="FILE", help="files of tests that are not asked: tests/test_text_digests.py"
-    )
+    judged.add_argument("--without", nargs="+", default=[], metavar="FILE", help="files of tests that are not asked: tests/test_texts.py")
     surveyed = commands.add_parser("survey", help="which of all, in the order in which `judge` numbers them, change nothing that is kept")
     surveyed.add_argument("parts", nargs="+", help="as for list")
     surveyed.add_argument("--file", type=Path, required=True, help="a line of JSON for each; those that it has are not asked again")

@@ -8,9 +8,10 @@ Which files are nearest is a rule (`files`), not a choice: the first three, in t
    `test_order.py`;
 2. files of the table `covering.NEAREST` for this module alone;
 3. files that import the module by its name;
-4. files that a mutant by hand (`tests/test_mutants.py`) names for the module;
-5. files whose names begin with `test_` and the module's;
-6. files named after its folders, the inner one first: `test_races.py`, `test_check.py`.
+4. files whose names begin with `test_` and the module's;
+5. files named after its folders, the inner one first: `test_races.py`, `test_check.py`.
+
+Of the printer (`cuda`) the stored texts are asked too: they are what it promises.
 
 A mutant is killed by a test that fails, by a crash of the process, or by a test that runs on for a minute more than all of them may take.
 """
@@ -25,8 +26,9 @@ from typing import Any
 
 import attrs
 
+from mutation import printing
 from mutation.covering import MOST_IMPORTING, NEAREST, TESTS, importing
-from mutation.judge import Verdict, Zygote, asked_tests, asserted, equivalents, fresh
+from mutation.judge import DIGESTS, Verdict, Zygote, asked_tests, asserted, equivalents, fresh
 from mutation.operators import Mutant
 
 MOST_FILES = 3
@@ -35,16 +37,17 @@ MOST_FILES = 3
 HANGING = 60.0
 """Seconds of processor time beyond those of all tests, after which a test is taken to hang."""
 
-NEAR_TO_NOTHING = {"test_contracts", "test_documents", "test_mutants", "test_mutants_stand", "test_mutation", "test_campaign"}
+NEAR_TO_NOTHING = {"test_contracts", "test_documents", "test_mutants", "test_mutation", "test_campaign"}
 """Files of tests about all modules alike."""
 
 
 @functools.cache
 def files(module: str) -> tuple[str, ...]:
     """At most three test files nearest to a module, by the rule above."""
-    names = dict.fromkeys((*_named(module), *_told(module), *_importing(module), *_by_hand(module), *_alike(module), *_of_folders(module)))
+    names = dict.fromkeys((*_named(module), *_told(module), *_importing(module), *_alike(module), *_of_folders(module)))
     there = [name for name in names if name not in NEAR_TO_NOTHING and (TESTS / f"{name}.py").is_file()]
-    return tuple(f"tests/{name}.py" for name in there[:MOST_FILES])
+    texts = [Path(DIGESTS).stem] if module.startswith(printing.FOLDER) else []
+    return tuple(f"tests/{name}.py" for name in dict.fromkeys((*there[:MOST_FILES], *texts)))
 
 
 @attrs.define
@@ -121,12 +124,6 @@ def _importing(module: str) -> list[str]:
     pattern = re.compile(rf"{re.escape(dotted)}\b(?!\.)|from {re.escape(folder)} import [^\n]*\b{name}\b")
     stems = [Path(file).stem for file, text in importing() if pattern.search(text)]
     return [stem for stem in stems if not stem.endswith("_gpu")] if len(stems) <= MOST_IMPORTING else []
-
-
-def _by_hand(module: str) -> list[str]:
-    from test_mutants import MUTANTS
-
-    return [Path(file).stem for one in MUTANTS if one.module == module for file in [one.nearest]]
 
 
 def _alike(module: str) -> list[str]:

@@ -30,7 +30,6 @@ FOR_ALL = {
     "tests/test_contracts.py",
     "tests/test_documents.py",
     "tests/test_mutants.py",
-    "tests/test_mutants_stand.py",
     "tests/test_campaign.py",
 }
 """Files of tests that are near to nothing."""
@@ -48,7 +47,7 @@ WIDE = (
 )
 """Asked of what nobody nearer notices: files about the whole compiler, each of which takes some seconds."""
 
-DIGESTS = "tests/test_text_digests.py"
+DIGESTS = "tests/test_texts.py"
 """Notices nearly each text that is another, and says nothing of right and wrong."""
 
 CORPUS = "tests/test_corpus.py"

@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 import corpus
-import test_perturbed
+from goldens.cases import Case, cases
 from perturbed import Perturbed
 
 from mutation.operators import PACKAGE
@@ -58,13 +58,13 @@ class Kept:
 @functools.cache
 def everything() -> list[corpus.Kept | Perturbed]:
     """What is kept: strategies, then changed kernels."""
-    return [*corpus.kept(), *map(Perturbed.of, test_perturbed.lines())]
+    return [*corpus.kept(), *(Perturbed.of(one.name) for one in cases("perturbed"))]
 
 
 @functools.cache
-def lines() -> list[str]:
-    """What is known of each."""
-    return [*corpus.outcomes(), *test_perturbed.lines()]
+def known() -> list[Case]:
+    """What is stored of each."""
+    return [*cases("corpus"), *cases("perturbed")]
 
 
 def _name(module: str, where: Iterable[str]) -> str:
@@ -109,9 +109,9 @@ def judged(numbers: Iterable[int], enough: float) -> dict[str, Any]:
     """Whether any of these is another than it was."""
     for ran, number in enumerate(numbers):
         one = everything()[number]
-        if (line := one.line()) != lines()[number]:
+        if (case := one.case()) != known()[number]:
             file = "test_perturbed" if isinstance(one, Perturbed) else "test_corpus"
-            return {"by": "tests", "what": f"tests/{file}.py::{one.name}: {line.split('  ')[1]}", "ran": ran + 1}
+            return {"by": "tests", "what": f"tests/{file}.py::{one.name}: {case.kind}", "ran": ran + 1}
         if time.process_time() > enough:
             return {"by": "", "what": "only some of the corpus", "ran": ran + 1}
     return {"by": ""}

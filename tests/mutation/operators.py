@@ -125,6 +125,8 @@ class Sites:
     made: list[Mutant] = attrs.field(factory=list, init=False)
     where: tuple[str, ...] = attrs.field(default=(), init=False)
     inside: bool = attrs.field(default=False, init=False)
+    parameters: frozenset[str] = attrs.field(default=frozenset(), init=False)
+    """Those of the function around."""
 
     def __attrs_post_init__(self) -> None:
         self.starts = [0]
@@ -152,11 +154,14 @@ class Sites:
             case ast.Expr(value=value) if not self._is_error(value):
                 self._replace(node, "pass", "statement dropped")
                 self._expression(value)
-            case ast.Return(value=value) | ast.AnnAssign(value=value) if value is not None and not self._is_error(value):
+            case ast.Return(value=value) if value is not None and not self._is_error(value):
+                self._returned(value)
+                self._expression(value)
+            case ast.AnnAssign(value=value) if value is not None and not self._is_error(value):
                 self._expression(value)
             case ast.Assign(targets=targets, value=value):
                 if not all(isinstance(one, ast.Name) and one.id == "__all__" for one in targets):
-                    if any(isinstance(one, ast.Subscript | ast.Attribute) for one in targets):
+                    if any(isinstance(one, ast.Subscript | ast.Attribute) for one in targets) or self._is_of_itself(targets, value):
                         self._replace(node, "pass", "statement dropped")
                     self._expression(value)
             case ast.AugAssign(value=value, op=op):
@@ -196,9 +201,19 @@ class Sites:
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 self._expression(default)
-        before, self.inside = self.inside, True
+        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        before, self.inside, self.parameters = (self.inside, self.parameters), True, frozenset(one.arg for one in arguments)
         self._named(node.name, node.body)
-        self.inside = before
+        self.inside, self.parameters = before
+
+    def _returned(self, value: ast.expr) -> None:
+        """A condition that is always the same, and a call whose argument comes back unchanged."""
+        match value:
+            case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.Call(func=ast.Name(id="any" | "all" | "isinstance")):
+                for constant in (True, False):
+                    self._replace(value, f"{constant}", f"condition {constant}")
+            case ast.Call(args=[ast.Name(id=name), *_]) if name in self.parameters - {"self", "cls"}:
+                self._replace(value, name, "call dropped")
 
     def _named(self, name: str, body: list[ast.stmt]) -> None:
         before, self.where = self.where, (*self.where, name)
@@ -335,6 +350,12 @@ class Sites:
             )
 
     # ------------------------------------------------------------------------------------------ texts
+
+    @staticmethod
+    def _is_of_itself(targets: list[ast.expr], value: ast.expr) -> bool:
+        """Whether a name is set to something made of what it was."""
+        names = {one.id for one in targets if isinstance(one, ast.Name)}
+        return len(targets) == 1 and any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(value))
 
     @staticmethod
     def _is_error(node: ast.expr) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 
 import attrs
 import coverage
+from goldens.cases import Case
 from tqdm import tqdm
 
 from mutation import battery, keeping, zygote
@@ -40,7 +41,7 @@ class Asked:
     """One strategy, or changed kernel, that is asked: its outcome, the seconds that it takes, and the lines of the package that it runs, by module."""
 
     one: Any
-    line: str
+    case: Case
     seconds: float
     lines: dict[str, frozenset[int]]
 
@@ -106,7 +107,7 @@ def _answer(mutant: Mutant, running: Sequence[Asked], asked: dict[str, Any]) -> 
     except zygote.NoPlace:
         return {"by": "no place"}
     for ran, one in enumerate(running):
-        if one.one.line() != one.line:
+        if one.one.case() != one.case:
             return {"by": one.one.name, "ran": ran + 1}
         if time.process_time() > asked["enough"]:
             return {"by": "", "ran": ran + 1}
@@ -124,8 +125,8 @@ def asked(jobs: int) -> list[Asked]:
         file.write_text(json.dumps([*traced_lines(keeping.everything(), jobs)]), encoding="utf-8")
     stored = json.loads(file.read_text(encoding="utf-8"))
     every = (
-        Asked(one, line, seconds, {name: frozenset(some) for name, some in lines.items()})
-        for one, line, (seconds, lines) in zip(keeping.everything(), keeping.lines(), stored, strict=True)
+        Asked(one, case, seconds, {name: frozenset(some) for name, some in lines.items()})
+        for one, case, (seconds, lines) in zip(keeping.everything(), keeping.known(), stored, strict=True)
     )
     return [one for one in every if one.seconds <= MOST_SECONDS]
 
@@ -140,7 +141,7 @@ def _traced(one: Any) -> tuple[float, dict[str, list[int]]]:
     for cache in keeping._caches():
         cache.cache_clear()
     before = time.process_time()
-    one.line()
+    one.case()
     seconds = time.process_time() - before
     for cache in keeping._caches():
         cache.cache_clear()

@@ -167,11 +167,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 def _lowered(items: dict[str, Any]) -> dict[str, Any]:
     """The kernels lowered, and those of the digests too: what is printed changes none of that."""
-    import test_text_digests
+    import test_texts
 
     from mutation.printing import Lowered
 
-    test_text_digests.kernels()
+    test_texts.kernels()
     return {name: Lowered.of(one) for name, one in items.items()}
 
 

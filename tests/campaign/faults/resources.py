@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import attrs
+import making
 
 from campaign.faults.kind import DEPTH, EVERY, PRODUCERS, Kind, Planted, spots
 from fireiron import ir
@@ -106,7 +107,7 @@ def with_too_many_registers(kernel: ir.Kernel) -> Iterator[Planted]:
                 if role.registers:
                     roles = list(spot.one.roles)
                     roles[number] = attrs.evolve(role, registers=registers)
-                    yield f"{role.name}, {registers}", lambda spot=spot, roles=roles: spot.with_one(ir.Roles(tuple(roles)))
+                    yield f"{role.name}, {registers}", lambda spot=spot, roles=roles: spot.with_one(making.roles(tuple(roles)))
 
 
 def _kind(name: str, forms: str, plant: Callable[[ir.Kernel], Iterator[Planted]], needless: str = "") -> Kind:

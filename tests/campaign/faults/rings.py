@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import attrs
+import making
 
 from campaign.faults.kind import PRODUCERS, Kind, Planted, changes, dropped, spots
 from fireiron import ir
@@ -162,7 +163,7 @@ def roles_swapped(kernel: ir.Kernel) -> Iterator[Planted]:
         for number, other in enumerate(rest):
             roles = [attrs.evolve(first, body=other.body), *rest]
             roles[number + 1] = attrs.evolve(other, body=first.body)
-            yield f"{spot}, {other.name}", lambda spot=spot, roles=roles: spot.with_one(ir.Roles(tuple(roles)))
+            yield f"{spot}, {other.name}", lambda spot=spot, roles=roles: spot.with_one(making.roles(tuple(roles)))
 
 
 def in_another_copy(kernel: ir.Kernel) -> Iterator[Planted]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import attrs
+import making
 
 from campaign.faults.kind import DEPTH, EVERY, PRODUCERS, Kind, Planted, Spot, changes, dropped, is_shared, spots
 from fireiron import ir
@@ -58,7 +59,7 @@ def of_other_threads(kernel: ir.Kernel) -> Iterator[Planted]:
     for spot in spots(kernel, ir.Barrier):
         threads = spot.one.scope.threads or kernel.workers
         for count in {threads * 2, threads // 2} - {0}:
-            scope = ir.Scope(f"{count} threads", count)
+            scope = making.scope(f"{count} threads", count)
             if threads > 32 and count > 32:
                 yield f"{spot}, {count} threads", lambda spot=spot, scope=scope: spot.with_one(attrs.evolve(spot.one, scope=scope))
 

@@ -1,0 +1,590 @@
+// attention_packed(40,48,32,1,1,1)(GL,GL,GL,VAL,GL,GL,GL,GL,GL,GL,GL)(Kernel) with Q, K, V, O float16 RowMajor; begin,
+//     end, inner, outer int32; low, high int32 RowMajor
+//   .partial(name='sums', parts=4)
+//   .tile(r=1, g=1, t=1).to(Block)
+//   .tile(m=64).to(Block)
+//   .load('Q', SH, Move.done())
+//   .split(n=128).delay("pv", behind="s").pipeline(2).skip().specialize(128)
+//   .load('K', SH, Move.done())
+//   .load('V', SH, Move.done())
+//   .tile(m=64).to(Warpgroup)
+//   .step("s", AnySpec.split(16).unroll().done())
+//   .step("pv", AnySpec.split(16).unroll().done())
+//   .skip('alpha', 'shrink', 'keep', where='new == mx')
+//   .skip('rescale', where='alpha == 1')
+//   .step("store", AnySpec.tile(64, 32).unroll().load('src', SH, Move.done()).converted().done())
+//   .done()
+// target sm_90a; launch <<<1, 256>>>, 41040 bytes of static shared memory
+#include <cuda_fp16.h>
+
+// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)
+struct __align__(64) TensorMap { unsigned long long words[16]; };
+
+// until the phase of this parity is over
+__device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
+{
+  asm volatile(
+      "{\n"
+      ".reg .pred over;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+      "@!over bra again;\n"
+      "}"
+      :: "r"(barrier), "r"(parity) : "memory");
+}
+
+// what this thread did to its registers comes before the products that follow
+__device__ __forceinline__ void wgmma_fence()
+{
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// where wgmma finds a factor: the bytes from chunk to chunk and from eight rows to the next, and how rows are swizzled
+template <unsigned chunk_stride, unsigned group_stride, unsigned swizzle>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address)
+{
+  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (chunk_stride >> 4) << 16)
+       | static_cast<unsigned long long>(group_stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
+}
+
+// the address of inline PTX for shared memory
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// c (+)= left * right by a warpgroup: 64, 128, 16 elements along m, n, k; under way until it is waited for
+__device__ __forceinline__ void wgmma_m64n128k16_row_col_f32_f16(
+    float* c, unsigned long long left, unsigned long long right, bool adds)
+{
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %66, 0; "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
+      "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
+      "%61, %62, %63}, %64, %65, adds, 1, 1, 0, 0; }"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+        "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+        "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+        "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]),
+        "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
+        "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
+        "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
+        "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
+      : "l"(left), "l"(right), "r"(static_cast<int>(adds)));
+}
+
+// the products since the last commit become a group
+__device__ __forceinline__ void wgmma_commit()
+{
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// all but the last so many groups of products are done
+template <int groups>
+__device__ __forceinline__ void wgmma_wait()
+{
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups) : "memory");
+}
+
+// registers that products wrote are used behind the wait for them
+template <int count>
+__device__ __forceinline__ void hold(float (&values)[count])
+{
+  #pragma unroll
+  for (int word = 0; word < count; ++word)
+    asm volatile("" : "+f"(values[word]) :: "memory");
+}
+
+// one arrival
+__device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
+{
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+
+// 2 to the power of x, with a relative error of at most 2^-22; 0 below 2^-126
+__device__ __forceinline__ float exp2_approx(float x)
+{
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// c (+)= left * right by a warpgroup: 64, 32, 16 elements along m, n, k, left in registers; under way until it is waited for
+__device__ __forceinline__ void wgmma_m64n32k16_held_row_f32_f16(
+    float* c, const void* left, unsigned long long right, bool adds)
+{
+  const unsigned* const factor = static_cast<const unsigned*>(left);
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %21, 0; "
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, "
+      "adds, 1, 1, 1; }"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+        "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+      : "r"(factor[0]), "r"(factor[1]), "r"(factor[2]), "r"(factor[3]), "l"(right), "r"(static_cast<int>(adds)));
+}
+
+// eight accumulators of each thread, rounded, to shared memory
+__device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* source)
+{
+  unsigned words[4];
+  #pragma unroll
+  for (int pair = 0; pair < 4; ++pair)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words[pair]) : "f"(source[2 * pair + 1]), "f"(source[2 * pair]));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+      :: "r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+}
+
+// what this thread wrote to shared memory is there for the asynchronous proxy too
+__device__ __forceinline__ void proxy_fence()
+{
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// the 128 threads of a warpgroup wait for each other, at a named barrier of their own
+__device__ __forceinline__ void warpgroup_sync()
+{
+  const unsigned warpgroup = threadIdx.x / 128;
+  if (warpgroup == 0) asm volatile("bar.sync 1, 128;" ::: "memory");
+}
+
+// a box of a matrix of a stack from shared memory by TMA, under way until it is waited for
+__device__ __forceinline__ void tma_store_5d(const TensorMap* map, int x, int y, int z, int u, int v, unsigned source)
+{
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];"
+      :: "l"(map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(source) : "memory");
+}
+
+// the stores of this thread since its last commit become a group
+__device__ __forceinline__ void tma_store_commit()
+{
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// all but the last so many groups of this thread's stores have read what they store
+template <int groups>
+__device__ __forceinline__ void tma_store_wait()
+{
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");
+}
+
+// arrive, and announce bytes that TMA will bring
+__device__ __forceinline__ void mbarrier_expect(unsigned barrier, unsigned bytes)
+{
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+
+// a box of a matrix of a stack to shared memory by TMA: its bytes are counted by a barrier
+__device__ __forceinline__ void tma_load_5d(
+    unsigned target, const TensorMap* map, int x, int y, int z, int u, int v, unsigned barrier)
+{
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(barrier) : "memory");
+}
+
+// a box of a matrix of a stack to shared memory by TMA: its bytes are counted by a barrier
+__device__ __forceinline__ void tma_load_3d(
+    unsigned target, const TensorMap* map, int x, int y, int z, unsigned barrier)
+{
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];"
+      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+}
+
+// a barrier in memory whose phase is over when so many have arrived, and the bytes that they announced
+__device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrivals)
+{
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+}
+
+// a tensor map is needed soon
+__device__ __forceinline__ void prefetch_map(const TensorMap* map)
+{
+  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}
+
+// the barriers are there for the asynchronous proxy too
+__device__ __forceinline__ void mbarrier_init_fence()
+{
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+attention_packed(
+    const __grid_constant__ TensorMap Q_map,
+    const __grid_constant__ TensorMap K_map,
+    const __grid_constant__ TensorMap V_map,
+    const float scale,
+    const int* __restrict__ begin,
+    const int* __restrict__ end,
+    const int* __restrict__ inner,
+    const int* __restrict__ outer,
+    const int* __restrict__ low,
+    const int* __restrict__ high,
+    const __grid_constant__ TensorMap O_map)
+{
+  const int thread = threadIdx.x;
+  const int lane = threadIdx.x % 32;
+  __shared__ __align__(1024) __half q_sh[2048];  // 64 x 32
+  __shared__ __align__(1024) __half k_sh[8192];  // 128 x 32, 2 copies
+  __shared__ __align__(1024) __half v_sh[8192];  // 128 x 32, 2 copies
+  __shared__ __align__(1024) __half store_acc_sh[2048];  // 64 x 32
+  float mx[2];  // of 64
+  float l_parts[2];  // of 64 x 4
+  __align__(8) float acc[16];  // of 64 x 32
+  float s[64];  // of 64 x 128
+  float top[2];  // of 64
+  float top_max_rf[2];  // of 128 x 2
+  float top_max_other[2];  // of 128 x 2
+  float new_rf[2];  // of 64
+  [[maybe_unused]] int alpha_needed[2];  // of 64
+  float alpha[2];  // of 64
+  float sums_parts[2];  // of 64 x 4
+  __align__(4) __half p[64];  // of 64 x 128
+  [[maybe_unused]] int rescale_needed[2];  // of 64
+  float l[2];  // of 64
+  float l_whole_sum_rf[2];  // of 128 x 2
+  float l_whole_sum_other[2];  // of 128 x 2
+  float inverse[2];  // of 64
+  __shared__ unsigned long long k_sh_ring[4];
+  const unsigned k_sh_ring_full = shared_address(k_sh_ring);  // 2 barriers: k_sh are full
+  const unsigned k_sh_ring_empty = k_sh_ring_full + 16;  // and empty again
+  __shared__ unsigned long long v_sh_ring[4];
+  const unsigned v_sh_ring_full = shared_address(v_sh_ring);  // 2 barriers: v_sh are full
+  const unsigned v_sh_ring_empty = v_sh_ring_full + 16;  // and empty again
+  __shared__ unsigned long long q_sh_ring[2];
+  const unsigned q_sh_ring_full = shared_address(q_sh_ring);  // 1 barriers: q_sh are full
+  const unsigned q_sh_ring_empty = q_sh_ring_full + 8;  // and empty again
+  if (threadIdx.x == 0) {
+    prefetch_map(&Q_map);
+    prefetch_map(&K_map);
+    prefetch_map(&V_map);
+    prefetch_map(&O_map);
+    for (int stage = 0; stage < 2; ++stage) {
+      mbarrier_init(k_sh_ring_full + stage * 8, 1);
+      mbarrier_init(k_sh_ring_empty + stage * 8, 4);
+    }
+    for (int stage = 0; stage < 2; ++stage) {
+      mbarrier_init(v_sh_ring_full + stage * 8, 1);
+      mbarrier_init(v_sh_ring_empty + stage * 8, 4);
+    }
+    for (int stage = 0; stage < 1; ++stage) {
+      mbarrier_init(q_sh_ring_full + stage * 8, 1);
+      mbarrier_init(q_sh_ring_empty + stage * 8, 4);
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  const int warp_of_block = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  // consumers
+  if (warp_of_block < 4) {
+    // attention_packed(64,32,1,1,1,4)(RF,RF,RF)(Warpgroup)
+    // mx: mx[m] = -1e+30
+    mx[0] = -1e30f;
+    mx[1] = -1e30f;
+    // l: l_parts[m,sums_part] = 0
+    l_parts[0] = 0.0f;
+    l_parts[1] = 0.0f;
+    mbarrier_wait(q_sh_ring_full, 0);  // q_sh of this turn are full
+    // acc: acc[m,d] = 0
+    // acc begins with its first product
+    mbarrier_wait(k_sh_ring_full, 0);  // k_sh of this turn are full
+    // attention_packed(64,128,32,1,1,1,4)(SH,SH,SH,VAL,GL,GL,GL,GL,GL,GL,RF,RF,RF)(Warpgroup)
+    // s: s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])
+    // s begins with its first product
+    wgmma_fence();
+    const unsigned q_sh_address = shared_address(q_sh);
+    const unsigned k_sh_address = shared_address(k_sh);
+#pragma unroll
+    for (int s_d = 0; s_d < 2; ++s_d) {
+      wgmma_m64n128k16_row_col_f32_f16(
+          s,
+          matrix_descriptor<0, 512, 2>(q_sh_address + s_d * 32),
+          matrix_descriptor<0, 512, 2>(k_sh_address + s_d * 32),
+          s_d > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();  // s is there
+    hold(acc);
+    hold(s);
+    if (0)
+      mbarrier_arrive(v_sh_ring_empty + 8);
+    if (thread % 32 == 0)
+      mbarrier_arrive(k_sh_ring_empty);
+    // mask: s[m,n] = where(begin[t] <= n and n < end[t], s[m,n], -inf)
+#pragma unroll
+    for (int mask_m = 0; mask_m < 2; ++mask_m) {
+#pragma unroll
+      for (int mask_n = 0; mask_n < 16; ++mask_n) {
+#pragma unroll
+        for (int mask_n2 = 0; mask_n2 < 2; ++mask_n2) {
+          s[mask_n * 4 + mask_m * 2 + mask_n2] =
+              (begin[0] <= (mask_n * 8 + thread % 4 * 2 + mask_n2) && (mask_n * 8 + thread % 4 * 2 + mask_n2) < end[0]
+                  ? s[mask_n * 4 + mask_m * 2 + mask_n2]
+                  : __int_as_float(0xff800000));
+        }
+      }
+    }
+    const int* const low_source = low + thread / 32 * 16 + thread / 4 % 8;
+    const int* const high_source = high + thread / 32 * 16 + thread / 4 % 8;
+    // own: s[m,n] = where(inner[t] <= n and n < outer[t] or low[t,m] <= n and n < high[t,m], s[m,n], -inf)
+    if (thread / 32 * 16 + 15 < 40) {
+#pragma unroll
+      for (int own_m = 0; own_m < 2; ++own_m) {
+#pragma unroll
+        for (int own_n = 0; own_n < 16; ++own_n) {
+#pragma unroll
+          for (int own_n2 = 0; own_n2 < 2; ++own_n2) {
+            s[own_n * 4 + own_m * 2 + own_n2] =
+                ((inner[0] <= (own_n * 8 + thread % 4 * 2 + own_n2) && (own_n * 8 + thread % 4 * 2 + own_n2) < outer[0])
+                    || (low_source[own_m * 8] <= (own_n * 8 + thread % 4 * 2 + own_n2)
+                        && (own_n * 8 + thread % 4 * 2 + own_n2) < high_source[own_m * 8])
+                    ? s[own_n * 4 + own_m * 2 + own_n2]
+                    : __int_as_float(0xff800000));
+          }
+        }
+      }
+    } else {
+#pragma unroll
+      for (int own_m = 0; own_m < 2; ++own_m) {
+#pragma unroll
+        for (int own_n = 0; own_n < 16; ++own_n) {
+#pragma unroll
+          for (int own_n2 = 0; own_n2 < 2; ++own_n2) {
+            s[own_n * 4 + own_m * 2 + own_n2] =
+                ((inner[0] <= (own_n * 8 + thread % 4 * 2 + own_n2) && (own_n * 8 + thread % 4 * 2 + own_n2) < outer[0])
+                    || ((thread / 32 * 16 + own_m * 8 + thread / 4 % 8 < 40 ? low_source[own_m * 8] : 0)
+                        <= (own_n * 8 + thread % 4 * 2 + own_n2)
+                        && (own_n * 8 + thread % 4 * 2 + own_n2)
+                            < (thread / 32 * 16 + own_m * 8 + thread / 4 % 8 < 40 ? high_source[own_m * 8] : 0))
+                    ? s[own_n * 4 + own_m * 2 + own_n2]
+                    : __int_as_float(0xff800000));
+          }
+        }
+      }
+    }
+    // top: top[m] = max(n, s[m,n])
+#pragma unroll
+    for (int top_inside_m = 0; top_inside_m < 2; ++top_inside_m) {
+#pragma unroll
+      for (int top_inside_n = 0; top_inside_n < 16; ++top_inside_n) {
+#pragma unroll
+        for (int top_inside_n2 = 0; top_inside_n2 < 2; ++top_inside_n2) {
+          s[top_inside_n * 4 + top_inside_m * 2 + top_inside_n2] =
+              ((top_inside_n * 8 + thread % 4 * 2 + top_inside_n2) < 48
+                  ? s[top_inside_n * 4 + top_inside_m * 2 + top_inside_n2]
+                  : __int_as_float(0xff800000));
+        }
+      }
+    }
+    // Reduction(64,128)(RF,RF)(Warpgroup): each thread its own, 4 lanes by shuffles
+#pragma unroll
+    for (int top_m = 0; top_m < 2; ++top_m) {
+      top_max_rf[top_m] = fmaxf(s[top_m * 2], s[top_m * 2 + 1]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 4]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 5]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 8]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 9]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 12]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 13]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 16]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 17]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 20]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 21]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 24]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 25]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 28]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 29]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 32]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 33]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 36]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 37]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 40]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 41]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 44]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 45]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 48]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 49]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 52]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 53]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 56]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 57]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 60]);
+      top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 61]);
+    }
+#pragma unroll
+    for (int top_v = 0; top_v < 2; ++top_v)
+      top_max_other[top_v] = __shfl_xor_sync(0xffffffff, top_max_rf[top_v], 2);
+#pragma unroll
+    for (int top_n = 0; top_n < 2; ++top_n)
+      top_max_rf[top_n] = fmaxf(top_max_rf[top_n], top_max_other[top_n]);
+#pragma unroll
+    for (int top_v2 = 0; top_v2 < 2; ++top_v2)
+      top_max_other[top_v2] = __shfl_xor_sync(0xffffffff, top_max_rf[top_v2], 1);
+#pragma unroll
+    for (int top_n2 = 0; top_n2 < 2; ++top_n2)
+      top_max_rf[top_n2] = fmaxf(top_max_rf[top_n2], top_max_other[top_n2]);
+#pragma unroll
+    for (int top_m2 = 0; top_m2 < 2; ++top_m2)
+      top[top_m2] = top_max_rf[top_m2];
+    // scaled: top[m] = top[m] * (scale * 1.4426950408889634)
+#pragma unroll
+    for (int scaled_m = 0; scaled_m < 2; ++scaled_m)
+      top[scaled_m] = top[scaled_m] * (scale * 1.442695f);
+    // new: new[m] = where(top[m] > mx[m] + 8, top[m], mx[m])
+#pragma unroll
+    for (int new_m = 0; new_m < 2; ++new_m)
+      new_rf[new_m] = (top[new_m] > mx[new_m] + 8.0f ? top[new_m] : mx[new_m]);
+    // alpha_needed: alpha_needed[m] = where(new[m] == mx[m], 0, 1)
+#pragma unroll
+    for (int alpha_needed_m = 0; alpha_needed_m < 2; ++alpha_needed_m)
+      alpha_needed[alpha_needed_m] = (new_rf[alpha_needed_m] == mx[alpha_needed_m] ? 0 : 1);
+    // alpha[m] = 1, where alpha is left out
+    alpha[0] = 1.0f;
+    alpha[1] = 1.0f;
+    // left out where new[m] == mx[m]: alpha, shrink, keep
+    if (__any_sync(0xffffffff, alpha_needed[0] | alpha_needed[1])) {
+      __syncwarp();  // a branch
+      // alpha: alpha[m] = exp2(mx[m] - new[m])
+#pragma unroll
+      for (int alpha_m = 0; alpha_m < 2; ++alpha_m)
+        alpha[alpha_m] = exp2_approx(mx[alpha_m] - new_rf[alpha_m]);
+      // shrink: l_parts[m,sums_part] = l_parts[m,sums_part] * alpha[m]
+#pragma unroll
+      for (int shrink_m = 0; shrink_m < 2; ++shrink_m)
+        l_parts[shrink_m] = l_parts[shrink_m] * alpha[shrink_m];
+      // keep: mx[m] = new[m]
+      mx[0] = new_rf[0];
+      mx[1] = new_rf[1];
+    }
+    // exp: s[m,n] = exp2(s[m,n] * (scale * 1.4426950408889634) - mx[m])
+#pragma unroll
+    for (int exp_m = 0; exp_m < 2; ++exp_m) {
+#pragma unroll
+      for (int exp_n = 0; exp_n < 16; ++exp_n) {
+#pragma unroll
+        for (int exp_n2 = 0; exp_n2 < 2; ++exp_n2) {
+          s[exp_n * 4 + exp_m * 2 + exp_n2] =
+              exp2_approx(s[exp_n * 4 + exp_m * 2 + exp_n2] * (scale * 1.442695f) - mx[exp_m]);
+        }
+      }
+    }
+    // sums: sums_parts[m,sums_part] = sum(n, s[m,n]), each part of its own
+#pragma unroll
+    for (int sums_m = 0; sums_m < 2; ++sums_m) {
+      sums_parts[sums_m] =
+          (s[sums_m * 2] + s[sums_m * 2 + 4] + s[sums_m * 2 + 8] + s[sums_m * 2 + 12] + s[sums_m * 2 + 16]
+              + s[sums_m * 2 + 20] + s[sums_m * 2 + 24] + s[sums_m * 2 + 28] + s[sums_m * 2 + 32] + s[sums_m * 2 + 36]
+              + s[sums_m * 2 + 40] + s[sums_m * 2 + 44] + s[sums_m * 2 + 48] + s[sums_m * 2 + 52] + s[sums_m * 2 + 56]
+              + s[sums_m * 2 + 60])
+              + (s[sums_m * 2 + 1] + s[sums_m * 2 + 5] + s[sums_m * 2 + 9] + s[sums_m * 2 + 13] + s[sums_m * 2 + 17]
+                  + s[sums_m * 2 + 21] + s[sums_m * 2 + 25] + s[sums_m * 2 + 29] + s[sums_m * 2 + 33]
+                  + s[sums_m * 2 + 37] + s[sums_m * 2 + 41] + s[sums_m * 2 + 45] + s[sums_m * 2 + 49]
+                  + s[sums_m * 2 + 53] + s[sums_m * 2 + 57] + s[sums_m * 2 + 61]);
+    }
+    // update: l_parts[m,sums_part] = l_parts[m,sums_part] + sums_parts[m,sums_part]
+#pragma unroll
+    for (int update_m = 0; update_m < 2; ++update_m)
+      l_parts[update_m] = l_parts[update_m] + sums_parts[update_m];
+    // p: p[m,n] = s[m,n]
+#pragma unroll
+    for (int p_n = 0; p_n < 8; ++p_n) {
+      *reinterpret_cast<__half2*>(&p[p_n * 8]) = __floats2half2_rn(s[p_n * 8], s[p_n * 8 + 1]);
+      *reinterpret_cast<__half2*>(&p[p_n * 8 + 2]) = __floats2half2_rn(s[p_n * 8 + 2], s[p_n * 8 + 3]);
+      *reinterpret_cast<__half2*>(&p[p_n * 8 + 4]) = __floats2half2_rn(s[p_n * 8 + 4], s[p_n * 8 + 5]);
+      *reinterpret_cast<__half2*>(&p[p_n * 8 + 6]) = __floats2half2_rn(s[p_n * 8 + 6], s[p_n * 8 + 7]);
+    }
+    // rescale_needed: rescale_needed[m] = where(alpha[m] == 1, 0, 1)
+#pragma unroll
+    for (int rescale_needed_m = 0; rescale_needed_m < 2; ++rescale_needed_m)
+      rescale_needed[rescale_needed_m] = (alpha[rescale_needed_m] == 1.0f ? 0 : 1);
+    mbarrier_wait(v_sh_ring_full, 0);  // v_sh of this turn are full
+    // pv: acc[m,d] += sum(n, p[m,n] * V[n,g,d])
+    wgmma_fence();
+    const unsigned v_sh_address = shared_address(v_sh);
+#pragma unroll
+    for (int pv_n = 0; pv_n < 8; ++pv_n) {
+      wgmma_m64n32k16_held_row_f32_f16(
+          acc, &p[pv_n * 8], matrix_descriptor<0, 512, 2>(v_sh_address + pv_n * 16 * 64), pv_n > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();  // v_sh of the last turn have been read
+    hold(acc);
+    if (thread % 32 == 0)
+      mbarrier_arrive(v_sh_ring_empty);
+    if (thread % 32 == 0)
+      mbarrier_arrive(q_sh_ring_empty);
+    // attention_packed(64,32,1,1,1,4)(GL,RF,RF)(Warpgroup)
+    // l_whole: l[m] = sum(sums_part, l_parts[m,sums_part])
+    // Reduction(64,4)(RF,RF)(Warpgroup): 4 lanes by shuffles
+#pragma unroll
+    for (int l_whole_m = 0; l_whole_m < 2; ++l_whole_m)
+      l_whole_sum_rf[l_whole_m] = l_parts[l_whole_m];
+#pragma unroll
+    for (int l_whole_v = 0; l_whole_v < 2; ++l_whole_v)
+      l_whole_sum_other[l_whole_v] = __shfl_xor_sync(0xffffffff, l_whole_sum_rf[l_whole_v], 2);
+#pragma unroll
+    for (int l_whole_n = 0; l_whole_n < 2; ++l_whole_n)
+      l_whole_sum_rf[l_whole_n] = l_whole_sum_rf[l_whole_n] + l_whole_sum_other[l_whole_n];
+#pragma unroll
+    for (int l_whole_v2 = 0; l_whole_v2 < 2; ++l_whole_v2)
+      l_whole_sum_other[l_whole_v2] = __shfl_xor_sync(0xffffffff, l_whole_sum_rf[l_whole_v2], 1);
+#pragma unroll
+    for (int l_whole_n2 = 0; l_whole_n2 < 2; ++l_whole_n2)
+      l_whole_sum_rf[l_whole_n2] = l_whole_sum_rf[l_whole_n2] + l_whole_sum_other[l_whole_n2];
+#pragma unroll
+    for (int l_whole_m2 = 0; l_whole_m2 < 2; ++l_whole_m2)
+      l[l_whole_m2] = l_whole_sum_rf[l_whole_m2];
+    // inverse: inverse[m] = where(l[m] > 0, 1 / l[m], 0)
+#pragma unroll
+    for (int inverse_m = 0; inverse_m < 2; ++inverse_m)
+      inverse[inverse_m] = (l[inverse_m] > 0.0f ? 1.0f / l[inverse_m] : 0.0f);
+    // norm: acc[m,d] = acc[m,d] * inverse[m]
+#pragma unroll
+    for (int norm_m = 0; norm_m < 2; ++norm_m) {
+#pragma unroll
+      for (int norm_d = 0; norm_d < 4; ++norm_d) {
+#pragma unroll
+        for (int norm_d2 = 0; norm_d2 < 2; ++norm_d2)
+          acc[norm_d * 4 + norm_m * 2 + norm_d2] = acc[norm_d * 4 + norm_m * 2 + norm_d2] * inverse[norm_m];
+      }
+    }
+    const unsigned store_acc_sh_target = shared_address(store_acc_sh) + thread / 32 * 16 * 64 + lane % 16 * 64;
+    const int store_acc_sh_swizzle = lane / 2 % 4 * 16;
+    // store: O[t,m,g,r,d] = acc[m,d]
+    // src to store_acc_sh: Move(64,32)(RF,SH)(Warpgroup)
+#pragma unroll
+    for (int store_acc_sh_d = 0; store_acc_sh_d < 2; ++store_acc_sh_d) {
+      stmatrix_x4_half(
+          store_acc_sh_target + ((store_acc_sh_d * 32 + lane / 16 * 16) ^ store_acc_sh_swizzle),
+          &acc[store_acc_sh_d * 8]);
+    }
+    proxy_fence();  // store_acc_sh for the asynchronous proxy
+    warpgroup_sync();  // store_acc_sh complete
+    const unsigned store_acc_sh_address = shared_address(store_acc_sh);
+    if (thread == 0)
+      tma_store_5d(&O_map, 0, 0, 0, 0, 0, store_acc_sh_address);
+    tma_store_commit();
+    tma_store_wait<0>();  // all stores have read what they store
+  }
+  // producer
+  else if (threadIdx.x == 128) {
+    mbarrier_wait(q_sh_ring_empty, 1);  // q_sh of this turn are empty
+    mbarrier_expect(q_sh_ring_full, 4096);
+    const unsigned q_sh_address2 = shared_address(q_sh);
+    tma_load_5d(q_sh_address2, &Q_map, 0, 0, 0, 0, 0, q_sh_ring_full);
+    mbarrier_wait(k_sh_ring_empty, 1);  // k_sh of this turn are empty
+    mbarrier_expect(k_sh_ring_full, 8192);
+    const unsigned k_sh_address2 = shared_address(k_sh);
+    tma_load_3d(k_sh_address2, &K_map, 0, 0, 0, k_sh_ring_full);
+    mbarrier_wait(v_sh_ring_empty, 1);  // v_sh of this turn are empty
+    mbarrier_expect(v_sh_ring_full, 8192);
+    const unsigned v_sh_address2 = shared_address(v_sh);
+    tma_load_3d(v_sh_address2, &V_map, 0, 0, 0, v_sh_ring_full);
+  }
+}

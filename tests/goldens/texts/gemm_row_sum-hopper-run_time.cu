@@ -1,0 +1,461 @@
+// gemm_row_sum(m,n,k)(GL,GL,GL,GL)(Kernel) with A, B, D float16 RowMajor
+//   .partial(name='row', parts=4)
+//   .tile(m=128, n=256).to(Block).bands(8).persistent(132)
+//   .split(k=64).pipeline(3).specialize(128)
+//   .load(A, SH, Move.done())
+//   .load(B, SH, Move.done())
+//   .tile(m=64).to(Warpgroup)
+//   .step("product", AnySpec.split(16).unroll().done())
+//   .step("row", AnySpec.load('src', RF, Move.done()).done())
+//   .step("store", AnySpec.tile(64, 256).unroll().load('src', SH, Move.done()).converted().done())
+//   .done()
+// target sm_90a; launch <<<minimum((m + 127) / 128 * ((n + 255) / 256), 132), 384>>>, 213040 bytes of dynamic shared
+//     memory
+// requires: the grid has at most 2**31 - 1 blocks, (m + 127) / 128 * ((n + 255) / 256) < 2147483648
+#include <cuda_fp16.h>
+
+// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)
+struct __align__(64) TensorMap { unsigned long long words[16]; };
+
+// number / divisor for a number not below 0, where reciprocal is 2^63 / divisor, rounded up
+__device__ __forceinline__ int quotient(int number, unsigned long long reciprocal)
+{
+  return static_cast<int>(__umul64hi(2u * number, reciprocal));
+}
+
+// until the phase of this parity is over
+__device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
+{
+  asm volatile(
+      "{\n"
+      ".reg .pred over;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+      "@!over bra again;\n"
+      "}"
+      :: "r"(barrier), "r"(parity) : "memory");
+}
+
+// what this thread did to its registers comes before the products that follow
+__device__ __forceinline__ void wgmma_fence()
+{
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// where wgmma finds a factor: the bytes from chunk to chunk and from eight rows to the next, and how rows are swizzled
+template <unsigned chunk_stride, unsigned group_stride, unsigned swizzle>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address)
+{
+  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (chunk_stride >> 4) << 16)
+       | static_cast<unsigned long long>(group_stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
+}
+
+// the address of inline PTX for shared memory
+__device__ __forceinline__ unsigned shared_address(const void* pointer)
+{
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// c (+)= left * right by a warpgroup: 64, 256, 16 elements along m, n, k; under way until it is waited for
+__device__ __forceinline__ void wgmma_m64n256k16_row_row_f32_f16(
+    float* c, unsigned long long left, unsigned long long right, bool adds)
+{
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %130, 0; "
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
+      "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
+      "%61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "
+      "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "
+      "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, "
+      "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, adds, 1, 1, 0, "
+      "1; }"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+        "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+        "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+        "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]),
+        "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
+        "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
+        "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
+        "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]),
+        "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]),
+        "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79]),
+        "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]),
+        "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]),
+        "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]), "+f"(c[100]), "+f"(c[101]), "+f"(c[102]),
+        "+f"(c[103]), "+f"(c[104]), "+f"(c[105]), "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]),
+        "+f"(c[110]), "+f"(c[111]), "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]),
+        "+f"(c[117]), "+f"(c[118]), "+f"(c[119]), "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]),
+        "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
+      : "l"(left), "l"(right), "r"(static_cast<int>(adds)));
+}
+
+// the products since the last commit become a group
+__device__ __forceinline__ void wgmma_commit()
+{
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// each warp's part of a factor of wgmma from shared memory to registers
+__device__ __forceinline__ void ldmatrix_factor(void* target, unsigned source)
+{
+  unsigned* const words = static_cast<unsigned*>(target);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+      : "r"(source) : "memory");
+}
+
+// all but the last so many groups of products are done
+template <int groups>
+__device__ __forceinline__ void wgmma_wait()
+{
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups) : "memory");
+}
+
+// one arrival
+__device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
+{
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+
+// all but the last so many groups of this thread's stores have read what they store
+template <int groups>
+__device__ __forceinline__ void tma_store_wait()
+{
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");
+}
+
+// the 128 threads of a warpgroup wait for each other, at a named barrier of their own
+__device__ __forceinline__ void warpgroup_sync()
+{
+  const unsigned warpgroup = threadIdx.x / 128;
+  if (warpgroup == 0) asm volatile("bar.sync 1, 128;" ::: "memory");
+  else if (warpgroup == 1) asm volatile("bar.sync 2, 128;" ::: "memory");
+}
+
+// eight accumulators of each thread, rounded, to shared memory
+__device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* source)
+{
+  unsigned words[4];
+  #pragma unroll
+  for (int pair = 0; pair < 4; ++pair)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words[pair]) : "f"(source[2 * pair + 1]), "f"(source[2 * pair]));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+      :: "r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+}
+
+// what this thread wrote to shared memory is there for the asynchronous proxy too
+__device__ __forceinline__ void proxy_fence()
+{
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// a box of a matrix from shared memory by TMA, under way until it is waited for
+__device__ __forceinline__ void tma_store(const TensorMap* map, int x, int y, unsigned source)
+{
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
+      :: "l"(map), "r"(x), "r"(y), "r"(source) : "memory");
+}
+
+// the stores of this thread since its last commit become a group
+__device__ __forceinline__ void tma_store_commit()
+{
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// each thread of the warpgroup gets 232 registers
+__device__ __forceinline__ void take_registers_to_232()
+{
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+}
+
+// arrive, and announce bytes that TMA will bring
+__device__ __forceinline__ void mbarrier_expect(unsigned barrier, unsigned bytes)
+{
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+
+// a box of a matrix to shared memory by TMA: its bytes are counted by a barrier
+__device__ __forceinline__ void tma_load(unsigned target, const TensorMap* map, int x, int y, unsigned barrier)
+{
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];"
+      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(barrier) : "memory");
+}
+
+// each thread of the warpgroup keeps 40 registers
+__device__ __forceinline__ void give_registers_to_40()
+{
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+}
+
+// a barrier in memory whose phase is over when so many have arrived, and the bytes that they announced
+__device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrivals)
+{
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+}
+
+// a tensor map is needed soon
+__device__ __forceinline__ void prefetch_map(const TensorMap* map)
+{
+  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}
+
+// the barriers are there for the asynchronous proxy too
+__device__ __forceinline__ void mbarrier_init_fence()
+{
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+gemm_row_sum(
+    const __grid_constant__ TensorMap A_map,
+    const __grid_constant__ TensorMap B_map,
+    const __grid_constant__ TensorMap D_map,
+    float* __restrict__ y,
+    const int m,
+    const int n,
+    const int k,
+    const unsigned long long band_reciprocal,
+    const unsigned long long column_reciprocal)
+{
+  const int block = blockIdx.x;
+  const int thread = threadIdx.x;
+  const int tiles = (long long)((m + 127) / 128) * ((n + 255) / 256);
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+  const int lane = threadIdx.x % 32;
+  extern __shared__ __align__(1024) unsigned char smem[];
+  __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 3 copies
+  __half* const b_sh = reinterpret_cast<__half*>(smem + 49152);  // 64 x 256, 3 copies
+  __half* const store_acc_sh = reinterpret_cast<__half*>(smem + 147456);  // 64 x 256, 2 copies
+  __align__(8) float acc[128];  // of 128 x 256
+  float s_parts[2];  // of 128 x 4
+  __align__(4) __half row_a_rf[32];  // of 64 x 64
+  float s[2];  // of 64
+  float s_whole_sum_rf[2];  // of 256 x 2
+  float s_whole_sum_other[2];  // of 256 x 2
+  const unsigned k2_ring_full = shared_address(smem + 212992);  // 3 barriers: a_sh, b_sh are full
+  const unsigned k2_ring_empty = k2_ring_full + 24;  // and empty again
+  if (threadIdx.x == 0) {
+    prefetch_map(&A_map);
+    prefetch_map(&B_map);
+    prefetch_map(&D_map);
+    for (int stage = 0; stage < 3; ++stage) {
+      mbarrier_init(k2_ring_full + stage * 8, 1);
+      mbarrier_init(k2_ring_empty + stage * 8, 8);
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  const int warp_of_block = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  // consumers
+  if (warp_of_block < 8) {
+    take_registers_to_232();
+    const unsigned a_sh_address = shared_address(a_sh);
+    const unsigned b_sh_address = shared_address(b_sh);
+    const unsigned a_sh_source =
+        shared_address(a_sh) + warpgroup * 64 * 128 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
+    const int a_sh_swizzle = lane % 8 * 16;
+    const unsigned store_acc_sh_target =
+        shared_address(store_acc_sh) + warpgroup * 4 * 8192 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
+    const unsigned store_acc_sh_address = shared_address(store_acc_sh);
+    float* const y_target = y + warpgroup * 64 + thread / 32 % 4 * 16 + lane / 4;
+    int k2_stage = 0;
+    int k2_parity = 0;
+    for (int turn = 0; turn < tiles / 132 + (block < tiles % 132); ++turn) {
+      const int tile = (long long)block + (long long)turn * 132;
+      const int band = quotient(tile, band_reciprocal);
+      const int inside = tile - band * ((n + 255) / 256 * 8);
+      const int height = min((m + 127) / 128 - band * 8, 8);
+      const int column = height < 8 ? quotient(inside, column_reciprocal) : inside / 8;
+      const int block_n = min((n + 255) / 256 - 1, column);
+      const int block_m = min((m + 127) / 128 - 1, band * 8 + (inside - column * height));
+      // gemm_row_sum(64,256,4)(RF,RF)(Warpgroup)
+      // zero: acc[m,n] = 0
+#pragma unroll
+      for (int zero_n = 0; zero_n < 32; ++zero_n) {
+        acc[zero_n * 4] = 0.0f;
+        acc[zero_n * 4 + 1] = 0.0f;
+        acc[zero_n * 4 + 2] = 0.0f;
+        acc[zero_n * 4 + 3] = 0.0f;
+      }
+      // none: s_parts[m,row_part] = 0
+#pragma unroll
+      for (int none_m = 0; none_m < 2; ++none_m)
+        s_parts[none_m] = 0.0f;
+#pragma unroll 1
+      for (int k2 = 0; k2 < (k + 63) / 64; ++k2) {
+        const int k2_stage_of_warp = __shfl_sync(0xffffffff, k2_stage, 0);  // the same for all lanes
+        mbarrier_wait(k2_ring_full + k2_stage * 8, k2_parity);  // a_sh, b_sh of this turn are full
+        // gemm_row_sum(64,256,64,4)(SH,SH,RF,RF)(Warpgroup)
+        // product: acc[m,n] += sum(k, A[m,k] * B[k,n])
+        wgmma_fence();
+#pragma unroll
+        for (int product_k = 0; product_k < 4; ++product_k) {
+          wgmma_m64n256k16_row_row_f32_f16(
+              acc,
+              matrix_descriptor<0, 1024, 1>(
+                  a_sh_address + k2_stage_of_warp * 128 * 128 + warpgroup * 64 * 128 + product_k * 32),
+              matrix_descriptor<8192, 1024, 1>(b_sh_address + k2_stage_of_warp * 4 * 8192 + product_k * 16 * 128),
+              true);
+        }
+        wgmma_commit();
+        // row: s_parts[m,row_part] += sum(k, A[m,k]), each part of its own
+        // src to row_a_rf: Move(64,64)(SH,RF)(Warpgroup)
+        if (block_n == 0) {
+#pragma unroll
+          for (int row_a_rf_k = 0; row_a_rf_k < 4; ++row_a_rf_k) {
+            {
+              __align__(4) __half row_a_rf_values[8];
+              ldmatrix_factor(
+                  row_a_rf_values,
+                  a_sh_source + k2_stage_of_warp * 128 * 128 + (a_sh_swizzle ^ (row_a_rf_k * 32 + lane / 16 * 16)));
+              row_a_rf[row_a_rf_k * 4] = row_a_rf_values[0];
+              row_a_rf[row_a_rf_k * 4 + 1] = row_a_rf_values[1];
+              row_a_rf[row_a_rf_k * 4 + 16] = row_a_rf_values[2];
+              row_a_rf[row_a_rf_k * 4 + 17] = row_a_rf_values[3];
+              row_a_rf[row_a_rf_k * 4 + 2] = row_a_rf_values[4];
+              row_a_rf[row_a_rf_k * 4 + 3] = row_a_rf_values[5];
+              row_a_rf[row_a_rf_k * 4 + 18] = row_a_rf_values[6];
+              row_a_rf[row_a_rf_k * 4 + 19] = row_a_rf_values[7];
+            }
+          }
+#pragma unroll
+          for (int row_m = 0; row_m < 2; ++row_m) {
+            s_parts[row_m] =
+                (s_parts[row_m] + __half2float(row_a_rf[row_m * 16 + 1]) + __half2float(row_a_rf[row_m * 16 + 3])
+                    + __half2float(row_a_rf[row_m * 16 + 5]) + __half2float(row_a_rf[row_m * 16 + 7])
+                    + __half2float(row_a_rf[row_m * 16 + 9]) + __half2float(row_a_rf[row_m * 16 + 11])
+                    + __half2float(row_a_rf[row_m * 16 + 13]) + __half2float(row_a_rf[row_m * 16 + 15]))
+                    + (__half2float(row_a_rf[row_m * 16]) + __half2float(row_a_rf[row_m * 16 + 2])
+                        + __half2float(row_a_rf[row_m * 16 + 4]) + __half2float(row_a_rf[row_m * 16 + 6])
+                        + __half2float(row_a_rf[row_m * 16 + 8]) + __half2float(row_a_rf[row_m * 16 + 10])
+                        + __half2float(row_a_rf[row_m * 16 + 12]) + __half2float(row_a_rf[row_m * 16 + 14]));
+          }
+        }
+        wgmma_wait<0>();  // a_sh, b_sh of this turn have been read
+        __syncwarp();  // all lanes have read a_sh, b_sh
+        if (thread % 32 == 0)
+          mbarrier_arrive(k2_ring_empty + k2_stage * 8);
+        if (++k2_stage == 3) {
+          k2_stage = 0;
+          k2_parity ^= 1;
+        }
+      }
+      tma_store_wait<0>();  // store_acc_sh has been stored
+      warpgroup_sync();  // store_acc_sh free again
+      // gemm_row_sum(64,256,4)(GL,GL,RF,RF)(Warpgroup)
+      // store: D[m,n] = acc[m,n]
+      // src to store_acc_sh: Move(64,256)(RF,SH)(Warpgroup)
+#pragma unroll
+      for (int store_acc_sh_n = 0; store_acc_sh_n < 16; ++store_acc_sh_n) {
+        stmatrix_x4_half(
+            store_acc_sh_target + store_acc_sh_n / 4 * 64 * 128
+                + (a_sh_swizzle ^ (store_acc_sh_n % 4 * 32 + lane / 16 * 16)),
+            &acc[store_acc_sh_n * 8]);
+      }
+      proxy_fence();  // store_acc_sh for the asynchronous proxy
+      warpgroup_sync();  // store_acc_sh complete
+      if (thread % 128 == 0) {
+        tma_store(&D_map, block_n * 256, block_m * 128 + warpgroup * 64, store_acc_sh_address + warpgroup * 4 * 8192);
+        tma_store(
+            &D_map,
+            block_n * 256 + 64,
+            block_m * 128 + warpgroup * 64,
+            store_acc_sh_address + warpgroup * 4 * 8192 + 64 * 128);
+        tma_store(
+            &D_map,
+            block_n * 256 + 128,
+            block_m * 128 + warpgroup * 64,
+            store_acc_sh_address + warpgroup * 4 * 8192 + 2 * 8192);
+        tma_store(
+            &D_map,
+            block_n * 256 + 192,
+            block_m * 128 + warpgroup * 64,
+            store_acc_sh_address + warpgroup * 4 * 8192 + 3 * 8192);
+      }
+      tma_store_commit();
+      // s_whole: s[m] = sum(row_part, s_parts[m,row_part])
+      // Reduction(64,4)(RF,RF)(Warpgroup): 4 lanes by shuffles
+      if (block_n == 0) {
+#pragma unroll
+        for (int s_whole_m = 0; s_whole_m < 2; ++s_whole_m)
+          s_whole_sum_rf[s_whole_m] = s_parts[s_whole_m];
+#pragma unroll
+        for (int s_whole_v = 0; s_whole_v < 2; ++s_whole_v)
+          s_whole_sum_other[s_whole_v] = __shfl_xor_sync(0xffffffff, s_whole_sum_rf[s_whole_v], 2);
+#pragma unroll
+        for (int s_whole_n = 0; s_whole_n < 2; ++s_whole_n)
+          s_whole_sum_rf[s_whole_n] = s_whole_sum_rf[s_whole_n] + s_whole_sum_other[s_whole_n];
+#pragma unroll
+        for (int s_whole_v2 = 0; s_whole_v2 < 2; ++s_whole_v2)
+          s_whole_sum_other[s_whole_v2] = __shfl_xor_sync(0xffffffff, s_whole_sum_rf[s_whole_v2], 1);
+#pragma unroll
+        for (int s_whole_n2 = 0; s_whole_n2 < 2; ++s_whole_n2)
+          s_whole_sum_rf[s_whole_n2] = s_whole_sum_rf[s_whole_n2] + s_whole_sum_other[s_whole_n2];
+#pragma unroll
+        for (int s_whole_m2 = 0; s_whole_m2 < 2; ++s_whole_m2)
+          s[s_whole_m2] = s_whole_sum_rf[s_whole_m2];
+        // sums: y[m] = s[m]
+        if (thread % 4 == 0) {
+#pragma unroll
+          for (int sums_m = 0; sums_m < 2; ++sums_m) {
+            if (block_m * 128 + warpgroup * 64 + thread / 32 % 4 * 16 + sums_m * 8 + lane / 4 < m)
+              y_target[block_m * 128 + sums_m * 8] = s[sums_m];
+          }
+        }
+      }
+    }
+    tma_store_wait<0>();  // all stores have read what they store
+  }
+  // producer
+  else {
+    give_registers_to_40();
+    if (threadIdx.x == 256) {
+      const unsigned a_sh_address2 = shared_address(a_sh);
+      const unsigned b_sh_address2 = shared_address(b_sh);
+      int k2_stage2 = 0;
+      int k2_parity2 = 1;
+      for (int turn = 0; turn < tiles / 132 + (block < tiles % 132); ++turn) {
+        const int tile = (long long)block + (long long)turn * 132;
+        const int band = quotient(tile, band_reciprocal);
+        const int inside = tile - band * ((n + 255) / 256 * 8);
+        const int height = min((m + 127) / 128 - band * 8, 8);
+        const int column = height < 8 ? quotient(inside, column_reciprocal) : inside / 8;
+        const int block_n = min((n + 255) / 256 - 1, column);
+        const int block_m = min((m + 127) / 128 - 1, band * 8 + (inside - column * height));
+#pragma unroll 1
+        for (int k2 = 0; k2 < (k + 63) / 64; ++k2) {
+          mbarrier_wait(k2_ring_empty + k2_stage2 * 8, k2_parity2);  // a_sh, b_sh of this turn are empty
+          mbarrier_expect(k2_ring_full + k2_stage2 * 8, 49152);
+          tma_load(a_sh_address2 + k2_stage2 * 128 * 128, &A_map, k2 * 64, block_m * 128, k2_ring_full + k2_stage2 * 8);
+          tma_load(b_sh_address2 + k2_stage2 * 4 * 8192, &B_map, block_n * 256, k2 * 64, k2_ring_full + k2_stage2 * 8);
+          tma_load(
+              b_sh_address2 + k2_stage2 * 4 * 8192 + 64 * 128,
+              &B_map,
+              block_n * 256 + 64,
+              k2 * 64,
+              k2_ring_full + k2_stage2 * 8);
+          tma_load(
+              b_sh_address2 + k2_stage2 * 4 * 8192 + 2 * 8192,
+              &B_map,
+              block_n * 256 + 128,
+              k2 * 64,
+              k2_ring_full + k2_stage2 * 8);
+          tma_load(
+              b_sh_address2 + k2_stage2 * 4 * 8192 + 3 * 8192,
+              &B_map,
+              block_n * 256 + 192,
+              k2 * 64,
+              k2_ring_full + k2_stage2 * 8);
+          if (++k2_stage2 == 3) {
+            k2_stage2 = 0;
+            k2_parity2 ^= 1;
+          }
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,196 @@
+"""Factories of kernel IR for tests: one for each node, named after it; whoever makes IR by hand makes it by these.
+
+A test passes what it is about: what a node cannot be without by position, the rest by keyword. Everything else has its default here, so a new
+field of a node, or a field that moves elsewhere, changes this file and no test. `handmade` has short forms on top: kernels of a spec, accesses
+of neighbours. `test_making.py` forbids other calls of the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fireiron import ir
+from fireiron.values.expr import Expr, as_expr
+from fireiron.values.machine import as_architecture
+from fireiron.values.tensor import Mode, Tensor
+
+Body = Sequence[ir.Stmt]
+
+# ---------------------------------------------------------------------------------------------- kernels and buffers
+
+
+def kernel(
+    name: str = "handmade", architecture: Any = "sm_80", grid: Expr | int = 1, threads: int = 32, buffers: Sequence[ir.Buffer] = (),
+    symbols: Sequence[Any] = (), body: Body = (), spec: Any = None, **fields: Any,
+) -> ir.Kernel:  # fmt: skip
+    """A kernel that performs `spec` by the statements of `body`."""
+    return ir.Kernel(
+        name, as_architecture(architecture), as_expr(grid), threads, tuple(buffers), tuple(symbols), tuple(body), spec, **fields
+    )
+
+
+def buffer(tensor: Tensor, storage: Any = None, elements: Expr | int | None = None, **fields: Any) -> ir.Buffer:
+    """A buffer of a tensor, stored as the tensor is."""
+    storage = tensor.storage() if storage is None else storage
+    return ir.Buffer(tensor, storage, storage.extent if elements is None else elements, **fields)
+
+
+def access(buffer: str, base: Sequence[Expr], modes: Any = None, bounds: Any = None, write: bool = False, **fields: Any) -> ir.Access:
+    """The access to one element at `base`, or to those of `modes`."""
+    modes = ((Mode(as_expr(1), as_expr(1)),),) * len(base) if modes is None else modes
+    return ir.Access(buffer, base, modes, (None,) * len(base) if bounds is None else bounds, write, **fields)
+
+
+def piece(first: int, width: int = 1, **fields: Any) -> ir.Piece:
+    """Neighbouring elements of a statement that are accessed together."""
+    return ir.Piece(first, width, **fields)
+
+
+def tensor_map(name: str, buffer: str, order: Any, box: Any, span: Any) -> ir.TensorMap:
+    """The map by which TMA finds a box in an array."""
+    return ir.TensorMap(name, buffer, order, box, span)
+
+
+# ---------------------------------------------------------------------------------------------- statements
+
+
+def hole(child: str) -> ir.Hole:
+    """The place of a child's program."""
+    return ir.Hole(child)
+
+
+def comment(text: str) -> ir.Comment:
+    """A remark in the text."""
+    return ir.Comment(text)
+
+
+def begin(step: Any) -> ir.Begin:
+    """The mark before the statements of a step."""
+    return ir.Begin(step)
+
+
+def let(var: Any, value: Expr) -> ir.Let:
+    """A name for a value."""
+    return ir.Let(var, value)
+
+
+def loop(var: Any, extent: Expr, body: Body = (), **plan: Any) -> ir.For:
+    """A loop, with what is planned for it: `unroll`, `stages`, `producers`, ..."""
+    return ir.For(var, extent, body, **plan)
+
+
+def execution(instruction: Any, spec: Any, accesses: Sequence[ir.Access], **fields: Any) -> ir.Exec:
+    """The statement by which an instruction performs a spec."""
+    return ir.Exec(instruction, spec, accesses, **fields)
+
+
+def skip(needed: Any, body: Body = ()) -> ir.Skip:
+    """Statements that run if they are needed."""
+    return ir.Skip(needed, body)
+
+
+def sync_point(require: bool | None, subject: str, **fields: Any) -> ir.SyncPoint:
+    """A wish for a barrier, or against one."""
+    return ir.SyncPoint(require, subject, **fields)
+
+
+# ---------------------------------------------------------------------------------------------- synchronization
+
+
+def scope(name: str, threads: int | None) -> ir.Scope:
+    """The threads that meet at a barrier."""
+    return ir.Scope(name, threads)
+
+
+def barrier(scope: ir.Scope = ir.BLOCK_SCOPE, reason: str = "", **fields: Any) -> ir.Barrier:
+    """A barrier of the threads of a scope."""
+    return ir.Barrier(scope, reason, **fields)
+
+
+def cluster_barrier(reason: str = "") -> ir.ClusterBarrier:
+    """A barrier of the blocks of a cluster."""
+    return ir.ClusterBarrier(reason)
+
+
+def commit(completion: ir.Completion = ir.Completion.GROUP) -> ir.Commit:
+    """The end of a group of asynchronous operations."""
+    return ir.Commit(completion)
+
+
+def wait(groups: int = 0, **fields: Any) -> ir.Wait:
+    """A wait until at most so many groups are pending."""
+    return ir.Wait(groups, **fields)
+
+
+def fence(reach: ir.Reach, reason: str = "", **fields: Any) -> ir.Fence:
+    """A fence."""
+    return ir.Fence(reach, reason, **fields)
+
+
+def chain(link: Any) -> ir.Chain:
+    """A link to the kernel before or after."""
+    return ir.Chain(link)
+
+
+# ---------------------------------------------------------------------------------------------- rings, roles and clusters
+
+
+def ring(name: str, stages: int, buffers: Sequence[str], **fields: Any) -> ir.Ring:
+    """A ring of stages."""
+    return ir.Ring(name, stages, buffers, **fields)
+
+
+def acquire(ring: str, side: ir.Side, number: Expr) -> ir.Acquire:
+    """A wait for a stage of a ring."""
+    return ir.Acquire(ring, side, number)
+
+
+def release(ring: str, side: ir.Side, number: Expr, **fields: Any) -> ir.Release:
+    """The arrival that gives a stage of a ring away."""
+    return ir.Release(ring, side, number, **fields)
+
+
+def role(name: str, first: int, threads: int, body: Body = (), **fields: Any) -> ir.Role:
+    """What some warps of a block do."""
+    return ir.Role(name, first, threads, body, **fields)
+
+
+def roles(roles: Sequence[ir.Role]) -> ir.Roles:
+    """The roles into which the threads of a block part."""
+    return ir.Roles(roles)
+
+
+def next_tile(var: Any, tiles: Expr, ring: str, number: Expr, **fields: Any) -> ir.NextTile:
+    """The next tile of a block that takes tiles from a counter."""
+    return ir.NextTile(var, tiles, ring, number, **fields)
+
+
+def leave(tile: Expr, tiles: Expr) -> ir.Leave:
+    """The end of a block's tiles."""
+    return ir.Leave(tile, tiles)
+
+
+def counter(name: str) -> ir.Counter:
+    """A counter from which blocks take tiles."""
+    return ir.Counter(name)
+
+
+def block_cluster(sizes: Any, places: Any) -> ir.BlockCluster:
+    """The blocks of a cluster."""
+    return ir.BlockCluster(sizes, places)
+
+
+def peers(pattern: Any, first: Any) -> ir.Peers:
+    """Blocks of a cluster that share something."""
+    return ir.Peers(pattern, first)
+
+
+FACTORIES = {
+    ir.Kernel: kernel, ir.Buffer: buffer, ir.Access: access, ir.Piece: piece, ir.TensorMap: tensor_map, ir.Hole: hole, ir.Comment: comment,
+    ir.Begin: begin, ir.Let: let, ir.For: loop, ir.Exec: execution, ir.Skip: skip, ir.SyncPoint: sync_point, ir.Scope: scope,
+    ir.Barrier: barrier, ir.ClusterBarrier: cluster_barrier, ir.Commit: commit, ir.Wait: wait, ir.Fence: fence, ir.Chain: chain,
+    ir.Ring: ring, ir.Acquire: acquire, ir.Release: release, ir.Role: role, ir.Roles: roles, ir.NextTile: next_tile, ir.Leave: leave,
+    ir.Counter: counter, ir.BlockCluster: block_cluster, ir.Peers: peers,
+}  # fmt: skip
+"""The factory of each class."""

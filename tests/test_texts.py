@@ -1,0 +1,136 @@
+"""The printed text of small kernels is the text that was printed before: forms of the library, which run nearly every line of the printer.
+
+Of some 20 the whole texts are stored, `goldens/texts/*.cu`, of all of them digests of the text with the steps that made each line. Neither says
+anything of right and wrong, which the other oracles do; they say that no text changes by the way.
+"""
+
+import functools
+import inspect
+import sys
+
+import pytest
+from goldens import readable
+from goldens.cases import CASES, SUMMARY, Case, Outcome, cases, differences, stored, summary
+
+from fireiron import *
+from fireiron.cuda import printed
+from fireiron.language.library import bind, find
+
+SIZES = {"M": 40, "N": 48, "K": 40, "D": 32, "L": 2, "P": 3, "groups": 3, "batch": 2, "size": 32}
+"""By parameter name of a problem; those of matrices are known at run time where the form says so, or all are the form's own."""
+
+FORMS = """
+hopper_skinny
+maxwell, run time
+hopper_ragged, run time
+hmma_turing
+hmma_volta
+attention_combine, run time
+attention_decode, run time
+attention_decode:hopper
+lstm:hopper
+lstm:in_turn
+wmma_simple:guarded
+hgemm_nt, run time
+gemm_row_sum:hopper, run time
+gemm_row_sum:hopper_shared
+hopper_ragged:clustered
+rmsnorm
+split_k_blocks
+attention_packed:hopper
+attention:held
+hopper, run time
+hopper_small, run time
+listing_1
+gated:hopper
+naive
+attention:causal
+layernorm
+small, run time
+mlp
+hopper, own sizes
+dual:hopper, own sizes
+hopper_attention, own sizes
+hmma_ampere, own sizes
+tasks_gemm:warpgroups, own sizes
+"""
+
+WHOLE = (
+    "naive",
+    "listing_1",
+    "maxwell, run time",
+    "wmma_simple:guarded",
+    "hmma_volta",
+    "hmma_turing",
+    "hgemm_nt, run time",
+    "split_k_blocks",
+    "hopper_small, run time",
+    "hopper, run time",
+    "hopper_ragged:clustered",
+    "hopper_skinny",
+    "gemm_row_sum:hopper, run time",
+    "tasks_gemm:warpgroups, own sizes",
+    "mlp",
+    "lstm:in_turn",
+    "layernorm",
+    "rmsnorm",
+    "attention:held",
+    "attention_combine, run time",
+    "attention_decode, run time",
+    "attention_packed:hopper",
+)
+"""Those whose texts are stored in full: products by threads, by tensor cores of each generation, by warpgroups with rings, roles and clusters,
+as tasks; epilogues, reductions and attention."""
+
+
+@functools.cache
+def kernel(form):
+    """The kernel of a form, lowered and verified."""
+    name, _, when = form.partition(", ")
+    entry = find(name)
+    module = sys.modules[f"fireiron.strategies.{name.partition(':')[0]}"]
+    sizes = {one: SIZES[one] for one in inspect.signature(module.spec).parameters if one in SIZES and when != "own sizes"}
+    if when == "run time":
+        sizes |= {one: sym(one.lower(), multiple_of=8) for one in sizes if one in ("M", "N", "K")}
+    strategy = bind(entry, sizes)
+    return strategy.program(strategy.target).lowered
+
+
+def forms():
+    """All of them."""
+    return FORMS.strip().splitlines()
+
+
+def kernels():
+    return {form: kernel(form) for form in forms()}
+
+
+def outcome(form):
+    """The text of a form with the steps of each line."""
+    return Outcome.of_lines(printed(kernel(form)))
+
+
+def text(form):
+    """What is stored of a form whose text is stored in full."""
+    return "".join(f"{line.text}\n" for line in printed(kernel(form)))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("form", WHOLE)
+def test_the_text_is_the_one_that_was_read(form):
+    said = readable.differences(readable.file_of(form), text(form))
+    assert not said, said
+
+
+def test_no_text_changes_by_the_way():
+    said = differences("library", [Case.of(form, outcome(form)) for form in forms()])
+    assert not said, said
+
+
+def test_each_case_is_stored():
+    assert [one.name for one in cases("library")] == forms()
+    assert {path.name for path in readable.TEXTS.iterdir()} == {readable.file_of(form).name for form in WHOLE}
+
+
+def test_the_summary_is_that_of_the_cases():
+    assert SUMMARY.read_text(encoding="utf-8") == summary({name: [*found.values()] for name, found in stored().items()}), CASES
