@@ -304,7 +304,7 @@ def draw(seed):
     names = tuple(top(drawing, reciprocals))
     body = (*names, *drawing.body(choose.choice((2, 2, 3)), choose.randint(2, 5)))
     last = 4 * max(one.offset + one.bytes for one in shared) // 4
-    kernel = attrs.evolve(
+    kernel = making.evolved(
         made, buffers=tuple(drawing.buffers), body=body, rings=tuple(drawing.rings), reciprocals=reciprocals, makers=drawing.makers,
         shared_bytes=last, resident=choose.choice((0, 0, 2)), chained=choose.random() < 0.2, title=choose.choice(((), ("one", "  two"))),
         facts=choose.choice(((), (("multiples", equal(K % 16, 0)),))), unchecked=choose.choice(((), ("said by hand",))),

@@ -13,6 +13,10 @@ from fireiron.executable.fma import Fma
 from fireiron.executable.thread_move import MOVE
 from fireiron.executable.tma import TMA_LOAD, TMA_STORE
 from fireiron.ir.chunks import swizzle_of
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.values.expr import ZERO, Var, all_of, as_expr, equal, less
 from fireiron.values.machine import as_architecture
@@ -51,8 +55,8 @@ def each_element(rows, columns, source, target, dtype, at, bounds, thread=LANE, 
 
 def boxed(instruction, spec, accesses, tensor_map, **fields):
     """A copy by an engine."""
-    completion = ir.Completion.RING if instruction is TMA_LOAD else ir.Completion.BULK
-    return making.execution(instruction, spec, accesses, completion=completion, tensor_map=tensor_map, **fields)
+    completion = TMA_LOADS if instruction is TMA_LOAD else TMA_STORES
+    return making.execution(instruction, spec, accesses, mechanism=completion, tensor_map=tensor_map, **fields)
 
 
 def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype=float16, layout=RowMajor, bounded=True, result=None):
@@ -95,14 +99,14 @@ def stored(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
         (access("tile", (0, 0), tile), access("dst", at, tile, array, write=True)),
         tensor_map,
     )
-    bulk = ir.Completion.BULK
+    bulk = TMA_STORES
     body = (
         each_element(rows, columns, "src", "tile", dtype, at, array),
         making.fence(ir.Reach.PROXY),
         making.barrier(ir.WARP_SCOPE),
         store,
         making.commit(bulk),
-        making.wait(0, completion=bulk),
+        making.wait(0, mechanism=bulk),
     )
     kernel = kernel_of(spec, body, buffer, target="sm_90a")
     return attrs.evolve(kernel, shared_bytes=buffer.offset + buffer.bytes)
@@ -166,11 +170,11 @@ def streamed(turns=5, stages=2, warps=1, consumer=None, producer=None, **fields)
 class EngineFma(Fma):
     """A multiply-add of each thread that an engine performs, as it does wgmma: smaller, and under way alike."""
 
-    by_engine: ClassVar[bool] = True
+    mechanism: ClassVar[ir.Mechanism] = WGMMA_GROUPS
 
 
 ENGINE_FMA = EngineFma("ENGINE_FMA")
-REGISTER = ir.Completion.PRODUCT
+REGISTER = WGMMA_GROUPS
 
 
 def by_products(*steps):
@@ -194,13 +198,13 @@ def _step(step):
     if step == "commit":
         return making.commit(REGISTER)
     if step.startswith("wait "):
-        return making.wait(int(step[5:]), completion=REGISTER)
+        return making.wait(int(step[5:]), mechanism=REGISTER)
     if step == "proxy":
         return making.fence(ir.Reach.PROXY)
     if step == "barrier":
         return making.barrier(ir.WARP_SCOPE)
     if step == "x<":
-        return attrs.evolve(_step("x="), completion=ir.Completion.GROUP)
+        return attrs.evolve(_step("x="), mechanism=CP_ASYNC_GROUPS)
     if step in ("sent", "arrived"):
         return making.commit() if step == "sent" else making.wait(0)
     if step.endswith("="):
@@ -217,7 +221,7 @@ def _step(step):
     accesses = register(left), register(right), register(target, True)
     adds = as_expr(int("+" in step))
     spec = MatMul(1, 1, 1)(*(SH if name == "x" else RF for name in (left, right, target)))(Thread)
-    return making.execution(ENGINE_FMA, spec, accesses, accumulate=adds, completion=REGISTER, pieces=pieces(3), origin=f"at {step}")
+    return making.execution(ENGINE_FMA, spec, accesses, accumulate=adds, mechanism=REGISTER, pieces=pieces(3), origin=f"at {step}")
 
 
 FENCE_BEFORE = "is touched by ENGINE_FMA .* with no fence of registers before it"

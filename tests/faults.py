@@ -3,6 +3,7 @@
 import attrs
 
 from fireiron import ir
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.values.expr import Mod, mod
 from fireiron.values.machine import SH
 
@@ -63,7 +64,7 @@ def _at(kernel, body, position):
     yield "dropped", before + behind
     if isinstance(one, ir.Wait):
         yield "raised", [*before, attrs.evolve(one, groups=one.groups + 1), *behind]
-        if one.completion is ir.Completion.PRODUCT and behind and isinstance(behind[0], ir.Exec):
+        if one.mechanism is WGMMA_GROUPS and behind and isinstance(behind[0], ir.Exec):
             yield "behind the next statement", [*before, behind[0], one, *behind[1:]]
     elif isinstance(one, ir.Fence):
         if behind and (one.reach is ir.Reach.REGISTERS or isinstance(behind[0], ir.Barrier)):

@@ -13,7 +13,8 @@ from fireiron.check import Scene, check_races
 from fireiron.check.races.places import Footprint
 from fireiron.check.races.traces import Kind, Touch
 from fireiron.check.scene import Use
-from fireiron.ir import Completion
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.values.expr import ONE, Var, as_expr, equal, less, minimum
 
 WIDTH = 128
@@ -39,7 +40,7 @@ def staged(stages=2, name="s", offset=0):
 def load(turn, stages=2, width=WIDTH, name="ring", to="s", **options):
     """A load into the stage of a turn."""
     turn = as_expr(turn)
-    how = {"copy": turn % stages, "instruction": Engine(), "completion": ir.Completion.RING, "ring": name, "turn": turn, **options}
+    how = {"copy": turn % stages, "instruction": Engine(), "mechanism": TMA_LOADS, "ring": name, "turn": turn, **options}
     return touch(0, write=True, name=to, width=width, **how)
 
 
@@ -101,7 +102,7 @@ def event(
     atoms,
     kind=Kind.WRITE,
     step=None,
-    completion=Completion.NONE,
+    mechanism=AT_ONCE,
     engine=False,
     turn=None,
     use=None,
@@ -112,12 +113,12 @@ def event(
 ):
     """A touch of atoms, which each warp touches, or of those said by warp; a statement of its own."""
     if use is None:
-        statement = (reads if kind is Kind.READ else writes)(T, width=elements, completion=completion, name=name)
+        statement = (reads if kind is Kind.READ else writes)(T, width=elements, mechanism=mechanism, name=name)
         statement = attrs.evolve(statement, instruction=Engine() if engine else statement.instruction)
         use = Use(statement, (), statement.accesses[0])
     by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
     footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
-    under_way = completion is not Completion.NONE
+    under_way = mechanism is not AT_ONCE
     return Touch(next(NUMBERS) if step is None else step, footprint, {}, kind, under_way, turn, stage)
 
 

@@ -7,10 +7,19 @@ of neighbours. `test_making.py` forbids other calls of the classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from fireiron import ir
+from fireiron.ir.effect import Effects
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.residency import Residency
+from fireiron.ir.effects.shared_bound import SharedBound
+from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.ir.effects.zeroed import Zeroed
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.values.expr import Expr, as_expr
 from fireiron.values.machine import as_architecture
 from fireiron.values.tensor import Mode, Tensor
@@ -24,10 +33,35 @@ def kernel(
     name: str = "handmade", architecture: Any = "sm_80", grid: Expr | int = 1, threads: int = 32, buffers: Sequence[ir.Buffer] = (),
     symbols: Sequence[Any] = (), body: Body = (), spec: Any = None, **fields: Any,
 ) -> ir.Kernel:  # fmt: skip
-    """A kernel that performs `spec` by the statements of `body`."""
-    return ir.Kernel(
-        name, as_architecture(architecture), as_expr(grid), threads, tuple(buffers), tuple(symbols), tuple(body), spec, **fields
-    )
+    """A kernel that performs `spec` by the statements of `body`; `fields` as for `evolved`."""
+    target = as_architecture(architecture)
+    return evolved(ir.Kernel(name, target, as_expr(grid), threads, tuple(buffers), tuple(symbols), tuple(body), spec), **fields)
+
+
+def evolved(kernel: ir.Kernel, **fields: Any) -> ir.Kernel:
+    """A kernel with other fields, or with others of the words for what is said of it as a whole (`SAID`)."""
+    words = {name: fields.pop(name) for name in [*fields] if name in SAID}
+    return attrs.evolve(kernel, effects=_said(kernel.effects, words), **fields)
+
+
+def said(kernel: ir.Kernel, word: str) -> Any:
+    """What is said of a kernel as a whole by one of the words."""
+    kind, field = SAID[word]
+    return getattr(kernel.effects[kind], field)
+
+
+SAID = {
+    "resident": (Residency, "blocks"), "within": (SharedBound, "bytes"), "zeroed": (Zeroed, "names"), "unchecked": (Unchecked, "reasons"),
+    "chained": (Chaining, "chained"), "ready": (Chaining, "ready"),
+}  # fmt: skip
+"""The words of tests for what is said of a kernel as a whole: the kind of effect, and its field."""
+
+
+def _said(effects: Effects, words: Mapping[str, Any]) -> Effects:
+    for word, value in words.items():
+        kind, field = SAID[word]
+        effects = effects.with_(attrs.evolve(effects[kind], **{field: value}))
+    return effects
 
 
 def buffer(tensor: Tensor, storage: Any = None, elements: Expr | int | None = None, **fields: Any) -> ir.Buffer:
@@ -113,9 +147,9 @@ def cluster_barrier(reason: str = "") -> ir.ClusterBarrier:
     return ir.ClusterBarrier(reason)
 
 
-def commit(completion: ir.Completion = ir.Completion.GROUP) -> ir.Commit:
+def commit(mechanism: ir.Mechanism = CP_ASYNC_GROUPS) -> ir.Commit:
     """The end of a group of asynchronous operations."""
-    return ir.Commit(completion)
+    return ir.Commit(mechanism)
 
 
 def wait(groups: int = 0, **fields: Any) -> ir.Wait:

@@ -32,7 +32,6 @@ from fireiron.ir import (
     Barrier,
     Begin,
     Commit,
-    Completion,
     Exec,
     Fence,
     For,
@@ -42,10 +41,14 @@ from fireiron.ir import (
     Stmt,
     SyncPoint,
     Wait,
+    mechanisms,
     rewritten,
     statements,
     verify,
 )
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.language.store import loads
 from fireiron.lower.passes import PASSES
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, as_expr, equal, less
@@ -232,7 +235,7 @@ def _statement(choose: Random, kernel: Kernel) -> Kernel:
             mode = Mode(as_expr(size), as_expr(choose.choice((1, 1, 2))))
             new = with_access(modes=(*access.modes[:dim], (mode,), *access.modes[dim + 1 :]))
         case 10:
-            new = attrs.evolve(one, completion=choose.choice(tuple(Completion)))
+            new = attrs.evolve(one, mechanism=choose.choice((AT_ONCE, *mechanisms.found())))
         case _:
             new = attrs.evolve(one, follows=not one.follows)
     return _replaced(kernel, one, (new,))
@@ -313,8 +316,8 @@ def _beside(choose: Random) -> Stmt:
     return choose.choice(
         (
             making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE), making.barrier(WARPGROUP_SCOPE), making.sync_point(True, "something"), making.sync_point(False, "something"),
-            making.sync_point(None, "something"), making.commit(), making.commit(Completion.PRODUCT), making.wait(0), making.wait(1), making.wait(0, completion=Completion.PRODUCT),
-            making.wait(0, completion=Completion.BULK), making.fence(Reach.PROXY), making.fence(Reach.REGISTERS), making.comment("a remark"),
+            making.sync_point(None, "something"), making.commit(), making.commit(WGMMA_GROUPS), making.wait(0), making.wait(1), making.wait(0, mechanism=WGMMA_GROUPS),
+            making.wait(0, mechanism=TMA_STORES), making.fence(Reach.PROXY), making.fence(Reach.REGISTERS), making.comment("a remark"),
         )
     )  # fmt: skip
 
@@ -326,15 +329,15 @@ def _whole(choose: Random, kernel: Kernel) -> Kernel:
             target = choose.choice(("sm_70", "sm_75", "sm_80", "sm_90a"))
             return attrs.evolve(kernel, architecture=as_architecture(target))
         case 1:
-            return attrs.evolve(kernel, chained=not kernel.chained)
+            return making.evolved(kernel, chained=not making.said(kernel, "chained"))
         case 2:
-            return attrs.evolve(kernel, ready=tuple(one.name for one in kernel.buffers if one.parameter and not one.written)[:1])
+            return making.evolved(kernel, ready=tuple(one.name for one in kernel.buffers if one.parameter and not one.written)[:1])
         case 3:
-            return attrs.evolve(kernel, unchecked=() if kernel.unchecked else ("said by hand",))
+            return making.evolved(kernel, unchecked=() if making.said(kernel, "unchecked") else ("said by hand",))
         case 4:
-            return attrs.evolve(kernel, within=choose.choice((0, 1024, 16384)))
+            return making.evolved(kernel, within=choose.choice((0, 1024, 16384)))
         case 5:
-            return attrs.evolve(kernel, resident=choose.choice((0, 1, 2)))
+            return making.evolved(kernel, resident=choose.choice((0, 1, 2)))
         case _:
             one = choose.choice(kernel.buffers)
             field, values = choose.choice(

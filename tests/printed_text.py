@@ -19,6 +19,7 @@ import subprocess
 from pathlib import Path
 from unittest import mock
 
+import making
 import numpy as np
 
 from fireiron.gpu import launch, maps
@@ -416,7 +417,7 @@ class Placed:
 
     def __init__(self, buffer, values, kernel):
         layout = buffer.tensor.layout
-        self.buffer, self.zeroed = buffer, buffer.name in kernel.zeroed
+        self.buffer, self.zeroed = buffer, buffer.name in making.said(kernel, "zeroed")
         self.dtype = buffer.dtype.to_numpy()
         self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
         steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]

@@ -10,6 +10,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import safety
 from fireiron.ir.chunks import swizzle_of
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.values.expr import TRUE, Const
 
@@ -134,7 +135,7 @@ def is_load(statement):
 
 def is_product(statement):
     """Whether it is a product under way."""
-    return isinstance(statement, ir.Exec) and statement.completion is ir.Completion.PRODUCT
+    return isinstance(statement, ir.Exec) and statement.mechanism is WGMMA_GROUPS
 
 
 def with_changed(kernel, which, number, change):

@@ -24,6 +24,7 @@ from ringed import (
 from fireiron import *
 from fireiron import ir
 from fireiron.inspect.synchronization import synchronization, text
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.language.library import bind, find
 from fireiron.lower.clamp import clamp
 from fireiron.sim import simulate
@@ -109,7 +110,7 @@ def test_copies_of_all_threads(name):
     assert "bias_sh" not in base.cuda(target), "only where it is asked for"
     program = base.at(Epilog).refine(Ahead()).program(target)
     copies = [one for one, _ in ir.execs(program.ir.body) if one.accesses[-1].buffer == "bias_sh" and one.spec.moves]
-    assert copies and all((one.completion is ir.Completion.GROUP) == (target == "sm_80") for one in copies)
+    assert copies and all((one.mechanism is CP_ASYNC_GROUPS) == (target == "sm_80") for one in copies)
     assert errors(program.ir) == []
     arrays = arrays_of(program.spec)
     made = simulate(program.ir, arrays, {}, order=random.Random(2)).outputs["C"]

@@ -10,7 +10,9 @@ from fireiron import ir
 from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.executable.fma import FFMA
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir import Commit, Completion
+from fireiron.ir import Commit
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.values.expr import Var, as_expr
 from fireiron.values.machine import Thread
@@ -18,11 +20,11 @@ from fireiron.values.machine import Thread
 SPEC = Move(32, 16, src=RowMajor, dst=RowMajor)(GL, GL)
 
 
-def copy(vector=4, widths=None, instruction=MOVE, target="tile", completion=Completion.GROUP, **fields):
+def copy(vector=4, widths=None, instruction=MOVE, target="tile", mechanism=CP_ASYNC_GROUPS, **fields):
     """A copy of four elements a thread to shared memory, by vectors as `vectorize` found them."""
     sides = (access("src", (THREAD, 0), (1, 4)), access(target, (THREAD, 0), (1, 4), write=True))
     widths = (vector, vector) if widths is None else widths
-    return execution(instruction, Move(1, 4)(GL, SH)(Thread), *sides, vector=vector, vectors=widths, completion=completion, **fields)
+    return execution(instruction, Move(1, 4)(GL, SH)(Thread), *sides, vector=vector, vectors=widths, mechanism=completion, **fields)
 
 
 def passed(*body, dtype=float32, target="sm_80"):
@@ -39,7 +41,7 @@ def test_a_copy_gets_the_instruction_of_its_width(vector, size):
     kernel = passed(copy(vector), making.commit())
     (found,) = statements(kernel)
     assert found.instruction.vector_bytes == size and found.instruction in CP_ASYNC
-    assert found.completion is Completion.GROUP and kernel.body[-1] == making.commit()
+    assert found.mechanism is CP_ASYNC_GROUPS and kernel.body[-1] == making.commit()
 
 
 @pytest.mark.parametrize("widths", [(2, 4), (4, 2), (1, 1)])
@@ -47,12 +49,12 @@ def test_both_sides_are_taken_by_the_same_width(widths):
     """cp.async reads and writes as many bytes at once; elements in between have to pass a register."""
     kernel = passed(copy(4, widths), making.commit())
     (found,) = statements(kernel)
-    assert found.instruction is MOVE and found.completion is Completion.NONE
+    assert found.instruction is MOVE and found.mechanism is AT_ONCE
 
 
 def test_a_copy_that_converts_is_none():
     (found,) = statements(passed(copy(), making.commit(), dtype=float16))
-    assert found.instruction is MOVE and found.completion is Completion.NONE
+    assert found.instruction is MOVE and found.mechanism is AT_ONCE
 
 
 @pytest.mark.parametrize(("target", "size"), [("sm_75", None), ("sm_80", 16)])
@@ -66,11 +68,11 @@ def test_a_width_that_was_asked_for_and_has_no_copy():
     sixteen = next(one for one in CP_ASYNC if one.vector_bytes == 16)
     for instruction in (sixteen, FFMA):
         (found,) = statements(passed(copy(2, instruction=instruction), making.commit()))
-        assert found.instruction is instruction and found.completion is Completion.NONE
+        assert found.instruction is instruction and found.mechanism is AT_ONCE
 
 
 def test_copies_that_nobody_marked_are_left_alone():
-    plain = copy(completion=Completion.NONE)
+    plain = copy(mechanism=AT_ONCE)
     kernel = passed(plain)
     assert statements(kernel) == [plain]
 
@@ -89,5 +91,5 @@ def test_commits_without_any_copy_go_wherever_they_stand():
     narrow = copy(4, (1, 1))
     loop = making.loop(Var("k", 0, 3), as_expr(4), (narrow, making.commit()))
     kernel = passed(loop, making.commit(), making.comment("behind"))
-    plain = attrs.evolve(narrow, completion=Completion.NONE)
+    plain = attrs.evolve(narrow, mechanism=AT_ONCE)
     assert kernel.body == (attrs.evolve(loop, body=(plain,)), making.comment("behind"))

@@ -57,7 +57,7 @@ def touches(kernel, statement):
 @pytest.mark.parametrize("name", CASES)
 def test_the_wait_stands_in_front_of_all_that_touches_global_memory(name):
     kernel = program_of(name).ir
-    assert kernel.chained and [one for one in ir.statements(kernel.body) if isinstance(one, Chain)] == [LAUNCH, WAIT]
+    assert making.said(kernel, "chained") and [one for one in ir.statements(kernel.body) if isinstance(one, Chain)] == [LAUNCH, WAIT]
     place = kernel.body.index(WAIT)
     before, behind = kernel.body[:place], kernel.body[place + 1 :]
     assert not any(touches(kernel, one) for one in before)
@@ -167,7 +167,7 @@ FAULTS = {
     "the consumers alone": ("ring", lambda kernel: in_a_role(kernel, 0), "1 links stand there, 1 in loops or roles"),
     "the producer alone": ("ring", lambda kernel: in_a_role(kernel, 1), "1 links stand there, 1 in loops or roles"),
     "each iteration": ("threads", in_a_loop, "1 in loops or roles"),
-    "not chained": ("ring", lambda kernel: attrs.evolve(kernel, chained=False), "a kernel that is not chained waits"),
+    "not chained": ("ring", lambda kernel: making.evolved(kernel, chained=False), "a kernel that is not chained waits"),
 }
 
 

@@ -178,8 +178,8 @@ FAULTS = {
         "1 inside",
     ),
     "A before the wait": (lambda kernel: in_producer(kernel, later_wait), "A is touched before the kernel waits"),
-    "B is not ready": (lambda kernel: attrs.evolve(kernel, ready=("A",)), "B is touched before the kernel waits"),
-    "nothing is ready": (lambda kernel: attrs.evolve(kernel, ready=()), "1 links stand there, 2 in loops or roles"),
+    "B is not ready": (lambda kernel: making.evolved(kernel, ready=("A",)), "B is touched before the kernel waits"),
+    "nothing is ready": (lambda kernel: making.evolved(kernel, ready=()), "1 links stand there, 2 in loops or roles"),
     "two waits": (lambda kernel: in_producer(kernel, lambda body: (WAIT, *body)), "3 inside"),
 }
 
@@ -300,4 +300,4 @@ def test_not_what_a_copy_in_front_writes():
     strategy = chained("B", MatMul.repack(A).repack(B).then(small))
     with pytest.raises(DecompositionError, match="B is copied by the launch in front"):
         _ = strategy(halves(64, 73, 128)).program(TARGET).ir
-    assert strategy(halves(64, 72, 128)).program(TARGET).ir.ready == ("B",)
+    assert making.said(strategy(halves(64, 72, 128)).program(TARGET).ir, "ready") == ("B",)

@@ -476,7 +476,7 @@ def test_unchecked_makes_warnings():
     kernel = lowered(LISTING_2, 256, 256, 64)
     planted = edited(kernel, at_path(barriers(kernel)[0][0], lambda _: []))
     assert errors(check_races(Scene(planted)))
-    found = check_races(Scene(attrs.evolve(planted, unchecked=("I know",))))
+    found = check_races(Scene(making.evolved(planted, unchecked=("I know",))))
     assert found and {one.severity for one in found} == {"warning"}
 
 

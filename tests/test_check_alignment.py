@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import making
 import pytest
 from touching import T, buffer, i, kernel, loop, reads, touch, writes
 
@@ -30,7 +31,7 @@ def said(*body, shared=1 << 15, rings=(), **options):
 
 def vector(place, width, count=1, dtype=None, **options):
     """A statement that reads `count` vectors of `width` elements."""
-    pieces = tuple(ir.Piece(number * width, width, TRUE) for number in range(count))
+    pieces = tuple(making.piece(number * width, width, condition=TRUE) for number in range(count))
     return attrs.evolve(reads(place, width=width * count, **options), pieces=(pieces,))
 
 
@@ -194,7 +195,7 @@ def test_buffers_in_use_one_after_the_other_may_if_that_is_asked_for():
 
 
 def ring(offset, stages=2, name="ring"):
-    return ir.Ring(name, stages, ("s",), 64, 1, offset)
+    return making.ring(name, stages, ("s",), bytes=64, consumers=1, offset=offset)
 
 
 @pytest.mark.parametrize(
@@ -356,11 +357,11 @@ def test_bounds_of_vectors_and_who_takes_them():
 
 def test_which_vector_of_a_statement_is_wrong():
     """The first that is; single elements lie anywhere."""
-    pieces = ((ir.Piece(0, 1, TRUE), ir.Piece(1, 1, TRUE), ir.Piece(2, 2, TRUE)),)
+    pieces = ((making.piece(0, 1, condition=TRUE), making.piece(1, 1, condition=TRUE), making.piece(2, 2, condition=TRUE)),)
     assert said(attrs.evolve(reads(T * 4, width=4), pieces=pieces)) == []
     (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=pieces))
     assert "takes addresses 3, 4 at once, which are not 2 neighbours from a multiple of 2 on" in one.message
-    last = ((ir.Piece(0, 2, TRUE), ir.Piece(2, 1, TRUE), ir.Piece(3, 1, TRUE)),)
+    last = ((making.piece(0, 2, condition=TRUE), making.piece(2, 1, condition=TRUE), making.piece(3, 1, condition=TRUE)),)
     (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=last))
     assert "takes addresses 1, 2 at once" in one.message
 
@@ -375,11 +376,13 @@ def of_matrix(
     tensor = Tensor("m", tuple(map(as_expr, shape)), dtype, memory, layout, align=align, swizzle=swizzle)
     tensor = attrs.evolve(tensor, copies=copies)
     storage = tensor.storage()
-    one = ir.Buffer(tensor, storage, storage.extent, offset=offset)
+    one = making.buffer(tensor, storage, storage.extent, offset=offset)
     held = buffer("f", 8, memory=FRAGMENTS[0])
     bounds = (None, None) if bound is None else (as_expr(bound), None)
     modes = ((Mode(1, 1),),) * 2
-    access = ir.Access("m", (as_expr(row), as_expr(column)), modes, bounds, False, dealt=((), ()), copy=as_expr(copy), origin="hand.py:1")
+    access = making.access(
+        "m", (as_expr(row), as_expr(column)), modes, bounds, False, dealt=((), ()), copy=as_expr(copy), origin="hand.py:1"
+    )
     fragment = writes(0, name="f").accesses[0]
     body = attrs.evolve(writes(0), accesses=(access, fragment))
     return [each.message for each in said(body, buffers=(one, held), grid=8, symbols=(N, N8), shared=1 << 16)]
@@ -443,7 +446,7 @@ def test_in_roles_those_who_empty_the_rings_say_what_is_in_use():
     """A producer fills what its consumers wait for; of several consumers nobody knows who is where."""
 
     def roles(*bodies, elected=0):
-        return ir.Roles(tuple(ir.Role(f"role {n}", 32 * n, 32, body, n == elected) for n, body in enumerate(bodies)))
+        return making.roles(tuple(making.role(f"role {n}", 32 * n, 32, body, elected=n == elected) for n, body in enumerate(bodies)))
 
     fill = (writes(T, active=less(T, 4)), writes(T, name="t", active=less(T, 4)))
     early, late = reads(T), reads(T, name="t", active=less(T, 4))
@@ -454,7 +457,7 @@ def test_in_roles_those_who_empty_the_rings_say_what_is_in_use():
     assert len(said(roles(fill, (early,), (late,)), **{**options, "threads": 96})) == 1
     assert len(said(roles((early, late), fill, elected=0), **options)) == 0, "the second one is the consumer"
     number = as_expr(0)
-    for statement in (ir.Acquire("ring", ir.Side.FULL, number), ir.Release("ring", ir.Side.EMPTY, number)):
+    for statement in (making.acquire("ring", ir.Side.FULL, number), making.release("ring", ir.Side.EMPTY, number)):
         between = (late, statement, late)
         assert len(said(*between, rings=(ring(8192),), **{**options, "threads": 32})) == 1, "the ring's buffer is in use"
         assert said(statement, late, late, rings=(ring(8192),), **{**options, "threads": 32}) == []

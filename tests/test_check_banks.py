@@ -4,6 +4,7 @@ import math
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from touching import T, buffer, i, kernel, loop, reads, touch, writes
@@ -77,21 +78,19 @@ def of(*body, check=check_banks, **options):
 
 def rows(pad=0, memory=SH, layout=RowMajor, shape=(32, 32), dtype=float32, offset=0):
     """A matrix of rows in shared memory, or columns."""
-    from fireiron import ir
 
     tensor = Tensor("s", tuple(map(as_expr, shape)), dtype, memory, layout, pad=pad)
     storage = tensor.storage()
-    return ir.Buffer(tensor, storage, storage.extent, offset=offset, written=memory == GL)
+    return making.buffer(tensor, storage, storage.extent, offset=offset, written=memory == GL)
 
 
 def at(row, column, width=1, along=1, **options):
     """A read at a row and a column."""
-    from fireiron import ir
     from fireiron.values.tensor import Mode
 
     modes = tuple((Mode(width if dim == along else 1, 1),) for dim in range(2))
-    access = ir.Access("s", (as_expr(row), as_expr(column)), modes, (None, None), False, dealt=((), ()), origin="mine.py:2")
-    one = ir.Exec(spec=Move(1, 1)(SH, RF)(Thread), accesses=(access,), instruction=reads(0).instruction, **options)
+    access = making.access("s", (as_expr(row), as_expr(column)), modes, (None, None), False, dealt=((), ()), origin="mine.py:2")
+    one = making.execution(spec=Move(1, 1)(SH, RF)(Thread), accesses=(access,), instruction=reads(0).instruction, **options)
     return attrs.evolve(one, vectors=(width,)) if width > 1 else one
 
 
@@ -212,18 +211,17 @@ def test_what_moves_nothing_is_no_trouble():
 
 
 def test_sizes_known_at_run_time_are_taken_as_large():
-    from fireiron import ir
 
     n = Var("n", 8, 1 << 20, 8, True)
     tensor = Tensor("s", (as_expr(64), n), float32, GL, RowMajor)
     storage = tensor.storage()
-    array = ir.Buffer(tensor, storage, storage.extent, written=True)
+    array = making.buffer(tensor, storage, storage.extent, written=True)
     (one,) = coalesced(at(T, 0), buffers=(array,), symbols=(n,))
     assert one.details["assumed_sizes"] == {"n": 4096} and "(with n=4096)" in one.message and one.details["sectors"] == 32
     odd = Var("n", 5000, 1 << 20, 24, True)
     tensor = attrs.evolve(tensor, shape=(as_expr(64), odd))
     storage = tensor.storage()
-    (one,) = coalesced(at(T, 0), buffers=(ir.Buffer(tensor, storage, storage.extent, written=True),), symbols=(odd,))
+    (one,) = coalesced(at(T, 0), buffers=(making.buffer(tensor, storage, storage.extent, written=True),), symbols=(odd,))
     assert one.details["assumed_sizes"] == {"n": 5016}
 
 

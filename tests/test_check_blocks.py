@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from touching import T, buffer, i, kernel, loop, reads, touch, writes
@@ -149,12 +150,12 @@ def test_two_dimensions(shape):
     rows, columns = 4, 3
     tensor = Tensor("s", (as_expr(rows * shape[0]), as_expr(columns * shape[1])), float32, GL, ColMajor)
     storage = tensor.storage()
-    array = ir.Buffer(tensor, storage, storage.extent, written=True)
+    array = making.buffer(tensor, storage, storage.extent, written=True)
 
     def store(row_step, column_step, inner=0):
         base = (T % shape[0] + BLOCK % rows * row_step, i + BLOCK // rows * column_step + inner)
-        access = ir.Access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 2, (None, None), True, dealt=((), ()), origin="mine.py:5")
-        step = ir.Exec(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction)
+        access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 2, (None, None), True, dealt=((), ()), origin="mine.py:5")
+        step = making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction)
         return said(loop(shape[1], step), buffers=(array,))
 
     assert store(*shape) == []
@@ -186,14 +187,14 @@ ANY = Var("block", 0, (1 << 31) - 2)
 def matrix(rows, columns):
     tensor = Tensor("s", (as_expr(rows), as_expr(columns)), float32, GL, ColMajor)
     storage = tensor.storage()
-    return ir.Buffer(tensor, storage, storage.extent, written=True)
+    return making.buffer(tensor, storage, storage.extent, written=True)
 
 
 def store(row, column, width=1, write=True, active=TRUE):
     """A statement that touches `width` rows of a column."""
     modes = ((Mode(width, 1),), (Mode(1, 1),))
-    access = ir.Access("s", (as_expr(row), as_expr(column)), modes, (None, None), write, dealt=((), ()), origin="mine.py:5")
-    return ir.Exec(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction, active=active)
+    access = making.access("s", (as_expr(row), as_expr(column)), modes, (None, None), write, dealt=((), ()), origin="mine.py:5")
+    return making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction, active=active)
 
 
 def tiles(line, column, lines, columns, grid, *, rows=8, wide=4, symbols=(), step=None):
@@ -723,11 +724,11 @@ def test_digits_that_count_down(step, apart):
 def test_names_of_digits():
     """Values of names, or the names themselves where their values are sums of other digits."""
     row, column = Var("row", 0, 1 << 20), Var("column", 0, 3)
-    names = ir.Let(column, ANY % 4), ir.Let(row, ANY // 4)
+    names = making.let(column, ANY % 4), making.let(row, ANY // 4)
     assert said(*names, writes(LANE + row * 128 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) == []
     assert said(*names, writes(LANE + row * 127 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) != []
     assert said(*names, writes(LANE + row * 128 + column * 31), grid=N * 4, symbols=(N,), buffers=(LONG,)) != []
-    turned = ir.Let(column, 3 - ANY % 4), ir.Let(row, ANY // 4)
+    turned = making.let(column, 3 - ANY % 4), making.let(row, ANY // 4)
     assert said(*turned, writes(LANE + row * 128 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) == []
 
 
@@ -739,7 +740,7 @@ def in_clusters(sizes, *, rows=2, columns=BROAD, lines=TALL, x=8, y=4, high=None
     wide, tall = sizes
     each = wide * tall
     one, other = Var("across", 0, tall - 1), Var("along", 0, wide - 1)
-    names = ir.Let(one, ANY % tall), ir.Let(other, ANY // tall % wide)
+    names = making.let(one, ANY % tall), making.let(other, ANY // tall % wide)
     number = ANY // each
     if curve:
         place = hilbert(number, lines, columns)
@@ -751,7 +752,7 @@ def in_clusters(sizes, *, rows=2, columns=BROAD, lines=TALL, x=8, y=4, high=None
     row = T % 8 + line * high + (one * x if use[0] and tall > 1 else 0)
     step = store(row, T // 8 + column * low + (other * y if use[1] and wide > 1 else 0))
     places = tuple(place for place, size in ((one, tall), (other, wide)) if size > 1)
-    cluster = ir.BlockCluster(tuple(size for size in (tall, wide) if size > 1), places)
+    cluster = making.block_cluster(tuple(size for size in (tall, wide) if size > 1), places)
     names = tuple(name for name in names if name.var in places)
     array = matrix(lines * high, columns * low)
     program = kernel(*names, step, threads=32, grid=lines * columns * each * more, buffers=(array,), symbols=(TALL, BROAD), cluster=cluster)
@@ -793,10 +794,10 @@ def in_layers(layer, place, grid, *, rows=2, active=TRUE, along=8):
     line, column = minimum(line, TALL - 1), minimum(column, BROAD - 1)
     tensor = Tensor("s", (TALL * 8, BROAD * 4, N), float32, GL, ColMajor)
     storage = tensor.storage()
-    array = ir.Buffer(tensor, storage, storage.extent, written=True)
+    array = making.buffer(tensor, storage, storage.extent, written=True)
     base = (T % 8 + line * along, T // 8 + column * 4, as_expr(layer))
-    access = ir.Access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 3, (None,) * 3, True, dealt=((),) * 3, origin="mine.py:5")
-    step = ir.Exec(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction, active=active)
+    access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 3, (None,) * 3, True, dealt=((),) * 3, origin="mine.py:5")
+    step = making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction, active=active)
     return between_blocks(Scene(kernel(step, threads=32, grid=grid, buffers=(array,), symbols=(TALL, BROAD, N))))
 
 
@@ -834,7 +835,7 @@ def limited(row=0, column=0, *, names=False, height=8):
     body = ()
     if names:
         rows, columns = Var("rows", 0, 1 << 20), Var("columns", 0, 1 << 20)
-        body, places = (ir.Let(rows, places[0]), ir.Let(columns, places[1])), (rows, columns)
+        body, places = (making.let(rows, places[0]), making.let(columns, places[1])), (rows, columns)
     one = store(T % 8 + places[0] + row, T // 8 + places[1] + column)
     symbols = (TALL, BROAD, N, Var("Z", 0, 9, 1, True))
     return between_blocks(Scene(kernel(*body, one, threads=32, grid=TALL * BROAD, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=symbols)))
@@ -1107,25 +1108,25 @@ Q4, R4 = ANY // 4, ANY % 4
 @pytest.mark.parametrize(
     ("value", "known", "depth", "follows"),
     [
-        (ANY, {ANY}, 1, True),
-        (ANY, {ANY}, 0, False),
-        (None, {ANY}, 6, False),
-        (ANY, set(), 6, False),
-        (as_expr(3), set(), 1, True),
-        (Var("block", 5, 5), set(), 1, True),
-        (ANY, {Q4, R4}, 2, True),
-        (ANY, {Q4, R4}, 1, False),
-        (ANY, {Q4}, 6, False),
-        (ANY, {R4}, 6, False),
-        (ANY, {Q4, R4 // 2, R4 % 2}, 3, True),
-        (ANY, {Q4 // 8, Q4 % 8, R4}, 3, True),
-        (ANY, {Q4 // 8, Q4 % 8, R4}, 2, True),
-        (ANY, {Q4 // 8, Q4 % 8, R4}, 1, False),
-        (ANY, {Q4 // 8, Q4 % 4, R4}, 6, False),
-        (ANY, {Q4, R4 * 3 + 1}, 3, True),
-        (ANY, {Q4, R4 * 3 % 4}, 3, True),
-        (ANY, {Q4, R4 * 2 % 4}, 3, False),
-        (ANY, {ANY // 1, ANY % 1}, 6, True),
+        (ANY, (ANY,), 1, True),
+        (ANY, (ANY,), 0, False),
+        (None, (ANY,), 6, False),
+        (ANY, (), 6, False),
+        (as_expr(3), (), 1, True),
+        (Var("block", 5, 5), (), 1, True),
+        (ANY, (Q4, R4), 2, True),
+        (ANY, (Q4, R4), 1, False),
+        (ANY, (Q4,), 6, False),
+        (ANY, (R4,), 6, False),
+        (ANY, (Q4, R4 // 2, R4 % 2), 3, True),
+        (ANY, (Q4 // 8, Q4 % 8, R4), 3, True),
+        (ANY, (Q4 // 8, Q4 % 8, R4), 2, True),
+        (ANY, (Q4 // 8, Q4 % 8, R4), 1, False),
+        (ANY, (Q4 // 8, Q4 % 4, R4), 6, False),
+        (ANY, (Q4, R4 * 3 + 1), 3, True),
+        (ANY, (Q4, R4 * 3 % 4), 3, True),
+        (ANY, (Q4, R4 * 2 % 4), 3, False),
+        (ANY, (ANY // 1, ANY % 1), 6, True),
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import making
 import pytest
 from touching import T, buffer, i, kernel, loop, reads, writes
 
@@ -33,7 +34,7 @@ def array(name, *shape, memory=GL):
     """A buffer of several dimensions, its first one contiguous."""
     tensor = Tensor(name, tuple(map(as_expr, shape)), float32, memory, ColMajor)
     storage = tensor.storage()
-    return ir.Buffer(tensor, storage, storage.extent, written=memory == GL)
+    return making.buffer(tensor, storage, storage.extent, written=memory == GL)
 
 
 def outside(program, sizes):
@@ -118,7 +119,7 @@ def of_length(name, length):
     """An array of so many elements."""
     tensor = Tensor(name, (as_expr(length),), float32, GL, ColMajor)
     storage = tensor.storage()
-    return ir.Buffer(tensor, storage, storage.extent, written=True)
+    return making.buffer(tensor, storage, storage.extent, written=True)
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -215,8 +216,8 @@ def test_dimensions_are_checked_one_by_one():
 
     def access(first, second, shape):
         modes = ((Mode(1, 1),), (Mode(1, 1),))
-        one = ir.Access("s", (as_expr(first), as_expr(second)), modes, (None, None), True, dealt=((), ()))
-        return ir.Exec(spec=Move(1, 1)(RF, GL)(Thread), accesses=(one,), instruction=writes(0).instruction)
+        one = making.access("s", (as_expr(first), as_expr(second)), modes, (None, None), True, dealt=((), ()))
+        return making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(one,), instruction=writes(0).instruction)
 
     for memory in (GL, SH):
         assert said(access(T % 8, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),)) == []
@@ -231,7 +232,7 @@ def test_dimensions_are_checked_one_by_one():
 
 def in_pieces(base, width, condition, count=1, **options):
     """A statement whose elements are moved `width` at once, each piece under a condition on its first element."""
-    pieces = tuple(ir.Piece(number * width, width, condition(base + number * width)) for number in range(count))
+    pieces = tuple(making.piece(number * width, width, condition=condition(base + number * width)) for number in range(count))
     return attrs.evolve(reads(base, width=width * count, **options), pieces=(pieces,))
 
 
@@ -275,7 +276,7 @@ def test_a_name_keeps_the_range_that_it_states():
         (low, T, 32, 0), (high, T, 16, 1), (high, T % 16, 16, 0), (high, T // 2, 16, 0), (high, T // 2 + 1, 16, 1),
         (low, T * 2 % 32, 32, 0), (high, minimum(T, as_expr(15)), 16, 0),
     ):  # fmt: skip
-        found = said(ir.Let(var, value), reads(var), buffers=(buffer("s", size, memory=GL),))
+        found = said(making.let(var, value), reads(var), buffers=(buffer("s", size, memory=GL),))
         assert len(found) == alarms, (var, value, found)
 
 
@@ -307,7 +308,7 @@ def test_what_counts_down_from_a_size_is_largest_where_nothing_is_taken_away(pla
 def test_a_size_less_a_minimum_of_it_is_at_least_zero_and_no_more(low, alarms):
     """A name that states a larger least value proves nothing of what is below it."""
     row = Var("row", low, 1 << 20)
-    rest = ir.Let(row, N - minimum(N, T + 5))
+    rest = making.let(row, N - minimum(N, T + 5))
     found = said(rest, reads(row - low, active=less(row, N)), buffers=(of_length("s", N),), symbols=(N,))
     assert len(found) == alarms, found
 
@@ -325,7 +326,7 @@ def row(low, high):
 
 def trusted(var, value, *around, active=TRUE, **options):
     """Whether a name is taken to have only values of its range: it is read next to the end of an array, behind a size."""
-    body = (ir.Let(var, value), reads(N - 1 + var, active=active))
+    body = (making.let(var, value), reads(N - 1 + var, active=active))
     for extent, number in reversed(around):
         body = (loop(extent, *body, var=number),)
     found = said(*body, **{"symbols": (N, M), "buffers": (of_length("s", N + var.high),), **options})
@@ -414,7 +415,7 @@ def test_what_a_size_counts_down_from_keeps_its_range_with_as_many_blocks():
 def test_a_coordinate_that_counts_down_is_checked_like_a_name(more, alarms):
     one = reads(positive(N - WIDE) - 1, active=less(T, 1))
     assert len(said(one, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
-    named = ir.Let(row(0, 1 << 20), positive(N - WIDE) - 1)
+    named = making.let(row(0, 1 << 20), positive(N - WIDE) - 1)
     one = reads(named.var, active=all_of((less(T, 1), less(named.var, N))))
     assert len(said(named, one, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
 
@@ -432,7 +433,7 @@ def test_a_turn_says_that_what_is_left_is_not_nothing():
     assert not trusted(row(0, high), left - 1, grid=M)
     assert not trusted(row(0, high), left - 1, (N + M, i), grid=M)
     # The name holds in the loop: behind it there may have been no turn.
-    named = ir.Let(row(0, high), left - 1)
+    named = making.let(row(0, high), left - 1)
     inside = reads(named.var, active=less(T, 1))
     options = {"symbols": (N, M), "grid": M, "buffers": (of_length("s", N),)}
     assert said(named, loop(left, inside), **options) == []
@@ -473,7 +474,7 @@ def test_loops_one_after_the_other_with_the_same_name():
         assert len(found) == alarms, (first, second)
         found = said(loop(first, reads(N - 1 + i)), loop(second, reads(N - 1 + i)), symbols=(N,), buffers=(of_length("s", N + 3),))
         assert len(found) == alarms, (first, second)
-    named = loop(8, ir.Let(row(0, 9), i * i), reads(N - 1 + row(0, 9))), loop(4, ir.Let(row(0, 9), i * i), reads(N - 1 + row(0, 9)))
+    named = loop(8, making.let(row(0, 9), i * i), reads(N - 1 + row(0, 9))), loop(4, making.let(row(0, 9), i * i), reads(N - 1 + row(0, 9)))
     for body, alarms in ((named[:1], 1), (named[1:], 0), (named, 1), (named[::-1], 1)):
         assert len(said(*body, symbols=(N,), buffers=(of_length("s", N + 9),))) == alarms
 
@@ -485,7 +486,7 @@ def persistent(tile, turn, *, most=None, place=None, blocks=8):
     """Blocks that stay, and deal N tiles in turns: what is said of an access to the element of a tile."""
     number = Var("block", 0, blocks - 1)
     extent = floordiv(N, as_expr(blocks)) + less(number, N % blocks)
-    body = loop(extent, ir.Let(tile, number + turn * blocks), reads(tile if place is None else place(tile)), var=turn)
+    body = loop(extent, making.let(tile, number + turn * blocks), reads(tile if place is None else place(tile)), var=turn)
     facts = () if most is None else (("few", less(N, most + 1)), ("others", less(M, 5)), ("odd", equal(N % 2, 1)), ("M", less(N, M)))
     options = {"grid": minimum(N, as_expr(blocks)), "facts": facts, "symbols": (N, M), "buffers": (of_length("s", N),)}
     return said(body, **options)
@@ -609,7 +610,7 @@ def test_what_conditions_leave_over_is_added(place, length, conditions):
 
 
 def test_conditions_on_what_a_name_stands_for():
-    named = ir.Let(row(0, 254), T * 2)
+    named = making.let(row(0, 254), T * 2)
     options = {"symbols": (N,), "threads": 128, "buffers": (of_length("s", N),)}
     assert said(named, reads(named.var, active=less(T * 2, N)), **options) == []
     assert len(said(named, reads(named.var, active=less(T * 2, N + 1)), **options)) == 1
@@ -830,7 +831,7 @@ def test_a_fact_that_is_no_upper_bound_is_none():
     for fact, alarms in ((less(N, 99), 0), (equal(N, as_expr(99)), 1), (less(98, N), 1), (all_of((less(N, 99), less(M, 5))), 1)):
         tile, turn = Var("tile", 0, 97), Var("turn", 0, 1 << 20)
         extent = floordiv(N, as_expr(8)) + less(number, N % 8)
-        body = loop(extent, ir.Let(tile, number + turn * 8), reads(tile), var=turn)
+        body = loop(extent, making.let(tile, number + turn * 8), reads(tile), var=turn)
         whole = {"symbols": (N, M), "buffers": (of_length("s", N),)}
         assert len(said(body, grid=minimum(N, as_expr(8)), facts=(("fact", fact),), **whole)) == alarms, fact
 
@@ -935,7 +936,7 @@ def test_what_is_added_while_something_counts_down():
 
 
 def test_a_name_of_what_counts_down_is_below_the_size():
-    named = ir.Let(row(0, 1 << 20), positive(N - WIDE) - 1)
+    named = making.let(row(0, 1 << 20), positive(N - WIDE) - 1)
     for more, alarms in ((0, 0), (1, 1)):
         one = reads(named.var + more, active=less(T, 1))
         assert len(said(named, one, grid=N, symbols=(N,), buffers=(of_length("s", N),))) == alarms, more
@@ -957,7 +958,7 @@ def test_each_piece_has_its_own_condition():
     assert len(said(in_pieces(T * 8, 4, lambda first: less(first + 2, N), 2), **whole)) == 1
     turned = pointed(T * 8, 4, 5, 6, 7, 0, 1, 2, 3)
     for last, alarms in ((3, 0), (2, 1)):
-        pieces = (ir.Piece(0, 4, less(T * 8 + 7, N)), ir.Piece(4, 4, less(T * 8 + last, N)))
+        pieces = (making.piece(0, 4, condition=less(T * 8 + 7, N)), making.piece(4, 4, condition=less(T * 8 + last, N)))
         assert len(said(attrs.evolve(turned, pieces=(pieces,)), **whole)) == alarms, last
 
 
@@ -1078,11 +1079,11 @@ def test_a_point_in_words_and_in_parts():
 @pytest.mark.parametrize(
     ("value", "inner", "outside", "inside"),
     [
-        (T + i * 4 + 3, {"thread", "i"}, ZERO, T + i * 4 + 3),
-        (T + i * 4 + 3, {"thread"}, i * 4, T + 3),
-        (T * N + BLOCKS + i, {"thread", "i"}, T * N + BLOCKS, i),
-        (N - 5, {"thread"}, N, as_expr(-5)),
-        (as_expr(0), set(), ZERO, ZERO),
+        (T + i * 4 + 3, ("thread", "i"), ZERO, T + i * 4 + 3),
+        (T + i * 4 + 3, ("thread",), i * 4, T + 3),
+        (T * N + BLOCKS + i, ("thread", "i"), T * N + BLOCKS, i),
+        (N - 5, ("thread",), N, as_expr(-5)),
+        (as_expr(0), (), ZERO, ZERO),
     ],
     ids=str,
 )

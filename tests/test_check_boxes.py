@@ -1,6 +1,7 @@
 """Boxes of tensor maps by hand, held against the engine's order of elements, one after the other; places that need many bits."""
 
 import attrs
+import making
 import numpy as np
 import pytest
 from ringed import halves, is_load, product, with_changed
@@ -118,7 +119,7 @@ def test_a_buffer_that_lies_otherwise(ringed):
 def array(*shape):
     tensor = Tensor("s", tuple(map(as_expr, shape)), float32, GL, RowMajor)
     storage = tensor.storage()
-    return ir.Buffer(tensor, storage, storage.extent, written=True)
+    return making.buffer(tensor, storage, storage.extent, written=True)
 
 
 def sizes(*bits):
@@ -128,7 +129,7 @@ def sizes(*bits):
 def at_row(first, rank):
     from fireiron.values.tensor import Mode
 
-    access = ir.Access(
+    access = making.access(
         "s",
         (as_expr(first), *(as_expr(0) for _ in range(rank - 1))),
         ((Mode(1, 1),),) * rank,
@@ -137,7 +138,7 @@ def at_row(first, rank):
         dealt=((),) * rank,
         origin="mine.py:8",
     )
-    return ir.Exec(spec=Move(1, 1)(GL, RF)(Thread), accesses=(access,), instruction=reads(0).instruction)
+    return making.execution(spec=Move(1, 1)(GL, RF)(Thread), accesses=(access,), instruction=reads(0).instruction)
 
 
 @pytest.mark.parametrize(

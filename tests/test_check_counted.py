@@ -1,13 +1,13 @@
 """Loops of which data choose the turns, by hand: which of them count as so many turns, and which do not."""
 
 import attrs
+import making
 import pytest
 from touching import BLOCK_BARRIER, WARP_BARRIER, T, buffer, i, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check.counted import TAKEN, turns_at_most, with_counted_turns
-from fireiron.ir.cluster import BlockCluster
 from fireiron.values.expr import ONE, ZERO, Var, as_expr, less, lookup, minimum
 
 SEEN, NAMED = Var("seen", 0, 1), Var("named", 0, 9)
@@ -16,7 +16,7 @@ TURN = Var("turn", 0, 1 << 20)
 N = Var("N", 0, 64, 1, True)
 ROW = Var("row", 0, 1 << 20)
 BUFFERS = (buffer("s", 4096), buffer("g", 4096, memory=GL), buffer("r", 4, memory=RF))
-CHOOSES = ir.Let(SEEN, less(0, lookup("data", i, 9)))
+CHOOSES = making.let(SEEN, less(0, lookup("data", i, 9)))
 WORK = (reads(T, name="g"), writes(T))
 
 
@@ -62,17 +62,17 @@ def test_the_most_turns_of_a_count():
     ("body", "expected"),
     [
         ((CHOOSES, chosen(*WORK)), True),
-        ((CHOOSES, ir.Comment("of"), chosen(*WORK)), True),
+        ((CHOOSES, making.comment("of"), chosen(*WORK)), True),
         ((CHOOSES, chosen(*WORK), BLOCK_BARRIER), True),
         ((CHOOSES, chosen(*WORK), BLOCK_BARRIER, WARP_BARRIER), True),
         ((CHOOSES, BLOCK_BARRIER, chosen(*WORK)), False),
         ((CHOOSES, chosen(*WORK), reads(T)), False),
         ((CHOOSES, reads(T), chosen(*WORK)), False),
         ((CHOOSES, chosen(*WORK), chosen(*WORK)), False),
-        ((ir.Let(SEEN, less(i, 4)), chosen(*WORK)), False),
+        ((making.let(SEEN, less(i, 4)), chosen(*WORK)), False),
         ((CHOOSES, chosen(*WORK, extent=minimum(SEEN, ONE) + ZERO)), True),
-        ((ir.Let(NAMED, lookup("data", i, 9)), chosen(*WORK, extent=NAMED)), False),
-        ((ir.Let(NAMED, lookup("data", i, 9)), ir.Let(SEEN, less(0, NAMED)), chosen(*WORK)), True),
+        ((making.let(NAMED, lookup("data", i, 9)), chosen(*WORK, extent=NAMED)), False),
+        ((making.let(NAMED, lookup("data", i, 9)), making.let(SEEN, less(0, NAMED)), chosen(*WORK)), True),
         ((CHOOSES,), False),
         ((CHOOSES, reads(T)), False),
     ],
@@ -96,25 +96,25 @@ def test_nothing_else_does_anything_in_a_turn(body, expected):
         (writes(i % 4, name="r"), False),
         (reads(ROW), False),
         (reads(T + OTHER), True),
-        (ir.Acquire("ring", ir.Side.FULL, TURN), True),
-        (ir.Acquire("ring", ir.Side.FULL, i), False),
-        (ir.Release("ring", ir.Side.EMPTY, i + 1), False),
-        (ir.Release("ring", ir.Side.EMPTY, ROW), False),
+        (making.acquire("ring", ir.Side.FULL, TURN), True),
+        (making.acquire("ring", ir.Side.FULL, i), False),
+        (making.release("ring", ir.Side.EMPTY, i + 1), False),
+        (making.release("ring", ir.Side.EMPTY, ROW), False),
     ],
 )
 def test_all_turns_touch_the_same_of_what_threads_share(work, expected):
     """What is read of global memory may move: nothing writes there."""
-    named = ir.Let(ROW, T + i)
+    named = making.let(ROW, T + i)
     body = (loop(8, work, var=OTHER),) if work.__class__ is ir.Exec and OTHER in work.accesses[0].base[0].variables() else (work,)
     assert is_counted(named, CHOOSES, chosen(*body)) == expected
 
 
 def test_a_ring_goes_on_by_the_number_of_the_turn():
     """What counted the turns that were taken is the loop itself; inside another loop it would go on, and is not counted."""
-    taking = chosen(ir.Acquire("ring", ir.Side.FULL, TURN), taken=TURN)
+    taking = chosen(making.acquire("ring", ir.Side.FULL, TURN), taken=TURN)
     result, _ = counted(CHOOSES, taking)
     (inner,) = result.body
-    assert inner.taken is None and inner.body == (ir.Acquire("ring", ir.Side.FULL, i),)
+    assert inner.taken is None and inner.body == (making.acquire("ring", ir.Side.FULL, i),)
     inside = loop(8, CHOOSES, taking)
     whole = kernel(loop(3, inside, var=OTHER), buffers=BUFFERS, symbols=(N,))
     assert with_counted_turns(whole) is whole
@@ -125,9 +125,9 @@ def test_a_ring_goes_on_by_the_number_of_the_turn():
 def test_roles_take_the_same_turns():
     """The loops of both have one count; loops of other names have others."""
     one = loop(8, CHOOSES, chosen(*WORK))
-    both = ir.Roles((ir.Role("first", 0, 64, (one,)), ir.Role("second", 64, 64, (one,))))
+    both = making.roles((making.role("first", 0, 64, (one,)), making.role("second", 64, 64, (one,))))
     assert len(with_counted_turns(kernel(both, buffers=BUFFERS, symbols=(N,))).symbols) == 2
-    other = ir.Let(Var("seen too", 0, 1), less(0, lookup("data", OTHER, 9)))
+    other = making.let(Var("seen too", 0, 1), less(0, lookup("data", OTHER, 9)))
     two = loop(8, other, loop(other.var, *WORK, var=INNER), var=OTHER)
     found = with_counted_turns(kernel(one, two, buffers=BUFFERS, symbols=(N,)))
     assert [each.name for each in found.symbols[1:]] == [f"i{TAKEN}", f"other{TAKEN}"]
@@ -136,8 +136,8 @@ def test_roles_take_the_same_turns():
 def test_blocks_of_a_cluster_take_a_turn_together():
     """Where data say otherwise for one block than for another of its cluster, nothing is counted."""
     block = Var("block", 0, 7)
-    same = ir.Let(SEEN, less(0, lookup("data", block // 2, 9)))
-    apart = ir.Let(SEEN, less(0, lookup("data", block, 9)))
-    cluster = BlockCluster((2, 1), (Var("place_m", 0, 1), Var("place_n", 0, 0)))
+    same = making.let(SEEN, less(0, lookup("data", block // 2, 9)))
+    apart = making.let(SEEN, less(0, lookup("data", block, 9)))
+    cluster = making.block_cluster((2, 1), (Var("place_m", 0, 1), Var("place_n", 0, 0)))
     assert is_counted(same, chosen(*WORK), grid=8, cluster=cluster) and not is_counted(apart, chosen(*WORK), grid=8, cluster=cluster)
     assert is_counted(apart, chosen(*WORK), grid=8), "without a cluster nobody waits for another block"

@@ -3,6 +3,7 @@
 import random
 
 import attrs
+import making
 import pytest
 from touching import BLOCK_BARRIER, K, T, buffer, i, kernel, loop, reads, touch, writes
 
@@ -122,8 +123,8 @@ def test_a_producer_fills_before_others_read():
     """Whichever role comes first; but one that is not elected fills for those after it alone."""
 
     def roles(elected, *bodies):
-        every = [ir.Role(f"role {n}", 64 * n, 64, body, elected=n == elected) for n, body in enumerate(bodies)]
-        return ir.Roles(tuple(every))
+        every = [making.role(f"role {n}", 64 * n, 64, body, elected=n == elected) for n, body in enumerate(bodies)]
+        return making.roles(tuple(every))
 
     fill, use = (writes(T),), (reads(T, active=less(T, 64)),)
     assert said(roles(1, use, fill)) == [] == said(roles(0, fill, use))
@@ -216,16 +217,16 @@ def test_drawn_programs_are_judged_as_by_running_them(chunk):
 
 
 def test_a_skipped_body_reads_and_fills_for_itself_alone():
-    assert said(ir.Skip("r", (READ,))) == nothing_put(0, 127)
-    assert said(ir.Skip("r", (writes(T), BLOCK_BARRIER, READ))) == []
-    assert said(ir.Skip("r", (writes(T),)), BLOCK_BARRIER, READ) == nothing_put(0, 127), "it may be left out"
-    assert said(writes(T), ir.Skip("r", (writes(T + 128),)), reads(T), reads(T + 128)) == nothing_put(128, 127)
+    assert said(making.skip("r", (READ,))) == nothing_put(0, 127)
+    assert said(making.skip("r", (writes(T), BLOCK_BARRIER, READ))) == []
+    assert said(making.skip("r", (writes(T),)), BLOCK_BARRIER, READ) == nothing_put(0, 127), "it may be left out"
+    assert said(writes(T), making.skip("r", (writes(T + 128),)), reads(T), reads(T + 128)) == nothing_put(128, 127)
 
 
 def test_statements_that_touch_nothing_are_passed_over():
-    names = ir.Let(Var("name", 0, 0), as_expr(0)), ir.Comment("text"), ir.Commit(), ir.Wait(0), ir.Fence(ir.Reach.PROXY)
-    names += ir.Acquire("ring", ir.Side.FULL, as_expr(0)), ir.Release("ring", ir.Side.FULL, as_expr(0)), ir.ClusterBarrier()
-    names += (ir.NextTile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)), ir.Leave(Var("tile", 0, 9), as_expr(9)))
+    names = making.let(Var("name", 0, 0), as_expr(0)), making.comment("text"), making.commit(), making.wait(0), making.fence(ir.Reach.PROXY)
+    names += making.acquire("ring", ir.Side.FULL, as_expr(0)), making.release("ring", ir.Side.FULL, as_expr(0)), making.cluster_barrier()
+    names += (making.next_tile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)), making.leave(Var("tile", 0, 9), as_expr(9)))
     assert said(*names, READ) == nothing_put(0, 127)
     assert said(writes(T), *names, READ) == []
 
@@ -283,13 +284,13 @@ def gapped(rows=4, columns=8, stride=6):
     """A buffer with gaps: columns of 4 elements, 6 apart."""
     tensor = attrs.evolve(buffer("s", rows).tensor, shape=(as_expr(rows), as_expr(columns)), layout=ColMajor)
     storage = Storage(Layout((rows, columns), (1, stride)), rows + (columns - 1) * stride)
-    return ir.Buffer(tensor, storage, storage.extent, written=False)
+    return making.buffer(tensor, storage, storage.extent, written=False)
 
 
 def in_two(row, column, write, active=TRUE):
     modes = ((Mode(1, 1),), (Mode(1, 1),))
-    access = ir.Access("s", (as_expr(row), as_expr(column)), modes, (None, None), write, dealt=((), ()), origin="hand.py:1")
-    return ir.Exec(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=READ.instruction, active=active)
+    access = making.access("s", (as_expr(row), as_expr(column)), modes, (None, None), write, dealt=((), ()), origin="hand.py:1")
+    return making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=READ.instruction, active=active)
 
 
 def looked_at(monkeypatch, *body, **options):
@@ -423,17 +424,17 @@ def test_the_length_of_a_loop_inside_may_depend_on_that_around():
     "order",
     [
         BLOCK_BARRIER,
-        ir.Wait(0),
-        ir.Acquire("ring", ir.Side.FULL, as_expr(0)),
-        ir.Release("ring", ir.Side.FULL, as_expr(0)),
-        ir.ClusterBarrier(),
+        making.wait(0),
+        making.acquire("ring", ir.Side.FULL, as_expr(0)),
+        making.release("ring", ir.Side.FULL, as_expr(0)),
+        making.cluster_barrier(),
     ],
     ids=lambda one: type(one).__name__,
 )
 def test_what_orders_threads_in_a_loop(order):
     """Then its iterations come one after the other; else its writes are in front of its reads."""
     assert said(loop(4, reads(i * 128 + T), order, writes(i * 128 + T))) == nothing_put(0, 127)
-    assert said(loop(4, reads(i * 128 + T), ir.Commit(), ir.Comment("text"), writes(i * 128 + T))) == []
+    assert said(loop(4, reads(i * 128 + T), making.commit(), making.comment("text"), writes(i * 128 + T))) == []
 
 
 @pytest.mark.parametrize("bound", [i * 16 + 16, as_expr(40)])
@@ -445,7 +446,7 @@ def test_bounds_and_pieces_change_with_iterations(bound):
     gone = sorted(set(range(96)) - full)
     text = nothing_put(gone[0], len(gone) - 1) if gone else []
     assert said(loop(3, put, BLOCK_BARRIER), reads(T, active=less(T, 96))) == text
-    pieces = ((ir.Piece(0, 2), ir.Piece(2, 1, less(i, 1)), ir.Piece(3, 1, less(0, i))),)
+    pieces = ((making.piece(0, 2), making.piece(2, 1, condition=less(i, 1)), making.piece(3, 1, condition=less(0, i))),)
     some = attrs.evolve(writes(T * 4, width=4), pieces=pieces)
     assert said(some, reads(T), symbols=(i,)) == []
     assert said(loop(1, some, BLOCK_BARRIER), reads(T)) == nothing_put(3, 31)

@@ -3,6 +3,7 @@
 import random
 
 import attrs
+import making
 import pytest
 from touching import T, buffer, kernel, loop, touch
 
@@ -131,7 +132,7 @@ def test_roles_and_what_a_warp_may_leave_out():
     """Each role goes on from what was put before, and what any of them put is there after them; a body that may be left out puts nothing."""
 
     def roles(*bodies):
-        return ir.Roles(tuple(ir.Role(f"role {n}", 16 * n, 16, body) for n, body in enumerate(bodies)))
+        return making.roles(tuple(making.role(f"role {n}", 16 * n, 16, body) for n, body in enumerate(bodies)))
 
     assert said(put(1), roles((read(1),), (read(1),))) == []
     assert said(roles((put(1),), (read(1),))) == nothing_put(1, 0, 31)
@@ -140,10 +141,10 @@ def test_roles_and_what_a_warp_may_leave_out():
     needed = buffer("needed", 1, memory=RF, dtype=int32)
 
     def skipped(*body):
-        return said(put(0, "needed"), ir.Skip("needed", body), read(1), buffers=(*REGISTERS, needed))
+        return said(put(0, "needed"), making.skip("needed", body), read(1), buffers=(*REGISTERS, needed))
 
     assert skipped(put(1)) == nothing_put(1, 0, 31)
-    assert said(put(0, "needed"), put(1), ir.Skip("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)) == nothing_put(2, 0, 31)
+    assert said(put(0, "needed"), put(1), making.skip("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)) == nothing_put(2, 0, 31)
 
 
 def test_a_finding_names_line_and_buffer():
@@ -224,7 +225,9 @@ def test_pieces_of_a_statement():
 
     def in_pieces(*conditions, write=True):
         one = touch(0, write=write, name="r", width=len(conditions))
-        return attrs.evolve(one, pieces=(tuple(ir.Piece(number, 1, condition) for number, condition in enumerate(conditions)),))
+        return attrs.evolve(
+            one, pieces=(tuple(making.piece(number, 1, condition=condition) for number, condition in enumerate(conditions)),)
+        )
 
     assert said(in_pieces(TRUE, less(T, 8)), read(0), read(1)) == nothing_put(1, 8, 23)
     assert said(put(0), in_pieces(TRUE, less(T, 8), write=False)) == nothing_put(1, 0, 7)
@@ -303,9 +306,9 @@ def test_a_loop_that_only_writes_is_marked_together():
     assert said(loop(3, put(OUTER), first=1, var=OUTER), read(2), read(0)) == nothing_put(0, 0, 31)
     assert said(loop(6, put(OUTER), first=1, step=2, var=OUTER), read(5), read(3), read(4)) == nothing_put(4, 0, 31)
     needed = buffer("needed", 1, memory=RF, dtype=int32)
-    skipping = loop(3, ir.Skip("needed", (put(1),)), var=OUTER)
+    skipping = loop(3, making.skip("needed", (put(1),)), var=OUTER)
     assert said(put(0, "needed"), skipping, read(1), buffers=(*REGISTERS, needed)) == nothing_put(1, 0, 31)
-    roles = ir.Roles((ir.Role("one", 0, 16, (put(1, active=less(T, 16)),)), ir.Role("other", 16, 16, (put(2),))))
+    roles = making.roles((making.role("one", 0, 16, (put(1, active=less(T, 16)),)), making.role("other", 16, 16, (put(2),))))
     assert said(loop(3, roles, var=OUTER), read(2), read(1)) == nothing_put(1, 16, 15)
     assert said(put(0, width=16), loop(3, read(5), put(3, "q"), var=OUTER), read(3, "q"), read(4, "q")) == nothing_put(4, 0, 31, "q")
 
@@ -331,14 +334,14 @@ def test_a_loop_that_has_iterations_keeps_what_it_puts():
     assert said(loop(3, loop(OUTER, put(3), var=J), read(3), var=OUTER)) == nothing_put(3, 0, 31)
     assert said(loop(3, loop(OUTER + 1, put(3), var=J), read(3), var=OUTER)) == []
     row = Var("row", 0, 7)
-    assert said(loop(3, ir.Let(row, OUTER + 1), loop(row, put(3), var=J), read(3), var=OUTER)) == []
+    assert said(loop(3, making.let(row, OUTER + 1), loop(row, put(3), var=J), read(3), var=OUTER)) == []
 
 
 def test_roles_join_what_each_of_them_put():
     """Registers of several lengths and whole buffers; each begins with what there was."""
 
     def roles(*bodies):
-        return ir.Roles(tuple(ir.Role(f"role {n}", 16 * n, 16, body) for n, body in enumerate(bodies)))
+        return making.roles(tuple(making.role(f"role {n}", 16 * n, 16, body) for n, body in enumerate(bodies)))
 
     assert said(roles((put(20),), (put(1),)), read(20), read(1), read(2)) == nothing_put(2, 0, 31)
     assert said(roles((put(1),), (put(20),)), read(20), read(1), read(2)) == nothing_put(2, 0, 31)
@@ -357,12 +360,18 @@ def test_without_registers_nothing_is_followed():
 
 
 def test_statements_that_touch_no_register_are_passed_over():
-    names = ir.Let(Var("name", 0, 0), as_expr(0)), ir.Comment("text"), ir.Commit(), ir.Wait(0), ir.Barrier(ir.BLOCK_SCOPE)
-    names += ir.Acquire("ring", ir.Side.FULL, as_expr(0)), ir.Release("ring", ir.Side.FULL, as_expr(0)), ir.ClusterBarrier()
+    names = (
+        making.let(Var("name", 0, 0), as_expr(0)),
+        making.comment("text"),
+        making.commit(),
+        making.wait(0),
+        making.barrier(ir.BLOCK_SCOPE),
+    )
+    names += making.acquire("ring", ir.Side.FULL, as_expr(0)), making.release("ring", ir.Side.FULL, as_expr(0)), making.cluster_barrier()
     names += (
-        ir.NextTile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)),
-        ir.Leave(Var("tile", 0, 9), as_expr(9)),
-        ir.Fence(ir.Reach.PROXY),
+        making.next_tile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)),
+        making.leave(Var("tile", 0, 9), as_expr(9)),
+        making.fence(ir.Reach.PROXY),
     )
     assert said(*names, put(3), *names, read(3), read(4)) == nothing_put(4, 0, 31)
 
@@ -382,9 +391,9 @@ def test_of_what_is_whole_nothing_is_asked(monkeypatch):
     assert looked_at(monkeypatch, whole, read(3), read(4)) == (1, [])
     assert looked_at(monkeypatch, put(0, width=15), read(3), read(4)) == (3, [])
     assert looked_at(monkeypatch, whole, loop(9, read(3), read(OUTER), var=OUTER), put(3)) == (1, [])
-    roles = ir.Roles((ir.Role("one", 0, 16, (whole,)), ir.Role("other", 16, 16, ())))
+    roles = making.roles((making.role("one", 0, 16, (whole,)), making.role("other", 16, 16, ())))
     assert looked_at(monkeypatch, roles, read(3)) == (1, [])
-    other = ir.Roles((ir.Role("one", 0, 16, ()), ir.Role("other", 16, 16, (whole,))))
+    other = making.roles((making.role("one", 0, 16, ()), making.role("other", 16, 16, (whole,))))
     assert looked_at(monkeypatch, other, read(3)) == (1, [])
     assert looked_at(monkeypatch, read(3), read(3)) == (2, nothing_put(3, 0, 31) * 2)
     assert looked_at(monkeypatch, loop(9, put(3), read(3), var=OUTER)) == (3, []), "once: nothing changes"

@@ -1,6 +1,7 @@
 """The race check as a whole, by hand: which memory it looks at, which accesses it compares, and where it stops."""
 
 import attrs
+import making
 import pytest
 from handrings import J, consume, found, full, produce, ringed, staged
 from touching import BLOCK_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, touch, writes
@@ -8,14 +9,15 @@ from touching import BLOCK_BARRIER, Engine, T, buffer, copies, i, kernel, loop, 
 from fireiron import *
 from fireiron.check import Scene, check_races
 from fireiron.check import races as subject
-from fireiron.ir import Commit, Completion, Wait
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.values.expr import ZERO, Var, as_expr, less
 
 pytestmark = pytest.mark.sampled(1)
 
 N = Var("N", 1, 1 << 20, 1, True)
 G, R = buffer("g", 4096, memory=GL), buffer("r", 64, memory=RF)
-BULK = Completion.BULK
+BULK = TMA_STORES
 
 
 def said(*body, **options):
@@ -56,7 +58,7 @@ def test_a_block_of_one_thread():
     """What it does is in order, but for copies under way; those that go to shared memory."""
     one = {"threads": 1}
     assert said(writes(ZERO), reads(ZERO), **one) == [] and said(writes(ZERO, name="g"), reads(ZERO, name="g"), **one) == []
-    assert said(copies(ZERO), reads(ZERO), **one) != [] and said(copies(ZERO), Commit(), Wait(0), reads(ZERO), **one) == []
+    assert said(copies(ZERO), reads(ZERO), **one) != [] and said(copies(ZERO), making.commit(), making.wait(0), reads(ZERO), **one) == []
     assert said(writes(ZERO, name="g"), reads(ZERO + N, name="g"), **one) == [], "wherever it is"
     assert said(writes(T + N), threads=2) != []
 
@@ -92,21 +94,21 @@ def test_spaces_that_one_step_touches_need_no_order():
 
 
 def test_stores_that_read_when_the_memory_is_gone():
-    store = attrs.evolve(reads(T, instruction=Engine(), completion=BULK), origin="mine.py:2")
+    store = attrs.evolve(reads(T, instruction=Engine(), mechanism=BULK), origin="mine.py:2")
     text = f"s: engine {store.spec} reads it beyond the end of the kernel: nobody waits for its group"
-    (one,) = check_races(Scene(kernel(store, Commit(BULK))))
+    (one,) = check_races(Scene(kernel(store, making.commit(BULK))))
     assert (one.message, one.at, one.buffer, one.kind, one.severity) == (text, "mine.py:2", "s", "race", "error")
     assert (
         said(store) == [text]
-        and said(store, Commit(BULK), Wait(1, completion=BULK)) == [text]
-        and said(store, Commit(BULK), Wait(0)) == [text]
+        and said(store, making.commit(BULK), making.wait(1, mechanism=BULK)) == [text]
+        and said(store, making.commit(BULK), making.wait(0)) == [text]
     )
-    assert said(store, Commit(BULK), Wait(0, completion=BULK)) == []
-    assert said(loop(3, store, Commit(BULK)), Wait(1, completion=BULK)) == [text], "said once"
-    assert said(loop(3, store, Commit(BULK)), Wait(0, completion=BULK)) == []
-    product = attrs.evolve(store, completion=Completion.PRODUCT)
-    assert said(product, Commit(Completion.PRODUCT)) == [], "which a product does not"
-    two = said(store, attrs.evolve(store, accesses=reads(T + 128).accesses), Commit(BULK))
+    assert said(store, making.commit(BULK), making.wait(0, mechanism=BULK)) == []
+    assert said(loop(3, store, making.commit(BULK)), making.wait(1, mechanism=BULK)) == [text], "said once"
+    assert said(loop(3, store, making.commit(BULK)), making.wait(0, mechanism=BULK)) == []
+    product = attrs.evolve(store, mechanism=WGMMA_GROUPS)
+    assert said(product, making.commit(WGMMA_GROUPS)) == [], "which a product does not"
+    two = said(store, attrs.evolve(store, accesses=reads(T + 128).accesses), making.commit(BULK))
     assert len(two) == 2
 
 

@@ -1,12 +1,12 @@
 """Threads, shared memory, registers and roles at their limits, by hand."""
 
 import attrs
+import making
 import pytest
 from handmade import local
 from touching import T, buffer, kernel, reads, writes
 
 from fireiron import *
-from fireiron import ir
 from fireiron.check import Scene, check_resources
 from fireiron.check.resources import OVERHEAD, Measured, array_limit, lacking, occupancy, register_estimate, register_limit, report
 from fireiron.values.machine import ARCHITECTURES
@@ -115,7 +115,7 @@ def test_more_registers_than_a_thread_can_have(amount, severity):
     assert one.severity == severity and one.details["registers"] == amount + OVERHEAD and one.details["limit"] == 64
     assert ("more than the 64 a thread of 1024 threads can have, some will spill" in one.message) == (severity == "warning")
     assert (f"some {amount + OVERHEAD - 64} will spill" in report(whole)) == (severity == "warning")
-    both = attrs.evolve(whole, resident=2, threads=512)
+    both = making.evolved(whole, resident=2, threads=512)
     assert ("a thread of 2 blocks of 512 threads can have" in " ".join(said(both))) == (severity == "warning")
 
 
@@ -131,9 +131,9 @@ def exchanged(*roles, threads=None, elected=-1):
     """A Hopper kernel whose roles, of so many threads, keep or get so many registers; the last one is the producer."""
     first, made = 0, []
     for number, (count, registers) in enumerate(roles):
-        made.append(ir.Role(f"role {number}", first, count, (), number == len(roles) + elected, registers))
+        made.append(making.role(f"role {number}", first, count, (), elected=number == len(roles) + elected, registers=registers))
         first += count
-    return of(ir.Roles(tuple(made)), threads=first, architecture=SM_90A, buffers=())
+    return of(making.roles(tuple(made)), threads=first, architecture=SM_90A, buffers=())
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def several(threads=128, resident=0, big=300):
     arrays = local("r", (5, 4), RF), local("h", (6,), RF, float16), local("big", (big,), RF)
     buffers = (placed("s", (64, 4), 0, float32), placed("t", (64,), 1024, float16), *arrays)
     buffers = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, origin=f"line {one.name}")) for one in buffers)
-    return attrs.evolve(kernel(threads=threads, buffers=buffers, shared_bytes=1152), resident=resident)
+    return making.evolved(kernel(threads=threads, buffers=buffers, shared_bytes=1152), resident=resident)
 
 
 ARRAYS = """\

@@ -3,12 +3,12 @@
 import itertools
 
 import attrs
+import making
 import numpy as np
 import pytest
 from touching import T, buffer, kernel, loop, reads, writes
 
 from fireiron import *
-from fireiron import ir
 from fireiron.check import Scene
 from fireiron.check.scene import Elements, accesses_of, assumed, distinct, less_a_minimum, linear, offsets_of, product, reach_of, size_of
 from fireiron.errors import VerificationError
@@ -28,16 +28,16 @@ def scene_of(*body, **options):
 
 
 def test_roots_go_through_named_values():
-    scene = scene_of(ir.Let(ROW, T + OUTER), ir.Let(COLUMN, ROW * 2 + N), symbols=(N,))
+    scene = scene_of(making.let(ROW, T + OUTER), making.let(COLUMN, ROW * 2 + N), symbols=(N,))
     assert scene.roots(COLUMN) == {"thread", "i", "N"} and scene.roots(ROW) == {"thread", "i"} and scene.roots(as_expr(3)) == frozenset()
     assert scene.needs((ROW, N)) == {"thread", "i", "N"} and scene.needs(()) == frozenset()
     assert scene.opened(COLUMN) == (T + OUTER) * 2 + N and scene.symbols == {"N"}
 
 
 def test_a_name_has_one_meaning():
-    scene_of(ir.Let(ROW, T), ir.Let(ROW, T))
+    scene_of(making.let(ROW, T), making.let(ROW, T))
     with pytest.raises(VerificationError, match="row has two meanings"):
-        scene_of(ir.Let(ROW, T), ir.Let(ROW, T + 1))
+        scene_of(making.let(ROW, T), making.let(ROW, T + 1))
 
 
 def test_conditions_by_what_they_are_about():
@@ -50,7 +50,7 @@ def test_conditions_by_what_they_are_about():
 
 
 def test_values_at_every_point():
-    scene = scene_of(ir.Let(ROW, T * 10 + OUTER))
+    scene = scene_of(making.let(ROW, T * 10 + OUTER))
     frame = scene.frame([("thread", np.arange(8)), ("i", np.arange(3))], {"block": 5})
     assert frame.shape == (8, 3)
     wanted = [[t * 10 + i + 5 for i in range(3)] for t in range(8)]
@@ -83,17 +83,17 @@ def test_axes_of_loops():
 def access(*base, shape=(1, 1), bounds=(None, None)):
     modes = tuple((Mode(size, 1),) for size in shape)
     bounds = tuple(None if bound is None else as_expr(bound) for bound in bounds)
-    return ir.Access("s", tuple(map(as_expr, base)), modes, bounds, True, dealt=((), ()))
+    return making.access("s", tuple(map(as_expr, base)), modes, bounds, True, dealt=((), ()))
 
 
 def matrix(rows, columns, layout=ColMajor):
     tensor = Tensor("s", (as_expr(rows), as_expr(columns)), float32, SH, layout)
     storage = tensor.storage()
-    return ir.Buffer(tensor, storage, storage.extent, written=True)
+    return making.buffer(tensor, storage, storage.extent, written=True)
 
 
 def statement(one):
-    return ir.Exec(spec=Move(1, 1)(RF, SH)(Thread), accesses=(one,), instruction=writes(0).instruction)
+    return making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(one,), instruction=writes(0).instruction)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (4, 1), (3, 4), (1, 16)])
@@ -128,7 +128,7 @@ def test_elements_below_their_bounds(bounds):
 
 
 def test_pieces_decide_in_the_place_of_bounds():
-    pieces = ((ir.Piece(0, 2, less(T, 3)), ir.Piece(2, 2, all_of((less(T, 5), less(Var("block", 0, 3), 1))))),)
+    pieces = ((making.piece(0, 2, condition=less(T, 3)), making.piece(2, 2, condition=all_of((less(T, 5), less(Var("block", 0, 3), 1))))),)
     one = attrs.evolve(reads(T * 4, width=4, bound=as_expr(1)), pieces=pieces)
     scene = scene_of(one)
     (use,) = scene.uses
@@ -213,12 +213,12 @@ def pointed(*points):
 
 def test_offsets_sizes_and_reach():
     modes = ((Mode(2, 3), Mode(2, 10)), (Mode(3, 1),))
-    plain = ir.Access("s", (T, T), modes, (None, None), True, dealt=((), ()))
+    plain = making.access("s", (T, T), modes, (None, None), True, dealt=((), ()))
     assert [tuple(one) for one in offsets_of(plain).tolist()] == list(plain.elements())
     assert size_of(plain) == 12 and reach_of(plain) == (13, 2)
     some = pointed((3,), (-1,), (2,))
     assert offsets_of(some).tolist() == [[3], [-1], [2]] and size_of(some) == 3 and reach_of(some) == (3,)
-    none = ir.Access("s", (), (), (), True, dealt=())
+    none = making.access("s", (), (), (), True, dealt=())
     assert offsets_of(none).shape == (1, 0) and size_of(none) == 1 and reach_of(none) == ()
 
 
@@ -229,7 +229,7 @@ def test_a_statement_s_own_memory_belongs_to_no_operand():
     first, second = scene.uses
     assert (first.position, first.width, second.position, second.width) == (0, 4, None, 1)
     assert first.pieces == () == second.pieces and second.access.buffer == "own" and size_of(second.access) == 16
-    pieces = ((ir.Piece(0, 4),),)
+    pieces = ((making.piece(0, 4),),)
     first, second = scene_of(attrs.evolve(step, pieces=pieces), buffers=(buffer("s", 64), buffer("own", 16, offset=256))).uses
     assert first.pieces == pieces[0] and second.pieces == ()
 
@@ -264,8 +264,8 @@ def test_what_else_is_a_number_less_a_minimum_of_it(value, so):
 def test_a_single_element_without_dimensions():
     tensor = Tensor("z", (), float32, GL, ColMajor)
     storage = tensor.storage()
-    one = ir.Buffer(tensor, storage, storage.extent, written=True)
-    access = ir.Access("z", (), (), (), True, dealt=())
+    one = making.buffer(tensor, storage, storage.extent, written=True)
+    access = making.access("z", (), (), (), True, dealt=())
     scene = scene_of(buffers=(one,))
     found = scene.addresses(scene.frame([("thread", np.arange(3))]), access)
     assert found.shape == (3, 1) and all(as_expr(one) == as_expr(0) for one in found.ravel().tolist())

@@ -1,12 +1,12 @@
 """Tiles that blocks take from a counter, by hand: each rule with a kernel that keeps it and one close by that does not."""
 
 import attrs
+import making
 import pytest
 from touching import T, kernel, writes
 
-from fireiron import ir
 from fireiron.check import Scene, check_tickets
-from fireiron.ir import Comment, For, Leave, NextTile, Release, Side
+from fireiron.ir import Side
 from fireiron.values.expr import Var, as_expr, minimum
 
 pytestmark = pytest.mark.sampled(1)
@@ -15,24 +15,24 @@ TURN, TILE = Var("turn", 0, 63), Var("tile", 0, 63)
 N = Var("N", 1, 1 << 20, 1, True)
 M = Var("M", 1, 1 << 20, 1, True)
 TILES = as_expr(12)
-COUNTER = ir.Counter("counter")
+COUNTER = making.counter("counter")
 WORK = writes(T)
 
 
 def acquire(side, turn=TURN, ring="tiles"):
-    return ir.Acquire(ring, side, as_expr(turn))
+    return making.acquire(ring, side, as_expr(turn))
 
 
 def release(side, turn=TURN, ring="tiles"):
-    return Release(ring, side, as_expr(turn))
+    return making.release(ring, side, as_expr(turn))
 
 
 def take(takes, tiles=TILES, number=TURN, var=TILE):
-    return NextTile(var, as_expr(tiles), "tiles", as_expr(number), takes)
+    return making.next_tile(var, as_expr(tiles), "tiles", as_expr(number), takes=takes)
 
 
 def leave(tiles=TILES, var=TILE):
-    return Leave(var, as_expr(tiles))
+    return making.leave(var, as_expr(tiles))
 
 
 def turn(takes, tiles=TILES):
@@ -42,14 +42,14 @@ def turn(takes, tiles=TILES):
 
 
 def over(body, **options):
-    return For(TURN, as_expr(12), tuple(body), **options)
+    return making.loop(TURN, as_expr(12), tuple(body), **options)
 
 
 def said(producer=None, consumer=None, *, grid=3, elected=True, others=(), behind=(), symbols=(), counter=COUNTER, tiles=TILES):
     """What the check says where these are the programs of the two roles."""
     producer = (over(turn(True, tiles)),) if producer is None else tuple(producer)
     consumer = (over(turn(False, tiles)),) if consumer is None else tuple(consumer)
-    roles = ir.Roles((ir.Role("consumers", 0, 128, consumer), ir.Role("producer", 128, 32, producer, elected=elected), *others))
+    roles = making.roles((making.role("consumers", 0, 128, consumer), making.role("producer", 128, 32, producer, elected=elected), *others))
     program = kernel(roles, *behind, threads=160, grid=grid, workers=128, counter=counter, symbols=symbols)
     found = check_tickets(Scene(program))
     assert all((one.kind, one.severity, one.buffer) == ("race", "error", None) for one in found)
@@ -102,9 +102,9 @@ def test_no_more_blocks_than_tiles(grid, tiles, right):
 
 def test_a_named_number_of_tiles_is_its_value():
     many = Var("many", 1, 1 << 20)
-    name = ir.Let(many, N * 1)
+    name = making.let(many, N * 1)
     assert said((name, over(turn(True, many))), (over(turn(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)) == []
-    name = ir.Let(many, (N + 1) // 2)
+    name = making.let(many, (N + 1) // 2)
     assert said((name, over(turn(True, many))), (over(turn(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)) != []
 
 
@@ -122,7 +122,7 @@ def test_one_thread_takes():
     assert said(None, (over(turn(True)),)) == text(2)
     assert said((over(turn(False)),)) == text(0)
     assert said((over(turn(True)), over(turn(True)))) == text(2), "twice in one role"
-    assert said(others=(ir.Role("third", 160, 32, (over(turn(False)),)),)) == []
+    assert said(others=(making.role("third", 160, 32, (over(turn(False)),)),)) == []
     assert said((over(turn(False)),), behind=(over(turn(True)),)) == text(1), "in no role"
 
 
@@ -145,15 +145,15 @@ def test_a_tile_is_of_its_turn():
 def test_a_tile_is_taken_in_a_loop_and_directly():
     loose = turn(True)
     assert said(loose) == ["tiles: a tile is taken outside of any loop"]
-    inside = ir.Skip("r", (take(True),))
+    inside = making.skip("r", (take(True),))
     body = [acquire(Side.EMPTY), inside, release(Side.FULL), leave(), WORK]
     assert said((over(body),)) == [
         "loop turn ends by a tile that it does not ask for",
         "tiles: tile tile does not stand directly in loop turn",
     ]
-    around = For(Var("outer", 0, 3), as_expr(1), (over(turn(True)),))
+    around = making.loop(Var("outer", 0, 3), as_expr(1), (over(turn(True)),))
     assert said((around,)) == [], "of the loops around the inner one counts"
-    assert said((For(TURN, as_expr(12), (over(turn(True), first=1),)),)) != []
+    assert said((making.loop(TURN, as_expr(12), (over(turn(True), first=1),)),)) != []
 
 
 @pytest.mark.parametrize("takes", [True, False])
@@ -166,7 +166,7 @@ def test_a_turn_is_waited_for(takes):
     assert changed(takes, lambda wait, *rest: (acquire(side, TURN + 1), *rest)) == text
     assert changed(takes, lambda wait, *rest: (acquire(side, ring="ring"), *rest)) == text
     assert changed(takes, lambda wait, *rest: (release(side), *rest)) == text
-    assert changed(takes, lambda wait, *rest: (wait, WORK, Comment("text"), *rest)) == []
+    assert changed(takes, lambda wait, *rest: (wait, WORK, making.comment("text"), *rest)) == []
 
 
 @pytest.mark.parametrize("takes", [True, False])
@@ -180,7 +180,7 @@ def test_a_number_is_given_on_at_once(takes):
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(other), end, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(side, TURN + 1), end, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(side, ring="ring"), end, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, Comment("text"), give, end, work)) == []
+    assert changed(takes, lambda wait, one, give, end, work: (wait, one, making.comment("text"), give, end, work)) == []
     assert changed(takes, lambda wait, one, give, end, work: (wait, one))[0] == text[0]
 
 
@@ -192,7 +192,7 @@ def test_the_loop_ends_before_a_number_is_used(takes):
     assert changed(takes, lambda wait, one, give, end, work: (wait, end, one, give, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, leave(13), work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, leave(var=Var("other", 0, 63)), work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, Comment("text"), end, work)) == []
+    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, making.comment("text"), end, work)) == []
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, release(Side.FULL, ring="ring"), end, work)) == []
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, leave(13), end)) == []
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, end)) == []
@@ -200,7 +200,7 @@ def test_the_loop_ends_before_a_number_is_used(takes):
 
 def test_no_loop_ends_by_a_tile_of_another():
     text = ["loop j ends by a tile that it does not ask for"]
-    inner = For(Var("j", 0, 3), as_expr(4), (leave(), WORK))
+    inner = making.loop(Var("j", 0, 3), as_expr(4), (leave(), WORK))
     assert said((over([*turn(True)[:4], inner]),)) == text
     quiet = attrs.evolve(inner, body=(WORK,))
     assert said((over([*turn(True)[:4], quiet]),)) == []

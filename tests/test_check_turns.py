@@ -1,10 +1,10 @@
 """The iterations that each block takes of a loop, by hand."""
 
+import making
 import pytest
 from touching import T, kernel, loop, writes
 
 from fireiron import *
-from fireiron import ir
 from fireiron.check import Scene
 from fireiron.check.turns import MOST_BLOCKS, left_out, typical_block
 from fireiron.values.expr import Var, as_expr, minimum
@@ -42,9 +42,9 @@ def test_sizes_and_grids():
 
 def test_loops_over_tiles_are_left_out():
     """A block that stays takes another tile each time: it leaves none out."""
-    tile = ir.Let(Var("tile", 0, 999), BLOCK + K * 8)
+    tile = making.let(Var("tile", 0, 999), BLOCK + K * 8)
     assert found(BLOCK + 1, body=(tile, writes(T))) == ()
-    other = ir.Let(Var("tile", 0, 999), K * 8)
+    other = making.let(Var("tile", 0, 999), K * 8)
     assert len(found(BLOCK + 1, body=(other, writes(T)))) == 1
 
 

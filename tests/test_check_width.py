@@ -1,11 +1,11 @@
 """Places of elements that may need more than 64 bits: both sides of the boundary, and what is said of them."""
 
 import attrs
+import making
 import pytest
 from touching import Engine, buffer, kernel, reads, writes
 
 from fireiron import *
-from fireiron import ir
 from fireiron.check import Scene
 from fireiron.check.width import beyond_64_bits
 from fireiron.values.expr import Var, as_expr
@@ -18,7 +18,7 @@ LOW = Var("low", -(1 << 31), 5, 1, True)
 def said(*body, shape=(U,), memory=GL, symbols=(U, V), **options):
     tensor = Tensor("s", tuple(map(as_expr, shape)), float32, memory, ColMajor)
     storage = tensor.storage()
-    array = ir.Buffer(tensor, storage, storage.extent, written=True)
+    array = making.buffer(tensor, storage, storage.extent, written=True)
     return [one.message for one in beyond_64_bits(Scene(kernel(*body, buffers=(array,), symbols=symbols, **options)))]
 
 
@@ -77,7 +77,7 @@ def test_what_counts_is_said_once_of_each_array_in_global_memory():
 )
 def test_bounds_that_are_enough(shape, bounds):
     """As many bits for each size as leave all of them together inside, beside the numbers that are known."""
-    access = ir.Access(
+    access = making.access(
         "s", (as_expr(0), as_expr(0), U * V * 2), tuple((Mode(1, 1),) for _ in range(3)), (None,) * 3, False, dealt=((),) * 3
     )
     (message,) = said(attrs.evolve(reads(0), accesses=(access,)), shape=shape)

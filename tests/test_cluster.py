@@ -31,6 +31,7 @@ from fireiron.cost import predict
 from fireiron.export import export
 from fireiron.inspect import show
 from fireiron.ir.cluster import at_once
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.language.store import dumps, loads
 from fireiron.strategies import hopper, hopper_batched
 
@@ -388,7 +389,7 @@ def test_blocks_with_one_tile_are_found(sizes, options):
     kernel = kernel_of(sizes, cluster=(2, 1), **SMALL, **options)
     place = kernel.cluster.places[0]
     assert errors(kernel) == []
-    is_store = lambda one: isinstance(one, ir.Exec) and one.completion is ir.Completion.BULK
+    is_store = lambda one: isinstance(one, ir.Exec) and one.mechanism is TMA_STORES
 
     def at_the_first(one):
         target = one.accesses[1]

@@ -24,6 +24,9 @@ from fireiron.cost.registers import occupancy_on
 from fireiron.cost.work import Work
 from fireiron.gpu.kernel import target_for
 from fireiron.ir import Barrier, Comment, For, Let, statements
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.strategies import hopper
 from fireiron.values.expr import constant
 from fireiron.values.machine import ARCHITECTURES
@@ -483,9 +486,9 @@ def hopper_kernel(*sizes, **values):
 def test_tma_moves_bytes_and_takes_no_issue_slots():
     """Of a k step of 128 x 256 x 64: 48 KiB pass L2 and shared memory once, for two instructions of one thread."""
     work = Work(hopper_kernel(4096, 4096, 4096))
-    loads = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.completion is ir.Completion.RING]
+    loads = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.mechanism is TMA_LOADS]
     assert [(one.l2_read, one.shared, one.memory, one.instructions) for one in loads] == [(16384, 128, 1, 1), (32768, 256, 1, 1)]
-    (store,) = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.completion is ir.Completion.BULK]
+    (store,) = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.mechanism is TMA_STORES]
     assert (store.l2_written, store.shared, store.memory) == (2 * 64 * 64 * 2, 128, 1)
     steps = 4 * 64
     assert work.amounts.l2_read == steps * 48 * 1024 and work.amounts.l2_written == 4 * 128 * 256 * 2
@@ -494,7 +497,7 @@ def test_tma_moves_bytes_and_takes_no_issue_slots():
 def test_products_of_warpgroups_count_for_tensor_cores():
     work = Work(hopper_kernel(4096, 4096, 4096))
     assert work.amounts.tensor == {"float16 by wgmma": 2 * 128 * 256 * 4096 * 4} and work.amounts.fma == {}
-    products = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.completion is ir.Completion.PRODUCT]
+    products = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.mechanism is WGMMA_GROUPS]
     assert [one.shared for one in products] == [2 * (64 * 16 + 16 * 256) * 2 / 128]
 
 

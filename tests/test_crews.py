@@ -15,7 +15,6 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Commit,
-    Completion,
     Fence,
     Reach,
     Release,
@@ -24,6 +23,8 @@ from fireiron.ir import (
     rewritten,
     statements,
 )
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.strategies import dual, gemm_row_sum, hopper_attention
 
 ORDERING = (Acquire, Barrier, Commit, Fence, Release, Wait)
@@ -81,7 +82,7 @@ BY_ANOTHER = [[], [], [], [], [0, 1, 2, 3]]
 
 def touch(step, atoms, kind=Kind.WRITE, under_way=False, by_engine=False):
     """A segment of four warps of one trace and a fifth one, by the atoms that each touches."""
-    completion = Completion.PRODUCT if under_way else Completion.NONE
+    completion = WGMMA_GROUPS if under_way else AT_ONCE
     return Segment(step, Area(0, None, atoms), kind, under_way, by_engine, completion, None, 0)
 
 
@@ -95,8 +96,8 @@ def handed_on(arrivals):
     ring = making.ring("r", 1, ("a",), consumers=sum(arrivals))
     products = [
         touch(1, EACH_ITS_OWN, Kind.READ, under_way=True),
-        making.commit(Completion.PRODUCT),
-        making.wait(0, completion=Completion.PRODUCT),
+        making.commit(WGMMA_GROUPS),
+        making.wait(0, mechanism=WGMMA_GROUPS),
     ]
     first, second = (Turn(ring, Side.EMPTY, number) for number in (0, 1))
     filled, freed = Turn(ring, Side.FULL, 0, (1,) * 5), Turn(ring, Side.EMPTY, 0, arrivals)

@@ -381,7 +381,7 @@ def test_each_group_of_a_role_waits_at_a_barrier_of_its_own(threads, groups):
 def test_blocks_that_are_to_be_resident_stand_in_the_bounds():
     move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
     kernel = guard(kernel_of(Move(32, 4)(GL, GL), (move,)))
-    assert "__launch_bounds__(32)" in emit(kernel) and "__launch_bounds__(32, 3)" in emit(attrs.evolve(kernel, resident=3))
+    assert "__launch_bounds__(32)" in emit(kernel) and "__launch_bounds__(32, 3)" in emit(making.evolved(kernel, resident=3))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

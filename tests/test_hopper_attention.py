@@ -19,8 +19,10 @@ from test_fused_attention import inputs, near_softmax
 from fireiron import *
 from fireiron.errors import DecompositionError, SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import Acquire, Completion, For, Roles, execs, rewritten, statements, substituted
+from fireiron.ir import Acquire, For, Roles, execs, rewritten, statements, substituted
 from fireiron.ir.awaited import awaited
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hopper, hopper_attention
 from fireiron.values.expr import ONE
@@ -68,8 +70,8 @@ def instructions_of(program):
 def test_simulated(sizes, values, options, problem):
     program = programs(*sizes, values, options, **problem)
     require_right(program, **{name: options[name] for name in ("causal", "window") if name in options})
-    kinds = [one.completion for one, _ in execs(program.ir.body)]
-    assert kinds.count(Completion.PRODUCT) == 2 and kinds.count(Completion.RING) == 3
+    kinds = [one.mechanism for one, _ in execs(program.ir.body)]
+    assert kinds.count(WGMMA_GROUPS) == 2 and kinds.count(TMA_LOADS) == 3
     assert {"WGMMA_F16_F32", "WGMMA_F16_F32_HELD"} <= instructions_of(program) or "dtype" in problem
     assert "TMA_STORE" in instructions_of(program)
 

@@ -15,7 +15,9 @@ from fireiron import *
 from fireiron.check import safety
 from fireiron.errors import SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import Completion, execs
+from fireiron.ir import execs
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.strategies import gated
 
@@ -54,8 +56,8 @@ def test_simulated(name, sizes, values):
     assert not problems_of(kernel)
     inside = [one for one, _ in execs(kernel.body)]
     copied = [one for one in inside if one.spec.copies and one.spec.src.memory.of_grid and one.spec.dst.memory.of_block]
-    assert copied and all(one.completion is Completion.RING for one in copied)
-    assert all(one.completion is Completion.PRODUCT for one in inside if one.spec.contracts)
+    assert copied and all(one.mechanism is TMA_LOADS for one in copied)
+    assert all(one.mechanism is WGMMA_GROUPS for one in inside if one.spec.contracts)
     assert {"TMA_STORE", "STMATRIX_WARPGROUP"} <= {one.instruction.name for one in inside}
     arrays = arrays_of(strategy.spec)
     for order in (None, random.Random(7)):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import attrs
+import making
 import pytest
 from problems import library
 
@@ -225,8 +226,8 @@ def test_the_occupancy_of_a_kernel_is_that_of_its_registers():
 def test_the_limit_of_registers():
     assert register_limit(shaped(256)) == 255
     assert register_limit(shaped(1024)) == 64
-    assert register_limit(attrs.evolve(shaped(256), resident=2)) == 128
-    assert register_limit(attrs.evolve(shaped(128), resident=3)) == 168
+    assert register_limit(making.evolved(shaped(256), resident=2)) == 128
+    assert register_limit(making.evolved(shaped(128), resident=3)) == 168
 
 
 # ---------------------------------------------------------------------------------------------- reports and messages

@@ -9,7 +9,9 @@ from fireiron import *
 from fireiron import ir
 from fireiron.executable.fma import FFMA
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir import Comment, Commit, Completion, Exec, For, SyncPoint
+from fireiron.ir import Comment, Commit, Exec, For, SyncPoint
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.lower.pipeline import pipeline
 from fireiron.values.expr import FALSE, TRUE, Var, as_expr, less
 from fireiron.values.machine import Thread
@@ -99,9 +101,9 @@ def test_copies_of_units_come_before_their_stages():
 def test_copies_between_global_and_shared_memory_may_be_under_way():
     """Those alone: what goes on from shared memory is read by the same thread at once."""
     kernel = passed(loop(load(), use()))
-    assert {one.completion for one, _ in ir.execs(kernel.body) if one.spec.title == "Move"} == {Completion.GROUP}
+    assert {one.mechanism for one, _ in ir.execs(kernel.body) if one.spec.title == "Move"} == {CP_ASYNC_GROUPS}
     inner = passed(loop(fill(), use("held", RF), extent=4, var=STEP))
-    assert {one.completion for one, _ in ir.execs(inner.body)} == {Completion.NONE}
+    assert {one.mechanism for one, _ in ir.execs(inner.body)} == {AT_ONCE}
 
 
 def test_steps_that_a_loop_does_not_have_are_not_loaded():

@@ -140,7 +140,7 @@ def test_registers_that_roles_exchange(registers, text):
 
     def given(*numbers):
         roles = [attrs.evolve(role, registers=number) for role, number in zip(RINGED.body[place].roles, numbers, strict=True)]
-        return attrs.evolve(RINGED, resident=2, body=(*RINGED.body[:place], making.roles(tuple(roles)), *RINGED.body[place + 1 :]))
+        return making.evolved(RINGED, resident=2, body=(*RINGED.body[:place], making.roles(tuple(roles)), *RINGED.body[place + 1 :]))
 
     assert said(check_resources, RINGED) == [] and said(check_resources, given(*registers))
     assert any(text in one for one in said(check_resources, given(*registers))), said(check_resources, given(*registers))

@@ -19,6 +19,8 @@ from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.versions import Branch
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir import Reciprocal, Side
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.ir.statement import Dependence
 from fireiron.ir.text import Braces, If, Made, Noted, Remark
 from fireiron.lower.guard import guard
@@ -558,11 +560,11 @@ def test_blocks_as_masks():
 
 def test_registers_of_products_that_run_on_are_not_copied():
     scattered = attrs.evolve(access("r", (0, 0), (3, 1), write=True), points=((0, 0), (2, 0), (1, 0)))
-    writes = execution(MOVE, Move(3, 1)(GL, RF)(Thread), access("src", (0, 0), (3, 1)), scattered, completion=ir.Completion.PRODUCT)
+    writes = execution(MOVE, Move(3, 1)(GL, RF)(Thread), access("src", (0, 0), (3, 1)), scattered, mechanism=WGMMA_GROUPS)
     with pytest.raises(FireironError, match="in another order than it numbers them"):
         printer_of(writes, buffers=(HELD,)).registers(writes, 1)
     for one in (
-        attrs.evolve(writes, completion=ir.Completion.NONE),
+        attrs.evolve(writes, mechanism=AT_ONCE),
         attrs.evolve(writes, accesses=(writes.accesses[0], attrs.evolve(scattered, write=False))),
     ):
         assert str(printer_of(writes, buffers=(HELD,)).registers(one, 1).place) == "r_values"

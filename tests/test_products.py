@@ -28,6 +28,7 @@ from fireiron import ir
 from fireiron.check import Scene, check_products, check_races
 from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Commit, Exec, Fence, For, Reach, Side, Wait
+from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.lower.fence import fence
 from fireiron.lower.products import products as batches
 from fireiron.lower.synchronize import synchronize
@@ -36,7 +37,7 @@ from fireiron.values.expr import Var, as_expr
 
 REGISTERS = (buffer("r", 4, memory=RF), buffer("q", 4, memory=RF))
 BUFFERS = (buffer("s", 4096), buffer("t", 4096, offset=16384), *REGISTERS)
-COMMITTED, SETTLED = making.commit(PRODUCT), making.wait(0, completion=PRODUCT)
+COMMITTED, SETTLED = making.commit(PRODUCT), making.wait(0, mechanism=PRODUCT)
 
 
 def program(*body, **options):
@@ -49,14 +50,14 @@ def text(body):
     for one in body:
         match one:
             case Exec():
-                words.append("product" if one.completion is PRODUCT else "copy" if one.asynchronous else ".")
+                words.append("product" if one.mechanism is PRODUCT else "copy" if one.asynchronous else ".")
             case For():
                 words.append(text(one.body))
             case Fence(reach=reach):
                 words.append(reach.value)
-            case Commit(completion=completion):
+            case Commit(mechanism=completion):
                 words.append("commit" if completion is PRODUCT else "copied")
-            case Wait(groups=groups, completion=completion):
+            case Wait(groups=groups, mechanism=completion):
                 words.append(f"wait {groups}" if completion is PRODUCT else f"arrive {groups}")
             case Barrier(scope=scope):
                 words.append(scope.name)
@@ -150,7 +151,7 @@ def test_a_loop_that_touches_what_others_left_is_waited_for_in_front():
 def test_a_turn_that_is_never_given_back():
     ring = making.ring("ring", 2, ("s",), bytes=64, consumers=4)
     (filled,) = writes(0).accesses
-    load = attrs.evolve(writes(0), accesses=(filled, filled), completion=ir.Completion.RING, ring="ring")
+    load = attrs.evolve(writes(0), accesses=(filled, filled), mechanism=TMA_LOADS, ring="ring")
     body = loop(8, making.acquire("ring", Side.FULL, i), products(0))
     for given_back in (False, True):
         rest = (making.release("ring", Side.EMPTY, i),) if given_back else ()
@@ -266,7 +267,7 @@ def test_each_statement_of_order_is_needed(name):
         number += 1
     assert number >= 5
     waits = [one for one in spare if isinstance(one, Wait)]
-    assert all(one.completion is PRODUCT and one.reason == "r is there" for one in waits), spare
+    assert all(one.mechanism is PRODUCT and one.reason == "r is there" for one in waits), spare
     assert [one for one in spare if one not in waits] == ([making.fence(Reach.REGISTERS)] if name == "two buffers" else [])
 
 
@@ -292,7 +293,7 @@ def test_touches_in_the_next_iteration():
     step = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED)
     assert any("is used by a product under way" in one for one in problems(program(loop(3, *step), SETTLED)))
     assert problems(program(loop(1, *step), SETTLED)) == [] == problems(program(loop(3, *step, SETTLED)))
-    late = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED, making.wait(1, completion=PRODUCT))
+    late = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED, making.wait(1, mechanism=PRODUCT))
     assert problems(program(loop(K, *late))) != [], "one group is left"
 
 
@@ -306,8 +307,8 @@ def test_waits_count_groups_of_products_alone():
     assert any("under way" in one for one in problems(program(*body))), "the copies arrived, the product did not"
     assert problems(program(REGISTERS_FENCE, products(0), COMMITTED, *copy, SETTLED, on_registers())) == []
     two = (REGISTERS_FENCE, products(0), COMMITTED, products(16, registers="q"), COMMITTED)
-    assert problems(program(*two, making.wait(1, completion=PRODUCT), on_registers())) == []
-    assert problems(program(*two, making.wait(1, completion=PRODUCT), on_registers("q"))) != []
+    assert problems(program(*two, making.wait(1, mechanism=PRODUCT), on_registers())) == []
+    assert problems(program(*two, making.wait(1, mechanism=PRODUCT), on_registers("q"))) != []
 
 
 def test_a_product_reads_until_it_is_waited_for():
@@ -398,9 +399,9 @@ def test_what_a_loop_orders_that_may_have_no_turn():
     assert problems(program(*begun, SETTLED, on_registers(), loop(AT_MOST, REGISTERS_FENCE), *GROUP_OF_R)) == [SINCE_FENCE]
     # A wait that leaves one group under way leaves the younger one, on whichever way it came.
     later = (REGISTERS_FENCE, products(16, registers="q"), COMMITTED)
-    leaving = (*begun, loop(AT_MOST, *later), making.wait(1, completion=PRODUCT))
+    leaving = (*begun, loop(AT_MOST, *later), making.wait(1, mechanism=PRODUCT))
     assert problems(program(*leaving, on_registers())) == [UNDER_WAY]
-    assert problems(program(*begun, loop(AT_LEAST, *later), making.wait(1, completion=PRODUCT), on_registers())) == []
+    assert problems(program(*begun, loop(AT_LEAST, *later), making.wait(1, mechanism=PRODUCT), on_registers())) == []
 
 
 def test_a_finding_names_the_line():

@@ -53,7 +53,7 @@ def with_registers(*numbers):
         else statement
         for statement in RINGED.body
     ]
-    return attrs.evolve(RINGED, resident=2, body=tuple(exchanged))
+    return making.evolved(RINGED, resident=2, body=tuple(exchanged))
 
 
 def of_large_sizes():
@@ -75,7 +75,7 @@ FAULTS = {
         SynchronizationError,
         lambda: shared(
             loop(16, writes(i * 128 + T)), making.fence(ir.Reach.PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
-            making.commit(PRODUCT), on_registers(), making.wait(0, completion=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
+            making.commit(PRODUCT), on_registers(), making.wait(0, mechanism=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
         ),
     ),
     "an A operand that ptxas overwrites": (

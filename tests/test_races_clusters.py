@@ -1,6 +1,7 @@
 """Blocks of a cluster, by hand: where they lie, whom they reach, and loops that run differently in them."""
 
 import attrs
+import making
 import pytest
 from handrings import TURN, emptied, grid_of, load, over_tiles
 from touching import BLOCK_BARRIER, T, kernel, loop, reads, writes
@@ -8,20 +9,18 @@ from touching import BLOCK_BARRIER, T, kernel, loop, reads, writes
 from fireiron import *
 from fireiron.check import Scene, check_races
 from fireiron.check.races.clusters import at_places, blocks_of, uneven
-from fireiron.ir import Let
-from fireiron.ir.cluster import BlockCluster, Peers
 from fireiron.values.expr import Var, as_expr, less, minimum
 
 pytestmark = pytest.mark.sampled(1)
 
 X, Y, N = Var("x", 0, 1), Var("y", 0, 2), Var("N", 1, 1 << 20, 1, True)
-PAIR, SIX = BlockCluster((2,), (X,)), BlockCluster((2, 3), (X, Y))
+PAIR, SIX = making.block_cluster((2,), (X,)), making.block_cluster((2, 3), (X, Y))
 EIGHT = Var("block", 0, 7)
 
 
 def clustered(*body, cluster=PAIR, **options):
     options = {"grid": 12, "shared_bytes": 1000, **options}
-    return kernel(Let(X, EIGHT % 2), Let(Y, EIGHT // 2 % 3), *body, cluster=cluster, **options)
+    return kernel(making.let(X, EIGHT % 2), making.let(Y, EIGHT // 2 % 3), *body, cluster=cluster, **options)
 
 
 def test_blocks_that_are_followed_together():
@@ -39,25 +38,25 @@ def test_whom_a_block_reaches():
     free = Var("x of the cluster", 0, 1)
     six = blocks_of(clustered(writes(T), cluster=SIX))
     assert six.ranks((), 3) == ()
-    assert six.ranks((Peers(0b111111, 0),), 3) == (0, 1, 2, 3, 4, 5)
-    assert six.ranks((Peers(0b10101, free),), 3) == (1, 3, 5) and six.ranks((Peers(0b10101, free),), 4) == (0, 2, 4)
-    assert six.ranks((Peers(0b11, 0), Peers(0b101, 1), Peers(0b1, 0)), 0) == (0, 1, 3), "each once"
+    assert six.ranks((making.peers(0b111111, 0),), 3) == (0, 1, 2, 3, 4, 5)
+    assert six.ranks((making.peers(0b10101, free),), 3) == (1, 3, 5) and six.ranks((making.peers(0b10101, free),), 4) == (0, 2, 4)
+    assert six.ranks((making.peers(0b11, 0), making.peers(0b101, 1), making.peers(0b1, 0)), 0) == (0, 1, 3), "each once"
     alone = blocks_of(kernel(writes(T)))
-    assert alone.ranks((Peers(0b1, 0),), 0) == (0,)
+    assert alone.ranks((making.peers(0b1, 0),), 0) == (0,)
 
 
 def test_places_become_free_where_a_block_reaches_into_others():
     """And nowhere else."""
-    peers = Peers(0b1, 1 - X)
+    peers = making.peers(0b1, 1 - X)
     multicast = attrs.evolve(load(0), accesses=(reads(T + X, name="g").accesses[0], load(X).accesses[0]), multicast=peers)
-    release, own = emptied(X, to=(peers, Peers(0b1, X))), emptied(X)
+    release, own = emptied(X, to=(peers, making.peers(0b1, X))), emptied(X)
     scene = Scene(clustered(multicast, release, own, reads(T + X)))
     free = Var("x of the cluster", 0, 1)
     changed = at_places(scene).kernel.body[2:]
-    assert changed[0].multicast == Peers(0b1, 1 - free)
+    assert changed[0].multicast == making.peers(0b1, 1 - free)
     assert changed[0].accesses[0] == multicast.accesses[0] and changed[0].accesses[1] == multicast.accesses[1].substitute({X: free})
     assert changed[0].accesses[1] != multicast.accesses[1]
-    assert changed[1].to == (Peers(0b1, 1 - free), Peers(0b1, free)) and changed[1].number == release.number
+    assert changed[1].to == (making.peers(0b1, 1 - free), making.peers(0b1, free)) and changed[1].number == release.number
     assert changed[2] == own and changed[3] == reads(T + X)
     plain = Scene(kernel(writes(T)))
     assert at_places(plain) is plain
@@ -80,7 +79,7 @@ def test_loops_that_run_differently_in_blocks_of_a_cluster():
     assert texts(loop(wide // 6, *BODY), cluster=SIX) == [] and len(texts(loop(wide // 4, *BODY), cluster=SIX)) == 1
     assert list(uneven(Scene(kernel(loop(wide, *BODY), grid=12)))) == [], "no cluster"
     named = Var("named", 0, 99)
-    assert len(texts(Let(named, wide + 1), loop(named, *BODY))) == 1
+    assert len(texts(making.let(named, wide + 1), loop(named, *BODY))) == 1
     (finding,) = [one for one in check_races(Scene(clustered(loop(wide, reads(T))))) if "differs" in one.message]
     assert finding.severity == "error" and finding.kind == "race"
 

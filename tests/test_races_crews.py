@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import making
 import pytest
 from touching import BLOCK_BARRIER, WARP_BARRIER
 
@@ -11,28 +12,24 @@ from fireiron.check.races.segments import SEVERAL, Area, Screened, Segment
 from fireiron.check.races.traces import Kind, Turn
 from fireiron.ir import (
     WARPGROUP_SCOPE,
-    Barrier,
-    ClusterBarrier,
-    Commit,
-    Completion,
-    Fence,
     Reach,
-    Ring,
-    Scope,
     Side,
-    Wait,
 )
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 
 pytestmark = pytest.mark.sampled(1)
 
-GROUP, PROXY = Barrier(WARPGROUP_SCOPE), Fence(Reach.PROXY)
-PAIR = Barrier(Scope("pair", 64))
+GROUP, PROXY = making.barrier(WARPGROUP_SCOPE), making.fence(Reach.PROXY)
+PAIR = making.barrier(making.scope("pair", 64))
 
 
-def touch(step, atoms, kind=Kind.WRITE, completion=Completion.NONE, by_engine=False, turn=None, size=0):
+def touch(step, atoms, kind=Kind.WRITE, mechanism=AT_ONCE, by_engine=False, turn=None, size=0):
     """A segment of each warp, by the atoms that it touches: the same for all of them, or by warp."""
     by_warp = [atoms.get(warp, []) for warp in range(12)] if isinstance(atoms, dict) else [atoms] * 12
-    return Segment(step, Area(0, None, by_warp), kind, completion is not Completion.NONE, by_engine, completion, turn, size)
+    return Segment(step, Area(0, None, by_warp), kind, mechanism is not AT_ONCE, by_engine, mechanism, turn, size)
 
 
 def each(first=0):
@@ -86,11 +83,11 @@ def test_barriers_of_several_crews():
     assert answers(*[trace] * 4, *[other] * 4) == BOTH
     trace, other = [touch(1, each()), GROUP], [GROUP, other[1]]
     assert answers(*[trace] * 4, *[other] * 4) == NONE, "each group has its own"
-    wide = Barrier(Scope("two", 256))
+    wide = making.barrier(making.scope("two", 256))
     trace, other = [touch(1, each()), wide], [wide, other[1]]
     assert answers(*[trace] * 4, *[other] * 4, *[[]] * 4) == BOTH
     assert answers(*[trace] * 4, *[other] * 4) == BOTH
-    three = Barrier(Scope("six", 192))
+    three = making.barrier(making.scope("six", 192))
     late = [touch(1, each()), three, WARP_BARRIER, touch(3, each(), Kind.READ)]
     assert answers(*[late] * 4, *[late] * 4, *[late] * 4) == WARPS, "it cuts a crew in two"
     assert answers(*[[touch(1, each()), PAIR, touch(2, each(), Kind.READ)]] * 2) == BOTH, "a crew of two"
@@ -116,18 +113,18 @@ def test_barriers_that_warps_meet_apart():
     assert answers(first, second, first, second) == BOTH
 
 
-@pytest.mark.parametrize("completion, kind", [(Completion.GROUP, Kind.WRITE), (Completion.PRODUCT, Kind.READ)])
+@pytest.mark.parametrize("completion, kind", [(CP_ASYNC_GROUPS, Kind.WRITE), (WGMMA_GROUPS, Kind.READ)])
 def test_copies_and_products_of_a_crew(completion, kind):
-    issued = (touch(1, each(), kind, completion), Commit(completion))
-    done, use = Wait(0, completion=completion), touch(2, each())
+    issued = (touch(1, each(), kind, completion), making.commit(completion))
+    done, use = making.wait(0, mechanism=completion), touch(2, each())
     assert four(*issued, use) == NONE
-    own = BOTH if completion is Completion.PRODUCT else NONE
+    own = BOTH if completion is WGMMA_GROUPS else NONE
     assert four(*issued, done, use) == own
     assert four(*issued, done, WARP_BARRIER, use) == BOTH
     assert four(*issued, done, touch(2, neighbours())) == NONE and four(*issued, done, WARP_BARRIER, touch(2, neighbours())) == NONE
     assert four(*issued, done, GROUP, touch(2, neighbours())) == BOTH
     assert four(*issued, GROUP, done, touch(2, neighbours())) == NONE
-    assert four(*issued, Wait(1, completion=completion), GROUP, touch(2, neighbours())) == NONE
+    assert four(*issued, making.wait(1, mechanism=completion), GROUP, touch(2, neighbours())) == NONE
 
 
 def test_engines_and_fences_of_a_crew():
@@ -153,7 +150,7 @@ def test_engines_and_fences_of_a_crew():
 
 def handed_on(arrivals, before=(WARP_BARRIER,), consumers=None, reading=None, writing=None, kind=Kind.READ):
     """Four warps read each their own, and a fifth one writes all of that when they say so."""
-    ring = Ring("r", 1, ("a",), consumers=sum(arrivals[:5]) if consumers is None else consumers)
+    ring = making.ring("r", 1, ("a",), consumers=sum(arrivals[:5]) if consumers is None else consumers)
     first, second = (Turn(ring, Side.EMPTY, number) for number in (0, 1))
     filled, freed = Turn(ring, Side.FULL, 0, (1,) * 5), Turn(ring, Side.EMPTY, 0, arrivals)
     trace = [Turn(ring, Side.FULL, 0), touch(1, each() if reading is None else reading, kind), *before, freed]
@@ -176,29 +173,29 @@ def test_arrivals_of_a_crew():
 
 def test_loads_of_a_crew():
     """What a wait for a stage brings is known to all of it."""
-    ring = Ring("r", 1, ("a",), bytes=16, consumers=4)
-    load = touch(5, {4: [0, 1, 2, 3]}, completion=Completion.RING, turn=Turn(ring, Side.FULL, 0, None, (0,)), size=16)
+    ring = making.ring("r", 1, ("a",), bytes=16, consumers=4)
+    load = touch(5, {4: [0, 1, 2, 3]}, mechanism=TMA_LOADS, turn=Turn(ring, Side.FULL, 0, None, (0,)), size=16)
     producer = [Turn(ring, Side.EMPTY, 0), Turn(ring, Side.FULL, 0, (1,) * 5), load]
     for reading, expected in ((each(), BOTH), (neighbours(), BOTH), ([0, 1, 2, 3], BOTH)):
         consumer = [Turn(ring, Side.FULL, 0), touch(6, reading, Kind.READ), WARP_BARRIER, Turn(ring, Side.EMPTY, 0, (1,) * 4)]
         assert answers(*[consumer] * 4, producer) == expected
         early = [consumer[1], consumer[0], *consumer[2:]]
         assert answers(*[early] * 4, producer) == NONE
-    short = [*producer[:2], touch(5, {4: [0]}, completion=Completion.RING, turn=load.turn, size=12)]
+    short = [*producer[:2], touch(5, {4: [0]}, mechanism=TMA_LOADS, turn=load.turn, size=12)]
     assert answers(*[[Turn(ring, Side.FULL, 0)]] * 4, short) == NONE
 
 
 def test_blocks_of_a_cluster():
     """Crews that arrive in other blocks, where a phase must not be over with a part of one; and in none that is not there."""
     for consumers, expected in ((8, BOTH), (6, WARPS)):
-        ring = Ring("r", 1, ("a",), consumers=consumers)
+        ring = making.ring("r", 1, ("a",), consumers=consumers)
         arrive = Turn(ring, Side.EMPTY, 0, (1,) * 4, (0, 1))
-        trace = [ClusterBarrier(), arrive, ClusterBarrier()]
+        trace = [making.cluster_barrier(), arrive, making.cluster_barrier()]
         found = answers(*[trace] * 8, blocks=2)
         assert found == (expected if consumers == 8 else NONE)
-    ring = Ring("r", 1, ("a",), consumers=4)
-    gone = [ClusterBarrier(), Turn(ring, Side.EMPTY, 0, (1,) * 4, (0, 2)), ClusterBarrier()]
-    assert answers(*[gone] * 4, *[[ClusterBarrier()] * 2] * 4, blocks=2) == NONE
+    ring = making.ring("r", 1, ("a",), consumers=4)
+    gone = [making.cluster_barrier(), Turn(ring, Side.EMPTY, 0, (1,) * 4, (0, 2)), making.cluster_barrier()]
+    assert answers(*[gone] * 4, *[[making.cluster_barrier()] * 2] * 4, blocks=2) == NONE
 
 
 # ---------------------------------------------------------------------------------------------- drawn traces
@@ -213,15 +210,15 @@ def drawn(chance):
     def part():
         for _ in range(chance.choice((0, 1, 1, 2))):
             kind = chance.random()
-            completion = chance.choice((Completion.GROUP, Completion.PRODUCT))
+            completion = chance.choice((CP_ASYNC_GROUPS, WGMMA_GROUPS))
             if kind < 0.7:
                 flying = chance.random() < 0.2
                 what = chance.choice((Kind.WRITE, Kind.READ, Kind.READ, Kind.ADD))
-                how = completion if flying and what is not Kind.ADD else Completion.NONE
+                how = completion if flying and what is not Kind.ADD else AT_ONCE
                 yield touch(chance.choice((next(steps), SEVERAL)), chance.choice(patterns), what, how, chance.random() < 0.3)
             elif kind < 0.85:
-                yield Commit(completion)
-                yield Wait(chance.choice((0, 0, 1)), completion=completion)
+                yield making.commit(completion)
+                yield making.wait(chance.choice((0, 0, 1)), mechanism=completion)
             else:
                 yield PROXY
 

@@ -1,5 +1,6 @@
 """Who holds which stage of a ring, by hand: what an agent does with stages that are not its own, each with its text."""
 
+import making
 import pytest
 from handrings import event, ring
 from touching import BLOCK_BARRIER, WARP_BARRIER
@@ -7,7 +8,10 @@ from touching import BLOCK_BARRIER, WARP_BARRIER
 from fireiron import *
 from fireiron.check.races.holding import not_held
 from fireiron.check.races.traces import Kind, Turn
-from fireiron.ir import ClusterBarrier, Commit, Completion, Fence, Reach, Ring, Side, Wait
+from fireiron.ir import Reach, Side
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 
 pytestmark = pytest.mark.sampled(1)
 
@@ -31,13 +35,13 @@ def emptied(number, arrivals=LANES, of=R):
     return Turn(of, Side.EMPTY, number, arrivals)
 
 
-def read(stage, engine=False, completion=Completion.NONE, name="s"):
-    return event([0], Kind.READ, engine=engine, completion=completion, stage=stage, name=name)
+def read(stage, engine=False, mechanism=AT_ONCE, name="s"):
+    return event([0], Kind.READ, engine=engine, mechanism=completion, stage=stage, name=name)
 
 
 def load(number, stage=None, name="s"):
     turn = Turn(R, Side.FULL, number, None, (0,))
-    return event([0], completion=Completion.RING, engine=True, turn=turn, stage=number % 2 if stage is None else stage, name=name)
+    return event([0], mechanism=TMA_LOADS, engine=True, turn=turn, stage=number % 2 if stage is None else stage, name=name)
 
 
 def written(stage, name="s"):
@@ -73,7 +77,7 @@ def test_a_stage_that_is_read_without_being_held():
     (finding,) = not_held([((read(0),),)], {"s": "ring"})
     assert finding.buffer == "s" and finding.at == "hand.py:1" and finding.access
     assert errors(read(0), ring_of={"s": "other ring"}) == [text]
-    other = Ring("second", 2, ("t",), 0, 4)
+    other = making.ring("second", 2, ("t",), bytes=0, consumers=4)
     assert errors(full(0, other), read(0), WARP_BARRIER, emptied(0, of=other)) == [text], "a stage of another ring"
 
 
@@ -114,20 +118,20 @@ def test_a_stage_that_is_held_at_the_end():
 
 
 def test_a_stage_that_is_given_back_while_a_product_reads_it():
-    product, commit = read(0, engine=True, completion=Completion.PRODUCT), Commit(Completion.PRODUCT)
+    product, commit = read(0, engine=True, mechanism=WGMMA_GROUPS), making.commit(WGMMA_GROUPS)
     text = "ring: the arrival at turn 0 to be empty is by an agent of which a product that reads it is under way"
-    done = Wait(0, completion=Completion.PRODUCT)
+    done = making.wait(0, mechanism=WGMMA_GROUPS)
     assert errors(full(0), product, commit, emptied(0)) == [text] and errors(full(0), product, emptied(0)) == [text]
     assert errors(full(0), product, commit, done, emptied(0)) == []
-    assert errors(full(0), product, commit, Wait(1, completion=Completion.PRODUCT), emptied(0)) == [text]
-    assert errors(full(0), product, commit, Wait(0), emptied(0)) == [text], "a wait for copies"
-    other = read(1, engine=True, completion=Completion.PRODUCT)
+    assert errors(full(0), product, commit, making.wait(1, mechanism=WGMMA_GROUPS), emptied(0)) == [text]
+    assert errors(full(0), product, commit, making.wait(0), emptied(0)) == [text], "a wait for copies"
+    other = read(1, engine=True, mechanism=WGMMA_GROUPS)
     assert errors(full(0), full(1), other, commit, emptied(0), done, emptied(1)) == [], "which reads another stage"
-    in_flight = (full(0), product, commit, full(1), other, commit, Wait(1, completion=Completion.PRODUCT), emptied(0), done, emptied(1))
+    in_flight = (full(0), product, commit, full(1), other, commit, making.wait(1, mechanism=WGMMA_GROUPS), emptied(0), done, emptied(1))
     assert errors(*in_flight) == []
 
 
-@pytest.mark.parametrize("barrier", [WARP_BARRIER, BLOCK_BARRIER, ClusterBarrier()])
+@pytest.mark.parametrize("barrier", [WARP_BARRIER, BLOCK_BARRIER, making.cluster_barrier()])
 def test_a_lane_that_speaks_for_its_warp(barrier):
     text = "ring: the arrival at turn 0 to be empty is by one lane of a warp whose others may still read it"
     assert errors(full(0), read(0), emptied(0)) == [text]
@@ -138,18 +142,18 @@ def test_a_lane_that_speaks_for_its_warp(barrier):
     assert errors(full(0), full(1), read(1), emptied(0), barrier, emptied(1)) == [], "another stage"
     engine = read(0, engine=True)
     assert errors(full(0), engine, emptied(0)) == [], "an engine reads for all"
-    assert errors(full(0), read(0), Fence(Reach.PROXY), emptied(0)) == [text]
+    assert errors(full(0), read(0), making.fence(Reach.PROXY), emptied(0)) == [text]
 
 
 def test_an_order_of_groups():
     """It is never full: a group that has waited for its turn says what the next one waits for."""
-    order = Ring("order", 2, (), 0, 4)
+    order = making.ring("order", 2, (), bytes=0, consumers=4)
     assert errors(empty(1, order), emptied(0, of=order)) == []
     assert errors(emptied(0, of=order)) == ["order: the arrival at turn 0 to be empty is by an agent that does not hold it empty"]
     assert errors(empty(0, order), emptied(0, of=order)) == [
         "order: the arrival at turn 0 to be empty is by an agent that does not hold it empty"
     ]
-    three = Ring("order", 3, (), 0, 4)
+    three = making.ring("order", 3, (), bytes=0, consumers=4)
     assert errors(empty(2, three), emptied(0, of=three), empty(5, three), emptied(3, of=three)) == []
     assert errors(empty(2, three), emptied(0, of=three), emptied(0, of=three)) != []
 

@@ -4,19 +4,19 @@ import itertools
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from handrings import TAKEN, TILE, TURN, J, consume, emptied, filled, full, load, over_tiles, produce, ring, ringed, staged
 from touching import BLOCK_BARRIER, T, buffer, copies, i, kernel, loop, racy_by_hand, reads, writes
 
 from fireiron import *
-from fireiron import ir
 from fireiron.check import Scene, check_races
 from fireiron.check.blocks import local_coordinates
 from fireiron.check.races import loops as subject
 from fireiron.check.races.loops import Course, Loops, Nested, decided
 from fireiron.check.races.places import Places
-from fireiron.ir import Commit, Fence, For, Let, Reach, Wait, statements
+from fireiron.ir import For, Reach, statements
 from fireiron.values.expr import ONE, ZERO, Var, all_of, as_expr, compiled, equal, less, minimum
 
 pytestmark = pytest.mark.sampled(1)
@@ -72,10 +72,10 @@ def course(*body, extent=N, **options):
         ((writes(T + i * i * 128, name="g"),), Course(None, False, 4, True)),
         ((writes(T + i * 128, name="g"), writes(T + i % 3 * 128)), Course(3, True, 8, True, 3)),
         ((writes(T + i * 128, name="g"), writes(T + i * 3)), Course(None, True, 5, True)),
-        ((copies(T), Commit(), Wait(3)), Course(1, False, 6, False)),
-        ((copies(T), Commit(), Wait(1)), Course(1, False, 4, False)),
-        ((copies(T), Commit(), Wait(3), Wait(0)), Course(1, False, 6, False)),
-        ((copies(T + i % 2 * 128), Commit(), Wait(5)), Course(2, False, 9, True, 2)),
+        ((copies(T), making.commit(), making.wait(3)), Course(1, False, 6, False)),
+        ((copies(T), making.commit(), making.wait(1)), Course(1, False, 4, False)),
+        ((copies(T), making.commit(), making.wait(3), making.wait(0)), Course(1, False, 6, False)),
+        ((copies(T + i % 2 * 128), making.commit(), making.wait(5)), Course(2, False, 9, True, 2)),
         ((writes(T, active=less(i, 3)),), Course(1, False, 4, True)),
         ((writes(T, active=less(T, 3)),), Course(1, False, 4, False)),
         ((loop(i + 1, reads(T), var=A),), Course(1, False, 4, True)),
@@ -128,7 +128,7 @@ def test_loops_that_roles_have_both():
     (roles,) = alone.body
     known, _ = of(alone)
     assert known.course(roles.roles[1].body[0]).period == 4, "of another length"
-    groups = Wait(9)
+    groups = making.wait(9)
     more = ringed([loop(N, *consume(J), groups, var=J)], [loop(N, *produce(J), var=J)], symbols=SIZES)
     (roles,) = more.body
     known, _ = of(more)
@@ -139,14 +139,14 @@ def test_loops_that_roles_have_both():
     known, by_name = of(steps)
     assert known.course(by_name["j"]).addresses == 2 and known.course(by_name["j"]).period == 4 and known.in_turns
     pair = ringed(
-        [loop(N, *consume(J), writes(T + J % 3 * 128, name="t"), Wait(20), var=J)],
+        [loop(N, *consume(J), writes(T + J % 3 * 128, name="t"), making.wait(20), var=J)],
         [loop(N, *produce(J), writes(T + J % 5 * 128, name="t"), var=J)], buffers=buffers, symbols=SIZES,
     )  # fmt: skip
     (roles,) = pair.body
     known, _ = of(pair)
     got = [known.course(role.body[0]) for role in roles.roles]
     assert [attrs.asdict(one) for one in got] == [attrs.asdict(Course(60, False, 122, True, 15))] * 2
-    still = ringed([loop(N, full(3), reads(T), Wait(7), var=J)], [loop(N, filled(3), var=J)], symbols=SIZES)
+    still = ringed([loop(N, full(3), reads(T), making.wait(7), var=J)], [loop(N, filled(3), var=J)], symbols=SIZES)
     (roles,) = still.body
     known, _ = of(still)
     assert [attrs.asdict(known.course(role.body[0])) for role in roles.roles] == [attrs.asdict(Course(4, False, 13, False, 1))] * 2
@@ -169,9 +169,9 @@ def test_loops_that_roles_have_both():
     [
         ((writes(T + i * 128),), False),
         ((writes(T + i * 128), BLOCK_BARRIER), True),
-        ((writes(T), Commit()), True),
-        ((writes(T), Wait(0)), True),
-        ((writes(T), Fence(Reach.PROXY)), True),
+        ((writes(T), making.commit()), True),
+        ((writes(T), making.wait(0)), True),
+        ((writes(T), making.fence(Reach.PROXY)), True),
         ((loop(3, BLOCK_BARRIER, var=A),), True),
         ((loop(3, writes(T), var=A),), False),
         ((loop(N, writes(T), var=A),), True),
@@ -394,17 +394,17 @@ def test_lengths_that_decide():
     assert lengths(loop(N + 4, *turns))[0] == [{N + 4: one} for one in range(4, 11)]
     assert lengths(loop(N + 9, *turns))[0] == [{N + 9: one} for one in (9, 10)]
     assert lengths(loop(N + 20, *turns))[0] == [{N + 20: 20}]
-    flying = (copies(T), Commit(), Wait(2), BLOCK_BARRIER)
+    flying = (copies(T), making.commit(), making.wait(2), BLOCK_BARRIER)
     assert lengths(loop(N, *flying))[0] == [{N: one} for one in range(6)]
-    assert lengths(loop(N, copies(T), Commit(), BLOCK_BARRIER))[0] == [{N: one} for one in range(5)]
-    assert lengths(loop(N, writes(T), Wait(0), BLOCK_BARRIER))[0] == [{N: one} for one in range(5)]
+    assert lengths(loop(N, copies(T), making.commit(), BLOCK_BARRIER))[0] == [{N: one} for one in range(5)]
+    assert lengths(loop(N, writes(T), making.wait(0), BLOCK_BARRIER))[0] == [{N: one} for one in range(5)]
     assert lengths(loop(N, writes(T + i * 128, name="g"), BLOCK_BARRIER))[0] == [{N: 0}, {N: 5}], "what moves is not counted"
     assert lengths(loop(N, writes(T, active=less(i, 2)), BLOCK_BARRIER))[0] == [{N: one} for one in range(5)]
 
 
 def test_lengths_that_decide_nothing():
     assert lengths(loop(7, writes(T), BLOCK_BARRIER))[0] == [{}]
-    assert lengths(loop(N, ir.Comment("nothing")))[0] == [{}]
+    assert lengths(loop(N, making.comment("nothing")))[0] == [{}]
     assert lengths(loop(N, BLOCK_BARRIER))[0] == [{N: 0}, {N: 4}]
     assert lengths(loop(9, loop(i + 1, writes(T), BLOCK_BARRIER, var=A)))[0] == [{}], "the loop around says it"
     assert lengths(loop(N, writes(T), BLOCK_BARRIER), loop(minimum(N, as_expr(100)), writes(T), BLOCK_BARRIER, var=A))[0] == [
@@ -463,11 +463,11 @@ def test_too_many_combinations_of_lengths(monkeypatch):
 def test_the_least_length_that_names_say():
     """Where a name is proved to be as large as it says."""
     rounds, plain = Var("rounds", 1, 1 << 20), (writes(T), BLOCK_BARRIER)
-    assert [one[N + 1] for one in lengths(Let(rounds, N + 1), loop(rounds, *plain))[0]] == [4]
+    assert [one[N + 1] for one in lengths(making.let(rounds, N + 1), loop(rounds, *plain))[0]] == [4]
     few = Var("rounds", 2, 1 << 20)
-    got = [list(one.values()) for one in lengths(Let(few, N + 1), loop(few, *plain))[0]]
+    got = [list(one.values()) for one in lengths(making.let(few, N + 1), loop(few, *plain))[0]]
     assert got == [[4]], "its own range says one at least"
-    got = [list(one.values()) for one in lengths(Let(few, N * 1), loop(few, *plain))[0]]
+    got = [list(one.values()) for one in lengths(making.let(few, N * 1), loop(few, *plain))[0]]
     assert got == [[0], [4]]
 
 
@@ -476,7 +476,7 @@ def test_names_of_what_is_left_of_a_size():
     plain, left = (writes(T), BLOCK_BARRIER), N - minimum(N, M)
 
     def least(name, value, extent):
-        (found,) = {min(one.values()) for one in lengths(Let(name, value), loop(extent, *plain))[0][:1]}
+        (found,) = {min(one.values()) for one in lengths(making.let(name, value), loop(extent, *plain))[0][:1]}
         return found
 
     rest, more = Var("rest", 0, 1 << 20), Var("rest", 1, 1 << 20)
@@ -484,11 +484,11 @@ def test_names_of_what_is_left_of_a_size():
     assert least(rest, N - M, rest + 2) == 0 and least(more, left, more + 2) == 0
     assert least(more, left + 1, more + 2) in (0, 4)
     other = Var("other", 0, 9)
-    both = lengths(Let(rest, left), Let(other, N - M), loop(rest + other + 2, *plain))[0]
+    both = lengths(making.let(rest, left), making.let(other, N - M), loop(rest + other + 2, *plain))[0]
     assert min(min(one.values()) for one in both) == 0, "each of the names counts"
-    few = lengths(Let(rest, left), loop(minimum(rest, ONE) + 2, *plain))[0]
+    few = lengths(making.let(rest, left), loop(minimum(rest, ONE) + 2, *plain))[0]
     assert sorted(min(one.values()) for one in few) == [2, 3]
-    assert sorted(min(one.values()) for one in lengths(Let(rest, N - M), loop(minimum(rest, ONE) + 2, *plain))[0]) == [0, 1, 2, 3]
+    assert sorted(min(one.values()) for one in lengths(making.let(rest, N - M), loop(minimum(rest, ONE) + 2, *plain))[0]) == [0, 1, 2, 3]
 
 
 # ---------------------------------------------------------------------------------------------- loops of unknown length in each other
@@ -497,7 +497,7 @@ def test_names_of_what_is_left_of_a_size():
 def test_lengths_of_loops_in_each_other():
     """A long outer loop needs the short lengths of the inner one."""
     inner = lambda *body: loop(M, writes(T + A % 2 * 128), BLOCK_BARRIER, var=A)
-    found, _ = lengths(loop(N, inner(), Wait(0)))
+    found, _ = lengths(loop(N, inner(), making.wait(0)))
     assert {one[N] for one in found} >= {0, 1, 2, 4}
     pairs = {(one[N], one[M]) for one in found}
     outer_course = Course(1, False, 4, False)
@@ -519,9 +519,9 @@ def test_which_lengths_say_something_new():
 @pytest.mark.parametrize("turns", [1, 2])
 def test_what_is_left_out_of_combinations(address, wait, turns):
     """As each inner loop of that length says: the longest window, and the common period."""
-    inner = lambda var, stages: loop(M, writes(T + var % stages * 128), *([Wait(wait)] if wait else []), BLOCK_BARRIER, var=var)
+    inner = lambda var, stages: loop(M, writes(T + var % stages * 128), *([making.wait(wait)] if wait else []), BLOCK_BARRIER, var=var)
     body = [inner(A, 2), *([inner(B, 3)] if turns == 2 else []), loop(7, reads(T), BLOCK_BARRIER, var=C)]
-    known, by_name = loops_of(loop(N, reads(T + address), *body, Wait(0)))
+    known, by_name = loops_of(loop(N, reads(T + address), *body, making.wait(0)))
     few = known.course(by_name["i"]).addresses + 1
     courses = [known.course(by_name[name]) for name in ("a", "b")[:turns]]
     window, period = max(one.kept - one.period for one in courses), (2, 6)[turns - 1]
@@ -550,7 +550,7 @@ def tiles(count, blocks, *body, extra=()):
     extent = as_expr(count) // blocks + less(block, count % blocks)
     length = at % 3 + 1
     return kernel(
-        For(turn, extent, (Let(at, block + turn * blocks), loop(length, writes(T), BLOCK_BARRIER, var=A), BLOCK_BARRIER, *body)),
+        making.loop(turn, extent, (making.let(at, block + turn * blocks), loop(length, writes(T), BLOCK_BARRIER, var=A), BLOCK_BARRIER, *body)),
         *extra, grid=minimum(as_expr(count), as_expr(blocks)), buffers=BUFFERS, symbols=SIZES,
     )  # fmt: skip
 
@@ -647,7 +647,7 @@ def test_conditions_that_may_begin_to_hold_later(extent, condition, expected):
 
 
 def test_conditions_that_loops_and_lengths_decide():
-    scene = Scene(kernel(Let(C, A + 1), writes(T), symbols=SIZES))
+    scene = Scene(kernel(making.let(C, A + 1), writes(T), symbols=SIZES))
     assert decided(less(A, 3), scene, {"a": 2}, {}) is True and decided(less(A, 3), scene, {"a": 3}, {}) is False
     assert decided(less(A, 3), scene, {"b": 2}, {}) is None
     assert decided(less(A, N), scene, {"a": 2}, {N: 3}) is True and decided(less(A, N), scene, {"a": 3}, {N: 3}) is False
@@ -689,8 +689,8 @@ def test_what_matters():
     body = (
         loop(4, writes(T)),
         loop(4, BLOCK_BARRIER, var=A),
-        loop(4, ir.Comment("nothing"), var=B),
-        loop(4, loop(2, Commit(), var=C), var=TURN),
+        loop(4, making.comment("nothing"), var=B),
+        loop(4, loop(2, making.commit(), var=C), var=TURN),
     )
     known, by_name = loops_of(*body)
     assert {name for name, one in by_name.items() if known.matters(one)} == {"i", "a", "c", "turn"}
@@ -718,7 +718,7 @@ def drawn(chance, extents):
         if kind < 0.3:
             return (BLOCK_BARRIER,)
         if kind < 0.4:
-            return (Commit(), Wait(chance.choice((0, 1, 2))))
+            return (making.commit(), making.wait(chance.choice((0, 1, 2))))
         first = chance.choice((thread, thread, 31 - thread, thread // 2 * 2))
         moved = chance.choice((var % 2 * 32, (var + 1) % 3 * 32, var // 2 % 2 * 32, var * 0))
         limit = chance.choice((2, 5, 11, 17))
@@ -762,7 +762,7 @@ def test_lengths_from_one_on_leave_out_combinations(low, which):
     """Where each of the short lengths but that of no iteration is followed."""
     n, m = Var("N", low if which == "outer" else 0, 1 << 20), Var("M", low if which == "inner" else 0, 1 << 20)
     inner = loop(m, writes(T + A % 2 * 128), BLOCK_BARRIER, var=A)
-    found, _ = lengths(loop(n, inner, Wait(0)), symbols=(n, m))
+    found, _ = lengths(loop(n, inner, making.wait(0)), symbols=(n, m))
     pairs = {(one[n], one[m]) for one in found}
     every = set(itertools.product({one for one, _ in pairs}, {one for _, one in pairs}))
     assert min(one for one, _ in pairs) == n.low and min(one for _, one in pairs) == m.low

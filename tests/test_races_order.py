@@ -1,9 +1,11 @@
 """Happens-before by hand: agents that run traces of touches and of all that orders them, held against lanes one by one."""
 
+import collections
 import itertools
 import random
 
 import attrs
+import making
 import pytest
 from handrings import event as touch
 from handrings import ring
@@ -20,21 +22,22 @@ from fireiron.ir import (
     WARP_SCOPE,
     WARPGROUP_SCOPE,
     Barrier,
-    ClusterBarrier,
     Commit,
-    Completion,
     Fence,
     Reach,
-    Ring,
-    Scope,
     Side,
     Wait,
 )
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 
 pytestmark = pytest.mark.sampled(1)
 
-BLOCK, WARP, GROUP = Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE), Barrier(WARPGROUP_SCOPE)
-PROXY, REGISTERS = Fence(Reach.PROXY), Fence(Reach.REGISTERS)
+BLOCK, WARP, GROUP = making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE), making.barrier(WARPGROUP_SCOPE)
+PROXY, REGISTERS = making.fence(Reach.PROXY), making.fence(Reach.REGISTERS)
 
 
 def run(*traces, blocks=1, same_thread=False, atoms=8):
@@ -78,10 +81,10 @@ def test_what_comes_first_in_the_program_is_shown_first():
 
 def test_a_copy_under_way_is_shown_first():
     """Until its own thread has waited for it."""
-    copy, use = touch([0], step=9, completion=Completion.GROUP), touch([0], Kind.READ, step=2)
+    copy, use = touch([0], step=9, mechanism=CP_ASYNC_GROUPS), touch([0], Kind.READ, step=2)
     (race,), _ = run([copy], [use])
     assert race.under_way and race.before is copy and race.warps == (0, 1)
-    (race,), _ = run([copy, Commit(), Wait(0)], [use])
+    (race,), _ = run([copy, making.commit(), making.wait(0)], [use])
     assert not race.under_way and race.before is use and race.warps == (1, 0)
     (race,), _ = run([copy, use], same_thread=True)
     assert race.under_way and race.before is copy and race.warps == (0, 0)
@@ -140,8 +143,8 @@ def test_pairs_that_one_thread_orders_are_asked_about_once():
     trace = [first, second, first, second, first, second]
     Order([trace], 1, 1, lambda *given: asked.append(given) or True, {}, {}).run()
     assert len(asked) == 2, "the read behind the write, and the write behind the read"
-    copy = touch([0], completion=Completion.GROUP)
-    (race,), _ = run([copy, Commit(), Wait(0), second, copy, second], same_thread=True)
+    copy = touch([0], mechanism=CP_ASYNC_GROUPS)
+    (race,), _ = run([copy, making.commit(), making.wait(0), second, copy, second], same_thread=True)
     assert race.under_way, "a pair that was in order is not where the copy is under way"
 
 
@@ -172,7 +175,7 @@ def test_barriers_hold_the_warps_of_their_scope():
     for one, other in itertools.permutations(range(8), 2):
         assert ordered(BLOCK, 8, one, other)
         assert ordered(GROUP, 8, one, other) == (one // 4 == other // 4)
-        assert ordered(Barrier(Scope("pair", 64)), 8, one, other) == (one // 2 == other // 2)
+        assert ordered(making.barrier(making.scope("pair", 64)), 8, one, other) == (one // 2 == other // 2)
         assert not ordered(WARP, 8, one, other)
     for one, other in itertools.permutations(range(6), 2):
         assert ordered(GROUP, 6, one, other) == (one // 4 == other // 4), "the last group has two warps alone"
@@ -187,9 +190,9 @@ def test_barriers_hold_the_warps_of_their_scope():
 
 def test_a_barrier_of_a_part_of_a_warp():
     with pytest.raises(VerificationError, match="no rule for a barrier of 16 threads, a part of a warp"):
-        run([Barrier(Scope("half", 16))])
+        run([making.barrier(making.scope("half", 16))])
     with pytest.raises(VerificationError, match="no rule for a barrier of 48 threads"):
-        run([Barrier(Scope("more", 48))])
+        run([making.barrier(making.scope("more", 48))])
 
 
 def test_barriers_wait_for_all():
@@ -205,7 +208,7 @@ def test_barriers_wait_for_all():
 
 
 def test_knowledge_goes_on_from_barrier_to_barrier():
-    pair = Barrier(Scope("pair", 64))
+    pair = making.barrier(making.scope("pair", 64))
     assert not racy([touch([0]), pair, GROUP], [pair, GROUP], [GROUP, touch([0])], [GROUP])
     assert racy([touch([0]), GROUP, pair], [GROUP, touch([1]), pair], [GROUP, touch([1])], [GROUP])
     assert racy([pair, touch([0]), GROUP, pair], [pair, GROUP, pair], [GROUP], [GROUP, touch([0])]) is False
@@ -213,7 +216,7 @@ def test_knowledge_goes_on_from_barrier_to_barrier():
 
 
 def test_clusters_meet_at_their_barriers():
-    meet = ClusterBarrier()
+    meet = making.cluster_barrier()
     assert not racy([touch([0]), meet], [meet, touch([0])], blocks=2)
     assert racy([touch([0])], [touch([0])], blocks=2)
     assert racy([touch([0]), meet, meet], [meet, touch([0]), meet], blocks=2) is False
@@ -224,41 +227,41 @@ def test_clusters_meet_at_their_barriers():
 # ---------------------------------------------------------------------------------------------- groups
 
 
-@pytest.mark.parametrize("completion", [Completion.GROUP, Completion.PRODUCT, Completion.BULK])
+@pytest.mark.parametrize("completion", [CP_ASYNC_GROUPS, WGMMA_GROUPS, TMA_STORES])
 def test_groups_complete_the_oldest_first(completion):
     """Those of each kind apart."""
-    kind = Kind.WRITE if completion is Completion.GROUP else Kind.READ
-    copies = [touch([number], kind, completion=completion) for number in range(3)]
-    commit, users = Commit(completion), [touch([number]) for number in range(3)]
+    kind = Kind.WRITE if completion is CP_ASYNC_GROUPS else Kind.READ
+    copies = [touch([number], kind, mechanism=completion) for number in range(3)]
+    commit, users = making.commit(completion), [touch([number]) for number in range(3)]
     issued = [copies[0], commit, copies[1], commit, copies[2], commit]
     for groups in range(5):
         for number, use in enumerate(users):
             waited = number < 3 - groups
-            assert racy([*issued, Wait(groups, completion=completion), use], same_thread=True) != waited
-            others = next(one for one in (Completion.GROUP, Completion.PRODUCT) if one is not completion)
-            assert racy([*issued, Wait(0, completion=others), use], same_thread=True)
-    both = [*issued, Wait(2, completion=completion)]
-    assert racy([*both, Wait(1, completion=completion), users[2]], same_thread=True)
-    assert not racy([*both, Wait(1, completion=completion), users[1]], same_thread=True)
-    assert not racy([copies[0], copies[1], commit, Wait(0, completion=completion), users[1]], same_thread=True)
-    assert racy([copies[0], Wait(0, completion=completion), commit, users[0]], same_thread=True)
-    assert racy([copies[0], commit, copies[1], Wait(0, completion=completion), users[1]], same_thread=True), "in no group yet"
+            assert racy([*issued, making.wait(groups, mechanism=completion), use], same_thread=True) != waited
+            others = next(one for one in (CP_ASYNC_GROUPS, WGMMA_GROUPS) if one is not completion)
+            assert racy([*issued, making.wait(0, mechanism=others), use], same_thread=True)
+    both = [*issued, making.wait(2, mechanism=completion)]
+    assert racy([*both, making.wait(1, mechanism=completion), users[2]], same_thread=True)
+    assert not racy([*both, making.wait(1, mechanism=completion), users[1]], same_thread=True)
+    assert not racy([copies[0], copies[1], commit, making.wait(0, mechanism=completion), users[1]], same_thread=True)
+    assert racy([copies[0], making.wait(0, mechanism=completion), commit, users[0]], same_thread=True)
+    assert racy([copies[0], commit, copies[1], making.wait(0, mechanism=completion), users[1]], same_thread=True), "in no group yet"
 
 
 def test_a_commit_takes_what_was_issued_since_the_last_one():
-    first, second = touch([0], completion=Completion.GROUP), touch([1], completion=Completion.GROUP)
-    trace = [first, Commit(), second, Commit(), Wait(1), touch([0])]
+    first, second = touch([0], mechanism=CP_ASYNC_GROUPS), touch([1], mechanism=CP_ASYNC_GROUPS)
+    trace = [first, making.commit(), second, making.commit(), making.wait(1), touch([0])]
     assert not racy(trace, same_thread=True)
-    again = [first, Commit(), Commit(), Wait(1), touch([0])]
+    again = [first, making.commit(), making.commit(), making.wait(1), touch([0])]
     assert not racy(again, same_thread=True), "an empty group is one"
-    late = [BLOCK, first, Commit(), BLOCK, Commit(), Wait(1), touch([0])]
+    late = [BLOCK, first, making.commit(), BLOCK, making.commit(), making.wait(1), touch([0])]
     assert not racy(late, [BLOCK, BLOCK], same_thread=True)
 
 
 def test_whose_copies_and_products_a_wait_is_for():
     """A thread waits for its own copies; a warp for its products, all lanes together."""
-    for completion, alone in ((Completion.GROUP, True), (Completion.PRODUCT, False), (Completion.BULK, False)):
-        trace = [touch([0], completion=completion), Commit(completion), Wait(0, completion=completion)]
+    for completion, alone in ((CP_ASYNC_GROUPS, True), (WGMMA_GROUPS, False), (TMA_STORES, False)):
+        trace = [touch([0], mechanism=completion), making.commit(completion), making.wait(0, mechanism=completion)]
         assert racy([*trace, touch([0])]) == alone
         assert not racy([*trace, WARP, touch([0])])
         assert racy([*trace], [touch([0])]) and not racy([*trace, BLOCK], [BLOCK, touch([0])])
@@ -317,10 +320,10 @@ def test_fences_are_passed_on_by_barriers():
         assert [one.hidden for one in found] == [True] * hidden, traces
     (race,), _ = run([write, BLOCK], [BLOCK, engine])
     assert race.warps == (0, 1)
-    copy = touch([0], completion=Completion.GROUP)
-    fenced_early = [copy, Commit(), PROXY, Wait(0), WARP, engine]
+    copy = touch([0], mechanism=CP_ASYNC_GROUPS)
+    fenced_early = [copy, making.commit(), PROXY, making.wait(0), WARP, engine]
     assert [one.hidden for one in run(fenced_early)[0]] == [True], "a fence is none of what is under way"
-    assert not racy([copy, Commit(), Wait(0), PROXY, WARP, engine])
+    assert not racy([copy, making.commit(), making.wait(0), PROXY, WARP, engine])
 
 
 def test_nothing_is_forgotten_that_an_engine_may_not_see():
@@ -329,19 +332,31 @@ def test_nothing_is_forgotten_that_an_engine_may_not_see():
     assert [one.hidden for one in run([write, BLOCK, BLOCK, engine], [BLOCK, BLOCK])[0]] == [True]
     assert not racy([write, PROXY, BLOCK, BLOCK, engine], [BLOCK, BLOCK])
     assert not racy([write, PROXY, BLOCK, touch([1]), PROXY, BLOCK, touch([0, 1], Kind.READ, engine=True)], [BLOCK, BLOCK])
-    copy = touch([0], completion=Completion.GROUP)
-    assert racy([copy, Commit(), BLOCK, Wait(1), touch([0])], [BLOCK], same_thread=True)
-    assert not racy([touch([1], completion=Completion.GROUP), Commit(), Wait(0), BLOCK, touch([2]), Commit(), Wait(0), touch([1])], [BLOCK])
-    old, new = touch([0], completion=Completion.GROUP), touch([1], completion=Completion.GROUP)
+    copy = touch([0], mechanism=CP_ASYNC_GROUPS)
+    assert racy([copy, making.commit(), BLOCK, making.wait(1), touch([0])], [BLOCK], same_thread=True)
+    assert not racy(
+        [
+            touch([1], mechanism=CP_ASYNC_GROUPS),
+            making.commit(),
+            making.wait(0),
+            BLOCK,
+            touch([2]),
+            making.commit(),
+            making.wait(0),
+            touch([1]),
+        ],
+        [BLOCK],
+    )
+    old, new = touch([0], mechanism=CP_ASYNC_GROUPS), touch([1], mechanism=CP_ASYNC_GROUPS)
     # A group that was waited for long ago counts no more; one that is empty does.
-    trace = [old, Commit(), Wait(0), BLOCK, new, Commit(), Wait(0), touch([1])]
+    trace = [old, making.commit(), making.wait(0), BLOCK, new, making.commit(), making.wait(0), touch([1])]
     assert not racy(trace, [BLOCK], same_thread=True)
-    product = touch([0], Kind.READ, completion=Completion.PRODUCT)
-    kept = [product, Commit(Completion.PRODUCT), Wait(0, completion=Completion.PRODUCT), BLOCK]
+    product = touch([0], Kind.READ, mechanism=WGMMA_GROUPS)
+    kept = [product, making.commit(WGMMA_GROUPS), making.wait(0, mechanism=WGMMA_GROUPS), BLOCK]
     assert not racy([*kept, touch([0])], [BLOCK])
-    empty = [Commit(), BLOCK, new, Commit(), Wait(1), touch([1])]
-    assert racy(empty, [BLOCK], same_thread=True) and not racy([*empty[:-2], Wait(0), touch([1])], [BLOCK], same_thread=True)
-    two = [Commit(), Commit(), BLOCK, new, Commit(), Commit(), Wait(1), touch([1])]
+    empty = [making.commit(), BLOCK, new, making.commit(), making.wait(1), touch([1])]
+    assert racy(empty, [BLOCK], same_thread=True) and not racy([*empty[:-2], making.wait(0), touch([1])], [BLOCK], same_thread=True)
+    two = [making.commit(), making.commit(), BLOCK, new, making.commit(), making.commit(), making.wait(1), touch([1])]
     assert not racy(two, [BLOCK], same_thread=True)
 
 
@@ -355,8 +370,8 @@ def by_lanes(traces, same_thread, blocks=1):
     known = {lane: set() for lane in lanes}
     fenced = {lane: set() for lane in lanes}
     mine = {lane: set() for lane in lanes}
-    issued = {lane: {one: set() for one in Completion} for lane in lanes}
-    groups = {lane: {one: [] for one in Completion} for lane in lanes}
+    issued = {lane: collections.defaultdict(set) for lane in lanes}
+    groups = {lane: collections.defaultdict(list) for lane in lanes}
     done, races, hidden = [], set(), set()
     position = [0] * len(traces)
 
@@ -385,7 +400,7 @@ def by_lanes(traces, same_thread, blocks=1):
             me = agent, lane
             done.append((me, event, event.footprint.atoms[agent % each]))
             bit = (me, id(event))
-            (issued[me][event.completion] if event.under_way else known[me]).add(bit)
+            (issued[me][event.mechanism] if event.under_way else known[me]).add(bit)
             mine[me].add(bit)
 
     def needs(one, other):
@@ -401,18 +416,18 @@ def by_lanes(traces, same_thread, blocks=1):
                         touches(agent, event)
                     case Commit():
                         for lane in range(2):
-                            groups[agent, lane][event.completion].append(issued[agent, lane][event.completion])
-                            issued[agent, lane][event.completion] = set()
+                            groups[agent, lane][event.mechanism].append(issued[agent, lane][event.mechanism])
+                            issued[agent, lane][event.mechanism] = set()
                     case Wait():
                         over = set()
                         for lane in range(2):
-                            mine_there = groups[agent, lane][event.completion]
+                            mine_there = groups[agent, lane][event.mechanism]
                             count = max(len(mine_there) - event.groups, 0)
                             for group in mine_there[:count]:
                                 known[agent, lane] |= group
                                 over |= group
                             del mine_there[:count]
-                        if event.completion is not Completion.GROUP:
+                        if event.mechanism is not CP_ASYNC_GROUPS:
                             for lane in range(2):
                                 known[agent, lane] |= over
                     case Fence(reach=Reach.PROXY):
@@ -435,23 +450,25 @@ def by_lanes(traces, same_thread, blocks=1):
 
 def drawn(chance, engines):
     """Traces of four warps in one or two blocks: the same barriers in all of them, and between these touches, commits and waits."""
-    barriers = [chance.choice((BLOCK, BLOCK, WARP, Barrier(Scope("pair", 64)))) for _ in range(chance.choice((0, 1, 2, 3, 4)))]
+    barriers = [
+        chance.choice((BLOCK, BLOCK, WARP, making.barrier(making.scope("pair", 64)))) for _ in range(chance.choice((0, 1, 2, 3, 4)))
+    ]
     steps = itertools.count()
 
     def part():
         for _ in range(chance.choice((0, 0, 1, 2))):
             kind = chance.random()
-            completion = chance.choice((Completion.GROUP, Completion.PRODUCT))
+            completion = chance.choice((CP_ASYNC_GROUPS, WGMMA_GROUPS))
             if kind < 0.7:
                 engine = engines and chance.random() < 0.4
                 what = chance.choice(list(Kind)) if not engine else chance.choice((Kind.WRITE, Kind.READ, Kind.READ))
                 flying = chance.random() < 0.2 and what is not Kind.ADD
                 atoms = {warp: chance.sample(range(3), chance.choice((1, 1, 2))) for warp in range(4) if chance.random() < 0.9}
-                how = completion if flying else Completion.NONE
+                how = completion if flying else AT_ONCE
                 yield touch(atoms, what, next(steps), how, engine)
             elif kind < 0.85:
-                yield Commit(completion)
-                yield Wait(chance.choice((0, 0, 1)), completion=completion)
+                yield making.commit(completion)
+                yield making.wait(chance.choice((0, 0, 1)), mechanism=completion)
             elif engines:
                 yield PROXY
 
@@ -502,7 +519,7 @@ def arrive(number, side=Side.EMPTY, arrivals=(1,) * 8, of=PLAIN, ranks=()):
 def fill(number, of=PLAIN, atom=None, elements=128, ranks=(0,), step=None):
     """A load, one element of four bytes as often as is asked for."""
     atom = number % of.stages if atom is None else atom
-    return touch([atom], step=step, completion=Completion.RING, turn=Turn(of, Side.FULL, number, None, ranks), elements=elements)
+    return touch([atom], step=step, mechanism=TMA_LOADS, turn=Turn(of, Side.FULL, number, None, ranks), elements=elements)
 
 
 def produced(*numbers, of=PLAIN):
@@ -536,7 +553,7 @@ def test_what_is_read_before_it_is_full():
     (race,), broken = turns(reading, produced(0))
     assert broken == [] and {race.before.kind, race.behind.kind} == {Kind.READ, Kind.WRITE}
     (race,), broken = run(produced(0), *[reading] * 4)
-    assert broken == [] and race.under_way and race.before.completion is Completion.RING
+    assert broken == [] and race.under_way and race.before.mechanism is TMA_LOADS
     early = [wait(0), arrive(0), touch([0], Kind.READ), *consumed(1), wait(2), touch([0], Kind.READ), WARP, arrive(2)]
     found, broken = turns(early, produced(0, 1, 2))
     assert broken == [] and len(found) == 1 and not found[0].under_way
@@ -661,7 +678,7 @@ def test_rounds_are_sets_of_phases():
 
 def test_knowledge_comes_with_arrivals():
     """What all lanes of a warp know goes on; what one of them has under way, or did not wait for, does not."""
-    of = Ring("hand", 1, ("s",), 0, 1)
+    of = making.ring("hand", 1, ("s",), bytes=0, consumers=1)
     to, behind = [touch([0]), WARP, arrive(0, arrivals=(1, 1, 1), of=of)], [wait(0, Side.EMPTY, of), wait(1, Side.EMPTY, of), touch([0])]
 
     def run(one, other):
@@ -671,12 +688,12 @@ def test_knowledge_comes_with_arrivals():
     assert run(to, behind) == (0, [])
     assert run([to[0], to[2]], behind) == (1, [])
     assert run(to, [behind[0], behind[2]]) == (1, []), "turn 0 is empty from the first"
-    copy = touch([0], completion=Completion.GROUP)
-    assert run([copy, Commit(), WARP, to[2]], behind) == (1, [])
-    assert run([copy, Commit(), Wait(0), to[2]], behind) == (1, []), "other lanes have waited for their own"
-    assert run([copy, Commit(), Wait(0), WARP, to[2]], behind) == (0, [])
-    product = [touch([0], Kind.READ, completion=Completion.PRODUCT), Commit(Completion.PRODUCT)]
-    assert run([*product, Wait(0, completion=Completion.PRODUCT), to[2]], behind) == (0, [])
+    copy = touch([0], mechanism=CP_ASYNC_GROUPS)
+    assert run([copy, making.commit(), WARP, to[2]], behind) == (1, [])
+    assert run([copy, making.commit(), making.wait(0), to[2]], behind) == (1, []), "other lanes have waited for their own"
+    assert run([copy, making.commit(), making.wait(0), WARP, to[2]], behind) == (0, [])
+    product = [touch([0], Kind.READ, mechanism=WGMMA_GROUPS), making.commit(WGMMA_GROUPS)]
+    assert run([*product, making.wait(0, mechanism=WGMMA_GROUPS), to[2]], behind) == (0, [])
     assert run([*product, WARP, to[2]], behind) == (1, [])
     third = [wait(number, Side.EMPTY, of) for number in range(3)]
     handed_on = [*behind[:2], arrive(1, arrivals=(1, 1, 1), of=of)]
@@ -690,11 +707,11 @@ def test_knowledge_comes_with_arrivals():
 def test_loads_for_other_blocks():
     """They count the bytes there, and bring the knowledge there."""
     shared = ring(1, consumers=2)
-    meet = ClusterBarrier()
+    meet = making.cluster_barrier()
     consumer = lambda rank: [meet, wait(0, of=shared), touch({0: [rank]}, Kind.READ), WARP, arrive(0, of=shared, ranks=(0, 1)), meet]
     announced = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared)]
     both = Turn(shared, Side.FULL, 0, None, (0, 1))
-    halves = lambda first: [touch({1: [0, 1]}, completion=Completion.RING, turn=both, elements=64, step=first)]
+    halves = lambda first: [touch({1: [0, 1]}, mechanism=TMA_LOADS, turn=both, elements=64, step=first)]
     traces = [consumer(0), [*announced, *halves(1), meet], consumer(1), [*announced, *halves(1), meet]]
     found, broken = run(*traces, blocks=2)
     assert (found, broken) == ([], [])
@@ -711,7 +728,7 @@ def test_loads_for_other_blocks():
 
 def test_blocks_that_are_not_there():
     shared = ring(1, consumers=1)
-    meet = ClusterBarrier()
+    meet = making.cluster_barrier()
     beyond = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0, 2)), meet]
     producer = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared, ranks=(0,)), meet]
     idle = [meet, meet]
@@ -729,7 +746,7 @@ def test_blocks_that_are_not_there():
 def test_who_reaches_a_block_last_matters():
     """A block may end when all others have met once more behind what they do in it."""
     shared = ring(1, consumers=1)
-    meet = ClusterBarrier()
+    meet = making.cluster_barrier()
     across = [meet, arrive(0, of=shared, ranks=(1,)), meet]
     assert run(across, [meet, meet], blocks=2) == ([], [])
     _, broken = run([meet, meet, arrive(0, of=shared, ranks=(1,))], [meet, meet], blocks=2)
@@ -752,7 +769,7 @@ def test_blocks_that_nobody_reaches_need_no_meeting():
 
 # ---------------------------------------------------------------------------------------------- groups in turns
 
-ORDER = Ring("order", 2, (), 0, 1)
+ORDER = making.ring("order", 2, (), bytes=0, consumers=1)
 
 
 def in_turns(first, step, count, of=PLAIN, order=ORDER, per=1, give=True, await_order=True, tiles=None):
@@ -828,7 +845,7 @@ def test_turns_are_counted_where_groups_take_them_in_turns():
     assert {number: found["ring"][number] for number in (3, 9, 29, 31)} == {3: 3, 9: 2, 29: 4, 31: 6}
     found = numbers(given, [arrive(3), wait(5)])
     assert found["ring"] == {3: 0, 5: 0}, "which nobody fills"
-    each = Ring("units", 2, (), 0, 1, each=128)
+    each = making.ring("units", 2, (), bytes=0, consumers=1, each=128)
     units = [Turn(each, Side.EMPTY, number, (1,)) for number in (4, 9)]
     assert numbers(units, filling) == {"units": {4: 0, 9: 1}}, "units of a role have each turn of other rings"
     assert set(numbers(units, given, filling)) == {"units", "order", "ring"}

@@ -3,6 +3,7 @@
 import functools
 
 import attrs
+import making
 import pytest
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
@@ -45,7 +46,7 @@ def errors(whole):
 
 def with_roles(whole, change):
     """The kernel with each of its roles changed."""
-    body = tuple(ir.Roles(tuple(map(change, one.roles))) if isinstance(one, ir.Roles) else one for one in whole.body)
+    body = tuple(making.roles(tuple(map(change, one.roles))) if isinstance(one, ir.Roles) else one for one in whole.body)
     return attrs.evolve(whole, body=body)
 
 
@@ -128,7 +129,7 @@ def test_a_stage_released_by_some_blocks_alone_is_undecided(name):
 # ---------------------------------------------------------------------------------------------- by hand
 
 THREAD = Var("thread", 0, 63)
-RING = ir.Ring("ring", 2, ("s",), 64, 1, 4096)
+RING = making.ring("ring", 2, ("s",), bytes=64, consumers=1, offset=4096)
 BUFFERS = (local("s", (64,), SH, copies=2), local("r", (4,), RF))
 SPEC = Move(64)(GL, SH)(Block)
 
@@ -137,15 +138,15 @@ def load(active=TRUE):
     return execution(Engine(), SPEC, access("s", (0,), shape=(64,), write=True), active=active, ring="ring", origin="mine.py:3")
 
 
-ARRIVAL = ir.Release("ring", ir.Side.FULL, ZERO)
-EMPTIED = ir.Release("ring", ir.Side.EMPTY, ZERO)
+ARRIVAL = making.release("ring", ir.Side.FULL, ZERO)
+EMPTIED = making.release("ring", ir.Side.EMPTY, ZERO)
 WORK = execution(Step(), Move(1)(RF, RF)(Thread), access("r", (0,)), access("r", (1,), write=True), origin="mine.py:4")
 
 
 def by_hand(*body, role=None, threads=64):
     """A kernel of 64 threads; the second half is a role with the body, if one is said."""
     if role is not None:
-        body = (ir.Roles((ir.Role("first", 0, 32, ()), ir.Role("second", 32, 32, body, elected=role == "elected"))),)
+        body = (making.roles((making.role("first", 0, 32, ()), making.role("second", 32, 32, body, elected=role == "elected"))),)
     whole = kernel_of(Move(64)(GL, GL), body, *BUFFERS, threads=threads)
     return attrs.evolve(whole, rings=(RING,))
 
@@ -179,8 +180,8 @@ def test_work_of_several_threads_in_a_role_of_one():
     (found,) = not_performed_so(Scene(by_hand(WORK, EMPTIED, role="elected")))
     assert found.message == f"step {WORK.spec} is work of several threads, and one elected thread performs role second"
     assert (found.at, found.buffer) == ("mine.py:4", "r")
-    assert errors(by_hand(WORK, ir.Barrier(ir.WARP_SCOPE), role="all")) == []
-    assert errors(by_hand(ir.Barrier(ir.WARP_SCOPE), role="elected")) == [
+    assert errors(by_hand(WORK, making.barrier(ir.WARP_SCOPE), role="all")) == []
+    assert errors(by_hand(making.barrier(ir.WARP_SCOPE), role="elected")) == [
         "a barrier of 32 threads is in role second, which one elected thread performs"
     ]
 

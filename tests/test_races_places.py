@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from touching import BLOCK_BARRIER, T256, WARP_BARRIER, T, buffer, copies, i, kernel, loop, touch, writes
@@ -29,14 +30,14 @@ def shaped(name, *shape, memory=SH, dtype=float32, layout=ColMajor, offset=0):
     """A buffer of several dimensions."""
     tensor = Tensor(name, tuple(map(as_expr, shape)), dtype, memory, layout)
     storage = tensor.storage()
-    return ir.Buffer(tensor, storage, storage.extent, offset=offset, written=True)
+    return making.buffer(tensor, storage, storage.extent, offset=offset, written=True)
 
 
 def at(*base, write=True, name="s", width=1, along=0, level=Thread, line="hand.py:1", **options):
     """A statement of one access at coordinates, `width` elements along one of them."""
     modes = tuple((Mode(width if dim == along else 1, 1),) for dim in range(len(base)))
-    access = ir.Access(name, tuple(map(as_expr, base)), modes, (None,) * len(base), write, dealt=((),) * len(base), origin=line)
-    return ir.Exec(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), instruction=STEP, **options)
+    access = making.access(name, tuple(map(as_expr, base)), modes, (None,) * len(base), write, dealt=((),) * len(base), origin=line)
+    return making.execution(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), instruction=STEP, **options)
 
 
 def bytes_of(program, statement, values):
@@ -194,7 +195,7 @@ def test_spread_accesses_are_of_any_thread_of_their_unit(unit):
     mine = touch(T256, write=True, spread=True, level=level)
     assert found(mine, threads=threads, buffers=(buffer("s", 512),)) == []
     assert found(mine, touch(T256, write=False), threads=threads, buffers=(buffer("s", 512),)) != [], "which thread it was is not said"
-    between = WARP_BARRIER if unit == 32 else ir.Barrier(ir.WARPGROUP_SCOPE)
+    between = WARP_BARRIER if unit == 32 else making.barrier(ir.WARPGROUP_SCOPE)
     assert found(mine, between, touch(T256, write=False), threads=threads, buffers=(buffer("s", 512),)) == []
     far = touch(T256 + unit, write=False, active=less(T256, threads - unit))
     assert found(mine, between, far, threads=threads, buffers=(buffer("s", 512),)) != [], "another unit's"
@@ -452,8 +453,8 @@ def test_elements_whose_places_no_step_says():
 def test_what_lies_in_another_order_is_told_apart(layout, steps):
     """Keys ascend by address; `element` says which element of the access each is."""
     modes = (Mode(3, 1),), (Mode(3, 1),)
-    access = ir.Access("s", (as_expr(0), as_expr(0)), modes, (None, None), True, dealt=((), ()), origin="x")
-    statement = ir.Exec(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP)
+    access = making.access("s", (as_expr(0), as_expr(0)), modes, (None, None), True, dealt=((), ()), origin="x")
+    statement = making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP)
     pattern, space = patterns(statement, buffers=(shaped("s", 16, 16, layout=layout),))
     places = [row * steps[0] + column * steps[1] for row, column in access.elements()]
     assert space.grain == 4 and pattern.keys[0].tolist() == sorted(places)
@@ -553,13 +554,17 @@ def test_conditions_of_elements_are_those_of_pieces_or_of_bounds():
     """What always holds is none; with pieces the bounds say nothing."""
     bound = Var("N", 0, 64)
     modes = (Mode(2, 1),), (Mode(2, 4),)
-    access = ir.Access("s", (T, as_expr(0)), modes, (as_expr(bound), as_expr(3)), True, dealt=((), ()), origin="x")
-    statement = ir.Exec(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP)
+    access = making.access("s", (T, as_expr(0)), modes, (as_expr(bound), as_expr(3)), True, dealt=((), ()), origin="x")
+    statement = making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP)
     told = lambda one: [(condition, numbers.tolist()) for condition, numbers in element_tests(one)]
     scene = Scene(kernel(statement, buffers=(shaped("s", 64, 64),), symbols=(bound,)))
     assert [*access.elements()] == [(0, 0), (1, 0), (0, 4), (1, 4)]
     assert told(scene.uses[0]) == [(less(T, bound), [0, 2]), (less(T + 1, bound), [1, 3]), (less(4, 3), [2, 3])]
-    pieces = (ir.Piece(0, 2, all_of([less(T, 3), less(T, bound)])), ir.Piece(2, 1, TRUE), ir.Piece(3, 1, less(T, 7)))
+    pieces = (
+        making.piece(0, 2, condition=all_of([less(T, 3), less(T, bound)])),
+        making.piece(2, 1, condition=TRUE),
+        making.piece(3, 1, condition=less(T, 7)),
+    )
     scene = Scene(kernel(attrs.evolve(statement, pieces=(pieces,)), buffers=(shaped("s", 64, 64),), symbols=(bound,)))
     assert sorted(map(str, told(scene.uses[0]))) == sorted(map(str, [(less(T, 3), [0, 1]), (less(T, bound), [0, 1]), (less(T, 7), [3])]))
 
@@ -582,7 +587,7 @@ def test_what_loops_in_order_give_to_a_stage(copy, ordered, moved, rest):
 
 def test_what_places_an_access():
     """Its coordinates, and its copy; of a ring the turns say which stage it is, of arrays the local coordinates are asked."""
-    ring = ir.Ring("ring", 2, ("s",), 128, 1)
+    ring = making.ring("ring", 2, ("s",), bytes=128, consumers=1)
     step = touch(T, write=True, copy=i)
     plain = Scene(kernel(step))
     assert Places(plain, {}).parts(step.accesses[0]) == (T, i)
@@ -675,7 +680,7 @@ TWO_DIGITS = Layout(((4, 4), 8), ((1, 32), 4))
 )
 def test_where_no_digit_has_begun(layout, swizzle, base, starts):
     """Nor a bit that a swizzle reads: elements from there on lie as from the first one on."""
-    access = ir.Access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, dealt=((),) * len(base))
+    access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, dealt=((),) * len(base))
     assert places_._starts_a_period(Storage(layout, 512, swizzle), access) == starts
 
 
@@ -690,8 +695,8 @@ def test_an_access_may_have_a_place_of_its_own():
 
 def test_elements_in_one_place_fill_no_grain():
     modes = ((Mode(2, 0),),)
-    access = ir.Access("s", (T,), modes, (None,), True, dealt=((),), origin="x")
-    pattern, space = patterns(ir.Exec(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP))
+    access = making.access("s", (T,), modes, (None,), True, dealt=((),), origin="x")
+    pattern, space = patterns(making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP))
     assert space.grain == 1 and keys_of(pattern) == [[4 * one + byte for byte in range(4)] for one in range(32)]
 
 
@@ -701,7 +706,7 @@ def test_elements_in_one_place_fill_no_grain():
 )
 def test_copies_of_one_thread_to_one_place_are_of_two_turns(place, turns, address):
     """Both are named, the earlier one first."""
-    (one,) = found(loop(3, copies(place)), ir.Commit(), ir.Wait(0), threads=32, buffers=(shaped("s", 4096),))
+    (one,) = found(loop(3, copies(place)), making.commit(), making.wait(0), threads=32, buffers=(shaped("s", 4096),))
     assert one.details["loops"] == [{"i": turns[0]}, {"i": turns[1]}] and one.details["threads"] == [0, 0]
     assert one.details["address"] == address and one.details["element"] == [address]
     assert f"thread 0 writes it in i={turns[0]} (" in one.message and f"thread 0 writes it in i={turns[1]} (" in one.message

@@ -3,13 +3,13 @@
 import itertools
 
 import attrs
+import making
 import numpy as np
 import pytest
 from handrings import J, consume, load, produce, ringed
 from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
-from fireiron import ir
 from fireiron.check import Scene
 from fireiron.check.blocks import local_coordinates
 from fireiron.check.races.crews import Crews
@@ -17,7 +17,10 @@ from fireiron.check.races.loops import Loops
 from fireiron.check.races.places import Places
 from fireiron.check.races.segments import SEVERAL, Area, Screened, Segment, Segments, Shape
 from fireiron.check.races.traces import Kind, Tracer
-from fireiron.ir import Commit, Completion
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.values.expr import Var, less
 
 pytestmark = pytest.mark.sampled(1)
@@ -51,12 +54,12 @@ def test_touches_of_one_kind_between_events_are_one():
     assert shown(joined(writes(T), writes(T + 128), writes(T + 256))) == [Kind.WRITE]
     assert shown(joined(writes(T), reads(T + 128), writes(T + 256), reads(T))) == [Kind.WRITE, Kind.READ]
     assert shown(joined(writes(T), BLOCK_BARRIER, WARP_BARRIER, reads(T), reads(T + 1))) == [Kind.WRITE, "Barrier", "Barrier", Kind.READ]
-    assert shown(joined(writes(T), Commit(), writes(T))) == [Kind.WRITE, "Commit", Kind.WRITE]
+    assert shown(joined(writes(T), making.commit(), writes(T))) == [Kind.WRITE, "Commit", Kind.WRITE]
     (one, other) = joined(writes(T), copies(T + 128))
-    assert (one.under_way, one.completion, other.under_way, other.completion) == (False, Completion.NONE, True, Completion.GROUP)
+    assert (one.under_way, one.mechanism, other.under_way, other.mechanism) == (False, AT_ONCE, True, CP_ASYNC_GROUPS)
     (one, other) = joined(reads(T), reads(T, instruction=Engine()))
     assert (one.by_engine, other.by_engine) == (False, True)
-    (one, other) = joined(reads(T), reads(T, completion=Completion.PRODUCT))
+    (one, other) = joined(reads(T), reads(T, mechanism=WGMMA_GROUPS))
     assert (one.under_way, other.under_way) == (False, True)
     assert shown(joined(writes(T), writes(T, name="g"))) == [Kind.WRITE, Kind.WRITE], "of two spaces"
     assert joined() == []
@@ -123,8 +126,8 @@ def test_loads_of_a_turn_are_one():
     found, spaces = traced(program)
     producer = Segments(list(spaces.values()), 1)._joined(found[-1])
     loads = [one for one in producer if isinstance(one, Segment)]
-    assert [(one.turn.number, one.kind, one.under_way, one.completion) for one in loads] == [
-        (0, Kind.WRITE, True, Completion.RING), (1, Kind.WRITE, True, Completion.RING),
+    assert [(one.turn.number, one.kind, one.under_way, one.mechanism) for one in loads] == [
+        (0, Kind.WRITE, True, TMA_LOADS), (1, Kind.WRITE, True, TMA_LOADS),
     ]  # fmt: skip
     assert [one.bytes for one in loads][-1] == 512
 
@@ -152,7 +155,7 @@ def test_traces_that_are_left():
     assert unordered(*right, ways=()), "asked by none"
     for ways in itertools.permutations((Screened, Crews)):
         assert not unordered(*right, ways=ways) and unordered(writes(T), reads(T), ways=ways)
-    pair = ir.Barrier(ir.Scope("pair", 64))
+    pair = making.barrier(making.scope("pair", 64))
     apart = writes(T), pair, reads(T // 64 * 64 + 63 - T % 64)
     assert unordered(*apart, ways=(Crews,)) and not unordered(*apart, ways=(Crews, Screened)), "one that finds all in order is enough"
     assert not unordered(reads(T)) and not unordered(reads(T), reads(T + 1))

@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import making
 import pytest
 from handrings import (
     BLOCK,
@@ -29,7 +30,9 @@ from fireiron import ir
 from fireiron.check import Scene, check_races
 from fireiron.check.races.loops import Course
 from fireiron.check.races.tiles import LENGTH, PIECE, TURNS, Differing, differing, of_tiles, opened
-from fireiron.ir import Commit, Completion, For, Let, Wait
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.values.expr import ONE, Var, all_of, any_of, as_expr, constant, less, minimum
 
 pytestmark = pytest.mark.sampled(1)
@@ -87,7 +90,7 @@ def test_what_stands_for_the_turns_of_a_tile():
 
 def test_names_are_opened_but_for_those_that_are_kept():
     first, second, third = (Var(name, 0, 99) for name in ("first", "second", "third"))
-    body = (Let(first, T + 1), Let(second, first * 2), Let(third, second + first))
+    body = (making.let(first, T + 1), making.let(second, first * 2), making.let(third, second + first))
     scene = Scene(kernel(*body, writes(T)))
     assert opened(scene, third, frozenset()) == T * 3 + 3
     assert opened(scene, third, frozenset({"first"})) == first * 3
@@ -150,7 +153,7 @@ def test_tiles_of_one_length_are_no_matter():
     )
     pair = causal(8, 3, TILE + 1), causal(8, 3, TILE + 1, growth=ONE)
     (mine,), (theirs,) = ([one for one in each.body if isinstance(one, ir.Roles)] for each in pair)
-    one_counts = attrs.evolve(pair[0], body=(ir.Roles((mine.roles[0], theirs.roles[1])),))
+    one_counts = attrs.evolve(pair[0], body=(making.roles((mine.roles[0], theirs.roles[1])),))
     assert len(chosen(one_counts)) == 2, "what one role counts the other takes too"
     assert len(chosen(causal(8, 3, TILE + 1))) == 2
 
@@ -231,7 +234,7 @@ def one_turn(turn, program, which):
     """The kernel with the statements that `which` says left out at one turn of a block."""
 
     def change(one):
-        return (For(I3, less(TURN, turn) + less(as_expr(turn), TURN), (one,)),) if which(one) else (one,)
+        return (making.loop(I3, less(TURN, turn) + less(as_expr(turn), TURN), (one,)),) if which(one) else (one,)
 
     return attrs.evolve(program, body=ir.rewritten(program.body, change))
 
@@ -258,7 +261,7 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
     """Blocks that take tiles from a counter, which a producer hands on; a fault of the consumers at one turn."""
     name, number = "tile_ring", TAKEN + J
     release = emptied(TURN, name)
-    leave = ir.Leave(TILE, as_expr(tiles))
+    leave = making.leave(TILE, as_expr(tiles))
     how = {"taken": TAKEN, "growth": length if growth is None else growth}
     turns = loop(length, *consume(number, stages), var=J)
     if at_turn is not None:  # a stage is not given back there
@@ -273,15 +276,15 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
         )
     extra = () if behind is None else behind
     consumer = (
-        full(TURN, name), ir.NextTile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
+        full(TURN, name), making.next_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
     )  # fmt: skip
     producer = (
-        ir.Acquire(name, ir.Side.EMPTY, TURN), ir.NextTile(TILE, as_expr(tiles), name, TURN, takes=True),
-        ir.Release(name, ir.Side.FULL, TURN), leave, loop(length, *produce(number, stages), var=J),
+        making.acquire(name, ir.Side.EMPTY, TURN), making.next_tile(TILE, as_expr(tiles), name, TURN, takes=True),
+        making.release(name, ir.Side.FULL, TURN), leave, loop(length, *produce(number, stages), var=J),
     )  # fmt: skip
     extent = as_expr(tiles) + 1
-    rings = (ring(stages), ir.Ring(name, stages, (), 0, 4, tiles=True))
-    roles = [[For(TURN, extent, body, **how)] for body in (consumer, producer)]
+    rings = (ring(stages), making.ring(name, stages, (), bytes=0, consumers=4, tiles=True))
+    roles = [[making.loop(TURN, extent, body, **how)] for body in (consumer, producer)]
     return ringed(*roles, rings=rings, stages=stages, grid=blocks)
 
 
@@ -409,7 +412,7 @@ def test_lengths_of_a_grid_that_is_known():
     (one,) = chosen(plain(2, 3, STEPS, BLOCK_BARRIER))
     assert one.most == 1 and one.more == 0
     named = Var("last", 0, 99)
-    (one,) = chosen(plain(24, 3, Let(named, TILE + 1), turns(named), BLOCK_BARRIER))
+    (one,) = chosen(plain(24, 3, making.let(named, TILE + 1), turns(named), BLOCK_BARRIER))
     assert one.length == TILE + 1, "by another name"
 
 
@@ -417,8 +420,8 @@ def test_a_number_of_tiles_that_is_named():
     """What is named counts as its value, in how many tiles a block takes too."""
     tiles = Var("tiles", 1, 1 << 20)
     extent = tiles // 3 + less(BLOCK, tiles % 3)
-    body = (Let(TILE, BLOCK + TURN * 3), STEPS, BLOCK_BARRIER)
-    named = kernel(Let(tiles, N * 2), For(TURN, extent, body), grid=minimum(N * 2, as_expr(3)), symbols=(N,))
+    body = (making.let(TILE, BLOCK + TURN * 3), STEPS, BLOCK_BARRIER)
+    named = kernel(making.let(tiles, N * 2), making.loop(TURN, extent, body), grid=minimum(N * 2, as_expr(3)), symbols=(N,))
     (one,) = chosen(named)
     assert one.taken == N * 2 // 3 + less(BLOCK, N * 2 % 3) and one.length == TILE + 1 and one.more == 0
 
@@ -441,33 +444,33 @@ def test_what_parts_no_tile_from_the_next():
 
 S, G = "s", "g"
 SHARED, GLOBAL = staged(1), attrs.evolve(staged(1, "g"), tensor=attrs.evolve(staged(1, "g").tensor, memory=GL))
-PRODUCT, BULK = (attrs.evolve(reads(T), instruction=Engine(), completion=one) for one in (Completion.PRODUCT, Completion.BULK))
+PRODUCT, BULK = (attrs.evolve(reads(T), instruction=Engine(), mechanism=one) for one in (WGMMA_GROUPS, TMA_STORES))
 
 
 @pytest.mark.parametrize(
     "body, sides",
     [
-        ((copies(T), Commit(), BLOCK_BARRIER), None),
-        ((copies(T), Commit(), Wait(0), BLOCK_BARRIER), 1),
-        ((copies(T), Commit(), Wait(1), BLOCK_BARRIER), None),
-        ((copies(T), Commit(), Wait(0), copies(T), BLOCK_BARRIER), None),
-        ((copies(T), Commit(), Wait(0), loop(2, copies(T), var=I2), BLOCK_BARRIER), None),
-        ((copies(T), Commit(), Wait(0), writes(T), BLOCK_BARRIER), 1),
-        ((copies(T), Commit(), Wait(0, completion=Completion.PRODUCT), BLOCK_BARRIER), None),
-        ((copies(T), Commit(), Wait(0), PRODUCT, BLOCK_BARRIER), None),
-        ((PRODUCT, copies(T), Commit(), Wait(0), BLOCK_BARRIER), None),
-        ((PRODUCT, copies(T), Wait(0), Wait(0, completion=Completion.PRODUCT), BLOCK_BARRIER), 1),
-        ((BULK, Wait(0, completion=Completion.BULK), BLOCK_BARRIER), 1),
-        ((Wait(0), BLOCK_BARRIER, copies(T), Commit()), 1),
-        ((BLOCK_BARRIER, copies(T), Commit()), None),
-        ((BLOCK_BARRIER, Wait(0), copies(T), Commit()), None),
+        ((copies(T), making.commit(), BLOCK_BARRIER), None),
+        ((copies(T), making.commit(), making.wait(0), BLOCK_BARRIER), 1),
+        ((copies(T), making.commit(), making.wait(1), BLOCK_BARRIER), None),
+        ((copies(T), making.commit(), making.wait(0), copies(T), BLOCK_BARRIER), None),
+        ((copies(T), making.commit(), making.wait(0), loop(2, copies(T), var=I2), BLOCK_BARRIER), None),
+        ((copies(T), making.commit(), making.wait(0), writes(T), BLOCK_BARRIER), 1),
+        ((copies(T), making.commit(), making.wait(0, mechanism=WGMMA_GROUPS), BLOCK_BARRIER), None),
+        ((copies(T), making.commit(), making.wait(0), PRODUCT, BLOCK_BARRIER), None),
+        ((PRODUCT, copies(T), making.commit(), making.wait(0), BLOCK_BARRIER), None),
+        ((PRODUCT, copies(T), making.wait(0), making.wait(0, mechanism=WGMMA_GROUPS), BLOCK_BARRIER), 1),
+        ((BULK, making.wait(0, mechanism=TMA_STORES), BLOCK_BARRIER), 1),
+        ((making.wait(0), BLOCK_BARRIER, copies(T), making.commit()), 1),
+        ((BLOCK_BARRIER, copies(T), making.commit()), None),
+        ((BLOCK_BARRIER, making.wait(0), copies(T), making.commit()), None),
     ],
 )
 def test_nothing_is_under_way_where_a_barrier_parts_tiles(body, sides):
     found = parted(STEPS, *body, course=SHORT)
     assert found == (None if sides is None else [1, 2, 3, 1])
-    engine = attrs.evolve(copies(T), completion=Completion.RING)
-    assert parted(STEPS, engine, Wait(0, completion=Completion.RING), BLOCK_BARRIER) is None
+    engine = attrs.evolve(copies(T), mechanism=TMA_LOADS)
+    assert parted(STEPS, engine, making.wait(0, mechanism=TMA_LOADS), BLOCK_BARRIER) is None
 
 
 def by_blocks(program, tiles, blocks, **sizes):
@@ -496,7 +499,7 @@ def drawn(chance):
         if kind < 0.5:
             return (chance.choice((writes, reads, reads, copies))(where),)
         if kind < 0.65:
-            return (Commit(), Wait(chance.choice((0, 0, 1))))
+            return (making.commit(), making.wait(chance.choice((0, 0, 1))))
         return (BLOCK_BARRIER,)
 
     inner = [one for _ in range(chance.choice((1, 2, 3))) for one in step(J)]

@@ -1,6 +1,7 @@
 """What each agent does in order, by hand: events of statements, loops and roles, turns of rings, and what is under way."""
 
 import attrs
+import making
 import pytest
 from handrings import BLOCK, LANE_0, TAKEN, TILE, TURN, J, consume, emptied, full, grid_of, load, over_tiles, produce, ring, ringed, staged
 from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, writes
@@ -15,8 +16,11 @@ from fireiron.check.races.places import Places
 from fireiron.check.races.tiles import LENGTH, PIECE, TURNS
 from fireiron.check.races.traces import Flight, Kind, Touch, Tracer, Turn
 from fireiron.errors import VerificationError
-from fireiron.ir import Commit, Completion, Fence, For, Let, Reach, Ring, Role, Roles, Side, Wait
-from fireiron.ir.cluster import BlockCluster, Peers
+from fireiron.ir import For, Reach, Side
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, equal, less
 
 pytestmark = pytest.mark.sampled(1)
@@ -63,16 +67,16 @@ def shown(events):
 
 def test_statements_in_order():
     body = (
-        ir.Comment("nothing"),
+        making.comment("nothing"),
         writes(T),
-        Let(C, T + 0),
+        making.let(C, T + 0),
         BLOCK_BARRIER,
         reads(C),
         copies(T),
-        Commit(),
-        Wait(0),
-        Fence(Reach.PROXY),
-        ir.ClusterBarrier(),
+        making.commit(),
+        making.wait(0),
+        making.fence(Reach.PROXY),
+        making.cluster_barrier(),
     )
     assert shown(trace(*body)) == ["write s", "Barrier", "read s", "write s", "Commit", "Wait", "Fence", "ClusterBarrier"]
     assert [len(traces(kernel(writes(T), threads=count))) for count in (1, 31, 32, 33, 96, 128)] == [1, 1, 1, 2, 3, 4]
@@ -87,7 +91,7 @@ def test_iterations_of_a_loop_in_order():
     assert shown(trace(nest)) == ["write s i=0 a=0", "Barrier", "write s i=1 a=0", "Barrier", "write s i=1 a=1", "Barrier"]
     assert shown(trace(loop(3, writes(T + i * 128)))) == ["write s"], "taken as a whole"
     assert shown(trace(loop(2, loop(3, writes(T + A * 128), var=A), BLOCK_BARRIER))) == ["write s i=0", "Barrier", "write s i=1", "Barrier"]
-    assert shown(trace(loop(4, ir.Comment("nothing")), writes(T))) == ["write s"]
+    assert shown(trace(loop(4, making.comment("nothing")), writes(T))) == ["write s"]
 
 
 def test_conditions_that_loops_decide():
@@ -121,10 +125,10 @@ def test_kinds_of_accesses_and_when_they_are_done():
     one = lambda statement: trace(statement)[0]
     assert [one(each).kind for each in (reads(T), writes(T), adds, copies(T))] == [Kind.READ, Kind.WRITE, Kind.ADD, Kind.WRITE]
     assert [one(each).under_way for each in (reads(T), writes(T), adds, copies(T))] == [False, False, False, True]
-    for completion in (Completion.PRODUCT, Completion.BULK):
-        assert one(reads(T, completion=completion)).under_way and not one(writes(T, completion=completion)).under_way
-    assert not one(reads(T, completion=Completion.GROUP)).under_way and one(writes(T, completion=Completion.GROUP)).under_way
-    assert one(copies(T)).completion is Completion.GROUP and one(reads(T)).completion is Completion.NONE
+    for completion in (WGMMA_GROUPS, TMA_STORES):
+        assert one(reads(T, mechanism=completion)).under_way and not one(writes(T, mechanism=completion)).under_way
+    assert not one(reads(T, mechanism=CP_ASYNC_GROUPS)).under_way and one(writes(T, mechanism=CP_ASYNC_GROUPS)).under_way
+    assert one(copies(T)).mechanism is CP_ASYNC_GROUPS and one(reads(T)).mechanism is AT_ONCE
     assert one(reads(T, instruction=Engine())).by_engine and not one(reads(T)).by_engine
     assert one(reads(T, width=4)).bytes == 16 and one(reads(T)).bytes == 4
 
@@ -179,7 +183,7 @@ def test_conditions_that_are_applied_to_threads():
 def test_a_statement_without_a_rule():
     with pytest.raises(VerificationError, match="the race check has no rule for"):
         trace(attrs.make_class("Around", {"reason": attrs.field(default="")}, bases=(ir.Stmt,), frozen=True)())
-    for one in (ir.Skip("r", ()), ir.Chain(ir.Link.WAIT)):
+    for one in (making.skip("r", ()), making.chain(ir.Link.WAIT)):
         assert trace(one, writes(T)) and len(trace(one)) == 0
 
 
@@ -188,10 +192,16 @@ def test_a_statement_without_a_rule():
 
 def test_roles_have_programs_of_their_own():
     """Each of its warps; the elected thread is one. What stands around roles all of them do."""
-    found = traces(ringed([writes(T)], [BLOCK_BARRIER], before=(Wait(0),), behind=(Commit(),)))
+    found = traces(ringed([writes(T)], [BLOCK_BARRIER], before=(making.wait(0),), behind=(making.commit(),)))
     assert [shown(one) for one in found] == [["Wait", "write s", "Commit"]] * 4 + [["Wait", "Barrier", "Commit"]]
     assert found[0] is found[3]
-    roles = Roles((Role("first", 0, 32, (BLOCK_BARRIER,)), Role("second", 32, 80, (Commit(),)), Role("third", 128, 128, (), elected=True)))
+    roles = making.roles(
+        (
+            making.role("first", 0, 32, (BLOCK_BARRIER,)),
+            making.role("second", 32, 80, (making.commit(),)),
+            making.role("third", 128, 128, (), elected=True),
+        )
+    )
     found = traces(kernel(roles))
     assert [shown(one) for one in found] == [["Barrier"], *[["Commit"]] * 3, []]
 
@@ -290,8 +300,8 @@ def test_numbers_of_turns():
 
 def test_turns_of_units_of_a_role():
     """In an order of units each warp has a turn of its own."""
-    order = Ring("order", 2, (), 0, 1, each=64)
-    body = [ir.Acquire("order", Side.EMPTY, T // 64 + 1), ir.Release("order", Side.EMPTY, T // 64, LANE_0), full(3)]
+    order = making.ring("order", 2, (), bytes=0, consumers=1, each=64)
+    body = [making.acquire("order", Side.EMPTY, T // 64 + 1), making.release("order", Side.EMPTY, T // 64, active=LANE_0), full(3)]
     found = traces(ringed(body, [], rings=(ring(), order)))
     assert [[one.number for one in trace] for trace in found] == [[1, 0, 3]] * 2 + [[2, 1, 3]] * 2 + [[]]
     assert found[0] is found[1] and found[2] is found[3] and found[0] is not found[2]
@@ -315,9 +325,9 @@ def test_how_often_loops_were_taken_before():
 def test_a_turn_more_until_no_tile_is_left():
     """A block that takes tiles learns at one turn more that there is none: as far as the loop's body comes by then."""
     name = "tile_ring"
-    body = (full(TURN, name), ir.NextTile(TILE, as_expr(3), name, TURN), ir.Leave(TILE, as_expr(3)), reads(T), WARP_BARRIER)
-    rings = (ring(), Ring(name, 2, (), 0, 4, tiles=True))
-    waits = lambda count: shown(traces(ringed([For(TURN, as_expr(count), body)], [], rings=rings))[0])
+    body = (full(TURN, name), making.next_tile(TILE, as_expr(3), name, TURN), making.leave(TILE, as_expr(3)), reads(T), WARP_BARRIER)
+    rings = (ring(), making.ring(name, 2, (), bytes=0, consumers=4, tiles=True))
+    waits = lambda count: shown(traces(ringed([making.loop(TURN, as_expr(count), body)], [], rings=rings))[0])
     assert waits(1) == [f"{name}: the wait for turn 0 to be full", "read s turn=0", "Barrier", f"{name}: the wait for turn 1 to be full"]
     assert waits(2)[-2:] == ["Barrier", f"{name}: the wait for turn 2 to be full"]
     assert shown(trace(loop(2, reads(T), BLOCK_BARRIER))) == ["read s i=0", "Barrier", "read s i=1", "Barrier"], "no other loop does"
@@ -338,11 +348,13 @@ def test_tiles_of_different_lengths():
 # ---------------------------------------------------------------------------------------------- clusters
 
 PLACE = Var("place", 0, 1)
-PAIR = BlockCluster((2,), (PLACE,))
+PAIR = making.block_cluster((2,), (PLACE,))
 
 
 def clustered(consumer, producer, **options):
-    return ringed(consumer, producer, cluster=PAIR, grid=8, shared_bytes=2000, before=(Let(PLACE, Var("block", 0, 7) % 2),), **options)
+    return ringed(
+        consumer, producer, cluster=PAIR, grid=8, shared_bytes=2000, before=(making.let(PLACE, Var("block", 0, 7) % 2),), **options
+    )
 
 
 def test_blocks_of_a_cluster_follow_each_other():
@@ -356,7 +368,7 @@ def test_blocks_of_a_cluster_follow_each_other():
 
 
 def test_loads_and_arrivals_in_other_blocks():
-    both, other = Peers(0b11, 0), Peers(0b1, 1 - PLACE)
+    both, other = making.peers(0b11, 0), making.peers(0b1, 1 - PLACE)
     from_g = lambda number, peers: attrs.evolve(
         load(number), accesses=(reads(0, name="g").accesses[0], *load(number).accesses), multicast=peers
     )
@@ -376,26 +388,26 @@ def test_loads_and_arrivals_in_other_blocks():
 
 
 def test_what_is_under_way():
-    copy, other, product = (trace(one)[0] for one in (copies(T), copies(T + 128), reads(T, completion=Completion.PRODUCT)))
-    flight = Flight(Completion.GROUP)
+    copy, other, product = (trace(one)[0] for one in (copies(T), copies(T + 128), reads(T, mechanism=WGMMA_GROUPS)))
+    flight = Flight(CP_ASYNC_GROUPS)
     for event, expected in (
         (copy, [copy]),
         (product, [copy]),
-        (Wait(0), [copy]),
-        (Commit(Completion.PRODUCT), [copy]),
-        (Commit(), [copy]),
+        (making.wait(0), [copy]),
+        (making.commit(WGMMA_GROUPS), [copy]),
+        (making.commit(), [copy]),
         (other, [copy, other]),
-        (Wait(1), [copy, other]),
-        (Wait(0, completion=Completion.PRODUCT), [copy, other]),
-        (Wait(0), [other]),
-        (Commit(), [other]),
+        (making.wait(1), [copy, other]),
+        (making.wait(0, mechanism=WGMMA_GROUPS), [copy, other]),
+        (making.wait(0), [other]),
+        (making.commit(), [other]),
         (copy, [other, copy]),
-        (Commit(), [other, copy]),
-        (Wait(2), [other, copy]),
-        (Wait(1), [copy]),
+        (making.commit(), [other, copy]),
+        (making.wait(2), [other, copy]),
+        (making.wait(1), [copy]),
         (WARP_BARRIER, [copy]),
         (trace(reads(T))[0], [copy]),
-        (Wait(0), []),
+        (making.wait(0), []),
     ):
         flight.follow(event)
         assert list(flight.touches) == expected, event
@@ -462,7 +474,7 @@ def test_what_traces_know_of_an_access(body, expected):
 @pytest.mark.parametrize("stages", [2, 3])
 def test_what_traces_know_of_a_stage_of_a_ring(stages):
     """Its copy is a shift, whatever it depends on; a stage has its bytes."""
-    loops = For(J, as_expr(6), consume(J, stages)), For(J, as_expr(6), produce(J, stages))
+    loops = making.loop(J, as_expr(6), consume(J, stages)), making.loop(J, as_expr(6), produce(J, stages))
     _, tracer = traced(ringed((loops[0],), (loops[1],), stages=stages))
     for use in tracer.scene.uses:
         site = tracer._site(use)
@@ -503,7 +515,7 @@ def test_arrays_in_turns_of_groups_that_take_turns(step):
 
 def test_a_load_to_a_place_that_the_block_says():
     """Where in its cluster a block is decides where in the others its part lies."""
-    both = Peers(0b11, 0)
+    both = making.peers(0b11, 0)
     target = writes(PLACE * 64, name="s", width=64).accesses[0]
     part = attrs.evolve(load(0), accesses=(reads(0, name="g").accesses[0], target), multicast=both)
     found = traces(clustered([full(0)], [part], buffers=(staged(2), G)))

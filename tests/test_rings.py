@@ -32,6 +32,8 @@ from ringed import (
 
 from fireiron import *
 from fireiron import ir
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.values.expr import Var, all_of, any_of, as_expr, less
 
 np = pytest.importorskip("numpy")
@@ -219,7 +221,7 @@ SAID = {
         r"k_ring: turn 1 is released by a group that does not hold it",
     ),
     "released too early": (
-        lambda kernel: with_changed(kernel, of_kind(ir.Wait, completion=ir.Completion.PRODUCT), 0, dropped),
+        lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=WGMMA_GROUPS), 0, dropped),
         r"k_ring: turn 0 is released while a product that reads it is under way",
     ),
     "read, not held": (
@@ -275,7 +277,7 @@ SAID = {
         r"k_ring: turn 4 is filled, and nobody waits for it",
     ),
     "a store at the end": (
-        lambda kernel: with_changed(kernel, of_kind(ir.Wait, completion=ir.Completion.BULK), 0, weaker),
+        lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=TMA_STORES), 0, weaker),
         r"a store by TMA reads shared memory beyond the end of the kernel",
     ),
     "no fence": (

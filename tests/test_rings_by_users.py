@@ -16,6 +16,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.synchronization import synchronization, text
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.products import products as ordered
 from fireiron.lower.specialize import specialize
 from fireiron.sim import simulate
@@ -107,17 +108,17 @@ def short(body):
             case ir.For() | ir.Exec():
                 execs = [statement for statement, _ in ir.execs((one,))]
                 names = dict.fromkeys(access.buffer for statement in execs for access in statement.accesses if access.write)
-                words.append(f"{'product' if execs[0].completion is ir.Completion.PRODUCT else 'do'} {' '.join(names)}")
+                words.append(f"{'product' if execs[0].mechanism is WGMMA_GROUPS else 'do'} {' '.join(names)}")
             case ir.Acquire():
                 words.append(f"full {one.ring.removesuffix('_sh_ring')} {one.number}")
             case ir.Release():
                 later = " later" if "<" in str(one.active) else ""
                 words.append(f"empty {one.ring.removesuffix('_sh_ring')} {one.number}{later}")
-            case ir.Wait(completion=ir.Completion.PRODUCT):
+            case ir.Wait(mechanism=WGMMA_GROUPS):
                 words.append(f"wait {one.groups}")
             case ir.Barrier():
                 words.append(f"barrier {one.scope}")
-            case ir.Commit(completion=ir.Completion.PRODUCT):
+            case ir.Commit() if one.mechanism is WGMMA_GROUPS:
                 words.append("commit")
     return words
 
@@ -244,7 +245,7 @@ def by_hand(*body):
 
 def test_a_factor_in_registers_is_not_overwritten():
     """What products read may be read, and what they only read is not written before they are done."""
-    group = attrs.evolve(products(0, name="a", registers="r"), completion=ir.Completion.PRODUCT)
+    group = attrs.evolve(products(0, name="a", registers="r"), mechanism=WGMMA_GROUPS)
     held = attrs.evolve(group, accesses=(*group.accesses[:1], on_registers("p", write=False).accesses[0], group.accesses[-1]))
     held = attrs.evolve(held, lane_maps=(None,) * 3)
     assert by_hand(held, on_registers("p", write=False), on_registers("p")) == ["product r", "commit", "do ", "wait 0", "do p"]
@@ -400,7 +401,7 @@ def test_faults_of_two_rings_are_found_by_both(order):
 def test_registers_of_a_group_that_still_runs(order, number, said):
     """A wait that leaves one group more: both name the registers."""
     kernel = pair(order).program(TARGET).ir
-    which = of_kind(ir.Wait, completion=ir.Completion.PRODUCT)
+    which = of_kind(ir.Wait, mechanism=WGMMA_GROUPS)
     faulty = with_changed(kernel, which, number, lambda one: (attrs.evolve(one, groups=one.groups + 1),))
     assert any(one.startswith(f"{said}: ") and "is used by a product under way" in one for one in errors(faulty))
     # Without the releases, of which the simulator would speak first.

@@ -19,6 +19,7 @@ from fireiron import ir
 from fireiron.check import safety
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import verify
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.language.store import dumps, loads
 from fireiron.lower.passes import PASSES, SEQUENTIAL
 from fireiron.lower.rotate import _Piece, _turn, rotate
@@ -214,7 +215,7 @@ def test_loads_move_with_their_readers():
     """Keys are loaded a block further ahead than values, by copies of one group."""
     stage = delayed()(attention.spec(32, 80, 32)).program("sm_80").stages["rotate"]
     (loop,) = (one for one in stage.body if isinstance(one, ir.For) and one.var.name == "n")
-    copies = [one for one, _ in ir.execs(loop.body) if one.completion is ir.Completion.GROUP]
+    copies = [one for one, _ in ir.execs(loop.body) if one.mechanism is CP_ASYNC_GROUPS]
     assert [(one.accesses[1].buffer, str(one.accesses[1].copy)) for one in copies] == [("k_sh", "n % 2"), ("v_sh", "(n + 1) % 2")]
     assert str(loop.extent) == "4" and sum(isinstance(one, ir.Commit) for one in loop.body) == 1
     assert not any(isinstance(one, ir.Commit) for one in stage.body[stage.body.index(loop) :])  # the last turn copies nothing

@@ -13,6 +13,8 @@ from fireiron import *
 from fireiron import ir
 from fireiron.executable.thread_move import INIT
 from fireiron.ir import verify
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.passes import PASSES
 from fireiron.lower.settle import _is_zero, settle
 from fireiron.sim import simulate
@@ -49,7 +51,7 @@ def inits(kernel):
 
 def adding(kernel):
     """For each product when it adds to what was there."""
-    return [str(one.accumulate) for one, _ in ir.execs(kernel.body) if one.completion is ir.Completion.PRODUCT]
+    return [str(one.accumulate) for one, _ in ir.execs(kernel.body) if one.mechanism is WGMMA_GROUPS]
 
 
 def outcome(kernel, one, k=200, order=None, values=None):
@@ -154,7 +156,7 @@ def test_wrong_predicates_are_noticed(fault):
     kernel = kernel_of(HORNER).ir
     (loop,) = (one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and one.var.name == "k" and adding_inside(one))
     wrong = {"never adds": FALSE, "always adds": TRUE, "adds from the second turn on": loop.var > ZERO}[fault]
-    body = ir.edited(kernel.body, lambda one: attrs.evolve(one, accumulate=wrong) if one.completion is ir.Completion.PRODUCT else one)
+    body = ir.edited(kernel.body, lambda one: attrs.evolve(one, accumulate=wrong) if one.mechanism is WGMMA_GROUPS else one)
     try:
         right = outcome(attrs.evolve(kernel, body=body), HORNER)
     except FireironError:
@@ -163,7 +165,7 @@ def test_wrong_predicates_are_noticed(fault):
 
 
 def adding_inside(loop):
-    return any(one.completion is ir.Completion.PRODUCT for one, _ in ir.execs(loop.body))
+    return any(one.mechanism is WGMMA_GROUPS for one, _ in ir.execs(loop.body))
 
 
 def is_zeroing(statement):
@@ -197,7 +199,7 @@ def product_of(place, width):
     """A product that adds to `width` registers from `place` on."""
     target = access("acc", (place,), (width,), write=True)
     spec = MatMul(1, 1, 1)(SH, SH, RF)(Warpgroup)
-    return execution(Engine(), spec, access("a", (0,)), access("b", (0,)), target, accumulate=TRUE, completion=ir.Completion.PRODUCT)
+    return execution(Engine(), spec, access("a", (0,)), access("b", (0,)), target, accumulate=TRUE, mechanism=WGMMA_GROUPS)
 
 
 CLEARED = execution(INIT, Init(1, 1)(RF)(Thread), access("acc", (0,), (8,), write=True))
@@ -206,7 +208,7 @@ CLEARED = execution(INIT, Init(1, 1)(RF)(Thread), access("acc", (0,), (8,), writ
 def first_adds(*body):
     """When the first product behind a zero of 8 registers adds, if the zero is gone."""
     found = settle(kernel(CLEARED, *body)).body
-    (made,) = (one for one, _ in ir.execs(found) if one.completion is ir.Completion.PRODUCT)
+    (made,) = (one for one, _ in ir.execs(found) if one.mechanism is WGMMA_GROUPS)
     return str(made.accumulate) if CLEARED not in found else "stays"
 
 
@@ -227,7 +229,7 @@ def test_products_under_conditions_stay_and_so_does_what_is_no_product_or_only_r
     assert first_adds(attrs.evolve(whole, active=less(kernel().thread, 64))) == "stays"
     assert first_adds(attrs.evolve(whole, accumulate=less(0, Var("n", 0, 2)))) == "stays"
     for change in (
-        {"completion": ir.Completion.NONE},
+        {"mechanism": AT_ONCE},
         {"accesses": (*whole.accesses[:2], attrs.evolve(whole.accesses[2], write=False))},
         {"accesses": (whole.accesses[0], attrs.evolve(whole.accesses[2], write=False), whole.accesses[2])},
     ):

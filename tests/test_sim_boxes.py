@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from campaign.faults.detectors import outputs, shadow_of
@@ -16,13 +17,17 @@ from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
 from fireiron.executable.tma import TMA_LOAD
-from fireiron.ir import TensorMap
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim.boxes import Boxes
 from fireiron.values.expr import as_expr
 from fireiron.values.tensor import Tensor
 
-RIGHT = TensorMap("src_map", "src", (1, 0), (64, 64), 128)
-BACK = TensorMap("dst_map", "dst", (1, 0), (64, 64), 128)
+RIGHT = making.tensor_map("src_map", "src", (1, 0), (64, 64), 128)
+BACK = making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128)
 
 
 def byte_of(place, span):
@@ -56,7 +61,7 @@ EVERY = [(box, span) for box in BOXES for span in (16, 32, 64, 128) if span in (
 @pytest.mark.parametrize("box, span", EVERY)
 def test_a_load_puts_elements_where_the_engine_does(box, span):
     """The readers find what lies in the bytes where they look for an element, by boxes that are the tile, or are not."""
-    given, kernel = numbered((64, 64)), loaded(TensorMap("src_map", "src", (1, 0), box, span))
+    given, kernel = numbered((64, 64)), loaded(making.tensor_map("src_map", "src", (1, 0), box, span))
     buffer = kernel.buffer("tile")
     moved = pairs(buffer, box, span)
     if moved is None:
@@ -97,7 +102,7 @@ def test_a_store_takes_elements_where_the_engine_does(box, span):
 @pytest.mark.parametrize("span, dtype", [(128, float16), (64, float16), (32, float32), (16, float32)], ids=str)
 def test_right_maps(span, dtype):
     given = numbered((64, 64), dtype)
-    kernel = loaded(TensorMap("src_map", "src", (1, 0), (span // dtype.bytes, 64), span), span=span, dtype=dtype)
+    kernel = loaded(making.tensor_map("src_map", "src", (1, 0), (span // dtype.bytes, 64), span), span=span, dtype=dtype)
     np.testing.assert_array_equal(copied(kernel, given), given)
 
 
@@ -168,7 +173,7 @@ def test_there_is_no_such_map(name):
 def test_limits_of_maps_themselves():
     """256 elements along a dimension are allowed, and 16 bytes."""
     given = numbered((256, 8))
-    kernel = loaded(TensorMap("src_map", "src", (1, 0), (8, 256), 16), array=(256, 8), tile=(256, 8), span=16)
+    kernel = loaded(making.tensor_map("src_map", "src", (1, 0), (8, 256), 16), array=(256, 8), tile=(256, 8), span=16)
     np.testing.assert_array_equal(copied(kernel, given), given)
 
 
@@ -263,15 +268,15 @@ def of_rank(rank, box=None, order=None, memory=SH):
     """The boxes of a load of a tile of so many dimensions, of which the last two have 8 and 64 elements."""
     shape = (*(2,) * (rank - 2), 8, 64)
     move = Move(*shape, dtype=float16, src=RowMajor if rank == 2 else Layout(shape, strides(shape)))(GL, memory)(Block)
-    array = ir.Buffer(
+    array = making.buffer(
         Tensor("src", tuple(map(as_expr, shape)), float16, GL, Layout(shape, strides(shape))), None, as_expr(1), parameter=True
     )
     array = attrs.evolve(array, storage=array.tensor.storage(), elements=array.tensor.storage().extent)
     tile = local("tile", shape, SH, float16, Layout(shape, strides(shape)))
     order = tuple(reversed(range(rank))) if order is None else order
-    tensor_map = TensorMap("src_map", "src", order, box or tuple(shape[dim] for dim in order), 128)
+    tensor_map = making.tensor_map("src_map", "src", order, box or tuple(shape[dim] for dim in order), 128)
     accesses = access("src", (0,) * rank, shape), access("tile", (0,) * rank, shape, write=True)
-    load = ir.Exec(TMA_LOAD, move, accesses, completion=ir.Completion.RING, tensor_map=tensor_map, ring="ring")
+    load = making.execution(TMA_LOAD, move, accesses, mechanism=TMA_LOADS, tensor_map=tensor_map, ring="ring")
     return Boxes.of(load, {"src": array, "tile": tile}, lambda value: value.evaluate({}))
 
 
@@ -310,15 +315,15 @@ def test_boxes_one_after_the_other():
 
 
 def test_what_no_engine_copies_has_no_boxes():
-    plain = ir.Exec(
+    plain = making.execution(
         TMA_LOAD, Move(8, 64, dtype=float16)(GL, SH)(Block), (access("src", (0, 0), (8, 64)), access("tile", (0, 0), (8, 64), write=True))
     )
     assert Boxes.of(plain, {}, int) is None
-    for completion in (ir.Completion.RING, ir.Completion.BULK):
-        assert Boxes.of(attrs.evolve(plain, completion=completion), {}, int) is None, "rows, by no map"
+    for completion in (TMA_LOADS, TMA_STORES):
+        assert Boxes.of(attrs.evolve(plain, mechanism=completion), {}, int) is None, "rows, by no map"
     mapped = attrs.evolve(plain, tensor_map=RIGHT)
-    for completion in (ir.Completion.NONE, ir.Completion.GROUP, ir.Completion.PRODUCT):
-        assert Boxes.of(attrs.evolve(mapped, completion=completion), {}, int) is None
+    for completion in (AT_ONCE, CP_ASYNC_GROUPS, WGMMA_GROUPS):
+        assert Boxes.of(attrs.evolve(mapped, mechanism=completion), {}, int) is None
 
 
 @pytest.mark.sampled(1)
@@ -331,10 +336,10 @@ def test_an_array_whose_rows_lie_on_each_other(steps, wrong):
     move = Move(8, 64, dtype=float16)(GL, SH)(Block)
     tensor = Tensor("src", (as_expr(8), as_expr(64)), float16, GL, Layout((8, 64), steps))
     storage = attrs.evolve(Tensor("src", (as_expr(8), as_expr(64)), float16, GL, RowMajor).storage(), layout=Layout((8, 64), steps))
-    array = ir.Buffer(tensor, storage, as_expr(1), parameter=True)
+    array = making.buffer(tensor, storage, as_expr(1), parameter=True)
     accesses = access("src", (0, 0), (8, 64)), access("tile", (0, 0), (8, 64), write=True)
-    tensor_map = TensorMap("src_map", "src", (1, 0), (64, 8), 128)
-    load = ir.Exec(TMA_LOAD, move, accesses, completion=ir.Completion.RING, tensor_map=tensor_map, ring="ring")
+    tensor_map = making.tensor_map("src_map", "src", (1, 0), (64, 8), 128)
+    load = making.execution(TMA_LOAD, move, accesses, mechanism=TMA_LOADS, tensor_map=tensor_map, ring="ring")
     buffers = {"src": array, "tile": local("tile", (8, 64), SH, float16, RowMajor)}
     if wrong is None:
         assert Boxes.of(load, buffers, lambda value: value.evaluate({})).strides == steps

@@ -3,6 +3,7 @@
 import random
 
 import attrs
+import making
 import numpy as np
 import pytest
 from handmade import access, kernel_of, local
@@ -29,9 +30,9 @@ THREAD, BLOCK = Var("thread", 0, 31), Var("block", 0, 3)
 def copy(source, target, *, guard=TRUE, width=1, shape=None, memories=(GL, GL), **fields):
     """A copy by each thread, of `width` elements at once."""
     elements = int(np.prod(shape or (1,)))
-    pieces = fields.pop("pieces", None) or tuple(ir.Piece(first, width, guard) for first in range(0, elements, width))
+    pieces = fields.pop("pieces", None) or tuple(making.piece(first, width, condition=guard) for first in range(0, elements, width))
     spec = Move(*(shape or (1,)), dtype=float32)(*memories)(Thread)
-    return ir.Exec(MOVE, spec, (source, attrs.evolve(target, write=True)), guard=guard, pieces=(pieces,) * 2, **fields)
+    return making.execution(MOVE, spec, (source, attrs.evolve(target, write=True)), guard=guard, pieces=(pieces,) * 2, **fields)
 
 
 def run(body, *buffers, elements=64, grid=1, source=None, **fields):
@@ -132,7 +133,7 @@ def test_a_statement_by_no_thread_does_nothing():
 def test_turns_that_write_one_element_come_in_order():
     """The last one stays, though a loop over a single statement is an axis where it may be."""
     k = Var("k", 0, 3)
-    body = (ir.For(k, as_expr(4), (copy(access("src", (THREAD + k * 8,)), access("dst", (THREAD,))),)),)
+    body = (making.loop(k, as_expr(4), (copy(access("src", (THREAD + k * 8,)), access("dst", (THREAD,))),)),)
     done, given = run(body)
     np.testing.assert_array_equal(done.outputs["dst"][:32], given[24:56])
 
@@ -155,18 +156,18 @@ def test_blocks_that_use_other_parts_of_their_shared_memory(blocks):
 
 
 def elements(count):
-    return tuple(ir.Piece(number) for number in range(count))
+    return tuple(making.piece(number) for number in range(count))
 
 
 @pytest.mark.parametrize("conditions, right", [((7, 7), False), ((7, 0), True), ((0, 7), False), ((0, 0), True)], ids=str)
 def test_a_vector_that_nobody_takes_may_begin_anywhere(conditions, right):
     """Each piece by its own condition, of the first one and of others."""
     first, second = (less(THREAD, bound) for bound in conditions)
-    pieces = (ir.Piece(0, 2, first), ir.Piece(2, 2, second))
+    pieces = (making.piece(0, 2, condition=first), making.piece(2, 2, condition=second))
     there = attrs.evolve(access("src", (THREAD * 0,), (4,)), points=((0,), (1,), (3,), (4,)))
     spec = Move(4, dtype=float32)(GL, GL)(Thread)
     target = access("dst", (THREAD * 4,), (4,), write=True)
-    move = ir.Exec(MOVE, spec, (there, target), pieces=(pieces, elements(4)))
+    move = making.execution(MOVE, spec, (there, target), pieces=(pieces, elements(4)))
     if right:
         done, given = run((move,), elements=128)
         inside = np.repeat(np.stack([np.arange(32) < bound for bound in conditions], 1), 2, 1)
@@ -214,7 +215,7 @@ def test_which_vector_is_told():
     move = copy(access("src", (place,), (2,)), access("dst", (THREAD * 2 + block * 64 + k * 128,), (2,)), width=2, shape=(2,))
     fails(
         r"src: 2 elements at once from addresses 73, 74: thread 4 of block 1 reads them(?s:.*), k=2(?s:.*)",
-        (ir.For(k, as_expr(4), (move,)),),
+        (making.loop(k, as_expr(4), (move,)),),
         elements=512,
         grid=2,
     )
@@ -227,7 +228,7 @@ def test_the_last_copy_of_a_buffer_and_the_one_behind(copies, number, right):
     there = attrs.evolve(access("x", (THREAD,)), copy=THREAD * 0 + k * number)
     body = (
         copy(access("src", (THREAD,)), attrs.evolve(there, copy=THREAD * 0), memories=(GL, SH)),
-        ir.For(
+        making.loop(
             k,
             as_expr(2),
             (copy(access("src", (THREAD + 32,)), there, memories=(GL, SH)), copy(access("src", (THREAD,)), access("dst", (THREAD + 32,)))),
@@ -266,7 +267,7 @@ def test_masked_elements_below_zero_are_no_addresses():
     for swizzle in (None, Swizzle(2, 0, 3)):
         fill = copy(access("src", (THREAD,)), access("x", (THREAD,)), memories=(GL, SH))
         back = copy(access("x", (THREAD - 8,)), access("dst", (THREAD,)), memories=(SH, GL), guard=less(7, THREAD))
-        done, given = run((fill, ir.Barrier(ir.BLOCK_SCOPE), back), shared(swizzle))
+        done, given = run((fill, making.barrier(ir.BLOCK_SCOPE), back), shared(swizzle))
         np.testing.assert_array_equal(done.outputs["dst"][8:32], given[:24])
 
 
@@ -277,7 +278,7 @@ def test_bounds_as_they_are_or_beyond_the_tensor(bound):
     spec = Move(1, dtype=float32)(GL, GL)(Thread)
     for more, sizes in ((0, 32), (8, 40)):
         source = access("src", (THREAD + more,), bounds=(bound,))
-        body = (ir.Exec(text, spec, (source, access("dst", (THREAD,), write=True))),)
+        body = (making.execution(text, spec, (source, access("dst", (THREAD,), write=True))),)
         if bound > 32 and more:
             fails(r"src\[32\] is outside the tensor: thread 24 of block 0 reads it", body, elements=32)
             run(body, elements=sizes)
@@ -294,7 +295,7 @@ def test_a_coordinate_that_differs_between_blocks_and_turns():
     for kind in ("axis", "loop"):
         move = copy(access("src", (place,)), access("dst", (THREAD + block * 32 + k * 128,)))
         body = (move,) if kind == "axis" else (move, copy(access("src", (THREAD * 0,)), access("dst", (THREAD + block * 32 + k * 128,))))
-        kernel = kernel_of(Move(512, dtype=float32)(GL, GL), (ir.For(k, as_expr(4), body),), grid=4)
+        kernel = kernel_of(Move(512, dtype=float32)(GL, GL), (making.loop(k, as_expr(4), body),), grid=4)
         small = kernel_of(Move(60, dtype=float32)(GL, GL), ()).buffers[0]
         kernel = attrs.evolve(kernel, buffers=(small, *kernel.buffers[1:]))
         with pytest.raises(
@@ -308,7 +309,7 @@ def test_bytes_are_counted_for_all_blocks_and_turns(grid):
     k, block = Var("k", 0, 3), Var("block", 0, grid - 1)
     place = THREAD + (block * 4 + k) * 32
     move = copy(access("src", (place,)), access("dst", (place,)), guard=less(THREAD + k * 0, 8))
-    done, _ = run((ir.For(k, as_expr(4), (move,)),), elements=512, grid=grid)
+    done, _ = run((making.loop(k, as_expr(4), (move,)),), elements=512, grid=grid)
     assert done.read_bytes == done.written_bytes == 8 * 4 * 4 * grid
 
 
@@ -319,7 +320,7 @@ def test_registers_that_threads_number_by_themselves(order):
     number = (THREAD + block + k) % 8
     fill = copy(access("src", (THREAD + k * 32 + block * 128,)), access("r", (number,)), memories=(GL, RF))
     back = copy(access("r", (number,)), access("dst", (THREAD + k * 32 + block * 128,)), memories=(RF, GL))
-    loops = (ir.For(k, as_expr(4), (fill,)), ir.For(k, as_expr(4), (back,)))
+    loops = (making.loop(k, as_expr(4), (fill,)), making.loop(k, as_expr(4), (back,)))
     kernel = kernel_of(Move(256, dtype=float32)(GL, GL), loops, r, grid=2)
     given = np.arange(256, dtype=np.float32)
     np.testing.assert_array_equal(
@@ -330,7 +331,7 @@ def test_registers_that_threads_number_by_themselves(order):
 def test_a_loop_whose_length_an_array_of_integers_says():
     """None at all where it says a number below zero."""
     k = Var("k", 0, 7)
-    loop = ir.For(k, lookup("src", as_expr(3)), (copy_ints(access("src", (THREAD,)), access("dst", (THREAD + k * 0,))),))
+    loop = making.loop(k, lookup("src", as_expr(3)), (copy_ints(access("src", (THREAD,)), access("dst", (THREAD + k * 0,))),))
     kernel = kernel_of(Move(64, dtype=int32)(GL, GL), (loop,))
     given = np.arange(64, dtype=np.int32)
     for turns in (-1, 0, 1, 5):
@@ -340,7 +341,9 @@ def test_a_loop_whose_length_an_array_of_integers_says():
 
 
 def copy_ints(source, target):
-    return ir.Exec(MOVE, Move(1, dtype=int32)(GL, GL)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2)
+    return making.execution(
+        MOVE, Move(1, dtype=int32)(GL, GL)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2
+    )
 
 
 @pytest.mark.parametrize("dtype", [float32, int32], ids=str)
@@ -349,7 +352,9 @@ def test_registers_of_warps_that_leave_something_out(dtype):
     thread, block = Var("thread", 0, 63), Var("block", 0, 1)
 
     def move(source, target, memories, kind):
-        return ir.Exec(MOVE, Move(1, dtype=kind)(*memories)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2)
+        return making.execution(
+            MOVE, Move(1, dtype=kind)(*memories)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2
+        )
 
     spec = (
         Fused(name="some", dims="m", operands={"N": "m", "X": "m", "Y": "m"}, each={"y": "Y[m] = X[m] * N[m]"})
@@ -363,7 +368,7 @@ def test_registers_of_warps_that_leave_something_out(dtype):
         move(access("N", (place,)), access("needed", (0,)), (GL, RF), int32),
         move(access("X", (place,)), access("r", (1,)), (GL, RF), dtype),
         move(access("X", (place + 64,)), access("s", (0,)), (GL, RF), dtype),
-        ir.Skip(
+        making.skip(
             "needed",
             (move(access("s", (0,)), access("r", (1,)), (RF, RF), dtype), move(access("s", (0,)), access("r", (0,)), (RF, RF), dtype)),
         ),
@@ -387,14 +392,14 @@ def test_what_is_left_out_is_read_as_zero_whatever_was_left_out_before():
     """A masked write to a buffer leaves nothing for a masked read."""
     fill = copy(access("src", (THREAD,)), access("x", (THREAD,)), memories=(GL, SH), guard=less(THREAD, 8))
     spec = Move(1, dtype=float32)(SH, GL)(Thread)
-    pieces = ((ir.Piece(0, 1, less(THREAD, 8)),), elements(1))
-    back = ir.Exec(MOVE, spec, (access("x", (THREAD,)), access("dst", (THREAD,), write=True)), pieces=pieces)
+    pieces = ((making.piece(0, 1, condition=less(THREAD, 8)),), elements(1))
+    back = making.execution(MOVE, spec, (access("x", (THREAD,)), access("dst", (THREAD,), write=True)), pieces=pieces)
     done, given = run((fill, back), shared())
     np.testing.assert_array_equal(done.outputs["dst"][:32], np.where(np.arange(32) < 8, given[:32], 0))
     r = local("r", (2,), RF)
     load = copy(access("src", (THREAD,)), access("r", (THREAD % 2,)), memories=(GL, RF), guard=less(THREAD, 8))
     spec = Move(1, dtype=float32)(RF, GL)(Thread)
-    back = ir.Exec(MOVE, spec, (access("r", (THREAD % 2,)), access("dst", (THREAD,), write=True)), pieces=pieces)
+    back = making.execution(MOVE, spec, (access("r", (THREAD % 2,)), access("dst", (THREAD,), write=True)), pieces=pieces)
     done, given = run((load, back), r)
     np.testing.assert_array_equal(done.outputs["dst"][:32], np.where(np.arange(32) < 8, given[:32], 0))
 
@@ -403,11 +408,11 @@ def test_sizes_are_no_loops():
     """A message names the loops around, and not the sizes of the kernel, nor names that differ between threads."""
     size, k, name = Var("N", 1, 64), Var("k", 0, 3), Var("name", 0, 99)
     move = copy(access("src", (name + 60,)), access("dst", (THREAD,)))
-    body = (ir.For(k, as_expr(2), (ir.Let(name, THREAD), copy(access("src", (THREAD,)), access("dst", (THREAD,))), move)),)
+    body = (making.loop(k, as_expr(2), (making.let(name, THREAD), copy(access("src", (THREAD,)), access("dst", (THREAD,))), move)),)
     kernel = kernel_of(Move(64, dtype=float32)(GL, GL), body, symbols=(size,))
     with pytest.raises(SimulationError, match=r"in +Move .*, k=0\n"):
         simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 7})
-    kernel = attrs.evolve(kernel, body=(ir.Let(name, THREAD), move))
+    kernel = attrs.evolve(kernel, body=(making.let(name, THREAD), move))
     with pytest.raises(SimulationError, match=r"in +Move .*, outside loops\n"):
         simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 7})
 
@@ -419,11 +424,11 @@ def test_turns_of_an_axis_that_share_a_place(memory, places):
     k, n = Var("k", 0, 3), Var("n", 0, 3)
     place = k * places // 4
     target = {GL: access("dst", (THREAD + place * 32,)), SH: access("x", (THREAD + place * 32,)), RF: access("r", (place,))}[memory]
-    body = [ir.For(k, as_expr(4), (copy(access("src", (THREAD + k * 32,)), target, memories=(GL, memory)),))]
+    body = [making.loop(k, as_expr(4), (copy(access("src", (THREAD + k * 32,)), target, memories=(GL, memory)),))]
     buffers = {GL: (), SH: (attrs.evolve(local("x", (128,), SH), offset=0),), RF: (local("r", (4,), RF),)}[memory]
     if memory != GL:
         source = access("x", (THREAD + n * 32,)) if memory == SH else access("r", (n,))
-        body.append(ir.For(n, as_expr(places), (copy(source, access("dst", (THREAD + n * 32,)), memories=(memory, GL)),)))
+        body.append(making.loop(n, as_expr(places), (copy(source, access("dst", (THREAD + n * 32,)), memories=(memory, GL)),)))
     done, given = run(tuple(body), *buffers, elements=128)
     last = {1: [3], 2: [1, 3], 4: [0, 1, 2, 3]}[places]
     np.testing.assert_array_equal(done.outputs["dst"].reshape(4, 32)[:places], given.reshape(4, 32)[last])
@@ -432,7 +437,9 @@ def test_turns_of_an_axis_that_share_a_place(memory, places):
 def test_a_coordinate_below_zero_that_a_bound_does_not_guard():
     """A bound says where elements end, not where they begin."""
     source = access("src", (THREAD - 3,), bounds=(8,))
-    move = ir.Exec(MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread), (source, access("dst", (THREAD,), write=True)))
+    move = making.execution(
+        MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread), (source, access("dst", (THREAD,), write=True))
+    )
     fails(r"src\[-3\] is outside the tensor: thread 0 of block 0 reads it", (move,))
 
 
@@ -465,14 +472,14 @@ def test_blocks_that_write_nothing_inside(grid):
 
 def statements_of(place, target, *loops, source=GL, memory=GL, buffers=(), inner=None):
     """How often a copy in loops is executed."""
-    move = ir.Exec(
+    move = making.execution(
         MOVE,
         Move(1)(source, memory)(Thread),
         (access("src", (place,)), access(target[0], (target[1],), write=True)),
-        pieces=((ir.Piece(0),),) * 2,
+        pieces=((making.piece(0),),) * 2,
     )
     for loop in reversed(loops):
-        move = ir.For(loop, as_expr(loop.high + 1), (move,))
+        move = making.loop(loop, as_expr(loop.high + 1), (move,))
     made = attrs.evolve(kernel_of(Move(4096)(GL, GL), (move,), *buffers), shared_bytes=1 << 14)
     given = np.arange(4096, dtype=np.float32)
     found = [simulate(made, {"src": given}, order=order) for order in (None, random.Random(0))]
@@ -637,9 +644,9 @@ def test_warps_whose_registers_are_all_zero_are_left_out():
 @pytest.mark.parametrize("grid", [1, 3])
 def test_each_thread_block_and_turn_adds_what_is_the_same_for_all(turns, grid):
     spec, one = AtomicAdd(32, dtype=int32)(GL, GL), AtomicAdd(1, dtype=int32)(GL, GL)(Thread)
-    add = ir.Exec(ATOMIC_ADD, one, (access("src", (7,)), access("dst", (3,), write=True)), pieces=((ir.Piece(0),),) * 2)
+    add = making.execution(ATOMIC_ADD, one, (access("src", (7,)), access("dst", (3,), write=True)), pieces=((making.piece(0),),) * 2)
     turn = Var("k", 0, turns - 1)
-    made = kernel_of(spec, (ir.For(turn, as_expr(turns), (add,)),), grid=grid)
+    made = kernel_of(spec, (making.loop(turn, as_expr(turns), (add,)),), grid=grid)
     given, start = np.arange(32, dtype=np.int32), np.full(32, 100, np.int32)
     got = simulate(made, {"src": given, "dst": start}).outputs["dst"]
     expected = start.copy()
@@ -668,9 +675,9 @@ def places_of(target, *loops, memory=RF, size=12, write=True, condition=TRUE, **
     here, there = access("x", (target,)), access("dst" if not write else "src", (far,))
     pair = (there, attrs.evolve(here, write=True)) if write else (here, attrs.evolve(there, write=True))
     memories = (GL, memory) if write else (memory, GL)
-    move = ir.Exec(MOVE, Move(1)(*memories)(Thread), pair, pieces=((ir.Piece(0, 1, condition),),) * 2)
+    move = making.execution(MOVE, Move(1)(*memories)(Thread), pair, pieces=((making.piece(0, 1, condition=condition),),) * 2)
     for loop in reversed(loops):
-        move = ir.For(loop, as_expr(loop.high + 1), (move,))
+        move = making.loop(loop, as_expr(loop.high + 1), (move,))
     made = attrs.evolve(kernel_of(Move(512)(GL, GL), (move,), x, grid=8), shared_bytes=4096)
     plan = Plan(made, {})
     run = Run(plan, global_memory(plan, {"src": np.zeros(512, np.float32)}, False), History({}), (2, 5), True, False)

@@ -6,6 +6,7 @@ import re
 import types
 
 import attrs
+import making
 import numpy as np
 import pytest
 from campaign.faults.detectors import outputs, shadow_of
@@ -24,6 +25,7 @@ from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir.lanes import LaneMap
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.sim import simulate
 from fireiron.sim.execute import _at_threads, _dealt, _folded, _gathered, _numbered, _poison, _read, _registers, _unfolded
 from fireiron.sim.memory import Memory, global_memory
@@ -125,8 +127,8 @@ def of_threads(body, *buffers, spec, grid=1, **arrays):
 
 def performed(instruction, spec, *accesses, **fields):
     """A statement without guards."""
-    pieces = tuple(tuple(ir.Piece(number) for number in range(len(one.elements()))) for one in accesses)
-    return ir.Exec(instruction, spec, accesses, pieces=pieces, **fields)
+    pieces = tuple(tuple(making.piece(number) for number in range(len(one.elements()))) for one in accesses)
+    return making.execution(instruction, spec, accesses, pieces=pieces, **fields)
 
 
 def added(source, target, dtype=float32):
@@ -259,9 +261,9 @@ def test_products_of_many_turns_are_added_one_by_one(turns, moving, dtype):
         accumulate=as_expr(1),
     )
     store = performed(MOVE, Move(1, 1, dtype=kind)(RF, GL)(Thread), access("c", (m, m * 3 % count)), access("C", (row + m, 0), write=True))
-    over = lambda one, *loops: one if not loops else ir.For(loops[0], as_expr(loops[0].high + 1), (over(one, *loops[1:]),))
+    over = lambda one, *loops: one if not loops else making.loop(loops[0], as_expr(loops[0].high + 1), (over(one, *loops[1:]),))
     inner = {"A": (m, n), "B": (n, m), "both": (m, n)}[moving]
-    body = (over(clear, m, n), ir.For(k, as_expr(turns), (over(load, m), over(factor, n), over(product, *inner))), over(store, m))
+    body = (over(clear, m, n), making.loop(k, as_expr(turns), (over(load, m), over(factor, n), over(product, *inner))), over(store, m))
     values = np.random.default_rng(2)
     kernel = kernel_of(whole, body, *registers.values(), threads=threads, grid=grid)
     a = values.integers(-4, 5, (count * threads * grid, turns)).astype(dtype.to_numpy())
@@ -282,7 +284,9 @@ def test_threads_of_a_unit_mean_the_same(level, unit):
     def outcome_of(source, active=TRUE):
         target = access("dst", (thread // unit * 32,), (32,), write=True)
         kernel = kernel_of(
-            Move(512, dtype=float32)(GL, GL), (ir.Exec(text, spec, (access("src", (source,), (32,)), target), active=active),), threads=256
+            Move(512, dtype=float32)(GL, GL),
+            (making.execution(text, spec, (access("src", (source,), (32,)), target), active=active),),
+            threads=256,
         )
         try:
             return simulate(kernel, {"src": np.arange(512, dtype=np.float32)}).outputs["dst"]
@@ -473,7 +477,7 @@ def test_products_of_warps_begin_anew_or_add(adds):
         lane_maps=LANES,
     )
     spec = MatMul(32, 8, 1, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
-    kernel = kernel_of(spec, (ir.For(turn, as_expr(2), (product,)),), threads=64, grid=2)
+    kernel = kernel_of(spec, (making.loop(turn, as_expr(2), (product,)),), threads=64, grid=2)
     a, b = np.arange(1, 33, dtype=np.float32).reshape(32, 1), np.arange(1, 9, dtype=np.float32).reshape(1, 8)
     c = np.arange(256, dtype=np.float32).reshape(32, 8) * 100
     rows = np.arange(32)
@@ -525,11 +529,11 @@ def test_what_is_under_way_to_an_array_is_no_data_yet():
         Move(1, 1, dtype=float32)(GL, SH)(Thread),
         access("src", (THREAD, 0)),
         access("x", (THREAD, 0), write=True),
-        completion=ir.Completion.GROUP,
+        mechanism=CP_ASYNC_GROUPS,
     )
     store = performed(MOVE, Move(1, 1, dtype=float32)(SH, GL)(Thread), access("x", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
-    for steps, right in (((load, ir.Commit(), ir.Wait(0), store), True), ((load, ir.Commit(), ir.Wait(1), store), False)):
+    for steps, right in (((load, making.commit(), making.wait(0), store), True), ((load, making.commit(), making.wait(1), store), False)):
         made = attrs.evolve(kernel_of(spec, steps, *buffers), shared_bytes=128)
         got = simulate(made, {"src": given}, shadow=False).outputs["dst"]
         assert np.isnan(got).all() if not right else (got == given).all()
@@ -577,7 +581,7 @@ TEXT = MicroKernel("m", "// m\n")
 
 def stored_by_units(base, shape, to=None, level=Warp, bounds=None, **fields):
     spec = Move(*shape)(RF, GL)(level)
-    return ir.Exec(TEXT, spec, (access("r", base, shape, bounds), access("dst", to or base, shape, bounds, write=True)), **fields)
+    return making.execution(TEXT, spec, (access("r", base, shape, bounds), access("dst", to or base, shape, bounds, write=True)), **fields)
 
 
 @pytest.mark.parametrize("base, shape", [((0, 0), (8, 8)), ((2, 3), (4, 4)), ((7, 0), (1, 8)), ((0, 7), (8, 1)), ((5, 5), (1, 1))])
@@ -615,7 +619,7 @@ def test_a_unit_leaves_out_what_lies_beyond_bounds(bounds, rows, columns):
 def test_a_unit_writes_to_all_who_hold_an_element(shared_by):
     """And reads it from any of them."""
     columns = 8 // shared_by
-    load = ir.Exec(
+    load = making.execution(
         TEXT, Move(8, columns)(GL, RF)(Warp), (access("src", (0, 0), (8, columns)), access("r", (0, 0), (8, columns), write=True))
     )
     give = performed(
@@ -639,7 +643,7 @@ def test_a_unit_adds_to_what_its_threads_hold():
     spec = MatMul(8, 8, 2)(GL, GL, RF)(Warp)
     column = thread // 32 * 8
     places = access("A", (0, 0), (8, 2)), access("B", (0, column), (2, 8)), access("r", (0, column), (8, 8), write=True)
-    product = ir.Exec(TEXT, spec, places, less(thread // 32, 1))
+    product = making.execution(TEXT, spec, places, accumulate=less(thread // 32, 1))
     take = [
         performed(
             MOVE,
@@ -703,14 +707,18 @@ def test_own_memory_of_a_statement_holds_nothing_afterwards(dtype, watched):
 def counted(order=None, **options):
     body = [performed(MOVE, Move(1)(GL, GL)(Thread), access("src", (THREAD,)), access("dst", (THREAD,), write=True))]
     if options.get("collective"):
-        body.append(ir.Exec(TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (32,), (32,), write=True))))
+        body.append(making.execution(TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (32,), (32,), write=True))))
     if turns := options.get("turns"):
         turn = Var("k", 0, turns - 1)
         body.append(
-            ir.For(
+            making.loop(
                 turn,
                 as_expr(turns),
-                (ir.Exec(TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (turn * 32 + 64,), (32,), write=True))),),
+                (
+                    making.execution(
+                        TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (turn * 32 + 64,), (32,), write=True))
+                    ),
+                ),
             )
         )
     return simulate(kernel_of(Move(512)(GL, GL), body), {"src": np.zeros(512, np.float32)}, order=order).statements
@@ -749,7 +757,7 @@ def test_products_of_warps_in_turns_that_one_follows_the_other(turns):
     fma = next(one for one in INSTRUCTIONS if one.name == "FFMA")
     product = performed(fma, MatMul(4, 8, 1)(GL, GL, GL)(Warp), *places, accumulate=less(0, turn), lane_maps=LANES)
     spec = MatMul(4, 8, turns, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
-    kernel = kernel_of(spec, (ir.For(turn, as_expr(turns), (product,)),))
+    kernel = kernel_of(spec, (making.loop(turn, as_expr(turns), (product,)),))
     a, b = np.arange(1, 4 * turns + 1, dtype=np.float32).reshape(4, turns), np.arange(1, 8 * turns + 1, dtype=np.float32).reshape(turns, 8)
     for order in (None, random.Random(0)):
         got = simulate(kernel, {"A": a, "B": b, "C": np.full((4, 8), 99, np.float32)}, order=order).outputs["C"]
@@ -763,8 +771,8 @@ def test_threads_of_a_unit_mean_the_same_copy():
         performed(
             MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), attrs.evolve(access("x", (THREAD,), write=True), copy=as_expr(1))
         ),
-        ir.Barrier(ir.WARP_SCOPE),
-        ir.Exec(
+        making.barrier(ir.WARP_SCOPE),
+        making.execution(
             TEXT,
             Move(32)(SH, GL)(Warp),
             (attrs.evolve(access("x", (0,), (32,)), copy=as_expr(copy)), access("dst", (0,), (32,), write=True)),
@@ -782,7 +790,9 @@ def test_threads_with_memory_of_their_own_statement_meet_as_others_do(apart):
     """Each thread by itself writes one element: their own, or the first."""
     spec = Move(1)(GL, GL)(Thread)
     place = THREAD if apart else as_expr(0)
-    statement = ir.Exec(TEXT, spec, (access("src", (THREAD,)), access("dst", (place,), write=True)), scratch=local("t", (8,), SH).tensor)
+    statement = making.execution(
+        TEXT, spec, (access("src", (THREAD,)), access("dst", (place,), write=True)), scratch=local("t", (8,), SH).tensor
+    )
     kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (statement,), local("t", (8,), SH)), shared_bytes=256)
     given = np.arange(32, dtype=np.float32)
     if apart:
@@ -794,7 +804,7 @@ def test_threads_with_memory_of_their_own_statement_meet_as_others_do(apart):
 
 def test_loads_of_integers_count_as_written():
     """What is watched from the start is there once the load has arrived."""
-    tensor_map = ir.TensorMap("src_map", "src", (1, 0), (32, 64), 128)
+    tensor_map = making.tensor_map("src_map", "src", (1, 0), (32, 64), 128)
     given = numbered((64, 32), int32)
     np.testing.assert_array_equal(copied(loaded(tensor_map, (64, 32), (64, 32), dtype=int32), given), given)
 
@@ -806,11 +816,11 @@ def test_any_thread_of_a_unit_may_read_what_the_unit_reads(thread, barrier, orde
     """So that even the first of them writes there only behind a barrier."""
     x = attrs.evolve(local("x", (32,), SH), offset=0)
     put = performed(MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), access("x", (THREAD,), write=True))
-    text = ir.Exec(TEXT, Move(32)(SH, GL)(Warp), (access("x", (0,), (32,)), access("dst", (0,), (32,), write=True)))
+    text = making.execution(TEXT, Move(32)(SH, GL)(Warp), (access("x", (0,), (32,)), access("dst", (0,), (32,), write=True)))
     again = performed(
         MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), access("x", (THREAD,), write=True), active=equal(THREAD, thread)
     )
-    between = (ir.Barrier(ir.WARP_SCOPE),)
+    between = (making.barrier(ir.WARP_SCOPE),)
     kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (put, *between, text, *(between if barrier else ()), again), x), shared_bytes=128)
     given = np.arange(32, dtype=np.float32)
     options = {"order": None if order is None else random.Random(order)}
@@ -837,7 +847,7 @@ def test_what_lies_beyond_bounds_nobody_needs_to_hold(first):
 def test_what_a_unit_adds_to_was_written(adds, given):
     spec = MatMul(8, 8, 2, dtype=int32, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
     places = access("A", (0, 0), (8, 2)), access("B", (0, 0), (2, 8)), access("C", (0, 0), (8, 8), write=True)
-    product = ir.Exec(TEXT, spec(Warp), places, as_expr(int(adds)))
+    product = making.execution(TEXT, spec(Warp), places, accumulate=as_expr(int(adds)))
     kernel = kernel_of(spec, (product,))
     a, b = np.arange(16, dtype=np.int32).reshape(8, 2), np.arange(16, dtype=np.int32).reshape(2, 8)
     arrays = {"A": a, "B": b, **({"C": np.full((8, 8), 100, np.int32)} if given else {})}
@@ -850,7 +860,7 @@ def test_what_a_unit_adds_to_was_written(adds, given):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_store_by_an_engine_is_waited_for(order):
-    kernel = stored(ir.TensorMap("dst_map", "dst", (1, 0), (64, 64), 128))
+    kernel = stored(making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128))
     given, options = numbered((64, 64)), None if order is None else random.Random(order)
     np.testing.assert_array_equal(copied(kernel, given, options), given)
     with pytest.raises(SimulationError, match="a store by TMA reads shared memory beyond the end of the kernel"):

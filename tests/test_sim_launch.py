@@ -5,6 +5,7 @@ import random
 import time
 
 import attrs
+import making
 import numpy as np
 import pytest
 from engines import fetched, numbered, stored
@@ -30,13 +31,13 @@ def by_blocks(elements, blocks, *, guarded=True, active=TRUE, place=None, block=
     block = block or Var("block", 0, blocks - 1)
     place = block * WIDTH + Var("thread", 0, WIDTH - 1) if place is None else place
     guard = less(place, elements) if guarded else TRUE
-    move = ir.Exec(
+    move = making.execution(
         MOVE,
         Move(1, dtype=float32)(GL, GL)(Thread),
         (access("src", (place,)), access("dst", (place,), write=True)),
         active=active,
         guard=guard,
-        pieces=((ir.Piece(0, 1, guard),),) * 2,
+        pieces=((making.piece(0, 1, condition=guard),),) * 2,
     )
     kernel = kernel_of(Move(elements, dtype=float32)(GL, GL), (move,), grid=blocks, threads=WIDTH)
     return attrs.evolve(kernel, cluster=cluster)
@@ -82,7 +83,7 @@ def test_a_sample_of_blocks_is_judged_as_all_are():
         simulate(kernel, {"src": np.zeros(64, np.float32)}, blocks=[1, 3])
 
 
-TWO = ir.BlockCluster((2,), (Var("rank", 0, 1),))
+TWO = making.block_cluster((2,), (Var("rank", 0, 1),))
 
 
 @pytest.mark.parametrize("order", [None, 0])
@@ -97,7 +98,7 @@ def test_blocks_of_a_cluster_come_together(order):
 
 def test_a_store_by_an_engine_that_lies_outside():
     """The engine leaves out what lies outside; all of it is no work."""
-    kernel = stored(ir.TensorMap("dst_map", "dst", (1, 0), (64, 64), 128), array=(64, 64), at=(Var("block", 0, 1) * 64, as_expr(0)))
+    kernel = stored(making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128), array=(64, 64), at=(Var("block", 0, 1) * 64, as_expr(0)))
     with pytest.raises(SimulationError, match="block 1 of the grid has no work"):
         simulate(attrs.evolve(kernel, grid=as_expr(2)), {"src": numbered((64, 64))})
 
@@ -152,7 +153,7 @@ def test_sizes_that_break_what_was_declared(multiple, value, legal):
 
 def test_a_kernel_that_is_not_final_is_refused():
     kernel = by_blocks(64, 2)
-    unguarded = attrs.evolve(kernel, body=(*kernel.body, ir.SyncPoint(None, "a")))
+    unguarded = attrs.evolve(kernel, body=(*kernel.body, making.sync_point(None, "a")))
     with pytest.raises(VerificationError):
         simulate(unguarded, {"src": np.zeros(64, np.float32)})
 
@@ -160,7 +161,9 @@ def test_a_kernel_that_is_not_final_is_refused():
 def test_what_is_counted():
     """Statements and barriers of one block, bytes of all."""
     kernel = by_blocks(65, 3)
-    done = simulate(attrs.evolve(kernel, body=(*kernel.body, ir.Barrier(ir.BLOCK_SCOPE), *kernel.body)), {"src": np.zeros(65, np.float32)})
+    done = simulate(
+        attrs.evolve(kernel, body=(*kernel.body, making.barrier(ir.BLOCK_SCOPE), *kernel.body)), {"src": np.zeros(65, np.float32)}
+    )
     assert (done.statements, done.barriers, done.read_bytes, done.written_bytes) == (2, 1, 2 * 65 * 4, 2 * 65 * 4)
     assert (done.threads, done.blocks) == (WIDTH, (0, 1, 2))
 
@@ -218,8 +221,8 @@ THREAD = Var("thread", 0, WIDTH - 1)
 
 def mover(dtype=float32, memories=(GL, GL), **types):
     spec = Move(1, dtype=dtype, **types)(*memories)(Thread)
-    return lambda source, target, **fields: ir.Exec(
-        MOVE, spec, (source, attrs.evolve(target, write=True)), pieces=((ir.Piece(0),),) * 2, **fields
+    return lambda source, target, **fields: making.execution(
+        MOVE, spec, (source, attrs.evolve(target, write=True)), pieces=((making.piece(0),),) * 2, **fields
     )
 
 
@@ -357,15 +360,15 @@ def test_what_was_never_written_is_named(types, order):
 def test_a_comparison_that_drops_poison():
     """A maximum with a number is a number; what was never written is named all the same."""
     r = local("r", (1, 1, 2), RF)
-    load = ir.Exec(
+    load = making.execution(
         MOVE,
         Move(1, 1, 1, dtype=float32)(GL, RF)(Thread),
         (access("src", (THREAD, 0, 0)), access("r", (0, 0, 0), write=True)),
-        pieces=((ir.Piece(0),),) * 2,
+        pieces=((making.piece(0),),) * 2,
     )
     spec = Reduction(1, 1, 2, by="max")(RF, GL)(Thread)
-    pieces = ((ir.Piece(0), ir.Piece(1)), (ir.Piece(0),))
-    join = ir.Exec(REDUCE, spec, (access("r", (0, 0, 0), (1, 1, 2)), access("dst", (THREAD, 0), write=True)), pieces=pieces)
+    pieces = ((making.piece(0), making.piece(1)), (making.piece(0),))
+    join = making.execution(REDUCE, spec, (access("r", (0, 0, 0), (1, 1, 2)), access("dst", (THREAD, 0), write=True)), pieces=pieces)
     kernel = kernel_of(Reduction(WIDTH, 1, 2, by="max")(GL, GL), (load, join), r, threads=WIDTH)
     with pytest.raises(SimulationError, match=r"r\[0, 0, 1\].* is read before anything was written to it: thread 0 of block 0"):
         simulate(kernel, {"src": np.ones((WIDTH, 1, 2), np.float32)})
@@ -418,11 +421,11 @@ def test_what_was_written_between_rows_is_told():
     """Inside the buffer and outside the tensor: rows that a statement takes to be shorter than they are."""
     row, column = THREAD % 8, THREAD // 8
     spec = Move(8, 4, dtype=float32, dst=ColMajor(ld=11))(GL, GL)
-    move = ir.Exec(
+    move = making.execution(
         MOVE,
         Move(1, 1, dtype=float32)(GL, GL)(Thread),
         (access("src", (row, column)), access("dst", (row, column), write=True)),
-        pieces=((ir.Piece(0),),) * 2,
+        pieces=((making.piece(0),),) * 2,
     )
     kernel = kernel_of(spec, (move,), threads=WIDTH)
     given = {"src": np.arange(32, dtype=np.float32).reshape(8, 4)}
@@ -438,12 +441,12 @@ def test_what_was_written_between_rows_is_told():
 def test_statements_are_counted_however_they_are_performed():
     """Of the first block: one by each thread, one by all of them together."""
     kernel = by_blocks(64, 2)
-    together = ir.Exec(
+    together = making.execution(
         MicroKernel("m", "// m\n"),
         Move(32, dtype=float32)(GL, GL)(Block),
         (access("src", (0,), (32,)), access("dst", (0,), (32,), write=True)),
     )
-    apart = ir.Barrier(ir.BLOCK_SCOPE)
+    apart = making.barrier(ir.BLOCK_SCOPE)
     done = simulate(
         attrs.evolve(kernel, body=(*kernel.body, apart, together, apart, together)), {"src": np.zeros(64, np.float32)}, blocks=[0]
     )
@@ -514,7 +517,7 @@ def test_blocks_of_which_each_comes_alone(taken):
     assert taken == groups(1, 1, 1)
     taken.clear()
     kernel = by_blocks(3 * WIDTH, 3)
-    turns = ir.For(Var("i", 0, 3), Var("block", 0, 2) + 1, (*kernel.body, ir.Barrier(ir.BLOCK_SCOPE)))
+    turns = making.loop(Var("i", 0, 3), Var("block", 0, 2) + 1, (*kernel.body, making.barrier(ir.BLOCK_SCOPE)))
     copy_of(attrs.evolve(kernel, body=(turns,)), 3 * WIDTH)
     assert taken == groups(1, 1, 1)
     taken.clear()
@@ -522,7 +525,7 @@ def test_blocks_of_which_each_comes_alone(taken):
     assert taken == groups(6)
     taken.clear()
     kernel = by_blocks(6 * WIDTH, 6, cluster=TWO)
-    turns = ir.For(Var("i", 0, 3), Var("block", 0, 5) // 2 + 1, (*kernel.body, ir.Barrier(ir.BLOCK_SCOPE)))
+    turns = making.loop(Var("i", 0, 3), Var("block", 0, 5) // 2 + 1, (*kernel.body, making.barrier(ir.BLOCK_SCOPE)))
     copy_of(attrs.evolve(kernel, body=(turns,)), 6 * WIDTH)
     assert taken == groups(2, 2, 2)
 
@@ -604,7 +607,7 @@ def test_one_of_several_that_interleave(dealt, right):
     (move,) = kernel.body
     of = lambda strides: (tuple(Dealt(2, stride, True) for stride in strides),)
     body = tuple(attrs.evolve(move, accesses=(move.accesses[0], attrs.evolve(move.accesses[1], dealt=of(one)))) for one in dealt)
-    kernel = attrs.evolve(kernel, body=(body[0], ir.Barrier(ir.BLOCK_SCOPE), body[1]))
+    kernel = attrs.evolve(kernel, body=(body[0], making.barrier(ir.BLOCK_SCOPE), body[1]))
     if right:
         np.testing.assert_array_equal(*copy_of(kernel, 64))
         return

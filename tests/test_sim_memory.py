@@ -3,12 +3,12 @@
 import types
 
 import attrs
+import making
 import numpy as np
 import pytest
 from handmade import THREAD, access, kernel_of, local
 
 from fireiron import *
-from fireiron import ir
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
@@ -141,7 +141,9 @@ def use(*names):
     """Threads that put an element into each of these."""
     spec = Move(1, dtype=float32)(GL, SH)(Thread)
     for name in names:
-        yield ir.Exec(MOVE, spec, (access("src", (THREAD,)), access(name, (THREAD,), write=True)), pieces=((ir.Piece(0),),) * 2)
+        yield making.execution(
+            MOVE, spec, (access("src", (THREAD,)), access(name, (THREAD,), write=True)), pieces=((making.piece(0),),) * 2
+        )
 
 
 @pytest.mark.parametrize(

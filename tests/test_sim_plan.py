@@ -5,6 +5,7 @@ import random
 import re
 
 import attrs
+import making
 import numpy as np
 import pytest
 from engines import OF_PRODUCTS, copied, fetched, of_products, streamed
@@ -29,12 +30,12 @@ THREAD, K, J = Var("thread", 0, 31), Var("k", 0, 3), Var("j", 0, 2)
 
 def copy(source, target, memories=(GL, GL), active=TRUE):
     spec = Move(1, dtype=float32)(*memories)(Thread)
-    return ir.Exec(MOVE, spec, (source, attrs.evolve(target, write=True)), active=active, pieces=((ir.Piece(0),),) * 2)
+    return making.execution(MOVE, spec, (source, attrs.evolve(target, write=True)), active=active, pieces=((making.piece(0),),) * 2)
 
 
 def loops(body, *order):
     for var, extent in reversed(order):
-        body = (ir.For(var, as_expr(extent), body),)
+        body = (making.loop(var, as_expr(extent), body),)
     return body
 
 
@@ -74,8 +75,8 @@ def test_a_loop_that_writes_do_not_depend_on_runs_by_itself():
 
 def test_a_name_between_the_loops():
     name = Var("place", 0, 383)
-    inner = ir.For(K, as_expr(4), (ir.Let(name, THREAD + BOTH * 32), copy(access("src", (name,)), access("dst", (name,)))))
-    body = (ir.For(J, as_expr(3), (inner,)),)
+    inner = making.loop(K, as_expr(4), (making.let(name, THREAD + BOTH * 32), copy(access("src", (name,)), access("dst", (name,)))))
+    body = (making.loop(J, as_expr(3), (inner,)),)
     (nest,) = planned(body).nodes
     assert [name for name, _ in nest.vector.loops] == ["j", "k"]
     got, given = result(body)
@@ -83,7 +84,7 @@ def test_a_name_between_the_loops():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda one: (one, one), lambda one: (one, ir.Barrier(ir.BLOCK_SCOPE)), lambda one: (ir.Barrier(ir.BLOCK_SCOPE), one)]
+    "make", [lambda one: (one, one), lambda one: (one, making.barrier(ir.BLOCK_SCOPE)), lambda one: (making.barrier(ir.BLOCK_SCOPE), one)]
 )
 def test_two_statements_are_no_nest(make):
     body = loops(make(copy(access("src", (THREAD + K * 32,)), access("dst", (THREAD + K * 32,)))), (K, 4))
@@ -143,12 +144,12 @@ def test_the_smallest_element_is_the_grain_of_shadow_memory(kinds, mixed, granul
 )
 def test_blocks_are_told_apart_by_whole_groups(threads, barriers, pitch):
     """The threads of a block take as many numbers as its largest groups, the last one whole."""
-    body = tuple(ir.Barrier(ir.Scope(f"{size} threads", size)) for size in barriers)
+    body = tuple(making.barrier(making.scope(f"{size} threads", size)) for size in barriers)
     assert planned(body, threads=threads).pitch == pitch
 
 
 def test_groups_that_only_overlap_are_refused():
-    body = tuple(ir.Barrier(ir.Scope(f"{size} threads", size)) for size in (64, 96))
+    body = tuple(making.barrier(making.scope(f"{size} threads", size)) for size in (64, 96))
     with pytest.raises(VerificationError, match="no rule for barriers of 64 and of 96 threads"):
         planned(body, threads=192)
 
@@ -159,7 +160,7 @@ def test_shared_memory_that_differs_between_blocks_is_watched_in_each():
     same = copy(access("src", (THREAD,)), access("x", (THREAD,)), (GL, SH))
     other = copy(access("src", (THREAD,)), access("x", (THREAD + block * 32,)), (GL, SH))
     assert planned((same,), buffer, grid=2).uniform and not planned((other,), buffer, grid=2).uniform
-    looped = ir.For(K, as_expr(1) + block, (same,))
+    looped = making.loop(K, as_expr(1) + block, (same,))
     assert planned((looped,), buffer, grid=2).block_loops and not planned((same,), buffer, grid=2).block_loops
     # thread 31 of block 1 alone reads what thread 30 wrote
     there = access("x", (THREAD + block * 32,))
@@ -186,7 +187,7 @@ def test_places_follow_all_loops_around():
     """A place that only an outer loop moves is found again in the inner one, and moves with the outer one."""
     outer = copy(access("src", (THREAD + J * 32,)), access("dst", (THREAD + J * 32,)))
     inner = copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + BOTH * 32 + 96,)))
-    body = (ir.For(J, as_expr(3), (ir.For(K, as_expr(4), (outer, inner)),)),)
+    body = (making.loop(J, as_expr(3), (making.loop(K, as_expr(4), (outer, inner)),)),)
     got, given = result(body)
     np.testing.assert_array_equal(got[:480], np.concatenate([given[:96], given[:384]]))
 
@@ -247,11 +248,11 @@ def drawn(draw):
 
     source, target = draw.choice([(GL, GL), (GL, SH), (SH, GL), (GL, RF), (RF, GL), (SH, RF), (RF, SH), (SH, SH)])
     names = {RF: "r", SH: "x"}
-    fill = ir.For(M, as_expr(16), (copy(access("src", (thread + M * 32,)), access("r", (M,)), (GL, RF)),))
+    fill = making.loop(M, as_expr(16), (copy(access("src", (thread + M * 32,)), access("r", (M,)), (GL, RF)),))
     shared = copy(access("src", (thread * 8,)), access("x", (thread * 8,)), (GL, SH))
     move = copy(access(names.get(source, "src"), (place(source),)), access(names.get(target, "dst"), (place(target),)), (source, target))
-    store = ir.For(N, as_expr(16), (copy(access("r", (N,)), access("dst", (block * 1024 + thread * 16 + N,)), (RF, GL)),))
-    barriers = [[ir.Barrier(ir.BLOCK_SCOPE)] if draw.random() < 0.7 else [] for _ in range(2)]
+    store = making.loop(N, as_expr(16), (copy(access("r", (N,)), access("dst", (block * 1024 + thread * 16 + N,)), (RF, GL)),))
+    barriers = [[making.barrier(ir.BLOCK_SCOPE)] if draw.random() < 0.7 else [] for _ in range(2)]
     tail = (
         (store,)
         if target == RF
@@ -303,8 +304,8 @@ def number_of(var, more=0):
 @pytest.mark.parametrize("inner", [False, True])
 def test_loops_that_begin_elsewhere_or_leave_turns_out(first, step, turns, inner):
     """Alone, and inside another one."""
-    loop = ir.For(K, as_expr(4), (number_of(K),), first=first, step=step)
-    got, given = result((ir.For(L, as_expr(2), (loop,)),) if inner else (loop,))
+    loop = making.loop(K, as_expr(4), (number_of(K),), first=first, step=step)
+    got, given = result((making.loop(L, as_expr(2), (loop,)),) if inner else (loop,))
     expected = np.full(128, np.nan, np.float32)
     for turn in turns:
         expected[turn * 32 : turn * 32 + 32] = given[turn * 32 : turn * 32 + 32]
@@ -314,9 +315,9 @@ def test_loops_that_begin_elsewhere_or_leave_turns_out(first, step, turns, inner
 @pytest.mark.parametrize("growth", [1, 2])
 def test_turns_that_a_loop_has_had_before(growth):
     """They are counted over all of its executions, and grow by as many as the loop says."""
-    inner = ir.For(K, as_expr(2), (copy(access("src", (THREAD + TAKEN * 32,)), access("dst", (THREAD + TAKEN * 32,))),))
+    inner = making.loop(K, as_expr(2), (copy(access("src", (THREAD + TAKEN * 32,)), access("dst", (THREAD + TAKEN * 32,))),))
     inner = attrs.evolve(inner, taken=TAKEN, growth=as_expr(growth))
-    got, given = result((ir.For(J, as_expr(3), (inner,)),))
+    got, given = result((making.loop(J, as_expr(3), (inner,)),))
     expected = np.full(512, np.nan, np.float32)
     for turn in range(6):
         there = turn * growth * 32
@@ -327,9 +328,9 @@ def test_turns_that_a_loop_has_had_before(growth):
 def test_an_extent_that_an_outer_loop_decides():
     """Of a triangle each row is as long as it is, the last turns of the shorter ones are none."""
     name = Var("length", 0, 3)
-    for extent, more in ((J + 1, ()), (name, (ir.Let(name, J + 1),))):
-        inner = ir.For(K, extent, (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + BOTH * 32,))),))
-        got, given = result((ir.For(J, as_expr(3), (*more, inner)),))
+    for extent, more in ((J + 1, ()), (name, (making.let(name, J + 1),))):
+        inner = making.loop(K, extent, (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + BOTH * 32,))),))
+        got, given = result((making.loop(J, as_expr(3), (*more, inner)),))
         expected = np.full(384, np.nan, np.float32)
         for row, column in zip((0, 1, 1, 2, 2, 2), (0, 0, 1, 0, 1, 2), strict=True):
             there = (row * 4 + column) * 32
@@ -378,9 +379,11 @@ def test_places_that_turns_of_two_loops_share(extents, most, monkeypatch):
 def test_axes_are_counted_in_elements_of_the_largest_access(monkeypatch):
     """A sum of four elements takes four for each turn."""
     spec = Reduction(1, 1, 4)(GL, GL)(Thread)
-    pieces = (tuple(ir.Piece(number) for number in range(4)), (ir.Piece(0),))
-    total = ir.Exec(REDUCE, spec, (access("src", (THREAD, K, 0), (1, 1, 4)), access("dst", (THREAD, K), write=True)), pieces=pieces)
-    made = kernel_of(Reduction(32, 4, 4)(GL, GL), (ir.For(K, as_expr(4), (total,)),))
+    pieces = (tuple(making.piece(number) for number in range(4)), (making.piece(0),))
+    total = making.execution(
+        REDUCE, spec, (access("src", (THREAD, K, 0), (1, 1, 4)), access("dst", (THREAD, K), write=True)), pieces=pieces
+    )
+    made = kernel_of(Reduction(32, 4, 4)(GL, GL), (making.loop(K, as_expr(4), (total,)),))
     given = np.arange(512, dtype=np.float32).reshape(32, 4, 4)
     for most, kind in ((512, Nest), (511, Loop)):
         monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
@@ -406,7 +409,7 @@ def test_two_results_of_one_statement(second):
     operands = {"X": (THREAD, BOTH), "Y": (THREAD, BOTH), "Z": (THREAD, place)}
     accesses = [access("Y" if second == "one place" and name == "Z" else name, base, write=name != "X") for name, base in operands.items()]
     rest = [access(name, (0,)) for name in spec.operands if name not in operands]
-    one = ir.Exec(MicroKernel("two", "// two\n"), of_one, (*accesses, *rest))
+    one = making.execution(MicroKernel("two", "// two\n"), of_one, (*accesses, *rest))
     made = kernel_of(lambda level: spec, loops((one,), (J, 3), (K, 4)))
     (node,) = Plan(made, {}).nodes
     assert isinstance(node, Nest if second == "both" else Loop)
@@ -438,7 +441,9 @@ def test_elements_that_an_instruction_numbers_in_its_own_order(points, turned):
     place = THREAD * 16
     accesses = [access(name, (place,), (3,), write=name == "dst") for name in ("src", "dst")]
     accesses = [attrs.evolve(one, points=points) if one.buffer == turned else one for one in accesses]
-    move = ir.Exec(MOVE, Move(3, dtype=float32)(GL, GL)(Thread), tuple(accesses), pieces=(tuple(ir.Piece(n) for n in range(3)),) * 2)
+    move = making.execution(
+        MOVE, Move(3, dtype=float32)(GL, GL)(Thread), tuple(accesses), pieces=(tuple(making.piece(n) for n in range(3)),) * 2
+    )
     got, given = result((move,), elements=1024, size=1024)
     ordered = [(n,) for n in range(3)] if sorted(points) == [(0,), (1,), (2,)] else points
     for number, (there,) in enumerate(ordered):
@@ -453,7 +458,7 @@ def test_the_dimensions_of_an_operand_in_another_order():
     places = access("A", (THREAD * 2, 0), (2, 2)), access("B", (0, 0), (2, 3)), access("C", (THREAD * 2, 0), (2, 3), write=True)
     values = np.random.default_rng(0)
     arrays = {"A": values.integers(0, 9, (64, 2)).astype(np.float32), "B": values.integers(0, 9, (2, 3)).astype(np.float32)}
-    one = ir.Exec(MicroKernel("m", "// m\n"), spec, places)
+    one = making.execution(MicroKernel("m", "// m\n"), spec, places)
     np.testing.assert_array_equal(run_of(whole, (one,), arrays=arrays)["C"], arrays["A"] @ arrays["B"])
 
 
@@ -466,11 +471,11 @@ def test_an_access_that_says_where_its_elements_lie(override):
     there = access("x", (row, column))
     write = attrs.evolve(there, storage=other) if override else there
     of_one = lambda memories: Move(1, 1, dtype=float32)(*memories)(Thread)
-    pieces = ((ir.Piece(0),),) * 2
+    pieces = ((making.piece(0),),) * 2
     body = (
-        ir.Exec(MOVE, of_one((GL, SH)), (access("src", (row, column)), attrs.evolve(write, write=True)), pieces=pieces),
-        ir.Barrier(ir.BLOCK_SCOPE),
-        ir.Exec(MOVE, of_one((SH, GL)), (there, access("dst", (row, column), write=True)), pieces=pieces),
+        making.execution(MOVE, of_one((GL, SH)), (access("src", (row, column)), attrs.evolve(write, write=True)), pieces=pieces),
+        making.barrier(ir.BLOCK_SCOPE),
+        making.execution(MOVE, of_one((SH, GL)), (there, access("dst", (row, column), write=True)), pieces=pieces),
     )
     given = np.arange(32, dtype=np.float32).reshape(4, 8)
     got = run_of(Move(4, 8, src=RowMajor, dst=RowMajor)(GL, GL), body, buffer, arrays={"src": given})["dst"]
@@ -486,13 +491,17 @@ def test_pieces_with_conditions_of_their_own(widths, conditions, side):
     holds = {"a": less(THREAD, 7), "b": less(3, THREAD)}
     there = {"a": np.arange(32) < 7, "b": np.arange(32) > 3}
     firsts = [sum(widths[:number]) for number in range(len(widths))]
-    parts = tuple(ir.Piece(first, width, holds[name]) for first, width, name in zip(firsts, widths, conditions, strict=True) if width != 3)
+    parts = tuple(
+        making.piece(first, width, condition=holds[name])
+        for first, width, name in zip(firsts, widths, conditions, strict=True)
+        if width != 3
+    )
     if 3 in widths:
-        parts = tuple(ir.Piece(n, 1, holds["b" if n == 0 else "a"]) for n in range(4))
-    plain = tuple(ir.Piece(number) for number in range(4))
+        parts = tuple(making.piece(n, 1, condition=holds["b" if n == 0 else "a"]) for n in range(4))
+    plain = tuple(making.piece(number) for number in range(4))
     pieces = tuple(parts if side in (name, "both") else plain for name in ("src", "dst"))
     accesses = access("src", (THREAD * 4,), (4,)), access("dst", (THREAD * 4,), (4,), write=True)
-    got, given = result((ir.Exec(MOVE, Move(4, dtype=float32)(GL, GL)(Thread), accesses, pieces=pieces),))
+    got, given = result((making.execution(MOVE, Move(4, dtype=float32)(GL, GL)(Thread), accesses, pieces=pieces),))
     inside = np.stack([there[name] for name, width in zip(conditions, widths, strict=True) for _ in range(width)], 1).ravel()
     expected = np.where(inside, given[:128], 0 if side == "src" else np.nan)
     np.testing.assert_array_equal(got[:128], expected)
@@ -503,9 +512,9 @@ def test_without_pieces_the_bounds_of_an_access_decide(bound):
     """An instruction that tests them itself reads zero beyond them, and writes nothing."""
     text, spec = MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread)
     source, target = access("src", (THREAD,)), access("dst", (THREAD,), write=True)
-    got, given = result((ir.Exec(text, spec, (attrs.evolve(source, bounds=(as_expr(bound),)), target)),))
+    got, given = result((making.execution(text, spec, (attrs.evolve(source, bounds=(as_expr(bound),)), target)),))
     np.testing.assert_array_equal(got[:32], np.where(np.arange(32) < bound, given[:32], 0))
-    got, given = result((ir.Exec(text, spec, (source, attrs.evolve(target, bounds=(as_expr(bound),)))),))
+    got, given = result((making.execution(text, spec, (source, attrs.evolve(target, bounds=(as_expr(bound),)))),))
     np.testing.assert_array_equal(got[:32], np.where(np.arange(32) < bound, given[:32], np.nan))
 
 
@@ -518,11 +527,11 @@ def test_behind_pieces_bounds_are_asked_no_more():
 
 @pytest.mark.parametrize("width, place, right", [(2, 2, True), (2, 1, False), (4, 4, True), (4, 2, False)])
 def test_elements_taken_together_begin_at_their_multiple(width, place, right):
-    move = ir.Exec(
+    move = making.execution(
         MOVE,
         Move(width, dtype=float32)(GL, GL)(Thread),
         (access("src", (THREAD * 8 + place,), (width,)), access("dst", (THREAD * 8,), (width,), write=True)),
-        pieces=((ir.Piece(0, width),), (ir.Piece(0, width),)),
+        pieces=((making.piece(0, width),), (making.piece(0, width),)),
     )
     if right:
         got, given = result((move,))
@@ -541,8 +550,8 @@ def test_a_number_by_value_has_no_dimension():
     spec, of_one = (SCALED.start(m=size, dtype=float32) for size in (128, 1))
     operands = {"x": access("x", (THREAD + K * 32,)), "alpha": access("alpha", ()), "y": access("y", (THREAD + K * 32,), write=True)}
     accesses = tuple(operands.get(name) or access(name, (0,)) for name in spec.operands)
-    one = ir.Exec(MicroKernel("scaled", "// scaled\n"), attrs.evolve(of_one, level=Thread), accesses)
-    made = kernel_of(lambda level: spec, (ir.For(K, as_expr(4), (one,)),))
+    one = making.execution(MicroKernel("scaled", "// scaled\n"), attrs.evolve(of_one, level=Thread), accesses)
+    made = kernel_of(lambda level: spec, (making.loop(K, as_expr(4), (one,)),))
     given = np.arange(128, dtype=np.float32)
     np.testing.assert_array_equal(simulate(made, {"x": given, "alpha": 3.0}).outputs["y"], given * 3)
 
@@ -554,10 +563,10 @@ OTHER = copy(access("src", (THREAD,)), access("dst", (THREAD + 256,)))
 @pytest.mark.parametrize("names", [0, 1, 2])
 def test_a_place_that_moves_with_a_loop_by_a_name(names):
     first, second = Var("first", 0, 127), Var("second", 0, 127)
-    lets = (ir.Let(first, K * 32), ir.Let(second, first))[:names]
+    lets = (making.let(first, K * 32), making.let(second, first))[:names]
     where = (K * 32, first, second)[names]
     move = copy(access("src", (THREAD + where,)), access("dst", (THREAD + where,)))
-    got, given = result((ir.For(J, as_expr(2), (ir.For(K, as_expr(4), (*lets, move, OTHER)),)),))
+    got, given = result((making.loop(J, as_expr(2), (making.loop(K, as_expr(4), (*lets, move, OTHER)),)),))
     np.testing.assert_array_equal(got[:128], given[:128])
 
 
@@ -566,15 +575,17 @@ def test_a_copy_of_a_buffer_that_moves_with_a_loop():
     there = attrs.evolve(access("x", (THREAD,)), copy=K)
     fill = copy(access("src", (THREAD + K * 32,)), there, (GL, SH))
     move = copy(attrs.evolve(there, copy=3 - K), access("dst", (THREAD + K * 32,)), (SH, GL))
-    got, given = result((ir.For(K, as_expr(4), (fill, OTHER)), ir.For(J, as_expr(2), (ir.For(K, as_expr(4), (move, OTHER)),))), buffer)
+    got, given = result(
+        (making.loop(K, as_expr(4), (fill, OTHER)), making.loop(J, as_expr(2), (making.loop(K, as_expr(4), (move, OTHER)),))), buffer
+    )
     np.testing.assert_array_equal(got[:128].reshape(4, 32), given[:128].reshape(4, 32)[::-1])
 
 
 def test_a_bound_that_moves_with_a_loop():
     """Of four turns the last one alone writes the last elements."""
     target = access("dst", (THREAD,), bounds=(K * 8,), write=True)
-    move = ir.Exec(MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread), (access("src", (THREAD + K * 32,)), target))
-    got, given = result((ir.For(J, as_expr(2), (ir.For(K, as_expr(4), (move, OTHER)),)),))
+    move = making.execution(MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread), (access("src", (THREAD + K * 32,)), target))
+    got, given = result((making.loop(J, as_expr(2), (making.loop(K, as_expr(4), (move, OTHER)),)),))
     np.testing.assert_array_equal(got[:32], np.where(np.arange(32) < 24, given[96:128], np.nan))
 
 
@@ -584,8 +595,8 @@ def test_a_condition_that_holds_in_some_turns(form):
     first = less(K, 2)
     move = copy(access("src", (THREAD + K * 32,)), access("dst", (THREAD,)), active=first if form == "condition" else TRUE)
     if form == "piece":
-        move = attrs.evolve(move, pieces=((ir.Piece(0),), (ir.Piece(0, 1, first),)))
-    got, given = result((ir.For(J, as_expr(1), (ir.For(K, as_expr(4), (move, OTHER)),)),))
+        move = attrs.evolve(move, pieces=((making.piece(0),), (making.piece(0, 1, condition=first),)))
+    got, given = result((making.loop(J, as_expr(1), (making.loop(K, as_expr(4), (move, OTHER)),)),))
     np.testing.assert_array_equal(got[:32], given[32:64])
 
 
@@ -593,8 +604,8 @@ def test_a_condition_that_holds_in_some_turns(form):
 
 
 def of_one(instruction, spec, *accesses, **fields):
-    pieces = tuple(tuple(ir.Piece(number) for number in range(len(one.elements()))) for one in accesses)
-    return ir.Exec(instruction, spec, accesses, pieces=pieces, **fields)
+    pieces = tuple(tuple(making.piece(number) for number in range(len(one.elements()))) for one in accesses)
+    return making.execution(instruction, spec, accesses, pieces=pieces, **fields)
 
 
 PRODUCTS = {
@@ -615,7 +626,7 @@ def test_sums_of_products_in_the_type_of_the_result(name, begins):
     whole = MatMul(32, 1, 4, A=RowMajor, B=RowMajor, C=RowMajor, **options)(GL, GL, GL)
     places = access("A", (THREAD, K)), access("B", (K, 0)), access("C", (THREAD, 0), write=True)
     add = less(0, K) if begins else TRUE
-    body = (ir.For(K, as_expr(4), (of_one(instruction, spec, *places, accumulate=add),)),)
+    body = (making.loop(K, as_expr(4), (of_one(instruction, spec, *places, accumulate=add),)),)
     factor, kind = (whole(Kernel).operands[one].dtype.to_numpy() for one in "AC")
     values = np.random.default_rng(3)
     a, b = (values.integers(-100, 100, shape).astype(factor) for shape in ((32, 4), (4, 1)))
@@ -665,8 +676,10 @@ def test_old_values_are_read_where_they_count():
 def test_what_lies_outside_changes_no_maximum():
     """An element that is not there is no zero, of which the maximum of negative numbers would be one."""
     spec = Reduction(1, 1, 4, by="max")(GL, GL)(Thread)
-    pieces = (tuple(ir.Piece(number, 1, less(THREAD + number, 33)) for number in range(4)), (ir.Piece(0),))
-    total = ir.Exec(REDUCE, spec, (access("src", (THREAD, 0, 0), (1, 1, 4)), access("dst", (THREAD, 0), write=True)), pieces=pieces)
+    pieces = (tuple(making.piece(number, 1, condition=less(THREAD + number, 33)) for number in range(4)), (making.piece(0),))
+    total = making.execution(
+        REDUCE, spec, (access("src", (THREAD, 0, 0), (1, 1, 4)), access("dst", (THREAD, 0), write=True)), pieces=pieces
+    )
     given = -np.arange(1, 129, dtype=np.float32).reshape(32, 1, 4)[::-1]
     got = run_of(Reduction(32, 1, 4, by="max")(GL, GL), (total,), arrays={"src": given})["dst"]
     inside = np.add.outer(np.arange(32), np.arange(4)) < 33
@@ -707,7 +720,7 @@ def spread_write(unit):
 )
 def test_who_writes_what_a_unit_writes_is_not_known(unit, barrier, right, order):
     """Even of its own element a thread may be told by a neighbour, so a barrier of the whole unit stands between."""
-    barriers = () if barrier is None else (ir.Barrier(ir.Scope(f"group of {barrier}", barrier)),)
+    barriers = () if barrier is None else (making.barrier(making.scope(f"group of {barrier}", barrier)),)
     body = (spread_write(unit), *barriers, copy(access("x", (WIDE,)), access("dst", (WIDE,)), (SH, GL)))
     made = kernel(body, shared(), threads=256)
     found = said(made, order=order)
@@ -721,7 +734,7 @@ def test_a_race_names_both_statements_and_their_turns():
     """What each of them does, at which line, and in which turn of the loops around it."""
     write = attrs.evolve(copy(access("src", (THREAD,)), access("x", (THREAD + K * 32,)), (GL, SH)), origin="line 1")
     read = attrs.evolve(copy(access("x", ((THREAD + 1) % 32 + J * 32,)), access("dst", (THREAD + J * 32,)), (SH, GL)), origin="line 2")
-    body = (ir.For(K, as_expr(3), (write, OTHER)), ir.For(J, as_expr(3), (read, OTHER)))
+    body = (making.loop(K, as_expr(3), (write, OTHER)), making.loop(J, as_expr(3), (read, OTHER)))
     text = said(kernel(body, shared()))
     assert re.search(r"race on x\[1\].*: thread 1 writes it \(Move .* at line 1, k=0\), thread 0 reads it \(Move .* at line 2\)", text), (
         text
@@ -735,7 +748,7 @@ def test_loops_that_are_longer_in_other_blocks_are_watched_in_each(turns, messag
     block = Var("block", 0, 1)
     write = copy(access("src", (THREAD,)), access("x", ((THREAD + K) % 32,)), (GL, SH))
     read = copy(access("x", ((THREAD + K) % 32,)), access("dst", (THREAD + block * 32,)), (SH, GL))
-    body = (ir.For(K, as_expr(1) + block * (turns - 1), (write, read)),)
+    body = (making.loop(K, as_expr(1) + block * (turns - 1), (write, read)),)
     found = said(kernel(body, shared(), grid=2))
     assert (message is None) == (not isinstance(found, str)), found
     assert message is None or (found.startswith("race on x") and re.search(message, found)), found
@@ -774,17 +787,17 @@ def with_scratch(level, size=64, offset=0):
     scratch = Tensor("scratch", (as_expr(size),), int8, SH, ColMajor, reuse=True, must_reuse=False)
     text = MicroKernel("m", "// m\n", scratch_bytes=size)
     if level is Thread:
-        one = ir.Exec(
+        one = making.execution(
             text, Move(1, dtype=float32)(GL, GL)(Thread), (access("src", (THREAD,)), access("dst", (THREAD,), write=True)), scratch=scratch
         )
     else:
-        one = ir.Exec(
+        one = making.execution(
             text,
             Move(32, dtype=float32)(GL, GL)(Block),
             (access("src", (0,), (32,)), access("dst", (0,), (32,), write=True)),
             scratch=scratch,
         )
-    return one, attrs.evolve(ir.Buffer(scratch, scratch.storage(), scratch.storage().extent, written=True), offset=offset)
+    return one, attrs.evolve(making.buffer(scratch, scratch.storage(), scratch.storage().extent, written=True), offset=offset)
 
 
 FILLED = copy(access("src", (THREAD,)), access("x", (THREAD,)), (GL, SH))
@@ -795,7 +808,7 @@ EMPTIED = copy(access("x", (THREAD,)), access("dst", (THREAD + 32,)), (SH, GL))
 @pytest.mark.parametrize("level", [Thread, Block], ids=str)
 def test_memory_of_a_statement_of_its_own(level, order):
     """Any thread may write anywhere in it: bytes that it shares with a buffer want barriers, and lose their values."""
-    apart, (one, scratch), x = ir.Barrier(ir.BLOCK_SCOPE), with_scratch(level), shared(size=32)
+    apart, (one, scratch), x = making.barrier(ir.BLOCK_SCOPE), with_scratch(level), shared(size=32)
     for body, right in (
         ((one,), True),
         ((one, apart, FILLED), True),
@@ -824,7 +837,7 @@ def test_a_statement_of_the_block_in_a_loop():
     one, _ = with_scratch(Block)
     one = attrs.evolve(one, accesses=(access("src", (K * 32,), (32,)), access("dst", (K * 32,), (32,), write=True)), scratch=None)
     for order in ORDERS:
-        found = said(kernel((ir.For(K, as_expr(4), (one,)),)), order=order)
+        found = said(kernel((making.loop(K, as_expr(4), (one,)),)), order=order)
         np.testing.assert_array_equal(found["dst"][:128], np.arange(1, 129))
 
 
@@ -840,18 +853,18 @@ def test_a_statement_of_several_warps_in_a_loop(order):
         access("dst", (thread + K * 128,), write=True),
         lane_maps=(straight, turned),
     )
-    found = said(kernel((ir.For(K, as_expr(4), (one,)),), threads=128), order=order)
+    found = said(kernel((making.loop(K, as_expr(4), (one,)),), threads=128), order=order)
     numbers = np.arange(1, 513).reshape(4, 4, 32).transpose(0, 2, 1).ravel()
     np.testing.assert_array_equal(found["dst"], numbers)
 
 
-@pytest.mark.parametrize("statement", [ir.Begin("a"), ir.SyncPoint(None, "a"), ir.Hole("a")], ids=repr)
+@pytest.mark.parametrize("statement", [making.begin("a"), making.sync_point(None, "a"), making.hole("a")], ids=repr)
 def test_statements_that_nobody_executes(statement):
     with pytest.raises(VerificationError, match=f"the simulator has no rule for the statement {type(statement).__name__}"):
         planned((statement,))
 
 
-@pytest.mark.parametrize("statement", [ir.Comment("a"), ir.Chain(ir.Link.WAIT)], ids=repr)
+@pytest.mark.parametrize("statement", [making.comment("a"), making.chain(ir.Link.WAIT)], ids=repr)
 def test_statements_that_do_nothing_here(statement):
     assert planned((statement,)).nodes == []
 
@@ -895,16 +908,16 @@ def beside_a_ring(*others, writes="y", barrier=None):
     (roles,) = kernel.body
     consumers, producer = roles.roles
     write = copy(access("src", (thread,)), access(writes, (63 - thread,)), (GL, SH))
-    move = ir.Exec(
+    move = making.execution(
         MOVE, Move(1, 1, dtype=float16)(GL, SH)(Thread), (access("src", (0, thread)), access(writes, (0, 63 - thread), write=True))
     )
     move = attrs.evolve(move, pieces=write.pieces)
-    more = (move,) if barrier is None else (ir.Barrier(barrier), move)
+    more = (move,) if barrier is None else (making.barrier(barrier), move)
     consumers = attrs.evolve(consumers, body=(*consumers.body, *more))
-    return attrs.evolve(kernel, body=(ir.Roles((consumers, producer)),), buffers=(*kernel.buffers, *others), shared_bytes=8192)
+    return attrs.evolve(kernel, body=(making.roles((consumers, producer)),), buffers=(*kernel.buffers, *others), shared_bytes=8192)
 
 
-GROUP = ir.Scope("group of 64", 64)
+GROUP = making.scope("group of 64", 64)
 HALVES = np.arange(1, 16 * 64 + 1).reshape(16, 64).astype(np.float16)
 
 
@@ -938,7 +951,7 @@ def left_out(*body, needed="needed"):
     store = of_one(MOVE, Move(1, dtype=int32)(RF, GL)(Thread), access("r", (0,)), access("dst", (thread,), write=True))
     return kernel_of(
         Move(192, dtype=int32)(GL, GL),
-        (number, init, ir.Skip("needed", body), store),
+        (number, init, making.skip("needed", body), store),
         NEEDED,
         local("r", (2,), RF, int32),
         local("s", (2,), RF, int32),
@@ -978,8 +991,8 @@ def test_what_a_warp_that_leaves_it_out_never_wrote(order):
 
 def test_a_row_as_long_as_its_number_whose_elements_share_a_place():
     """The last element of each row stays, of rows of other lengths."""
-    inner = ir.For(K, J + 1, (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + J * 32,))),))
-    got, given = result((ir.For(J, as_expr(3), (inner,)),))
+    inner = making.loop(K, J + 1, (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + J * 32,))),))
+    got, given = result((making.loop(J, as_expr(3), (inner,)),))
     np.testing.assert_array_equal(got[:96].reshape(3, 32), given[: 12 * 32].reshape(12, 32)[[0, 5, 10]])
 
 
@@ -1003,7 +1016,7 @@ def test_a_name_from_outside_the_loops():
     """A place inside a loop of two statements moves with the loop around that, by a name which is bound between the two."""
     name = Var("name", 0, 127)
     move = copy(access("src", (THREAD + name,)), access("dst", (THREAD + name,)))
-    got, given = result((ir.For(K, as_expr(4), (ir.Let(name, K * 32), ir.For(L, as_expr(2), (move, OTHER)))),))
+    got, given = result((making.loop(K, as_expr(4), (making.let(name, K * 32), making.loop(L, as_expr(2), (move, OTHER)))),))
     np.testing.assert_array_equal(got[:128], given[:128])
 
 
@@ -1029,7 +1042,7 @@ def test_the_dimensions_of_an_array_in_the_order_of_an_operand(axes):
         access("C", (THREAD * 2, 0), (2, 3), write=True),
     )
     made = kernel_of(lambda level: whole, (of_one(FFMA, of_thread, *accesses),))
-    buffer = ir.Buffer(there, there.storage(), there.storage().extent, parameter=True)
+    buffer = making.buffer(there, there.storage(), there.storage().extent, parameter=True)
     made = attrs.evolve(made, buffers=tuple(buffer if one.name == "B" else one for one in made.buffers))
     values = np.random.default_rng(0)
     a, b = values.integers(0, 9, (64, 2)).astype(np.float32), values.integers(0, 9, (2, 3)).astype(np.float32)
@@ -1039,7 +1052,7 @@ def test_the_dimensions_of_an_array_in_the_order_of_an_operand(axes):
 
 def test_a_statement_of_the_whole_kernel():
     """Of its only block all threads perform it together."""
-    one = ir.Exec(
+    one = making.execution(
         MicroKernel("m", "// m\n"),
         Move(64, dtype=float32)(GL, GL)(Kernel),
         (access("src", (0,), (64,)), access("dst", (0,), (64,), write=True)),

@@ -6,6 +6,7 @@ import re
 import types
 
 import attrs
+import making
 import numpy as np
 import pytest
 from campaign.faults.kernels import case
@@ -15,6 +16,9 @@ from ringed import TARGET, cluster_faults, halves, inputs_of, outcome, product
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.sim.places import Flight, Group, Product
 from fireiron.sim.rings import Load, Phases, Rings, require_given_back, require_stored, warps
@@ -181,7 +185,7 @@ def test_a_turn_that_nobody_waits_for():
     consumers, producer = roles.roles
     (loop,) = consumers.body
     shorter = attrs.evolve(consumers, body=(attrs.evolve(loop, extent=as_expr(TURNS - 1)),))
-    fails(attrs.evolve(kernel, body=(ir.Roles((shorter, producer)),)), f"ring: turn {TURNS - 1} is filled, and nobody waits for it")
+    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: turn {TURNS - 1} is filled, and nobody waits for it")
 
 
 def test_a_turn_that_is_held_at_the_end():
@@ -265,7 +269,7 @@ def test_barriers_end_in_the_shared_memory_of_the_block(offset, size):
 @pytest.mark.parametrize("offset, right_there", [(0, False), (24, False), (32, True), (16, False)])
 def test_barriers_of_two_rings(offset, right_there):
     kernel = streamed()
-    both = attrs.evolve(kernel, rings=(*kernel.rings, ir.Ring("order", 2, (), 0, 1, offset=offset)))
+    both = attrs.evolve(kernel, rings=(*kernel.rings, making.ring("order", 2, (), bytes=0, consumers=1, offset=offset)))
     if right_there:
         right(both)
     else:
@@ -351,7 +355,7 @@ def test_a_load_comes_when_all_warps_have_emptied():
 
 # ---------------------------------------------------------------------------------------------- parts of it
 
-RING = ir.Ring("ring", 2, ("tile",), 64, 2)
+RING = making.ring("ring", 2, ("tile",), bytes=64, consumers=2)
 TURN = Var("k", 0, 9)
 WHERE = "outside loops"
 
@@ -372,11 +376,11 @@ def warp(number=0, meetings=0, threads=32):
 
 
 def acquire(side, turn, ring="ring"):
-    return ir.Acquire(ring, side, as_expr(turn))
+    return making.acquire(ring, side, as_expr(turn))
 
 
 def release(side, turn, active=TRUE, ring="ring", to=()):
-    return ir.Release(ring, side, as_expr(turn), active, to)
+    return making.release(ring, side, as_expr(turn), active=active, to=to)
 
 
 LANE = Var("thread", 0, 63)
@@ -492,10 +496,10 @@ def test_lanes_that_have_read_by_themselves():
 def test_products_that_read_a_stage(stage, right, committed):
     (rings,), group = rings_of(), warp()
     group.held = {("ring", 3, FULL)}
-    group.flights[ir.Completion.PRODUCT].issued.append(Product(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
+    group.flights[WGMMA_GROUPS].issued.append(Product(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
     if committed:
-        group.flights[ir.Completion.PRODUCT].commit()
-        group.flights[ir.Completion.PRODUCT].commit()
+        group.flights[WGMMA_GROUPS].commit()
+        group.flights[WGMMA_GROUPS].commit()
     if right:
         rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
     else:
@@ -505,7 +509,7 @@ def test_products_that_read_a_stage(stage, right, committed):
 
 def test_an_order_of_groups():
     """Who has the turn of a tile says what the next one waits for: its own number is as many further as there are others."""
-    order = ir.Ring("order", 3, (), 0, 1)
+    order = making.ring("order", 3, (), bytes=0, consumers=1)
     (rings,), group = rings_of(order), warp()
     assert rings.passes(acquire(EMPTY, 2, "order"), {}, group, WHERE) and group.held == {("order", 2, EMPTY)}
     for turn in (1, 2):
@@ -518,14 +522,14 @@ def test_an_order_of_groups():
 
 # ---------------------------------------------------------------------------------------------- numbers of tiles
 
-TILES = ir.Ring("tiles", 2, (), 0, 1, tiles=True)
+TILES = making.ring("tiles", 2, (), bytes=0, consumers=1, tiles=True)
 
 
 def test_numbers_of_tiles_in_stages():
     """Who takes one leaves it in the stage, where the others find it; behind the last one there is none."""
     plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=(TILES,), workers=32))
     rings, producer, consumer = Rings(plan, 0, (4, 7)), warp(1), warp()
-    take, read = (ir.NextTile(Var("tile", 0, 9), as_expr(9), "tiles", TURN, takes) for takes in (True, False))
+    take, read = (making.next_tile(Var("tile", 0, 9), as_expr(9), "tiles", TURN, takes=takes) for takes in (True, False))
     for turn, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
         env = {"k": turn}
         with pytest.raises(
@@ -547,7 +551,7 @@ def test_numbers_of_tiles_in_stages():
 # ---------------------------------------------------------------------------------------------- other blocks
 
 PLACE = Var("rank", 0, 3)
-CLUSTER = ir.BlockCluster((4,), (PLACE,))
+CLUSTER = making.block_cluster((4,), (PLACE,))
 ALL = CLUSTER.peers((0,))
 
 
@@ -613,7 +617,7 @@ def test_a_load_from_another_block_comes_to_an_empty_stage(workers):
 
 def access_to(copy, write=False, engine=False, name="tile"):
     operand = types.SimpleNamespace(buffer=types.SimpleNamespace(name=name), write=write, copy=lambda env: copy)
-    statement = types.SimpleNamespace(instruction=types.SimpleNamespace(by_engine=engine), origin="line 1")
+    statement = types.SimpleNamespace(instruction=types.SimpleNamespace(mechanism=types.SimpleNamespace(by_engine=engine)), origin="line 1")
     return types.SimpleNamespace(statement=statement, what="what"), operand
 
 
@@ -698,10 +702,10 @@ def test_turns_that_are_held_at_the_end():
 )
 def test_stores_that_are_under_way_at_the_end(steps, right):
     group = warp()
-    flight = group.flights[ir.Completion.BULK]
+    flight = group.flights[TMA_STORES]
     for step in steps.split():
         flight.issued.append("store") if step == "issue" else flight.commit()
-    group.flights[ir.Completion.GROUP].issued.append("copy")
+    group.flights[CP_ASYNC_GROUPS].issued.append("copy")
     if right:
         require_stored(group)
     else:

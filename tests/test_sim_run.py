@@ -4,6 +4,7 @@ import random
 import re
 
 import attrs
+import making
 import numpy as np
 import pytest
 from engines import OF_PRODUCTS, copied, fetched, of_products, streamed
@@ -13,6 +14,8 @@ from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
 from fireiron.executable.thread_move import MOVE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan
@@ -21,12 +24,12 @@ from fireiron.values.expr import TRUE, Var, as_expr, less
 ORDERS = (None, 0, 1)
 K, J, TAKEN = Var("k", 0, 7), Var("j", 0, 7), Var("taken", 0, 99)
 GIVEN = np.arange(1, 513, dtype=np.float32)
-BLOCK_BARRIER = ir.Barrier(ir.BLOCK_SCOPE, "all")
+BLOCK_BARRIER = making.barrier(ir.BLOCK_SCOPE, "all")
 
 
 def copy(source, target, memories=(GL, GL), active=TRUE):
     spec = Move(1, dtype=float32)(*memories)(Thread)
-    return ir.Exec(MOVE, spec, (source, attrs.evolve(target, write=True)), active=active, pieces=((ir.Piece(0),),) * 2)
+    return making.execution(MOVE, spec, (source, attrs.evolve(target, write=True)), active=active, pieces=((making.piece(0),),) * 2)
 
 
 def put(place, source=None):
@@ -72,7 +75,7 @@ def twice(place):
     "extent, first, step, turns", [(4, 0, 1, (0, 1, 2, 3)), (4, 1, 2, (1, 3)), (5, 0, 3, (0, 3)), (0, 0, 1, ()), (3, 3, 1, ())]
 )
 def test_turns_of_a_loop(extent, first, step, turns, order):
-    body = (ir.For(K, as_expr(extent), twice(K), first=first, step=step),)
+    body = (making.loop(K, as_expr(extent), twice(K), first=first, step=step),)
     np.testing.assert_array_equal(said(kernel(body), order), rows(*turns, *(turn + 8 for turn in turns)))
 
 
@@ -81,13 +84,13 @@ def test_turns_of_a_loop(extent, first, step, turns, order):
 def test_turns_that_a_loop_has_had_in_all_its_executions(growth, places, order):
     """It counts on behind each turn, by one or by what the turn says."""
     grows = J if growth == "j" else as_expr(growth)
-    loop = ir.For(K, as_expr(2), (put(THREAD + TAKEN * 32), put(THREAD + TAKEN * 32)), taken=TAKEN, growth=grows)
-    np.testing.assert_array_equal(said(kernel((ir.For(J, as_expr(3), (loop,)),)), order), rows(*places))
+    loop = making.loop(K, as_expr(2), (put(THREAD + TAKEN * 32), put(THREAD + TAKEN * 32)), taken=TAKEN, growth=grows)
+    np.testing.assert_array_equal(said(kernel((making.loop(J, as_expr(3), (loop,)),)), order), rows(*places))
 
 
 def test_a_loop_that_was_not_there_before_has_had_no_turn():
     """Two loops count apart."""
-    first, second = (ir.For(var, as_expr(2), twice(taken), taken=taken) for var, taken in ((K, TAKEN), (J, Var("other", 0, 99))))
+    first, second = (making.loop(var, as_expr(2), twice(taken), taken=taken) for var, taken in ((K, TAKEN), (J, Var("other", 0, 99))))
     np.testing.assert_array_equal(said(kernel((first, second))), rows(0, 1, 8, 9))
 
 
@@ -95,24 +98,24 @@ def test_a_loop_that_was_not_there_before_has_had_no_turn():
 def test_a_name_means_what_it_was_given_last(order):
     """In each turn anew, and in lists that follow each other."""
     name, other = Var("name", 0, 511), Var("other", 0, 511)
-    loop = ir.For(K, as_expr(2), (ir.Let(name, THREAD + K * 32), ir.Let(other, name + 64), put(name), put(other)))
-    body = (loop, ir.For(J, as_expr(1), (ir.Let(name, THREAD + 160), put(name), put(name + 32))))
+    loop = making.loop(K, as_expr(2), (making.let(name, THREAD + K * 32), making.let(other, name + 64), put(name), put(other)))
+    body = (loop, making.loop(J, as_expr(1), (making.let(name, THREAD + 160), put(name), put(name + 32))))
     np.testing.assert_array_equal(said(kernel(body), order), rows(0, 1, 2, 3, 5, 6))
 
 
 def test_names_and_loops_end_with_their_lists():
     """A message names the loops around it alone, not those that are over, or names of theirs."""
     name = Var("name", 0, 7)
-    nest = ir.For(J, as_expr(2), (ir.For(K, as_expr(2), (put(THREAD + J * 32, THREAD + K * 32),)),))
+    nest = making.loop(J, as_expr(2), (making.loop(K, as_expr(2), (put(THREAD + J * 32, THREAD + K * 32),)),))
     for before in (
         (),
-        (ir.For(K, as_expr(2), (ir.Let(name, K), put(THREAD + name * 32), put(THREAD + name * 32))),),
+        (making.loop(K, as_expr(2), (making.let(name, K), put(THREAD + name * 32), put(THREAD + name * 32))),),
         (nest,),
-        (ir.For(J, as_expr(2), (ir.Let(name, J * 2), ir.For(K, as_expr(2), (put(THREAD + K * 32, THREAD + name * 32),)))),),
+        (making.loop(J, as_expr(2), (making.let(name, J * 2), making.loop(K, as_expr(2), (put(THREAD + K * 32, THREAD + name * 32),)))),),
     ):
         text = said(kernel((*before, put(THREAD, THREAD + 500))))
         assert text.startswith("src[512] is outside the tensor") and "outside loops" in text, text
-        text = said(kernel((*before, ir.For(Var("m", 0, 3), as_expr(3), (put(THREAD), put(THREAD, THREAD + 479 + Var("m", 0, 3)))))))
+        text = said(kernel((*before, making.loop(Var("m", 0, 3), as_expr(3), (put(THREAD), put(THREAD, THREAD + 479 + Var("m", 0, 3)))))))
         assert text.startswith("src[512] is outside the tensor") and ", m=2\n" in text, text
         assert not any(f"{name}=" in text for name in ("k", "j", "name"))
 
@@ -121,7 +124,7 @@ def test_names_and_loops_end_with_their_lists():
 def test_a_loop_that_is_not_as_long_for_all(order):
     """Whoever runs it together must have as many turns; by warps each may have its own, but for barriers."""
     thread = Var("thread", 0, 63)
-    body = (ir.For(K, thread // 32, (put(thread), put(thread))),)
+    body = (making.loop(K, thread // 32, (put(thread), put(thread))),)
     made = kernel(body, threads=64)
     launch = _Launch(Plan(made, {}), {"src": GIVEN}, (0,), True, chance(order))
     if order is None:
@@ -135,7 +138,7 @@ def test_a_loop_that_is_not_as_long_for_all(order):
 def test_a_loop_whose_extent_is_told_by_equal_numbers():
     """An extent that is an array says the same for all, if all its elements do."""
     thread = Var("thread", 0, 63)
-    made = kernel((ir.For(K, thread // 64 + 2, (put(thread + K * 64), put(thread + K * 64))),), threads=64)
+    made = kernel((making.loop(K, thread // 64 + 2, (put(thread + K * 64), put(thread + K * 64))),), threads=64)
     np.testing.assert_array_equal(said(made), rows(0, 1, 2, 3))
 
 
@@ -147,7 +150,7 @@ def test_a_loop_whose_extent_is_told_by_equal_numbers():
 def test_a_nest_whose_turns_write_to_one_place(order, shared):
     """The last turn stays: one that an axis cannot be is executed turn by turn, the first ones included."""
     place = {"none": J * 2 + K, "inner": J * 2 + K // 2, "both": (J * 2 + K) // 4}[shared]
-    body = (ir.For(J, as_expr(3), (ir.For(K, as_expr(2), (put(THREAD + place * 32, THREAD + (J * 2 + K) * 32),)),)),)
+    body = (making.loop(J, as_expr(3), (making.loop(K, as_expr(2), (put(THREAD + place * 32, THREAD + (J * 2 + K) * 32),)),)),)
     got = said(kernel(body), order)
     found = {}
     for turn in range(6):
@@ -164,8 +167,10 @@ def test_a_nest_of_which_a_loop_moves_nothing_that_is_written(order):
     for turns in (0, 1, 3):
         for outer, inner in (((J, turns), (K, 4)), ((K, 4), (J, turns))):
             body = (
-                ir.For(
-                    outer[0], as_expr(outer[1]), (ir.For(inner[0], as_expr(inner[1]), (put(THREAD + K * 32, THREAD + (J * 4 + K) * 32),)),)
+                making.loop(
+                    outer[0],
+                    as_expr(outer[1]),
+                    (making.loop(inner[0], as_expr(inner[1]), (put(THREAD + K * 32, THREAD + (J * 4 + K) * 32),)),),
                 ),
             )
             got = said(kernel(body), order)
@@ -180,10 +185,10 @@ def test_a_nest_whose_later_turns_share_a_place(order):
     """Of which an axis is told only in the second turn around it; registers are added to once for each turn all the same."""
     r = local("r", (8,), RF)
     place = J * (K // 2) + (1 - J) * K
-    fill = ir.For(
-        J, as_expr(2), (ir.For(K, as_expr(4), (copy(access("src", (THREAD + (J * 4 + K) * 32,)), access("r", (place,)), (GL, RF)),)),)
+    fill = making.loop(
+        J, as_expr(2), (making.loop(K, as_expr(4), (copy(access("src", (THREAD + (J * 4 + K) * 32,)), access("r", (place,)), (GL, RF)),)),)
     )
-    store = ir.For(
+    store = making.loop(
         Var("m", 0, 3), as_expr(4), (copy(access("r", (Var("m", 0, 3),)), access("dst", (THREAD + Var("m", 0, 3) * 32,)), (RF, GL)),)
     )
     got = said(kernel((fill, store), r), order)[:128].reshape(4, 32)
@@ -209,21 +214,21 @@ def exchange(*between, threads=64, other=None):
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_barrier_orders_its_threads(order):
     np.testing.assert_array_equal(said(exchange(BLOCK_BARRIER), order)[:64], GIVEN[:64][::-1])
-    np.testing.assert_array_equal(said(exchange(ir.Barrier(ir.Scope("all", 64))), order)[:64], GIVEN[:64][::-1])
-    for between in ((), (ir.Barrier(ir.WARP_SCOPE),), (ir.Barrier(ir.Scope("pairs", 2)),)):
+    np.testing.assert_array_equal(said(exchange(making.barrier(making.scope("all", 64))), order)[:64], GIVEN[:64][::-1])
+    for between in ((), (making.barrier(ir.WARP_SCOPE),), (making.barrier(making.scope("pairs", 2)),)):
         assert said(exchange(*between), order).startswith("race on x["), between
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_barrier_of_a_block_that_is_no_whole_group(order):
     """96 threads are one group and half of another; the barrier holds all of them."""
-    np.testing.assert_array_equal(said(exchange(ir.Barrier(ir.BLOCK_SCOPE), threads=96), order)[:96], GIVEN[:96][::-1])
-    warps = ir.For(K, as_expr(1), (ir.Barrier(ir.WARP_SCOPE), BLOCK_BARRIER))
+    np.testing.assert_array_equal(said(exchange(making.barrier(ir.BLOCK_SCOPE), threads=96), order)[:96], GIVEN[:96][::-1])
+    warps = making.loop(K, as_expr(1), (making.barrier(ir.WARP_SCOPE), BLOCK_BARRIER))
     np.testing.assert_array_equal(said(exchange(warps, threads=96), order)[:96], GIVEN[:96][::-1])
 
 
 def test_barriers_are_counted():
-    done = simulate(exchange(BLOCK_BARRIER, ir.For(K, as_expr(3), (BLOCK_BARRIER, ir.Barrier(ir.WARP_SCOPE)))), {"src": GIVEN})
+    done = simulate(exchange(BLOCK_BARRIER, making.loop(K, as_expr(3), (BLOCK_BARRIER, making.barrier(ir.WARP_SCOPE)))), {"src": GIVEN})
     assert (done.barriers, done.statements) == (7, 2)
 
 
@@ -234,10 +239,10 @@ def loaded(*between, second=False):
     """Asynchronous copies of each thread, to its element, or to two."""
     x = attrs.evolve(local("x", (64,), SH), offset=0)
     move = lambda more: attrs.evolve(
-        copy(access("src", (THREAD + more,)), access("x", (THREAD + more,)), (GL, SH)), completion=ir.Completion.GROUP
+        copy(access("src", (THREAD + more,)), access("x", (THREAD + more,)), (GL, SH)), mechanism=CP_ASYNC_GROUPS
     )
     read = copy(access("x", (THREAD + (32 if second else 0),)), access("dst", (THREAD,)), (SH, GL))
-    return kernel((move(0), ir.Commit(), move(32), ir.Commit(), *between, read), x)
+    return kernel((move(0), making.commit(), move(32), making.commit(), *between, read), x)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -246,13 +251,13 @@ def loaded(*between, second=False):
 )
 def test_copies_under_way_are_waited_for(pending, second, right, order):
     """But for so many groups, the last ones."""
-    found = said(loaded(ir.Wait(pending), second=second), order)
+    found = said(loaded(making.wait(pending), second=second), order)
     if right:
         np.testing.assert_array_equal(found[:32], GIVEN[32 * second : 32 * second + 32])
     else:
         assert found.startswith("x is read while an asynchronous copy to it is under way"), found
     assert "under way" in said(loaded(second=second), order)
-    assert "under way" in said(loaded(ir.Wait(0, completion=ir.Completion.PRODUCT), second=second), order)
+    assert "under way" in said(loaded(making.wait(0, mechanism=WGMMA_GROUPS), second=second), order)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -335,12 +340,12 @@ def left_out(inside, behind=(), threads=64):
 
     def move(source, target, memories):
         spec = Move(1, dtype=int32)(*memories)(Thread)
-        return ir.Exec(MOVE, spec, (source, attrs.evolve(target, write=True)), pieces=((ir.Piece(0),),) * 2)
+        return making.execution(MOVE, spec, (source, attrs.evolve(target, write=True)), pieces=((making.piece(0),),) * 2)
 
     number = move(access("src", (thread,)), access("needed", (0,)), (GL, RF))
     first = move(access("src", (thread + threads,)), access("r", (0,)), (GL, RF))
     store = move(access("r", (0,)), access("dst", (thread,)), (RF, GL))
-    body = (number, first, ir.Skip("needed", tuple(inside(move))), *(behind and behind(move)), store)
+    body = (number, first, making.skip("needed", tuple(inside(move))), *(behind and behind(move)), store)
     registers = (local(name, (size,), RF, int32) for name, size in (("needed", 1), ("r", 2), ("s", 2)))
     return kernel_of(Move(3 * threads, dtype=int32)(GL, GL), body, *registers, threads=threads)
 
@@ -357,11 +362,11 @@ def test_warps_that_need_it_perform_it(threads, order):
     turn = Var("turn", 0, 1)
 
     def inside(move):
-        yield ir.Let(name, as_expr(0))
-        yield ir.For(
+        yield making.let(name, as_expr(0))
+        yield making.loop(
             turn,
             as_expr(2),
-            (ir.Let(Var("inner", 0, 1), turn * 0), move(access("needed", (name,)), access("r", (Var("inner", 0, 1),)), (RF, RF))),
+            (making.let(Var("inner", 0, 1), turn * 0), move(access("needed", (name,)), access("r", (Var("inner", 0, 1),)), (RF, RF))),
         )
 
     given = needing(*threads)
@@ -394,7 +399,7 @@ def test_what_nobody_put_into_registers_of_a_warp(threads, lost, order):
 def test_a_name_of_what_is_left_out_means_nothing_behind_it():
     """It may be bound again, to something else, and a message does not name it."""
     name = Var("name", 0, 3)
-    inside = lambda move: (ir.Let(name, as_expr(1)), move(access("needed", (0,)), access("r", (0,)), (RF, RF)))
+    inside = lambda move: (making.let(name, as_expr(1)), move(access("needed", (0,)), access("r", (0,)), (RF, RF)))
     behind = lambda move: (move(access("src", (192 + Var("thread", 0, 63),)), access("r", (0,)), (GL, RF)),)
     text = said(left_out(inside, behind), None, needing(*range(64)))
     assert text.startswith("src[192] is outside the tensor") and "outside loops" in text

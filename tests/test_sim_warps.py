@@ -5,6 +5,7 @@ import re
 import types
 
 import attrs
+import making
 import numpy as np
 import pytest
 from engines import copied, fetched, streamed
@@ -51,11 +52,11 @@ def unverified(made, order):
 
 def copy(source, target, memories=(GL, GL), active=TRUE):
     spec = Move(1, dtype=float32)(*memories)(Thread)
-    return ir.Exec(MOVE, spec, (source, attrs.evolve(target, write=True)), active=active, pieces=((ir.Piece(0),),) * 2)
+    return making.execution(MOVE, spec, (source, attrs.evolve(target, write=True)), active=active, pieces=((making.piece(0),),) * 2)
 
 
 def barrier(reason, threads=None):
-    return ir.Barrier(ir.BLOCK_SCOPE if threads is None else ir.Scope(f"group of {threads}", threads), reason)
+    return making.barrier(ir.BLOCK_SCOPE if threads is None else making.scope(f"group of {threads}", threads), reason)
 
 
 # ---------------------------------------------------------------------------------------------- who waits for whom
@@ -75,7 +76,7 @@ def barrier(reason, threads=None):
 def test_a_barrier_that_some_do_not_reach(threads, turns, said, order):
     """Who waits where, who has ended, and what helps."""
     warp = Var("thread", 0, threads - 1) // 32
-    made = kernel((ir.For(K, turns(warp), (barrier("first"),)),), threads=threads)
+    made = kernel((making.loop(K, turns(warp), (barrier("first"),)),), threads=threads)
     text = unverified(made, order)
     assert isinstance(text, str) and sorted(text.partition("\n")[0].removeprefix("deadlock: ").split("; ")) == sorted(said.split("; ")), (
         text
@@ -87,9 +88,9 @@ def test_a_barrier_that_some_do_not_reach(threads, turns, said, order):
 def test_two_barriers_at_which_some_wait(order):
     """An equal one at another place of the program is another one."""
     warp = Var("thread", 0, 127) // 32
-    first = ir.For(K, warp // 2, (barrier("first"),))
+    first = making.loop(K, warp // 2, (barrier("first"),))
     for second in ("second", "first"):
-        other = ir.For(Var("j", 0, 3), 1 - warp // 2, (barrier(second),))
+        other = making.loop(Var("j", 0, 3), 1 - warp // 2, (barrier(second),))
         text = unverified(kernel((first, other)), order)
         assert text.startswith("deadlock: "), text
         if second == "first":
@@ -103,7 +104,7 @@ def test_two_barriers_at_which_some_wait(order):
 def test_a_barrier_of_a_part_wants_that_part_alone(size, right, order):
     """The upper half of a block comes to it, the lower one does not."""
     warp = Var("thread", 0, 127) // 32
-    text = unverified(kernel((ir.For(K, warp // 2 * 2, (barrier("part", size),)),)), order)
+    text = unverified(kernel((making.loop(K, warp // 2 * 2, (barrier("part", size),)),)), order)
     if right:
         assert not isinstance(text, str), text
     else:
@@ -130,14 +131,16 @@ def test_a_statement_that_some_do_not_reach(order):
     warp = Var("thread", 0, 127) // 32
     text = MicroKernel("m", "// m\n")
     for level, name in ((Block, "Block"), (Warpgroup, "Warpgroup")):
-        one = ir.Exec(text, Move(128, dtype=float32)(GL, GL)(level), (access("src", (0,), (128,)), access("dst", (0,), (128,), write=True)))
-        found = unverified(kernel((ir.For(K, warp // 2, (one,)),)), order)
+        one = making.execution(
+            text, Move(128, dtype=float32)(GL, GL)(level), (access("src", (0,), (128,)), access("dst", (0,), (128,), write=True))
+        )
+        found = unverified(kernel((making.loop(K, warp // 2, (one,)),)), order)
         assert isinstance(found, str) and f"warps 2, 3 wait at {text.name} Move(128" in found and f"({name})" in found, found
         assert "warps 0, 1 have ended" in found
-    alone = ir.Exec(
+    alone = making.execution(
         text, Move(32, dtype=float32)(GL, GL)(Warp), (access("src", (warp * 32,), (32,)), access("dst", (warp * 32,), (32,), write=True))
     )
-    got = unverified(kernel((ir.For(K, warp // 2, (alone,)),)), order)
+    got = unverified(kernel((making.loop(K, warp // 2, (alone,)),)), order)
     np.testing.assert_array_equal(got[:128], np.where(np.arange(128) < 64, np.nan, GIVEN[:128]))
 
 
@@ -153,11 +156,11 @@ def test_names_and_loops_of_those_who_come_together(level, unit, grid, order):
     first, second, third = (Var(name, 0, 1023) for name in ("first", "second", "third"))
     spec = Move(unit // 2, dtype=float32)(GL, GL)(level)
     place = first + second + third
-    one = ir.Exec(
+    one = making.execution(
         MicroKernel("m", "// m\n"), spec, (access("src", (place,), (unit // 2,)), access("dst", (place,), (unit // 2,), write=True))
     )
-    names = (ir.Let(first, thread // unit * unit), ir.Let(second, block * 256), ir.Let(third, K * (unit // 2)))
-    body = (*names[:2], ir.For(K, as_expr(2), (names[2], one)))
+    names = (making.let(first, thread // unit * unit), making.let(second, block * 256), making.let(third, K * (unit // 2)))
+    body = (*names[:2], making.loop(K, as_expr(2), (names[2], one)))
     got = simulate(kernel(body, threads=256, grid=grid), {"src": GIVEN}, order=chance(order)).outputs["dst"]
     np.testing.assert_array_equal(got[: grid * 256], GIVEN[: grid * 256])
     assert np.isnan(got[grid * 256 :]).all()
@@ -168,7 +171,7 @@ def test_a_statement_of_the_block_behind_others_and_in_front(order):
     """Each warp has done what comes before, and does what comes behind only then."""
     thread = Var("thread", 0, 127)
     x, y = (attrs.evolve(local(name, (128,), SH), offset=offset) for name, offset in (("x", 0), ("y", 512)))
-    turned = ir.Exec(
+    turned = making.execution(
         MicroKernel("m", "// m\n"),
         Move(128, dtype=float32)(SH, SH)(Block),
         (access("x", (0,), (128,)), access("y", (0,), (128,), write=True)),
@@ -219,7 +222,7 @@ def test_a_producer_that_waits(order):
     assert "warp 0 waits for turn 0 of tiles to be full" in str(caught.value)
 
 
-TWO = ir.BlockCluster((2,), (Var("rank", 0, 1),))
+TWO = making.block_cluster((2,), (Var("rank", 0, 1),))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -230,7 +233,7 @@ def test_blocks_of_a_cluster_meet(barriers, order):
     x = attrs.evolve(local("x", (128,), SH), offset=0)
     fill = copy(access("src", (thread + block * 128,)), access("x", (thread,)), (GL, SH))
     read = copy(access("x", (127 - thread,)), access("dst", (thread + block * 128,)), (SH, GL))
-    made = kernel((fill, *(ir.ClusterBarrier("all"),) * barriers, read), x, grid=4, cluster=TWO)
+    made = kernel((fill, *(making.cluster_barrier("all"),) * barriers, read), x, grid=4, cluster=TWO)
     done = simulate(made, {"src": GIVEN}, order=chance(order))
     np.testing.assert_array_equal(done.outputs["dst"][:512], GIVEN[:512].reshape(4, 128)[:, ::-1].ravel())
     assert done.barriers == barriers
@@ -242,7 +245,7 @@ def test_blocks_of_a_cluster_meet(barriers, order):
 def test_a_cluster_of_which_some_do_not_come(order):
     """Who waits, and of which block; those of the others are named with theirs."""
     warp = Var("thread", 0, 63) // 32
-    made = kernel((ir.For(K, warp, (ir.ClusterBarrier("all"),)),), threads=64, grid=2, cluster=TWO)
+    made = kernel((making.loop(K, warp, (making.cluster_barrier("all"),)),), threads=64, grid=2, cluster=TWO)
     launch = _Launch(Plan(made, {}), {"src": GIVEN}, (0, 1), True, chance(order))
     with pytest.raises(SimulationError) as caught:
         launch.run()
@@ -256,7 +259,7 @@ def test_a_barrier_of_one_block_of_a_cluster(order):
     """Concerns its own block alone."""
     thread, block = Var("thread", 0, 127), Var("block", 0, 1)
     body = (
-        ir.For(K, as_expr(1) + block, (barrier("own"),)),
+        making.loop(K, as_expr(1) + block, (barrier("own"),)),
         copy(access("src", (thread + block * 128,)), access("dst", (thread + block * 128,))),
     )
     got = simulate(kernel(body, grid=2, cluster=TWO), {"src": GIVEN}, order=chance(order)).outputs["dst"]
@@ -314,11 +317,11 @@ def test_a_group_alone_is_itself():
 @pytest.mark.parametrize(
     ("event", "number", "members"),
     [
-        (ir.Barrier(ir.WARP_SCOPE), 1, [1]),
-        (ir.Barrier(ir.BLOCK_SCOPE), 1, [0, 1, 2, 3, 4]),
-        (ir.Barrier(ir.WARPGROUP_SCOPE), 1, [0, 1, 2, 3]),
-        (ir.Barrier(ir.WARPGROUP_SCOPE), 4, [4]),
-        (ir.ClusterBarrier(), 2, [0, 1, 2, 3, 4]),
+        (making.barrier(ir.WARP_SCOPE), 1, [1]),
+        (making.barrier(ir.BLOCK_SCOPE), 1, [0, 1, 2, 3, 4]),
+        (making.barrier(ir.WARPGROUP_SCOPE), 1, [0, 1, 2, 3]),
+        (making.barrier(ir.WARPGROUP_SCOPE), 4, [4]),
+        (making.cluster_barrier(), 2, [0, 1, 2, 3, 4]),
         (types.SimpleNamespace(level=Warpgroup, scratch=None), 0, [0, 1, 2, 3]),
         (types.SimpleNamespace(level=Warp, scratch=None), 3, [3]),
         (types.SimpleNamespace(level=Block, scratch=None), 3, [0, 1, 2, 3, 4]),

@@ -5,6 +5,7 @@ import re
 import types
 
 import attrs
+import making
 import numpy as np
 import pytest
 from engines import OF_PRODUCTS, copied, numbered, of_products, stored, streamed
@@ -16,6 +17,9 @@ from fireiron.errors import SimulationError
 from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import global_memory
@@ -26,7 +30,7 @@ from fireiron.sim.watch import Watch, _Repeated
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, equal, less
 
 GIVEN = numbered((64, 64))
-RIGHT = ir.TensorMap("dst_map", "dst", (1, 0), (64, 64), 128)
+RIGHT = making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128)
 FILL, FENCE, BARRIER, STORE, COMMIT, WAIT = range(6)
 
 
@@ -73,7 +77,7 @@ READ = r"tile is written while a product that reads it is under way: TMA_STORE .
 
 @pytest.mark.parametrize(
     "order",
-    [(STORE, COMMIT, BARRIER, FILL), (STORE, COMMIT, ir.Wait(1, completion=ir.Completion.BULK), BARRIER, FILL), (STORE, FILL)],
+    [(STORE, COMMIT, BARRIER, FILL), (STORE, COMMIT, making.wait(1, mechanism=TMA_STORES), BARRIER, FILL), (STORE, FILL)],
     ids=str,
 )
 def test_what_is_being_read_is_not_written(order):
@@ -90,7 +94,7 @@ def test_who_waits_orders_readers_with_those_behind_a_barrier():
 
 def test_a_store_that_nobody_waits_for():
     """In step as well as by warps; one that is in no group, too."""
-    for order in ((STORE, COMMIT), (STORE,), (STORE, WAIT), (STORE, COMMIT, ir.Wait(1, completion=ir.Completion.BULK))):
+    for order in ((STORE, COMMIT), (STORE,), (STORE, WAIT), (STORE, COMMIT, making.wait(1, mechanism=TMA_STORES))):
         fails(rewritten(FILL, FENCE, BARRIER, *order), "a store by TMA reads shared memory beyond the end of the kernel")
 
 
@@ -162,7 +166,7 @@ def touch(buffer, place, write, active=TRUE, own=THREAD, line=None, dtype=float3
     else:
         spec = Move(1, dtype=kind, dst_dtype=float32)(SH if buffer in KINDS else GL, GL)
         accesses = access(buffer, (place,)), access("dst", (own,), write=True)
-    return ir.Exec(MOVE, spec(Thread), accesses, active=active, pieces=((ir.Piece(0),),) * 2, origin=line)
+    return making.execution(MOVE, spec(Thread), accesses, active=active, pieces=((making.piece(0),),) * 2, origin=line)
 
 
 def said(made, order=None, **arrays):
@@ -209,9 +213,9 @@ def drawn(draw):
 def as_statements(steps, inside=False):
     for step in steps:
         if isinstance(step, int):
-            yield ir.Barrier(ir.Scope(f"group of {step}", step))
+            yield making.barrier(making.scope(f"group of {step}", step))
         elif isinstance(step, list):
-            yield ir.For(TURN, as_expr(3), tuple(as_statements(step, True)))
+            yield making.loop(TURN, as_expr(3), tuple(as_statements(step, True)))
         else:
             buffer, place, write, first, last = step
             place = place if inside else place.substitute({TURN: 0})
@@ -265,20 +269,20 @@ def test_races_are_those_of_brute_force(chunk):
 def test_blocks_are_ordered_by_nothing(kind):
     """One may write what another one read, or wrote, before or behind any barrier; each alone may."""
     block, thread = Var("block", 0, 1), Var("thread", 0, 31)
-    barrier = ir.Barrier(ir.BLOCK_SCOPE)
+    barrier = making.barrier(ir.BLOCK_SCOPE)
     mine = touch("dst", thread + block * 32, True, own=thread)
-    theirs = ir.Exec(
+    theirs = making.execution(
         MOVE,
         Move(1, dtype=float32)(GL, GL)(Thread),
         (access("src", (thread,)), access("dst", (thread + (1 - block) * 32,), write=True)),
-        pieces=((ir.Piece(0),),) * 2,
+        pieces=((making.piece(0),),) * 2,
     )
     if kind == "read":
-        theirs = ir.Exec(
+        theirs = making.execution(
             MOVE,
             Move(1, dtype=float32)(GL, GL)(Thread),
             (access("dst", (thread + (1 - block) * 32,)), access("dst", (thread + 64 + block * 32,), write=True)),
-            pieces=((ir.Piece(0),),) * 2,
+            pieces=((making.piece(0),),) * 2,
         )
     given = np.zeros(PLACES, np.float32)
     for order in (None, 0):
@@ -302,7 +306,7 @@ def test_a_race_of_two_statements():
 
 def test_a_race_of_a_read_with_a_write():
     read, write = touch("x", THREAD, False, line="line 1"), touch("x", THREAD // 2, True, line="line 2")
-    fill, barrier = touch("x", THREAD, True), ir.Barrier(ir.BLOCK_SCOPE)
+    fill, barrier = touch("x", THREAD, True), making.barrier(ir.BLOCK_SCOPE)
     text = said(kernel((fill, barrier, read, write), *buffers()))
     assert re.match(
         r"race on x\[\d+\] .*: thread (\d+) (reads|writes) it .* at line [12](, outside loops)?\), thread (\d+) writes it .* at line 2\)",
@@ -313,20 +317,20 @@ def test_a_race_of_a_read_with_a_write():
 def test_a_race_of_one_statement_with_itself():
     """In one turn of a loop, whose number it says; and in two turns, where a barrier would help."""
     both = (touch("x", THREAD // 2, True, line="line 1"), touch("dst", THREAD + 64, True))
-    text = said(kernel((ir.For(TURN, as_expr(2), both),), *buffers()))
+    text = said(kernel((making.loop(TURN, as_expr(2), both),), *buffers()))
     assert text.startswith(
         "race on x[0] (address 0): thread 0 writes it (Move Move(1)(GL,SH)(Thread) at line 1, k=0), thread 1 writes it"
     ), text
     assert re.search(r"in +block 0, k=0", text) and "deal each element to one thread only" in text
     body = (touch("x", (THREAD + TURN) % 64, True, line="line 1"), touch("dst", THREAD + 64, True))
-    text = said(kernel((ir.For(TURN, as_expr(2), body),), *buffers()))
+    text = said(kernel((making.loop(TURN, as_expr(2), body),), *buffers()))
     assert "at line 1, k=0)" in text and re.search(r"in +block 0, k=1", text) and "a barrier between the two" in text, text
 
 
 def test_a_race_in_turns_that_are_an_axis():
     """The turns are told that met, and the threads of both warps."""
     for offset in (0, 5):
-        fill = ir.For(TURN, as_expr(3), (touch("x", THREAD * 3 + TURN + offset, True, line="line 1", active=less(THREAD, 16)),))
+        fill = making.loop(TURN, as_expr(3), (touch("x", THREAD * 3 + TURN + offset, True, line="line 1", active=less(THREAD, 16)),))
         read = touch("x", 7 + offset, False, line="line 2", active=all_of([less(THREAD, 41), less(39, THREAD)]))
         text = said(kernel((fill, read), *buffers()))
         assert text.startswith(
@@ -363,14 +367,16 @@ def test_what_was_never_written_is_told_with_its_place(dtype):
     own = attrs.evolve(local("y", (4, 16), SH, dtype, RowMajor(ld=20)), offset=0)
     row, column = THREAD // 16, THREAD % 16
     spec = Move(1, 1, dtype=dtype)(GL, SH)(Thread)
-    pieces = ((ir.Piece(0),),) * 2
-    write = ir.Exec(
+    pieces = ((making.piece(0),),) * 2
+    write = making.execution(
         MOVE, spec, (access("src", (row, column)), access("y", (row, column), write=True)), active=less(THREAD, 37), pieces=pieces
     )
     reads = Move(1, 1, dtype=dtype)(SH, GL)(Thread)
-    read = ir.Exec(MOVE, reads, (access("y", (row, column)), access("dst", (row, column), write=True)), pieces=pieces, origin="line 2")
+    read = making.execution(
+        MOVE, reads, (access("y", (row, column)), access("dst", (row, column), write=True)), pieces=pieces, origin="line 2"
+    )
     made = kernel_of(
-        Move(4, 16, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL), (write, ir.For(TURN, as_expr(2), (read, read))), own, threads=64
+        Move(4, 16, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL), (write, making.loop(TURN, as_expr(2), (read, read))), own, threads=64
     )
     made = attrs.evolve(made, shared_bytes=512)
     given = {"src": np.ones((4, 16), dtype.to_numpy())}
@@ -385,14 +391,14 @@ def under_way(*steps, warps=1):
     """Asynchronous copies to x: `copy`, `commit`, `wait`, `read`, `write`, `barrier`, each at a line of its own."""
     thread = Var("thread", 0, warps * 32 - 1)
     known = {
-        "copy": attrs.evolve(touch("x", thread, True, own=thread), completion=ir.Completion.GROUP),
-        "beside": attrs.evolve(touch("x", thread, True, own=thread), completion=ir.Completion.GROUP, active=less(thread, 4)),
-        "commit": ir.Commit(),
-        "wait": ir.Wait(0),
+        "copy": attrs.evolve(touch("x", thread, True, own=thread), mechanism=CP_ASYNC_GROUPS),
+        "beside": attrs.evolve(touch("x", thread, True, own=thread), mechanism=CP_ASYNC_GROUPS, active=less(thread, 4)),
+        "commit": making.commit(),
+        "wait": making.wait(0),
         "read": touch("x", thread, False, own=thread),
         "other": touch("x", warps * 32 - 1 - thread, False, own=thread),
         "write": touch("x", thread, True, own=thread),
-        "barrier": ir.Barrier(ir.BLOCK_SCOPE),
+        "barrier": making.barrier(ir.BLOCK_SCOPE),
     }
     statements = [known[step] for step in steps]
     body = [attrs.evolve(one, origin=f"line {number}") if isinstance(one, ir.Exec) else one for number, one in enumerate(statements)]
@@ -434,11 +440,11 @@ def test_asynchronous_copies(steps, message, order):
 
 
 def test_elements_that_a_copy_leaves_out_are_not_under_way():
-    beside = attrs.evolve(touch("x", THREAD, True, active=less(THREAD, 4)), completion=ir.Completion.GROUP)
+    beside = attrs.evolve(touch("x", THREAD, True, active=less(THREAD, 4)), mechanism=CP_ASYNC_GROUPS)
     rest = touch("x", THREAD, True, active=less(3, THREAD))
-    assert isinstance(said(kernel((beside, ir.Commit(), rest, ir.Wait(0)), *buffers())), dict)
+    assert isinstance(said(kernel((beside, making.commit(), rest, making.wait(0)), *buffers())), dict)
     wide = touch("x", THREAD, True, active=less(2, THREAD))
-    assert "under way" in said(kernel((beside, ir.Commit(), wide, ir.Wait(0)), *buffers()))
+    assert "under way" in said(kernel((beside, making.commit(), wide, making.wait(0)), *buffers()))
 
 
 @pytest.mark.parametrize("order", [None, 1])
@@ -463,7 +469,7 @@ def test_units_that_write_together(wrong, order):
     thread = Var("thread", 0, 127)
     warp = thread // 32
     place = warp * 32 if wrong is None else (warp - equal(warp, wrong)) * 32
-    one = ir.Exec(
+    one = making.execution(
         MicroKernel("m", "// m\n"),
         Move(32, dtype=float32)(GL, GL)(Warp),
         (access("src", (warp * 32,), (32,)), access("dst", (place,), (32,), write=True)),
@@ -479,18 +485,18 @@ def test_units_that_write_together(wrong, order):
 @pytest.mark.parametrize("barrier, right", [(None, False), (32, False), (64, True)])
 def test_a_statement_of_a_block_between_others(barrier, right, order):
     """Any of its threads may touch any of its elements: what others do wants a barrier of all, in front and behind."""
-    apart = () if barrier is None else (ir.Barrier(ir.Scope(f"group of {barrier}", barrier)),)
+    apart = () if barrier is None else (making.barrier(making.scope(f"group of {barrier}", barrier)),)
     own = Move(64, dtype=float32)(SH, SH)(Block)
     fill, read = touch("x", THREAD, True), touch("y", THREAD, False)
     kinds = {"y": (float32, 64, 1024)}
-    together = ir.Exec(MicroKernel("m", "// m\n"), own, (access("x", (0,), (64,)), access("y", (0,), (64,), write=True)))
-    read = ir.Exec(
+    together = making.execution(MicroKernel("m", "// m\n"), own, (access("x", (0,), (64,)), access("y", (0,), (64,), write=True)))
+    read = making.execution(
         MOVE,
         Move(1, dtype=float32)(SH, GL)(Thread),
         (access("y", (THREAD,)), access("dst", (THREAD,), write=True)),
-        pieces=((ir.Piece(0),),) * 2,
+        pieces=((making.piece(0),),) * 2,
     )
-    whole = (ir.Barrier(ir.BLOCK_SCOPE),)
+    whole = (making.barrier(ir.BLOCK_SCOPE),)
     for body in ((fill, *apart, together, *whole, read), (fill, *whole, together, *apart, read)):
         found = said(kernel(body, *buffers(**kinds)), order)
         if right:
@@ -503,9 +509,9 @@ def test_a_statement_that_repeats_is_compared_with_what_came_between():
     """However often it was the same before."""
     read = touch("x", THREAD % 32, False, active=less(THREAD, 32))
     write = touch("x", THREAD % 32, True, active=less(31, THREAD))
-    fill, apart = touch("x", THREAD, True), ir.Barrier(ir.BLOCK_SCOPE)
+    fill, apart = touch("x", THREAD, True), making.barrier(ir.BLOCK_SCOPE)
     for turns in range(1, 5):
-        loop = ir.For(TURN, as_expr(min(turns, 3)), (read,))
+        loop = making.loop(TURN, as_expr(min(turns, 3)), (read,))
         again = (loop,) * 2 if turns == 4 else (loop,)
         assert isinstance(said(kernel((fill, apart, *again, apart, write), *buffers())), dict)
         assert is_race(said(kernel((fill, apart, *again, write, *again), *buffers())))
@@ -518,15 +524,15 @@ def test_units_that_read_shared_memory_together(wrong, order):
     thread = Var("thread", 0, 127)
     warp = thread // 32
     place = warp * 32 if wrong is None else (warp - equal(warp, wrong)) * 32
-    fill = ir.Exec(
+    fill = making.execution(
         MOVE,
         Move(1, dtype=float32)(GL, SH)(Thread),
         (access("src", (thread,)), access("y", (thread,), write=True)),
-        pieces=((ir.Piece(0),),) * 2,
+        pieces=((making.piece(0),),) * 2,
     )
     accesses = access("y", (place,), (32,)), access("dst", (warp * 32,), (32,), write=True)
-    one = ir.Exec(MicroKernel("m", "// m\n"), Move(32, dtype=float32)(SH, GL)(Warp), accesses)
-    found = said(kernel((fill, ir.Barrier(ir.WARP_SCOPE), one), *buffers(y=(float32, 128, 1024)), threads=128), order)
+    one = making.execution(MicroKernel("m", "// m\n"), Move(32, dtype=float32)(SH, GL)(Warp), accesses)
+    found = said(kernel((fill, making.barrier(ir.WARP_SCOPE), one), *buffers(y=(float32, 128, 1024)), threads=128), order)
     if wrong is None:
         np.testing.assert_array_equal(found["dst"][:128], np.arange(1, 129))
     else:
@@ -545,7 +551,9 @@ def test_a_witness_of_another_warp_is_preferred(first, last, writer, named):
 
 def added(place, own, line=None):
     accesses = access("src", (own, 0)), access("dst", (place, 0), write=True)
-    return ir.Exec(ATOMIC_ADD, AtomicAdd(1, 1, dtype=float32)(GL, GL)(Thread), accesses, pieces=((ir.Piece(0),),) * 2, origin=line)
+    return making.execution(
+        ATOMIC_ADD, AtomicAdd(1, 1, dtype=float32)(GL, GL)(Thread), accesses, pieces=((making.piece(0),),) * 2, origin=line
+    )
 
 
 @pytest.mark.parametrize("order", [None, 0])
@@ -556,11 +564,13 @@ def test_additions_are_ordered_with_all_but_each_other(order):
     of = lambda *body: kernel_of(spec, body, threads=64, grid=2)
     arrays = {"src": np.ones((128, 1), np.float32), "dst": np.zeros((128, 1), np.float32)}
     add = added(thread * 0 + 100, thread + block * 64, "line 1")
-    got = simulate(of(add, ir.Barrier(ir.BLOCK_SCOPE), add), arrays, order=None if order is None else random.Random(order)).outputs["dst"]
+    got = simulate(of(add, making.barrier(ir.BLOCK_SCOPE), add), arrays, order=None if order is None else random.Random(order)).outputs[
+        "dst"
+    ]
     assert got[100, 0] == 256
     move = Move(1, 1, dtype=float32)(GL, GL)(Thread)
-    pieces = ((ir.Piece(0),),) * 2
-    reads = ir.Exec(
+    pieces = ((making.piece(0),),) * 2
+    reads = making.execution(
         MOVE,
         move,
         (access("dst", (thread * 0 + 100, 0)), access("dst", (thread + block * 64, 0), write=True)),
@@ -568,7 +578,7 @@ def test_additions_are_ordered_with_all_but_each_other(order):
         active=less(thread, 30),
         origin="line 2",
     )
-    writes = ir.Exec(
+    writes = making.execution(
         MOVE,
         move,
         (access("src", (thread, 0)), access("dst", (thread + 70 + block * 0, 0), write=True)),
@@ -599,9 +609,9 @@ def test_lines_of_accesses_go_before_those_of_statements():
     assert "at place 1, outside loops)" in text and "at place 2)" in text and re.search(r"at +place 2", text), text
     text = said(kernel((placed(touch("x", THREAD // 2, True, line="line 1"), x="place 1"),), *buffers()))
     assert text.count("place 1") == 3 and "line 1" not in text, text
-    slow = attrs.evolve(placed(touch("x", THREAD, True, line="line 1"), x="place 1"), completion=ir.Completion.GROUP)
+    slow = attrs.evolve(placed(touch("x", THREAD, True, line="line 1"), x="place 1"), mechanism=CP_ASYNC_GROUPS)
     own = placed(touch("x", THREAD, False, line="line 2"), x="place 2")
-    text = said(kernel((slow, ir.Commit(), own, ir.Wait(0)), *buffers()))
+    text = said(kernel((slow, making.commit(), own, making.wait(0)), *buffers()))
     assert "under way" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
     text = said(kernel((own,), *buffers()))
     assert "before anything was written" in text and re.search(r"at +place 2", text), text
@@ -615,7 +625,7 @@ def test_lines_of_what_engines_read():
     ):
         made, _ = of_products(name)
         body = [
-            placed(one, x="place 2" if one.completion is ir.Completion.PRODUCT else "place 1") if isinstance(one, ir.Exec) else one
+            placed(one, x="place 2" if one.mechanism is WGMMA_GROUPS else "place 1") if isinstance(one, ir.Exec) else one
             for one in made.body
         ]
         with pytest.raises(SimulationError, match=rf" at {first}, outside loops(?s:.*)at +{second}"):
@@ -701,7 +711,7 @@ def test_the_element_of_a_race_beside_buffers_of_smaller_elements(other, order):
     buffers += [attrs.evolve(local("h", (32,), SH, other), offset=256)] if other is not None else []
     thread = Var("thread", 0, 31)
     put, take = (
-        ir.Exec(MOVE, Move(1)(*memories)(Thread), accesses, pieces=((ir.Piece(0),),) * 2, origin=line)
+        making.execution(MOVE, Move(1)(*memories)(Thread), accesses, pieces=((making.piece(0),),) * 2, origin=line)
         for memories, accesses, line in (
             ((GL, SH), (access("src", (thread,)), access("a", (thread, 1), write=True)), "put"),
             ((SH, GL), (access("a", (31 - thread, 1)), access("dst", (thread,), write=True)), "take"),

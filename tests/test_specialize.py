@@ -12,6 +12,8 @@ from fireiron import *
 from fireiron import ir
 from fireiron.cuda.addresses import goes_on
 from fireiron.executable.thread_move import MOVE
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.products import products
 from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPARE, _Consumers, _Fill, _is_condition, _kept, specialize
@@ -55,7 +57,7 @@ def test_a_ring_is_one_loop_without_anything_ahead():
         for part in one.accesses:
             if part.buffer in ring.buffers:
                 assert [part.copy.evaluate({"k": turn}) for turn in range(5)] == [0, 1, 2, 0, 1]
-    assert all((one.ring, one.turn) == (ring.name, loop.var) for one in all_of_kind(after, ir.Exec) if one.completion is ir.Completion.RING)
+    assert all((one.ring, one.turn) == (ring.name, loop.var) for one in all_of_kind(after, ir.Exec) if one.mechanism is TMA_LOADS)
 
 
 def test_turns_are_numbered_through_all_loops_around():
@@ -75,7 +77,7 @@ def test_a_turn_is_released_when_its_products_are_done(late):
     assert shape_of(producer.body) == ["for[acquire empty, release full, load, load]"]
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
     *_, wait, release = loop.body
-    assert isinstance(loop.body[0], ir.Acquire) and (wait.groups, wait.completion) == (late, ir.Completion.PRODUCT)
+    assert isinstance(loop.body[0], ir.Acquire) and (wait.groups, wait.mechanism) == (late, WGMMA_GROUPS)
     assert release.number == loop.var - late
     behind = consumers.body[consumers.body.index(loop) + 1 :]
     assert [type(one) for one in behind[: late + 1]] == ([ir.Wait] + [ir.Release] * late if late else [type(behind[0])])
@@ -90,13 +92,13 @@ def test_a_turn_is_released_when_its_products_are_done(late):
 def test_one_warpgroup_keeps_a_turn_in_flight(warpgroups, late):
     """Of several each fills the gaps of the others."""
     kernel = stages_of(product((64 * warpgroups, 64, 64), (64, 64), 3))["products"]
-    assert next(one.groups for one in all_of_kind(kernel, ir.Wait) if one.completion is ir.Completion.PRODUCT) == late
+    assert next(one.groups for one in all_of_kind(kernel, ir.Wait) if one.mechanism is WGMMA_GROUPS) == late
 
 
 def test_a_ring_of_one_stage_keeps_nothing_in_flight():
     """Its only stage has to be empty before the next turn is loaded."""
     kernel = product((64, 64, 64), (64, 64), 1)(halves(64, 64, 320)).program(TARGET).ir
-    assert [one.groups for one in all_of_kind(kernel, ir.Wait) if one.completion is ir.Completion.PRODUCT] == [0]
+    assert [one.groups for one in all_of_kind(kernel, ir.Wait) if one.mechanism is WGMMA_GROUPS] == [0]
 
 
 def test_ordinary_readers_say_so_warp_by_warp():
@@ -132,7 +134,7 @@ def handmade(**fields):
     outer = kernel_of(spec, (), local("tile", (16, 8), SH, float16), target="sm_90a")
     into = execution(
         TMA_LOAD, spec(Kernel), access("src", (0, k * 8), (16, 8)), access("tile", (0, 0), (16, 8), write=True),
-        completion=ir.Completion.RING,
+        mechanism=TMA_LOADS,
     )  # fmt: skip
     out = execution(TMA_LOAD, spec(Kernel), access("tile", (0, 0), (16, 8)), access("dst", (0, k * 8), (16, 8), write=True))
     loop = making.loop(k, as_expr(5), (making.comment("a load"), into, out), stages=2, producers=32, **fields)
@@ -414,7 +416,7 @@ def touching(buffer, copy=0):
 
 def loading(ring, turn):
     """A load of a turn of a ring."""
-    return attrs.evolve(touching("s"), ring=ring, turn=as_expr(turn), completion=ir.Completion.RING)
+    return attrs.evolve(touching("s"), ring=ring, turn=as_expr(turn), mechanism=TMA_LOADS)
 
 
 def held(body, *fills, several=("r", "q")):

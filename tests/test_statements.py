@@ -3,6 +3,7 @@
 import tempfile
 
 import attrs
+import making
 import numpy as np
 import pytest
 from instructions import product_of_warpgroups
@@ -20,6 +21,10 @@ from fireiron.cuda import emit
 from fireiron.draw import KINDS
 from fireiron.inspect import show
 from fireiron.inspect.synchronization import synchronization
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.chain import chain
 from fireiron.lower.passes import PASSES
 from fireiron.sim import simulate
@@ -151,7 +156,7 @@ def test_statements_of_rings_are_all_read():
     kernel = PROGRAMS["roles"].lowered
     kinds = {type(one) for one in ir.statements(kernel.body)}
     assert kinds >= {ir.Roles, ir.Acquire, ir.Release, ir.Fence, ir.Commit, ir.Wait, ir.Barrier, ir.For, ir.Let, ir.Exec, ir.Comment}
-    assert {one.completion for one, _ in ir.execs(kernel.body)} >= {ir.Completion.RING, ir.Completion.PRODUCT, ir.Completion.BULK}
+    assert {one.mechanism for one, _ in ir.execs(kernel.body)} >= {TMA_LOADS, WGMMA_GROUPS, TMA_STORES}
     for read in READERS.values():
         assert read(kernel) is not None or read is ir.verify
 
@@ -178,7 +183,7 @@ def test_statements_of_a_counter_are_all_read():
 
 def test_links_of_a_chain_are_all_read():
     """A chained kernel says and reads what it does otherwise, but for its text and its launch."""
-    kernel = chain(attrs.evolve(PROGRAMS["roles"].lowered, chained=True))
+    kernel = chain(making.evolved(PROGRAMS["roles"].lowered, chained=True))
     assert {one.link for one in ir.statements(kernel.body) if isinstance(one, ir.Chain)} == set(ir.Link)
     for name, read in READERS.items():
         same = read(kernel) == read(PROGRAMS["roles"].lowered)
@@ -188,9 +193,9 @@ def test_links_of_a_chain_are_all_read():
 def test_statements_of_products_are_all_read():
     """The kernel of warpgroups has both fences, and commits and waits of products and of copies; every reader takes them."""
     kernel = PROGRAMS["warpgroups"].lowered
-    kinds = {(type(one).__name__, getattr(one, "completion", getattr(one, "reach", None))) for one in ir.statements(kernel.body)}
+    kinds = {(type(one).__name__, getattr(one, "mechanism", getattr(one, "reach", None))) for one in ir.statements(kernel.body)}
     wanted = {("Fence", reach) for reach in ir.Reach}
-    wanted |= {(name, kind) for name in ("Commit", "Wait") for kind in (ir.Completion.GROUP, ir.Completion.PRODUCT)}
+    wanted |= {(name, kind) for name in ("Commit", "Wait") for kind in (CP_ASYNC_GROUPS, WGMMA_GROUPS)}
     assert wanted <= kinds
     for read in READERS.values():
         read(kernel)

@@ -31,7 +31,9 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_races
 from fireiron.errors import SynchronizationError, VerificationError
-from fireiron.ir import Barrier, Completion, Exec, For, Wait
+from fireiron.ir import Barrier, Exec, For, Wait
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.lower.synchronize import _pending, scopes_of, synchronize
 from fireiron.lower.wait import wait
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
@@ -538,8 +540,8 @@ def test_drawn_programs_are_ordered_and_each_barrier_is_needed(extents, asynchro
 
 def test_copies_are_pending_up_to_a_commit_of_their_kind():
     """Also those of parts in front of one without any."""
-    copy, bulk = (type("Copy", (), {"statement": types.SimpleNamespace(completion=one)})() for one in (Completion.GROUP, Completion.BULK))
+    copy, bulk = (type("Copy", (), {"statement": types.SimpleNamespace(mechanism=one)})() for one in (CP_ASYNC_GROUPS, TMA_STORES))
     parts = [types.SimpleNamespace(pending=frozenset(found)) for found in ((copy,), (), (bulk,))]
     assert _pending(parts, [None, None, None]) == {copy, bulk}
-    assert _pending(parts, [None, Completion.GROUP, None]) == {bulk}
-    assert _pending(parts, [None, Completion.BULK, None]) == {copy, bulk}
+    assert _pending(parts, [None, CP_ASYNC_GROUPS, None]) == {bulk}
+    assert _pending(parts, [None, TMA_STORES, None]) == {copy, bulk}

@@ -7,7 +7,11 @@ from handmade import access, execution, local
 from touching import Engine, Step, T, buffer, i, kernel, loop, products, reads, touch, writes
 
 from fireiron import *
-from fireiron.ir import Completion
+from fireiron.ir import mechanisms
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.touches import MOST_ROOM, Footprint, Touches, _extremes
 from fireiron.values.expr import TRUE, Var, less
 
@@ -138,13 +142,13 @@ def test_places_are_as_long_as_the_shortest_piece_that_is_taken_at_once(engine, 
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("completion", [None, *Completion])
+@pytest.mark.parametrize("completion", [AT_ONCE, *mechanisms.found()])
 @pytest.mark.parametrize("write", [False, True])
 def test_copies_write_and_engines_read_until_a_wait(completion, write):
-    one = touch(T, write=write, completion=completion)
+    one = touch(T, write=write, mechanism=completion)
     (found,) = Touches(kernel(one)).of(one, ())
-    assert found.under_way == (write and completion is Completion.GROUP)
-    assert found.lasts == (completion is Completion.GROUP if write else completion in (Completion.PRODUCT, Completion.BULK))
+    assert found.under_way == (write and completion is CP_ASYNC_GROUPS)
+    assert found.lasts == (completion is CP_ASYNC_GROUPS if write else completion in (WGMMA_GROUPS, TMA_STORES))
 
 
 @pytest.mark.sampled(1)

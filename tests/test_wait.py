@@ -8,7 +8,9 @@ from touching import BLOCK_BARRIER, PRODUCT, WARP_BARRIER, K, T, buffer, copies,
 from fireiron import GL, RF, ir
 from fireiron.check import Scene, check_races
 from fireiron.errors import SynchronizationError, VerificationError
-from fireiron.ir import WARPGROUP_SCOPE, Completion, Wait
+from fireiron.ir import WARPGROUP_SCOPE, Wait
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.lower.wait import wait
 from fireiron.values.expr import as_expr, less
 
@@ -76,13 +78,13 @@ def test_groups_of_products_and_of_copies_are_counted_apart():
     copy = (copies(T + 512), making.commit())
     body = (*product, *copy, block(), writes(FAR), reads(FAR + 512))
     assert waited(*body, buffers=WITH_REGISTERS) == [(0, "s has arrived"), (0, "s has been read")]
-    kinds = [one.completion for one in wait(kernel(*body, buffers=WITH_REGISTERS)).body if isinstance(one, Wait)]
-    assert kinds == [Completion.GROUP, PRODUCT]
+    kinds = [one.mechanism for one in wait(kernel(*body, buffers=WITH_REGISTERS)).body if isinstance(one, Wait)]
+    assert kinds == [CP_ASYNC_GROUPS, PRODUCT]
 
 
 def test_a_wait_for_registers_is_a_wait_for_factors_too():
     """`products` put it there: the barrier behind it need not ask again."""
-    body = (products(0), making.commit(PRODUCT), making.wait(0, reason="r is there", completion=PRODUCT), block(), writes(FAR))
+    body = (products(0), making.commit(PRODUCT), making.wait(0, reason="r is there", mechanism=PRODUCT), block(), writes(FAR))
     assert waited(*body, buffers=WITH_REGISTERS) == [(0, "r is there")]
 
 
@@ -208,9 +210,9 @@ def test_an_unknown_statement_is_refused():
 def test_the_last_wait_names_what_stores_under_way_read():
     """The block's memory is given back behind it, so it is the memory that counts, not where they store."""
     source, target = reads(T).accesses[0], touch(T, write=True, name="g").accesses[0]
-    store = attrs.evolve(reads(T), accesses=(source, target), completion=Completion.BULK)
+    store = attrs.evolve(reads(T), accesses=(source, target), mechanism=TMA_STORES)
     array = buffer("g", 128, memory=GL)
     program = wait(kernel(store, buffers=(buffer("s", 128), array)))
     (last,) = [one for one in ir.statements(program.body) if isinstance(one, Wait)]
-    assert program.body[-1] is last and (last.groups, last.completion) == (0, Completion.BULK)
+    assert program.body[-1] is last and (last.groups, last.mechanism) == (0, TMA_STORES)
     assert [(one.buffer, one.kind) for one in last.orders] == [("s", "read -> end")]

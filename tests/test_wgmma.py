@@ -19,6 +19,7 @@ from fireiron.cost.work import Work
 from fireiron.executable.wgmma import MODES, accumulator_map, operand_map
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir.chunks import SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.lower.walk import grow_tree
 from fireiron.sim import simulate
 from fireiron.values.expr import constant
@@ -264,7 +265,7 @@ def test_free_storage_follows_the_source(orders):
             view = statement.spec.operands[name]
             assert view.tensor.free
             assert chunks_of(kernel.buffer(view.tensor.name).storage, view, 2).along == (1 if order == RowMajor else 0)
-    assert {one.vector for one, _ in ir.execs(kernel.body) if one.completion is ir.Completion.GROUP} == {8}
+    assert {one.vector for one, _ in ir.execs(kernel.body) if one.mechanism is CP_ASYNC_GROUPS} == {8}
 
 
 @pytest.mark.parametrize("name", ["WGMMA_TF32_F32", "WGMMA_S8_S32", "WGMMA_E4M3_F32"])
@@ -441,7 +442,7 @@ def test_all_widths(columns):
 @in_orders
 def test_pipelines(stages, orders):
     program = require_right(product_of_warpgroups(F16, (64, 64), 32, stages, orders=orders, sizes=(64, 64, 192)))
-    assert any(one.completion is ir.Completion.GROUP for one, _ in ir.execs(program.ir.body)) == (stages > 1)
+    assert any(one.mechanism is CP_ASYNC_GROUPS for one, _ in ir.execs(program.ir.body)) == (stages > 1)
 
 
 @pytest.mark.parametrize(("tiles", "columns"), [((64, 128), 64), ((128, 128), 64), ((128, 64), 64), ((192, 32), 32)])

@@ -4,6 +4,7 @@ import itertools
 import random
 
 import attrs
+import making
 import pytest
 from handmade import local
 from ringed import TARGET, errors, halves, inputs_of, outcome
@@ -16,7 +17,7 @@ from fireiron.lower.allocate import FEW, _choices, _packed, _stacked, _top, allo
 
 
 def bounded(program, bytes):
-    return attrs.evolve(program, within=bytes)
+    return making.evolved(program, within=bytes)
 
 
 def partners(program):

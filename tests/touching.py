@@ -6,7 +6,11 @@ import attrs
 import making
 
 from fireiron import *
-from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Barrier, Commit, Completion, Exec, For, Reach, Wait
+from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Barrier, Commit, Exec, For, Reach, Wait
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.synchronize import synchronize
 from fireiron.values.expr import ZERO, Var, as_expr
 from fireiron.values.layout import Layout
@@ -17,7 +21,7 @@ SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
 """What the kernels claim to compute; the race check does not read it."""
 
 REGISTERS_FENCE, PROXY_FENCE = making.fence(Reach.REGISTERS), making.fence(Reach.PROXY)
-PRODUCT = Completion.PRODUCT
+PRODUCT = WGMMA_GROUPS
 
 BLOCK_BARRIER, WARP_BARRIER = making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE)
 
@@ -27,7 +31,7 @@ class Step:
     """An instruction of which nothing matters but its name."""
 
     name: str = "step"
-    by_engine = False
+    mechanism = AT_ONCE
 
     def cuda(self, printer, statement):
         raise AssertionError("nothing here is printed")
@@ -38,7 +42,7 @@ class Engine(Step):
     """One that reaches shared memory through the asynchronous proxy."""
 
     name: str = "engine"
-    by_engine = True
+    mechanism = TMA_LOADS
 
 
 def buffer(name, elements, offset=0, memory=SH, dtype=float32):
@@ -66,7 +70,7 @@ def reads(place, **options):
 
 def copies(place, **options):
     """A copy under way until a wait."""
-    return touch(place, write=True, completion=Completion.GROUP, **options)
+    return touch(place, write=True, mechanism=CP_ASYNC_GROUPS, **options)
 
 
 def products(*places, registers="r", level=Warpgroup, **options):
@@ -74,7 +78,7 @@ def products(*places, registers="r", level=Warpgroup, **options):
     reading = [reads(place, width=4, spread=True, level=level, **options).accesses[0] for place in places]
     adding = writes(0, name=registers, level=level).accesses[0]
     return making.execution(
-        Engine(), MatMul(1, 1, 1)(SH, SH, RF)(level), (*reading, adding), lane_maps=(None,) * (len(reading) + 1), completion=PRODUCT
+        Engine(), MatMul(1, 1, 1)(SH, SH, RF)(level), (*reading, adding), lane_maps=(None,) * (len(reading) + 1), mechanism=PRODUCT
     )
 
 

@@ -3,8 +3,9 @@
 from typing import ClassVar
 
 import attrs
+import making
 
-from fireiron.ir import Commit, Mechanism
+from fireiron.ir import Mechanism
 from fireiron.ir.text import Function
 from fireiron.language.tree import Executable, Mismatch, execution
 from fireiron.values.document import called
@@ -26,7 +27,7 @@ class LateCopy(Executable):
         return () if fits and set(map(str, spec.sizes)) == {"1"} else (Mismatch("spec", "Move(1,1)(GL -> SH)(Thread)", str(spec)),)
 
     def emit(self, spec, draft):
-        return (attrs.evolve(execution(self, spec, draft), mechanism=self.mechanism), Commit(self.mechanism))
+        return (attrs.evolve(execution(self, spec, draft), mechanism=self.mechanism), making.commit(self.mechanism))
 
     def cuda(self, printer, statement):
         (copy,) = printer.copies(statement)

@@ -9,16 +9,20 @@ import making
 
 from campaign.faults.kind import DEPTH, EVERY, PRODUCERS, Kind, Planted, Spot, changes, dropped, is_shared, spots
 from fireiron import ir
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.values.expr import Mod, mod
 
-BULK, GROUP, PRODUCT = ir.Completion.BULK, ir.Completion.GROUP, ir.Completion.PRODUCT
+BULK, GROUP, PRODUCT = TMA_STORES, CP_ASYNC_GROUPS, WGMMA_GROUPS
 COPIES = "pipeline ampere-tasks fused"
 NO_MEETING = "what it orders does not meet, or another statement orders it"
 
 
-def of(completion: ir.Completion) -> Callable[[ir.Stmt], bool]:
+def of(mechanism: ir.Mechanism) -> Callable[[ir.Stmt], bool]:
     """Which waits and commits are for such groups."""
-    return lambda one: one.completion is completion
+    return lambda one: one.mechanism is mechanism
 
 
 def reaching(reach: ir.Reach) -> Callable[[ir.Stmt], bool]:
@@ -151,12 +155,12 @@ def stage_further(access: ir.Access) -> ir.Access:
 
 def is_product(one: ir.Stmt) -> bool:
     """Whether it is a product under way."""
-    return isinstance(one, ir.Exec) and one.completion is PRODUCT
+    return isinstance(one, ir.Exec) and one.mechanism is PRODUCT
 
 
 def uses_registers(one: ir.Stmt) -> bool:
     """Whether it is work of threads, in it or inside it, that no engine does."""
-    return any(work.completion is ir.Completion.NONE for work, _ in ir.execs((one,)))
+    return any(work.mechanism is AT_ONCE for work, _ in ir.execs((one,)))
 
 
 def is_barrier(one: ir.Stmt) -> bool:
