@@ -13,7 +13,6 @@ from fireiron.executable.fma import Fma
 from fireiron.executable.thread_move import MOVE
 from fireiron.executable.tma import TMA_LOAD, TMA_STORE
 from fireiron.ir.chunks import swizzle_of
-from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
@@ -204,7 +203,7 @@ def _step(step):
     if step == "barrier":
         return making.barrier(ir.WARP_SCOPE)
     if step == "x<":
-        return attrs.evolve(_step("x="), mechanism=CP_ASYNC_GROUPS)
+        return making.under_way(_step("x="))
     if step in ("sent", "arrived"):
         return making.commit() if step == "sent" else making.wait(0)
     if step.endswith("="):

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from fireiron import ir
+from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.residency import Residency
@@ -117,6 +118,11 @@ def loop(var: Any, extent: Expr, body: Body = (), **plan: Any) -> ir.For:
 def execution(instruction: Any, spec: Any, accesses: Sequence[ir.Access], **fields: Any) -> ir.Exec:
     """The statement by which an instruction performs a spec."""
     return ir.Exec(instruction, spec, accesses, **fields)
+
+
+def under_way(copy: ir.Exec, **fields: Any) -> ir.Exec:
+    """A copy from global to shared memory that is there at a wait for its group: by cp.async of a word."""
+    return attrs.evolve(copy, instruction=CP_ASYNC[-1], mechanism=CP_ASYNC_GROUPS, **fields)
 
 
 def skip(needed: Any, body: Body = ()) -> ir.Skip:

@@ -17,7 +17,7 @@ SM_90A = next(one for one in ARCHITECTURES if one.name == "sm_90a")
 def of(*body, **options):
     """A kernel of 128 threads."""
     fields = {name: options.pop(name) for name in ("shared_bytes", "resident", "architecture") if name in options}
-    return attrs.evolve(kernel(*body, **options), **fields)
+    return making.evolved(kernel(*body, **options), **fields)
 
 
 def said(whole, severity=None):

@@ -26,6 +26,10 @@ from fireiron.errors import VerificationError
 from fireiron.found import REFINING, FoundOnAny, FoundSteps
 from fireiron.gpu import toolchain
 from fireiron.ir import execs, verify
+from fireiron.ir.effect import Effects
+from fireiron.ir.effects.residency import Residency
+from fireiron.ir.effects.unchecked import Unchecked as UncheckedEffect
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.strategy import Cursor, EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, TileStrategy
 from fireiron.language.tree import count_workers, expanded, grow
 from fireiron.lower.walk import grow_tree
@@ -250,10 +254,11 @@ def test_what_a_step_makes_is_in_its_expansion():
     spec = MatMul(64, 48, 12)(GL, GL, GL)(Kernel)
     context = context_of(spec)
     blocks = expanded(Tile((16, 16), refinements=(To(Block), Resident(2), Unchecked("tried"))), spec, context)
-    assert (str(blocks.grid), blocks.resident, blocks.unchecked, blocks.names) == ("12", 2, ("tried",), ("block_n", "block_m"))
+    assert (str(blocks.grid), blocks.names) == ("12", ("block_n", "block_m"))
+    assert blocks.effects == Effects((Residency(2), UncheckedEffect(("tried",))))
     assert [str(named.value) for named, _ in blocks.lets] == ["block % 3", "block // 3"]
     parts = expanded(SplitK(2, Block, 4), spec, context)
-    assert (parts.part.name, parts.zeroed, parts.names) == ("block_k", ("C",), ("block_k",))
+    assert (parts.part.name, parts.effects, parts.names) == ("block_k", Effects((Zeroed(("C",)),)), ("block_k",))
     behind = context.after(parts)
     assert expanded(Tile((16, 16), refinements=(To(Block),)), parts.children[0].spec, behind).grid == as_expr(24)
     with pytest.raises(DecompositionError, match="dealt to Block twice"):
@@ -708,7 +713,9 @@ AT_IMPORT = {
     "values.cuda_names", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.grid", "language.methods",
-    "language.numerals", "ir.awaited", "ir.accumulators",
+    "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.effects.chaining", "ir.effects.residency", "ir.effects.shared_bound",
+    "ir.effects.unchecked", "ir.effects.zeroed", "ir.mechanism", "ir.mechanisms", "ir.mechanisms.cp_async", "ir.mechanisms.tma",
+    "ir.mechanisms.tma_store", "ir.mechanisms.wgmma",
     "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "function",
     "matmul", "operators", "recorder", "repeated", "stacks", "tune",
 }  # fmt: skip

@@ -36,7 +36,7 @@ def emptied(number, arrivals=LANES, of=R):
 
 
 def read(stage, engine=False, mechanism=AT_ONCE, name="s"):
-    return event([0], Kind.READ, engine=engine, mechanism=completion, stage=stage, name=name)
+    return event([0], Kind.READ, engine=engine, mechanism=mechanism, stage=stage, name=name)
 
 
 def load(number, stage=None, name="s"):

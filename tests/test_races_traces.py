@@ -389,7 +389,7 @@ def test_loads_and_arrivals_in_other_blocks():
 
 def test_what_is_under_way():
     copy, other, product = (trace(one)[0] for one in (copies(T), copies(T + 128), reads(T, mechanism=WGMMA_GROUPS)))
-    flight = Flight(CP_ASYNC_GROUPS)
+    flight = Flight(lambda mechanism: mechanism is CP_ASYNC_GROUPS)
     for event, expected in (
         (copy, [copy]),
         (product, [copy]),

@@ -114,7 +114,7 @@ def short(body):
             case ir.Release():
                 later = " later" if "<" in str(one.active) else ""
                 words.append(f"empty {one.ring.removesuffix('_sh_ring')} {one.number}{later}")
-            case ir.Wait(mechanism=WGMMA_GROUPS):
+            case ir.Wait() if one.mechanism is WGMMA_GROUPS:
                 words.append(f"wait {one.groups}")
             case ir.Barrier():
                 words.append(f"barrier {one.scope}")

@@ -25,7 +25,6 @@ from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir.lanes import LaneMap
-from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.sim import simulate
 from fireiron.sim.execute import _at_threads, _dealt, _folded, _gathered, _numbered, _poison, _read, _registers, _unfolded
 from fireiron.sim.memory import Memory, global_memory
@@ -524,13 +523,8 @@ def test_what_is_under_way_to_an_array_is_no_data_yet():
     """Until the copy arrives its place holds poison: who does not wait for it stores that."""
     spec = Move(32, 1, dtype=float32, src=RowMajor, dst=RowMajor)(GL, GL)
     buffers = (local("x", (32, 1), SH),)
-    load = performed(
-        MOVE,
-        Move(1, 1, dtype=float32)(GL, SH)(Thread),
-        access("src", (THREAD, 0)),
-        access("x", (THREAD, 0), write=True),
-        mechanism=CP_ASYNC_GROUPS,
-    )
+    copy = performed(MOVE, Move(1, 1, dtype=float32)(GL, SH)(Thread), access("src", (THREAD, 0)), access("x", (THREAD, 0), write=True))
+    load = making.under_way(copy)
     store = performed(MOVE, Move(1, 1, dtype=float32)(SH, GL)(Thread), access("x", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     for steps, right in (((load, making.commit(), making.wait(0), store), True), ((load, making.commit(), making.wait(1), store), False)):

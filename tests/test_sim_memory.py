@@ -21,7 +21,7 @@ COUNTS = types.SimpleNamespace(dtype=int32)
 
 def planned(shape=(8, 4), dtype=float32, *buffers, layout=ColMajor, threads=32, symbols=(), values=None, dst=None, **fields):
     made = kernel_of(Move(*shape, dtype=dtype, src=layout, dst=dst or layout)(GL, GL), (), *buffers, threads=threads, symbols=symbols)
-    return Plan(attrs.evolve(made, **{"shared_bytes": 4096, **fields}), values or {})
+    return Plan(making.evolved(made, **{"shared_bytes": 4096, **fields}), values or {})
 
 
 def numbers(shape=(8, 4), dtype=np.float32):

@@ -14,7 +14,6 @@ from fireiron import *
 from fireiron import ir
 from fireiron.errors import SimulationError
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.sim.launch import _Launch
@@ -238,9 +237,7 @@ def test_barriers_are_counted():
 def loaded(*between, second=False):
     """Asynchronous copies of each thread, to its element, or to two."""
     x = attrs.evolve(local("x", (64,), SH), offset=0)
-    move = lambda more: attrs.evolve(
-        copy(access("src", (THREAD + more,)), access("x", (THREAD + more,)), (GL, SH)), mechanism=CP_ASYNC_GROUPS
-    )
+    move = lambda more: making.under_way(copy(access("src", (THREAD + more,)), access("x", (THREAD + more,)), (GL, SH)))
     read = copy(access("x", (THREAD + (32 if second else 0),)), access("dst", (THREAD,)), (SH, GL))
     return kernel((move(0), making.commit(), move(32), making.commit(), *between, read), x)
 

@@ -17,7 +17,6 @@ from fireiron.errors import SimulationError
 from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
@@ -391,8 +390,8 @@ def under_way(*steps, warps=1):
     """Asynchronous copies to x: `copy`, `commit`, `wait`, `read`, `write`, `barrier`, each at a line of its own."""
     thread = Var("thread", 0, warps * 32 - 1)
     known = {
-        "copy": attrs.evolve(touch("x", thread, True, own=thread), mechanism=CP_ASYNC_GROUPS),
-        "beside": attrs.evolve(touch("x", thread, True, own=thread), mechanism=CP_ASYNC_GROUPS, active=less(thread, 4)),
+        "copy": making.under_way(touch("x", thread, True, own=thread)),
+        "beside": making.under_way(touch("x", thread, True, own=thread), active=less(thread, 4)),
         "commit": making.commit(),
         "wait": making.wait(0),
         "read": touch("x", thread, False, own=thread),
@@ -416,10 +415,13 @@ def under_way(*steps, warps=1):
         ("read copy commit wait read", None),
         (
             "copy commit read wait",
-            r"x is read while an asynchronous copy to it is under way: Move .* at line 0, outside loops, which nobody has waited for(?s:.*)in +Move .*, outside loops(?s:.*)at +line 2",
+            r"x is read while an asynchronous copy to it is under way: [A-Z_0-9]+ .* at line 0, outside loops, which nobody has waited for(?s:.*)in +Move .*, outside loops(?s:.*)at +line 2",
         ),
-        ("copy commit write wait", r"x is written while an asynchronous copy to it is under way: Move .* at line 0(?s:.*)at +line 2"),
-        ("copy commit copy commit wait", r"x is written while an asynchronous copy to it is under way: Move .* at line 0(?s:.*)at +line 2"),
+        ("copy commit write wait", r"x is written while an asynchronous copy to it is under way: [A-Z_0-9]+ .* at line 0(?s:.*)at +line 2"),
+        (
+            "copy commit copy commit wait",
+            r"x is written while an asynchronous copy to it is under way: [A-Z_0-9]+ .* at line 0(?s:.*)at +line 2",
+        ),
         ("copy wait read", r"x is read while an asynchronous copy"),
         ("copy commit barrier read wait", r"x is read while an asynchronous copy"),
         ("copy commit wait other", r"race on x\[\d+\].*writes it .* at line 0, .*reads it .* at line 3"),
@@ -440,7 +442,7 @@ def test_asynchronous_copies(steps, message, order):
 
 
 def test_elements_that_a_copy_leaves_out_are_not_under_way():
-    beside = attrs.evolve(touch("x", THREAD, True, active=less(THREAD, 4)), mechanism=CP_ASYNC_GROUPS)
+    beside = making.under_way(touch("x", THREAD, True, active=less(THREAD, 4)))
     rest = touch("x", THREAD, True, active=less(3, THREAD))
     assert isinstance(said(kernel((beside, making.commit(), rest, making.wait(0)), *buffers())), dict)
     wide = touch("x", THREAD, True, active=less(2, THREAD))
@@ -609,7 +611,7 @@ def test_lines_of_accesses_go_before_those_of_statements():
     assert "at place 1, outside loops)" in text and "at place 2)" in text and re.search(r"at +place 2", text), text
     text = said(kernel((placed(touch("x", THREAD // 2, True, line="line 1"), x="place 1"),), *buffers()))
     assert text.count("place 1") == 3 and "line 1" not in text, text
-    slow = attrs.evolve(placed(touch("x", THREAD, True, line="line 1"), x="place 1"), mechanism=CP_ASYNC_GROUPS)
+    slow = making.under_way(placed(touch("x", THREAD, True, line="line 1"), x="place 1"))
     own = placed(touch("x", THREAD, False, line="line 2"), x="place 2")
     text = said(kernel((slow, making.commit(), own, making.wait(0)), *buffers()))
     assert "under way" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text

@@ -273,8 +273,8 @@ def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list
     common = [set(linear(rest)[0]) for rest in rests]
     loops = {loop.var for use in uses for loop in use.loops}
     for atoms, step in linear(rests[0])[0] if least > 0 else ():
-        atom, *others = atoms
-        alike = step > least and not others and all((atoms, step) in one for one in common)
+        atom, *further = atoms
+        alike = step > least and not further and all((atoms, step) in one for one in common)
         if alike and atom.variables().isdisjoint(loops):
             found.append((atom, step))
             rests = [rest - atom * step for rest in rests]

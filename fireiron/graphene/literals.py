@@ -13,7 +13,7 @@ from fireiron.errors import FireironError, LayoutError
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.pointwise import ApproximatePairs, ScaleUnlessOne
 from fireiron.executable.thread_move import StreamedMove
-from fireiron.ir import Access, BlockCluster, Peers, Piece, TensorMap
+from fireiron.ir import AT_ONCE, Access, BlockCluster, Mechanism, Peers, Piece, TensorMap, mechanisms
 from fireiron.ir.lanes import LaneMap
 from fireiron.spec import Kind, Parameter
 from fireiron.specs.fused import Fused
@@ -52,6 +52,8 @@ def literal_text(value: Any) -> str:
         return f"({', '.join(map(literal_text, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, Mechanism):
+        return f"Mechanism.{value.name}"
     if isinstance(value, (Fused, Layout, Swizzle)):
         return repr(value)
     if isinstance(value, (DType, Memory, Level)) and NAMES.get(str(value)) == value:
@@ -95,6 +97,8 @@ def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
             return tuple(_built(part, symbols) for part in parts)
         case ast.Dict(keys=keys, values=values) if None not in keys:
             return {_built(key, symbols): _built(value, symbols) for key, value in zip(keys, values, strict=True) if key is not None}
+        case ast.Attribute(value=ast.Name(id="Mechanism" | "Completion"), attr=name):  # `Completion.PRODUCT` in former texts
+            return {one.name: one for one in (AT_ONCE, *mechanisms.found())}[name.lower()]
         case ast.Name(id=name) if name in NAMES and name not in symbols:
             return NAMES[name]
         case ast.Call(func=ast.Name(id=("ColMajor" | "RowMajor") as name), args=[leading], keywords=[]):

@@ -17,7 +17,7 @@ from fireiron.graphene.joining import Around, Nest, Results
 from fireiron.graphene.lanes import move_of_lanes
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
-from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
+from fireiron.graphene.written import FORMER_FIELDS, Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
 from fireiron.ir import Begin, BlockCluster, Comment, Commit, Fetched, For, Let, SyncPoint, effect, mechanisms
 from fireiron.ir.effect import Effect
 from fireiron.ir.effects.chaining import Chaining
@@ -575,7 +575,7 @@ class _Reader:
             name, changes = options_behind(instruction)
             if name not in self.known:
                 raise LayoutError(f"no instruction is called {name}", legal=[*self.known])
-            said = tuple((key, read_literal(value or "True", scope.values)) for key, value in listed(changes))
+            said = tuple((FORMER_FIELDS.get(key, key), read_literal(value or "True", scope.values)) for key, value in listed(changes))
             require_changes(said, spec)
         return Leaf(spec, self.known[name], said, where)
 

@@ -22,6 +22,9 @@ OF_STATEMENT: Final = tuple(
 )
 """The fields of a statement that a text may say behind the name of its instruction."""
 
+FORMER_FIELDS: Final = {"completion": "mechanism"}
+"""Fields of statements by the names that former texts have for them."""
+
 OF_ACCESS: Final = tuple(one.name for one in attrs.fields(Access) if one.eq)
 
 

@@ -41,7 +41,8 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     """The kernel itself, if it is well formed; a `VerificationError` names the first thing that is not.
 
     Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
-    extents do not depend on the thread. With `final`, no hole and no sync point is left.
+    extents do not depend on the thread. With `final`, no hole and no sync point is left; statements
+    are done when their instructions are.
     """
     if kernel.threads != kernel.workers and not any(isinstance(one, Roles) for one in kernel.body):
         raise VerificationError(
@@ -263,6 +264,11 @@ def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], fina
     if any((known := scope.get(var.name)) is not var and known != var for var in statement.variables):
         for value in statement.expressions:
             _bound(value, scope, statement)
+    own = statement.instruction.mechanism
+    if final and statement.mechanism is not own:
+        raise VerificationError(
+            f"{statement.instruction.name} {statement.spec} is done as {statement.mechanism.name} says, and its instruction as {own.name}"
+        )
     _verify_accesses(statement, kernel.buffers, final)
 
 

@@ -63,7 +63,7 @@ class Boxes:
     def of(statement: Exec, buffers: Mapping[str, Buffer], number: Callable[[Expr], int]) -> Boxes | None:
         """The boxes of a statement that an engine performs by a map; None for others. A `SimulationError`: there is no such map."""
         tensor_map = statement.tensor_map
-        if tensor_map is None or not statement.mechanism.by_engine:
+        if tensor_map is None or not statement.mechanism.by_engine or statement.mechanism.in_registers:
             return None
         far, near = sorted(statement.operands, key=lambda name: not buffers[statement.operands[name].buffer].memory.of_grid)
         array, target = (buffers[statement.operands[name].buffer] for name in (far, near))
