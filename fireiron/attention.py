@@ -291,7 +291,8 @@ class _Attention:
         """
         if hasattr(q, "is_cuda"):
             replays = self._replays
-            if replays.again is not None and stream is None and not replays.tracing() and not replays.casting():
+            if replays.again is not None and stream is None and not replays.tracing():
+                q, k, v = operators.autocast(q, k, v) if out is None and replays.casting() else (q, k, v)
                 done = replays.again(_said(causal, window, _factor(scale, q), lse, score, arch, pinned), out, q, k, v)
                 if done is not None and done is not NotImplemented and done is not ...:
                     return done

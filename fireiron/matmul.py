@@ -409,7 +409,9 @@ class _MatMul:
         if hasattr(a, "is_cuda"):
             replays = self._replays
             again = replays.again
-            if again is not None and stream is None and types is None and not replays.tracing() and not replays.casting():
+            if again is not None and stream is None and types is None and not replays.tracing():
+                if out is None and ab_dtype is None and replays.casting():
+                    a, b = operators.autocast(a, b)
                 if epilogue is None and c_dtype is None and ab_dtype is None and arch is None and pinned is None and not operands:
                     done = again(None, out, a, b)
                     if done is ... and out is None:

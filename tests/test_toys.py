@@ -1,13 +1,16 @@
-"""What an extension costs: a kernel effect and a completion mechanism of one's own, each two files in `toys/`, and no other file knows them.
+"""What an extension costs: a kernel effect and two completion mechanisms of one's own, each two files in `toys/`, and no other file knows them.
 
 Each is simulated, checked and printed; a fault planted in its kernel is found by the checks and by the simulator.
 """
 
+import itertools
 import random
 
 import attrs
 import numpy as np
 import pytest
+from toys.counted_load import CountedLoad
+from toys.counted_loads import COUNTED
 from toys.late_copies import LATE
 from toys.late_copy import LateCopy
 from toys.max_registers import MaxRegisters
@@ -40,9 +43,9 @@ def outputs(kernel, M=16, N=16, K=32):
     return simulate(kernel, {"A": a, "B": b}, order=random.Random(3)).outputs["C"], a @ b
 
 
-def compiles(program):
-    if toolchain.serving("sm_90", None) is not None:
-        assert toolchain.compile_cuda(program.cuda, "sm_90").cubin
+def compiles(program, target="sm_90"):
+    if toolchain.serving(target, None) is not None:
+        assert toolchain.compile_cuda(program.cuda, target).cubin
 
 
 # ---------------------------------------------------------------------------------------------- an effect
@@ -105,6 +108,46 @@ def test_what_is_left_out_is_found_by_both_detectors(what):
     assert [one for one in check(wrong) if one.severity == "error"]
     with pytest.raises(SimulationError):
         outputs(wrong)
+
+
+# ---------------------------------------------------------------------------------------------- a counted mechanism
+
+
+def counted():
+    """A product of warpgroups, from a ring that a producer fills by loads of one's own."""
+    load = Move.done(CountedLoad("COUNTED_LOAD"))
+    blocks = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3).specialize()
+    strategy = blocks.load(A, SH, load).load(B, SH, load).tile(64, 64).to(Warpgroup).done()
+    halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    return strategy(MatMul(128, 128, 256, **halves)(GL, GL, GL)(Kernel)).program("sm_90a")
+
+
+def product_of(kernel):
+    a, b = (DATA.integers(-2, 3, shape).astype(np.float16) for shape in ((128, 256), (256, 128)))
+    got = simulate(kernel, {"A": a, "B": b}, order=random.Random(5)).outputs["C"]
+    return got, (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
+
+
+def test_a_counted_mechanism_fills_rings():
+    program = counted()
+    loads = [one for one, _ in ir.execs(program.ir.body) if one.mechanism is COUNTED]
+    assert loads and all(one.ring for one in loads) and len(program.ir.rings) == 1
+    np.testing.assert_array_equal(*product_of(program.ir))
+    assert not [one for one in check(program.ir) if one.severity == "error"]
+    compiles(program, "sm_90a")
+
+
+@pytest.mark.parametrize(("kind", "number"), [(ir.Acquire, 0), (ir.Acquire, 1), (ir.Release, 0), (ir.Release, 1)])
+def test_a_ring_that_is_not_kept_is_found_by_both_detectors(kind, number):
+    kernel, seen = counted().ir, itertools.count()
+    without = lambda one: () if isinstance(one, kind) and next(seen) == number else (one,)
+    wrong = attrs.evolve(kernel, body=ir.rewritten(kernel.body, without))
+    assert [one for one in check(wrong) if one.severity == "error"]
+    with pytest.raises(SimulationError):
+        product_of(wrong)
+
+
+# ---------------------------------------------------------------------------------------------- on disk
 
 
 def test_a_program_with_parts_of_ones_own_is_not_kept_on_disk():

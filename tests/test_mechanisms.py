@@ -1,0 +1,89 @@
+"""The facts of completion mechanisms beside a second table, written by hand from the PTX ISA: compiler, checks and simulator share the first one, so a
+wrong fact would be believed by all of them.
+"""
+
+import types
+
+import pytest
+
+from fireiron.executable import INSTRUCTIONS
+from fireiron.ir import AT_ONCE, mechanisms
+from fireiron.ir.mechanism import Mechanism, Order
+
+# By name: order, what of shared memory may still be read and written behind the instruction, by the asynchronous proxy, results in registers, waited
+# for before the kernel ends, issued and waited for by all lanes together.
+TABLE = {
+    # PTX ISA, "cp.async": "non-blocking"; "cp.async.wait_group ... the executing thread": each thread waits for its own groups. Of the proxies only
+    # bulk copies and wgmma are named under "Async proxy", so it is of the generic one.
+    "group": (Order.GROUPS, False, True, False, False, False, False),
+    # "wgmma.mma_async": "performed in the async proxy"; ".sync.aligned": all threads of the warpgroup; "accessing the registers ... before
+    # wgmma.wait_group ... is undefined"; factors in shared memory are read meanwhile.
+    "product": (Order.GROUPS, True, False, True, True, False, True),
+    # "cp.async.bulk.tensor ... .mbarrier::complete_tx::bytes": async proxy, one thread, complete when the barrier has counted the bytes.
+    "ring": (Order.COUNTED, False, True, True, False, False, False),
+    # "cp.async.bulk.tensor ... .bulk_group", source in shared memory; "cp.async.bulk.wait_group.read": the source has been read. Shared memory of a
+    # block that has ended is given to another one. Ours are issued by one lane for a warp or warpgroup, and all of them wait.
+    "bulk": (Order.GROUPS, True, False, True, False, True, True),
+}
+
+
+@pytest.mark.parametrize("mechanism", mechanisms.found(), ids=repr)
+def test_facts_are_those_of_the_ptx_isa(mechanism):
+    facts = (
+        mechanism.order, mechanism.reads_late, mechanism.writes_late, mechanism.by_engine, mechanism.in_registers, mechanism.outlives,
+        mechanism.shared_wait,
+    )  # fmt: skip
+    assert facts == TABLE[mechanism.name]
+    assert mechanism.in_groups == (mechanism.order is Order.GROUPS) and mechanism.counted == (mechanism.order is Order.COUNTED)
+    assert (mechanism.is_late(True), mechanism.is_late(False)) == (mechanism.writes_late, mechanism.reads_late)
+
+
+def test_each_row_is_a_file_and_ranks_differ():
+    assert {one.name for one in mechanisms.found()} == {*TABLE}
+    assert len({one.rank for one in mechanisms.found()}) == len(TABLE)
+    assert not (AT_ONCE.reads_late or AT_ONCE.writes_late or AT_ONCE.by_engine or AT_ONCE.in_registers or AT_ONCE.outlives)
+
+
+COMMITS_AND_WAITS = {
+    "group": ("cp.async.commit_group", "cp.async.wait_group"),
+    "product": ("wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned"),
+    "bulk": ("cp.async.bulk.commit_group", "cp.async.bulk.wait_group.read"),
+}
+
+
+@pytest.mark.parametrize("mechanism", [one for one in mechanisms.found() if one.in_groups], ids=repr)
+def test_commits_and_waits_are_the_instructions_of_the_ptx_isa(mechanism):
+    printed = []
+    printer = types.SimpleNamespace(function=lambda function: printed.append(" ".join(function.body)) or function.name)
+    (commit,) = mechanism.commit(printer)
+    (wait,) = mechanism.wait(printer, 3, "", (), None)
+    assert [text.partition('"')[2].split()[0].rstrip(';"') for text in printed] == [*COMMITS_AND_WAITS[mechanism.name]]
+    assert commit.endswith("();") and wait.endswith("<3>();") and all("volatile" in text and '"memory"' in text for text in printed)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name"), [("WGMMA_", "product"), ("TMA_LOAD", "ring"), ("TMA_VECTOR", "ring"), ("TMA_STORE", "bulk"), ("CP_ASYNC", "group")]
+)
+def test_instructions_name_their_own(prefix, name):
+    found = [one for one in INSTRUCTIONS if one.name.startswith(prefix)]
+    assert found and {one.mechanism.name for one in found} == {name}
+
+
+def test_all_other_instructions_are_done_at_once():
+    late = ("WGMMA_", "TMA_", "CP_ASYNC")
+    assert {one.mechanism for one in INSTRUCTIONS if not one.name.startswith(late)} == {AT_ONCE}
+
+
+def test_a_mechanism_is_one_instance_and_lacks_what_it_does_not_state():
+    class Own(Mechanism):
+        name = "own"
+
+    assert Own() is Own() and Own() is not AT_ONCE and repr(Own()) == "OWN"
+    for text, arguments in {
+        "commit": (None,),
+        "wait": (None, 0, "", (), None),
+        "fence": (None, (), None),
+        "held": (None, (), None),
+    }.items():
+        with pytest.raises(Exception, match=f"own: this completion mechanism has no text '{text}'"):
+            getattr(Own(), text)(*arguments)

@@ -1,0 +1,23 @@
+"""A counted completion mechanism: loads whose bytes the full barrier of a ring's stage counts."""
+
+from typing import ClassVar
+
+from fireiron.ir.mechanism import Mechanism, Order
+
+
+class CountedLoads(Mechanism):
+    """What it writes is there when the full barrier of the stage has counted its bytes."""
+
+    name: ClassVar[str] = "counted"
+    order: ClassVar[Order] = Order.COUNTED
+    writes_late: ClassVar[bool] = True
+    by_engine: ClassVar[bool] = True
+    rank: ClassVar[int] = 10
+    what: ClassVar[str] = "counted loads"
+    unit: ClassVar[str] = "the issuer"
+    instruction: ClassVar[str] = "counted"
+    done: ClassVar[str] = "come"
+    under_way: ClassVar[str] = "counted loads to"
+
+
+COUNTED = CountedLoads()
