@@ -34,13 +34,11 @@ class Kernel(Displayed):
 
     `grid` blocks of `threads` threads, of which tiles are dealt to the first `workers`: these run `body`. `buffers` by name,
     parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
-    that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
-    the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
+    that the launcher checks. `title` goes into the header of the printed kernel. `effects` are what is said of all blocks and of the launch
+    (`fireiron.ir.effects`): chaining, outputs that are zero before, a bound on shared memory, blocks of a multiprocessor, races taken on.
     `rings` are the buffers that producers fill for consumers. With a `cluster`, whole clusters of neighbouring blocks are launched.
-    `reciprocals` are those of launch constants that it divides by, parameters behind the sizes.
-    `within` is the most bytes of shared memory that the user allows (0: those of the target). What is `chained` is launched while the
-    kernel before it ends; the inputs that are `ready` no kernel of the chain writes. Where blocks take tiles as they become free, `counter`
-    counts them, the last parameter. `makers` says for readers which step of the tree made a name: of a value, a loop or a buffer.
+    `reciprocals` are those of launch constants that it divides by, parameters behind the sizes. Where blocks take tiles as they become free,
+    `counter` counts them, the last parameter. `makers` says for readers which step of the tree made a name: of a value, a loop or a buffer.
     """
 
     name: str
