@@ -37,8 +37,9 @@ class Kernel(Displayed):
     that the launcher checks. `title` goes into the header of the printed kernel. `effects` are what is said of all blocks and of the launch
     (`fireiron.ir.effects`): chaining, outputs that are zero before, a bound on shared memory, blocks of a multiprocessor, races taken on.
     `rings` are the buffers that producers fill for consumers. With a `cluster`, whole clusters of neighbouring blocks are launched.
-    `reciprocals` are those of launch constants that it divides by, parameters behind the sizes. Where blocks take tiles as they become free,
-    `counter` counts them, the last parameter. `makers` says for readers which step of the tree made a name: of a value, a loop or a buffer.
+    `reciprocals` are those of launch constants that it divides by, parameters behind the sizes. Where blocks take tiles as they become
+    free, `counter` counts them, the last parameter. `makers` says for readers which step of the tree made a name: of a value, a loop or a
+    buffer.
     """
 
     name: str
