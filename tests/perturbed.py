@@ -45,8 +45,6 @@ from fireiron.ir import (
     statements,
     verify,
 )
-from fireiron.ir.mechanism import AT_ONCE
-from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.language.store import loads
@@ -235,7 +233,7 @@ def _statement(choose: Random, kernel: Kernel) -> Kernel:
             mode = Mode(as_expr(size), as_expr(choose.choice((1, 1, 2))))
             new = with_access(modes=(*access.modes[:dim], (mode,), *access.modes[dim + 1 :]))
         case 10:
-            new = attrs.evolve(one, mechanism=choose.choice((one.instruction.mechanism, AT_ONCE, CP_ASYNC_GROUPS)))
+            new = attrs.evolve(one, mechanism=one.instruction.mechanism)
         case _:
             new = attrs.evolve(one, follows=not one.follows)
     return _replaced(kernel, one, (new,))
