@@ -37,6 +37,7 @@ from fireiron.ir import (
     For,
     Kernel,
     Let,
+    Mechanism,
     Reach,
     Stmt,
     SyncPoint,
@@ -45,6 +46,7 @@ from fireiron.ir import (
     statements,
     verify,
 )
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.language.store import loads
@@ -233,10 +235,17 @@ def _statement(choose: Random, kernel: Kernel) -> Kernel:
             mode = Mode(as_expr(size), as_expr(choose.choice((1, 1, 2))))
             new = with_access(modes=(*access.modes[:dim], (mode,), *access.modes[dim + 1 :]))
         case 10:
-            new = attrs.evolve(one, mechanism=one.instruction.mechanism)
+            new = attrs.evolve(one, mechanism=choose.choice(_mechanisms(one)))
         case _:
             new = attrs.evolve(one, follows=not one.follows)
     return _replaced(kernel, one, (new,))
+
+
+def _mechanisms(one: Exec) -> tuple[Mechanism, ...]:
+    """What may be asked of a statement: what its instruction does, and of a copy to shared memory that it may be in flight."""
+    own = one.instruction.mechanism
+    fills = one.spec.moves and [memory.shared_by for memory in one.spec.memories] == ["grid", "block"]
+    return (own, CP_ASYNC_GROUPS) if fills else (own,)
 
 
 def _condition(choose: Random, kernel: Kernel, loops: Sequence[Expr]) -> Expr:

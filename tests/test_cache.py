@@ -19,7 +19,7 @@ import pytest
 from fireiron import settings
 from fireiron.cli import main
 from fireiron.errors import ArgumentError, CacheWarning, LaunchError
-from fireiron.gpu import cache, toolchain
+from fireiron.gpu import cache, headers, toolchain
 from fireiron.gpu.cache import _decoded, compile_cached, entries, key_of, prune, verify
 from fireiron.gpu.headers import included
 from fireiron.gpu.toolchain import compilation, toolchains
@@ -218,6 +218,53 @@ def test_the_cuda_headers_count(monkeypatch):
     before = key(HALVES)
     monkeypatch.setattr(toolchain, "_include_folders", lambda chain: ())
     assert key(HALVES) != before
+
+
+@pytest.fixture
+def release(tmp_path, monkeypatch):
+    """A release of CUDA with one header, and the paths of headers that were really read; `fresh` is what a new process knows: nothing."""
+    (tmp_path / "release").mkdir()
+    header(tmp_path / "release")
+    read = []
+    original = headers._read.__wrapped__
+    monkeypatch.setattr(headers, "_read", lambda path, *rest: read.append(os.path.basename(path)) or original(path, *rest))
+    headers._known.cache_clear()
+    yield tmp_path / "release", read
+    headers._known.cache_clear()
+
+
+def reached(folder, fresh=True):
+    if fresh:
+        headers._known.cache_clear()
+    return included(WITH_HEADER, (folder,), (folder,))
+
+
+def test_headers_of_a_release_are_read_once_a_machine(release):
+    folder, read = release
+    first = reached(folder)
+    assert reached(folder) == first and read == ["value.h"] and [entry.kind for entry in entries()] == ["headers"]
+    header(folder, "#define VALUE 16.0f\n")
+    assert reached(folder) != first and read == ["value.h"] * 2, "another size"
+    assert reached(folder) == reached(folder, fresh=False) and len(read) == 2
+
+
+def test_kept_headers_that_are_damaged_are_read_anew(release, folder):
+    place, read = release
+    first = reached(place)
+    (kept,) = folder.rglob("*.headers")
+    kept.write_bytes(kept.read_bytes()[:-3])
+    assert reached(place) == first and len(read) == 2 and verify() == ()
+
+
+def test_headers_of_a_user_and_without_a_cache_are_not_kept(release, monkeypatch):
+    folder, read = release
+    for _ in range(2):
+        included(WITH_HEADER, (folder,), ())
+    assert len(read) == 2 and entries() == ()
+    monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
+    for _ in range(2):
+        reached(folder)
+    assert len(read) == 4 and entries() == ()
 
 
 def test_what_cannot_be_told_is_not_kept(tmp_path, compiles, folder, monkeypatch):

@@ -560,3 +560,15 @@ def test_names_that_statements_make_in_front_of_others_are_said():
     text = graphene_text(program)
     assert text.index("Let lane = ") < text.index("Let a_sh_thread_m = ")
     assert parse_kernel(text).cuda == program.cuda
+
+
+def test_former_names_of_completion_mechanisms_are_read():
+    """Texts of before they were values say `completion=Completion.BULK`."""
+    halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    blocks = MatMul(128, 64, 64, **halves)(GL, GL, GL)(Kernel).tile(64, 64).to(Block)
+    store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).converted().done()
+    turns = blocks.epilog(RF, float32, Init.done(), store).split(64).pipeline(2).specialize()
+    program = turns.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done().program("sm_90a")
+    text = graphene_text(program)
+    former = re.sub(r"mechanism=Mechanism\.(\w+)", lambda found: f"completion=Completion.{found[1].upper()}", text)
+    assert former != text and parse_kernel(former, "sm_90a").cuda == parse_kernel(text, "sm_90a").cuda

@@ -222,7 +222,7 @@ SAID = {
     ),
     "released too early": (
         lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=WGMMA_GROUPS), 0, dropped),
-        r"k_ring: turn 0 is released while a product that reads it is under way",
+        r"k_ring: turn 0 is released while products that read it are under way",
     ),
     "read, not held": (
         lambda kernel: with_changed(kernel, is_product, 0, stage_moved(0, 2)),

@@ -493,17 +493,18 @@ def test_lanes_that_have_read_by_themselves():
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("stage, right", [(1, False), (0, True)])
-def test_products_that_read_a_stage(stage, right, committed):
+@pytest.mark.parametrize(("mechanism", "what"), [(WGMMA_GROUPS, "products"), (TMA_STORES, "stores")])
+def test_products_and_stores_that_read_a_stage(mechanism, what, stage, right, committed):
     (rings,), group = rings_of(), warp()
     group.held = {("ring", 3, FULL)}
-    group.flights[WGMMA_GROUPS].issued.append(Product(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
+    group.flights[mechanism].issued.append(Product(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
     if committed:
-        group.flights[WGMMA_GROUPS].commit()
-        group.flights[WGMMA_GROUPS].commit()
+        group.flights[mechanism].commit()
+        group.flights[mechanism].commit()
     if right:
         rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
     else:
-        with pytest.raises(SimulationError, match="ring: turn 3 is released while a product that reads it is under way"):
+        with pytest.raises(SimulationError, match=f"ring: turn 3 is released while {what} that read it are under way"):
             rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
 
 

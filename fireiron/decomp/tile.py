@@ -90,7 +90,7 @@ class TilePlan:
     @property
     def about_blocks(self) -> bool:
         """Whether something is said that only tiles dealt to Block can have."""
-        said = self.bands or self.cluster or self.persistent or self.last_first or any(one.of_blocks for one in self.effects)
+        said = self.bands or self.cluster or self.persistent or self.last_first or self.effects
         return bool(said or self.turns > 1)
 
     @property

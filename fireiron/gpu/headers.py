@@ -83,10 +83,13 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
 
 @attrs.define
 class _Known:
-    """What headers of a release contain: by path their time and size, the digest and the names; `is_new` if some were read just now."""
+    """What headers of a release contain: by path their time and size, the digest and the names; `is_new` if some were read just now.
+
+    Without a `key` nothing is kept on disk.
+    """
 
     place: Path
-    key: str
+    key: str | None
     headers: dict[str, tuple[int, int, str, Names]]
     is_new: bool = False
 
@@ -100,22 +103,25 @@ class _Known:
 
     def save(self) -> None:
         """Keep what is new; a disk that is full or read-only costs nothing but the time of the next process."""
-        if self.is_new:
-            about: dict[str, Any] = {"kernels": [], "about": "what headers contain", "arch": "", "toolchain": [], "seconds": 0.0}
-            data = kept.written(KIND, self.key, tuple((path, *rest) for path, rest in sorted(self.headers.items())), about)
+        if not self.is_new or self.key is None:
+            return
+        self.is_new = False
+        about: dict[str, Any] = {"kernels": [], "about": "what headers contain", "arch": "", "toolchain": [], "seconds": 0.0}
+        headers = sorted(self.headers.copy().items())  # another thread may read one meanwhile
+        data = kept.written(KIND, self.key, tuple((path, *rest) for path, rest in headers), about)
+        if data is not None:
             with contextlib.suppress(OSError):
-                kept.save(self.place, data or b"")
-            self.is_new = False
+                kept.save(self.place, data)
 
 
 @functools.lru_cache(maxsize=16)
 def _known(cache: str, release: tuple[str, ...]) -> _Known:
     """What is kept in a cache of the headers in some folders."""
-    key = kept.key_of(KIND, release) or ""
-    place = kept.place(Path(cache), KIND, key)
-    data = kept.bytes_at(place)
+    key = kept.key_of(KIND, release)
+    place = kept.place(Path(cache), KIND, key or "")
+    data = None if key is None else kept.bytes_at(place)
     headers: dict[str, tuple[int, int, str, Names]] = {}
-    if data is not None:
+    if key is not None and data is not None:
         with contextlib.suppress(kept.DamagedError, TypeError, ValueError):  # written anew then
             headers = {path: (changed, size, digest, names) for path, changed, size, digest, names in kept.read(KIND, key, data)[0]}
     return _Known(place, key, headers)

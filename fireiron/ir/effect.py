@@ -8,7 +8,7 @@ needs no reader that knows it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -20,12 +20,7 @@ EffectT = TypeVar("EffectT", bound="Effect")
 
 @attrs.frozen
 class Effect:
-    """What is said of a kernel as a whole; made without arguments it says nothing.
-
-    `of_blocks`: whether only tiles dealt to Block can say it.
-    """
-
-    of_blocks: ClassVar[bool] = True
+    """What is said of a kernel as a whole; made without arguments it says nothing."""
 
     def joined(self: EffectT, inner: EffectT) -> EffectT:
         """The effect where a step further in says the same kind: that of the inner one."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 import attrs
 
 from fireiron.errors import VerificationError
+from fireiron.ir.text import Function, Item, Noted, Printer
 
 if TYPE_CHECKING:
     from fireiron.ir.statement import Exec
-    from fireiron.ir.text import Item, Printer
 
 
 class Order(enum.Enum):
@@ -40,7 +40,8 @@ class Mechanism:
     memory that is given back there; `shared_wait`: the lanes of a warp issue it together, and all of them wait.
 
     Words: `what` it does, for whom it is under way (`unit`), the `instruction`, what it has done when it is over (`done`), and what is
-    under way of a buffer (`under_way`). Waits at one place stand in the order of `rank`.
+    under way of a buffer (`under_way`). Waits at one place stand in the order of `rank`. `committing` and `waiting` are the functions that
+    commit a group and wait for groups; `waiting` takes their number as its template argument.
     """
 
     name: ClassVar[str] = ""
@@ -57,6 +58,8 @@ class Mechanism:
     instruction: ClassVar[str] = ""
     done: ClassVar[str] = ""
     under_way: ClassVar[str] = ""
+    committing: ClassVar[Function | None] = None
+    waiting: ClassVar[Function | None] = None
 
     def __new__(cls) -> Mechanism:
         """The instance of a class: there is one, so that it can be compared by identity, when it is read from a file too."""
@@ -95,13 +98,18 @@ class Mechanism:
 
     def commit(self, printer: Printer) -> Sequence[Item]:
         """The text by which what was issued becomes a group."""
-        self._lacks("commit")
+        if self.committing is None:
+            self._lacks("commit")
+        return [f"{printer.function(self.committing)}();"]
 
     def wait(self, printer: Printer, groups: int, reason: str, holds: Sequence[str], of: Exec) -> Sequence[Item]:
         """The text of a wait until at most `groups` groups are under way; `holds` are registers whose values are those behind it; `of` is
         one of the statements that are waited for.
         """
-        self._lacks("wait")
+        if self.waiting is None:
+            self._lacks("wait")
+        line = f"{printer.function(self.waiting)}<{groups}>();"
+        return [Noted(line, reason) if reason else line]
 
     def fence(self, printer: Printer, holds: Sequence[str], of: Exec) -> Sequence[Item]:
         """The text of a fence of registers in front of statements such as `of`; `holds` are registers that have their values there."""

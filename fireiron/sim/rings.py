@@ -245,11 +245,11 @@ class Rings:
             )
 
     def _require_read(self, ring: Ring, turn: int, group: Group, where: str) -> None:
-        flights = [flight for mechanism, flight in group.flights.items() if mechanism.in_registers]
-        for product in (one for flight in flights for products in (flight.issued, *flight.groups) for one in products):
-            if (ring.name, turn % ring.stages) in product.stages:
+        reading = [(mechanism, flight) for mechanism, flight in group.flights.items() if mechanism.reads_late]
+        for mechanism, flight in reading:
+            if any((ring.name, turn % ring.stages) in one.stages for several in (flight.issued, *flight.groups) for one in several):
                 raise SimulationError(
-                    f"{ring.name}: turn {turn} is released while a product that reads it is under way",
+                    f"{ring.name}: turn {turn} is released while {mechanism.what} that read it are under way",
                     within=where,
                     hint="a wait for its group before",
                 )

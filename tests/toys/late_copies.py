@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fireiron.ir.mechanism import Mechanism, Order
-from fireiron.ir.text import Function, Noted
+from fireiron.ir.text import Function
 
 COMMIT = Function("late_commit", (), ('asm volatile("// the late copies become a group" ::: "memory");',))
 WAIT = Function("late_wait", (), ('asm volatile("// all but the last %0 groups are there" :: "n"(groups) : "memory");',), "", "int groups")
@@ -20,12 +20,8 @@ class LateCopies(Mechanism):
     instruction: ClassVar[str] = "late"
     done: ClassVar[str] = "come late"
     under_way: ClassVar[str] = "late copies to"
-
-    def commit(self, printer):
-        return [f"{printer.function(COMMIT)}();"]
-
-    def wait(self, printer, groups, reason, holds, of):
-        return [Noted(f"{printer.function(WAIT)}<{groups}>();", reason)]
+    committing: ClassVar[Function] = COMMIT
+    waiting: ClassVar[Function] = WAIT
 
 
 LATE = LateCopies()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from fireiron.ir.mechanism import Mechanism, Order
-from fireiron.ir.text import Function, Item, Noted, Printer
-
-if TYPE_CHECKING:
-    from fireiron.ir.statement import Exec
+from fireiron.ir.text import Function
 
 COMMIT = Function(
     "cp_async_commit",
@@ -38,13 +34,8 @@ class CpAsyncGroups(Mechanism):
     instruction: ClassVar[str] = "cp.async"
     done: ClassVar[str] = "arrived"
     under_way: ClassVar[str] = "copies to"
-
-    def commit(self, printer: Printer) -> Sequence[Item]:
-        return [f"{printer.function(COMMIT)}();"]
-
-    def wait(self, printer: Printer, groups: int, reason: str, holds: Sequence[str], of: Exec) -> Sequence[Item]:
-        line = f"{printer.function(WAIT)}<{groups}>();"
-        return [Noted(line, reason) if reason else line]
+    committing: ClassVar[Function] = COMMIT
+    waiting: ClassVar[Function] = WAIT
 
 
 MECHANISM = CP_ASYNC_GROUPS = CpAsyncGroups()

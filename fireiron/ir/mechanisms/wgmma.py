@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fireiron.ir.accumulators import copied_in
 from fireiron.ir.mechanism import Mechanism, Order
-from fireiron.ir.text import Function, Item, Noted, Printer
+from fireiron.ir.text import Function, Item, Printer
 from fireiron.values.machine import DType, float32
 
 if TYPE_CHECKING:
@@ -70,14 +70,12 @@ class WgmmaGroups(Mechanism):
     instruction: ClassVar[str] = "wgmma"
     done: ClassVar[str] = "been read"
     under_way: ClassVar[str] = "products of"
-
-    def commit(self, printer: Printer) -> Sequence[Item]:
-        return [f"{printer.function(COMMIT)}();"]
+    committing: ClassVar[Function] = COMMIT
+    waiting: ClassVar[Function] = WAIT
 
     def wait(self, printer: Printer, groups: int, reason: str, holds: Sequence[str], of: Exec) -> Sequence[Item]:
-        line = f"{printer.function(WAIT)}<{groups}>();"
-        held = [f"{printer.function(hold(_result(of)))}({name});" for name in holds]
-        return [Noted(line, reason) if reason else line, *held]
+        waited = super().wait(printer, groups, reason, holds, of)
+        return [*waited, *(f"{printer.function(hold(_result(of)))}({name});" for name in holds)]
 
     def fence(self, printer: Printer, holds: Sequence[str], of: Exec) -> Sequence[Item]:
         held = [f"{printer.function(hold(_result(of), copied=True))}({name});" for name in holds]
