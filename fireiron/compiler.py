@@ -20,6 +20,7 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Re
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.verifier import verify_asks
 from fireiron.language.tree import Decomposition, Executable, Node
 from fireiron.spec import Spec
 from fireiron.values.expr import constant, is_cuda_name
@@ -204,7 +205,8 @@ class Program(Displayed):
         for name, function in passes:
             with self.timed(name):
                 made = function(kernel)
-                kernel = kernel if made is kernel else verify(made)
+                kernel = made if made is kernel else verify(made)
+                verify_asks(kernel, (*stages, name))
             stages[name] = kernel
         return stages
 

@@ -14,6 +14,13 @@ import attrs
 
 from fireiron import ir
 from fireiron.executable.cp_async import CP_ASYNC
+from fireiron.ir.asks.delayed import Delayed
+from fireiron.ir.asks.fetched import Fetched
+from fireiron.ir.asks.grouped import Grouped
+from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.pipelined import Pipelined
+from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.running import Running
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.residency import Residency
@@ -111,8 +118,30 @@ def let(var: Any, value: Expr) -> ir.Let:
 
 
 def loop(var: Any, extent: Expr, body: Body = (), **plan: Any) -> ir.For:
-    """A loop, with what is planned for it: `unroll`, `stages`, `producers`, ..."""
-    return ir.For(var, extent, body, **plan)
+    """A loop, with what is planned for it: `unroll`, `period`, ..., and what is asked for it: `stages`, `producers`, ..."""
+    made = ir.For(var, extent, body, **{name: value for name, value in plan.items() if name not in ASKED})
+    return asking(made, **{name: value for name, value in plan.items() if name in ASKED})
+
+
+ASKED = {
+    "stages": (Pipelined, "stages"), "spread": (Pipelined, "spread"), "producers": (Produced, "threads"), "in_flight": (Running, "groups"),
+    "groups": (Grouped, "groups"), "delay": (Delayed, ""), "turns": (Ordered, ""), "fetched": (Fetched, ""),
+}  # fmt: skip
+"""The words of tests for what is asked for a loop: the kind of ask, and its field; empty for all of its fields together."""
+
+
+def asked(loop: ir.For, word: str) -> Any:
+    """What is asked for a loop by one of the words; of all fields together the ask itself."""
+    kind, field = ASKED[word]
+    return getattr(loop.asks[kind], field) if field else loop.asks[kind]
+
+
+def asking(loop: ir.For, **asked: Any) -> ir.For:
+    """The loop for which passes are asked so, in the place of what was asked before: `stages=3`, `producers=32`."""
+    for name, value in asked.items():
+        kind, field = ASKED[name]
+        loop = loop.asking(attrs.evolve(loop.asks[kind], **{field: value}) if field else kind(*value))
+    return loop
 
 
 def execution(instruction: Any, spec: Any, accesses: Sequence[ir.Access], **fields: Any) -> ir.Exec:

@@ -46,9 +46,15 @@ from fireiron.ir import (
     statements,
     verify,
 )
+from fireiron.ir.asks import kinds
+from fireiron.ir.asks.delayed import Delayed
+from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.pipelined import Pipelined
+from fireiron.ir.asks.produced import Produced
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.ir.rewrite import without_asks
 from fireiron.language.store import loads
 from fireiron.lower.passes import PASSES
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, as_expr, equal, less
@@ -86,7 +92,8 @@ class Perturbed:
         kernel = kernel_of(self.base, self.stage)
         for _ in range(choose.choice((1, 1, 2, 3))):
             kernel = changed(choose, kernel)
-        return kernel
+        passed = STAGES[: STAGES.index(self.stage) + 1]  # behind its taker the verifier refuses an ask, whatever it is
+        return attrs.evolve(kernel, body=without_asks(kernel.body, *(one for one in kinds() if one.taker in passed)))
 
     def lowered(self) -> Kernel:
         """The kernel behind all passes, which see what the verifier lets through, as they do of what a pass hands on."""
@@ -152,7 +159,12 @@ def _is_quick(base: str) -> bool:
 def _is_rare(base: str) -> bool:
     final = kernel_of(base, STAGES[-1])
     loops = [one for one in statements(kernel_of(base, "walk").body) if isinstance(one, For)]
-    return bool(final.rings or final.chained or final.cluster or any(one.delay or one.turns or one.producers for one in loops))
+    return bool(
+        final.rings
+        or final.chained
+        or final.cluster
+        or any(not {Delayed, Ordered, Produced}.isdisjoint(map(type, one.asks)) for one in loops)
+    )
 
 
 def _time(function: Callable[[], object]) -> float:
@@ -271,7 +283,7 @@ def _loop(choose: Random, kernel: Kernel) -> Kernel:
             ("extent", (as_expr(0), as_expr(1), as_expr(2), loop.extent + 1, loop.extent - 1, kernel.block % 3, loop.extent * 2)),
             ("stages", (0, 1, 2, 3, 4)),
             ("stages", (2, 3)),
-            ("spread", (not loop.spread,)),
+            ("spread", (not loop.asks[Pipelined].spread and loop.asks[Pipelined].stages > 0,)),  # of no stages nobody asks it
             ("producers", (0, 32, 128)),
             ("in_flight", (None, 0, 1, 2)),
             ("groups", (1, 2, 3)),
@@ -279,11 +291,12 @@ def _loop(choose: Random, kernel: Kernel) -> Kernel:
             ("period", (0, 1, 2, 3)),
             ("first", (0, 1, 2)),
             ("step", (1, 2)),
-            ("delay", ((),)),
-            ("turns", ((),)),
+            ("delay", (("", ""),)),
+            ("turns", (("", ""),)),
         )
     )
-    return _replaced(kernel, loop, (attrs.evolve(loop, **{field: choose.choice(values)}),))
+    said = {field: choose.choice(values)}
+    return _replaced(kernel, loop, (making.asking(loop, **said) if field in making.ASKED else attrs.evolve(loop, **said),))
 
 
 def _list(choose: Random, kernel: Kernel) -> Kernel:
@@ -300,7 +313,7 @@ def _list(choose: Random, kernel: Kernel) -> Kernel:
         case 2 | 3:
             return _replaced(kernel, one, choose.choice(((one, _beside(choose)), (_beside(choose), one))))
         case 4 if loop is not None and isinstance(one, Exec):
-            around = attrs.evolve(loop, body=(one,), unroll=choose.random() < 0.5, stages=choose.choice((0, 0, 2)))
+            around = making.asking(attrs.evolve(loop, body=(one,), unroll=choose.random() < 0.5), stages=choose.choice((0, 0, 2)))
             return _replaced(kernel, one, (around,))
         case 5 if loop is not None and loop.body:
             moved = loop.body[choose.choice((0, -1))]

@@ -73,7 +73,7 @@ def test_loads_run_ahead_by_all_stages_but_one(stages):
     assert early.accesses[0].base[1] == prologue.var * 4 and early.active == TRUE
     wish, producer, commit, consumer = steady.body
     assert wish == making.sync_point(None, "k") and commit == making.commit()
-    assert (steady.stages, steady.period, steady.extent) == (0, stages, as_expr(16))
+    assert (tuple(steady.asks), steady.period, steady.extent) == ((), stages, as_expr(16))
     for k in range(12):
         assert stages_of(producer, k=k)[1] == (k + stages - 1) % stages and stages_of(consumer, k=k)[0] == k % stages
         assert producer.accesses[0].base[1].evaluate({"k": k}) == (k + stages - 1) * 4
@@ -211,7 +211,7 @@ def test_fragments_are_loaded_ahead_across_iterations():
     assert stages_of(first, k=0) == [0, 0], "the first step's data before both loops, from the first stage"
     producer, commit, steps, wish, early, last = steady.body
     assert (type(producer), commit, wish) == (Exec, making.commit(), making.sync_point(None, "k"))
-    assert steps.extent == as_expr(3) and steps.stages == 0 and steps.var.high == 2
+    assert steps.extent == as_expr(3) and not steps.asks and steps.var.high == 2
     ahead, now = steps.body
     for k in range(4):
         for step in range(3):
@@ -259,7 +259,7 @@ def test_shares_of_a_copy_are_issued_in_the_steps(turns, steps):
     """Every turn in exactly one step, and the group committed behind the last of them."""
     steady = passed(spread(turns, steps)).body[-1]
     wish, inner, commit = steady.body
-    assert (type(wish), commit, steady.spread) == (SyncPoint, making.commit(), False)
+    assert (type(wish), commit, tuple(steady.asks)) == (SyncPoint, making.commit(), ())
     share = inner.body[0]
     issued = []
     for step in range(steps):
@@ -281,6 +281,6 @@ def test_there_must_be_steps_to_spread_over():
 
 
 def test_nothing_is_spread_where_nothing_is_loaded():
-    steady = passed(attrs.evolve(spread(), stages=4, extent=as_expr(2))).body[-1]
-    assert making.commit() not in tuple(ir.statements((steady,))) and not steady.spread
+    steady = passed(making.asking(attrs.evolve(spread(), extent=as_expr(2)), stages=4)).body[-1]
+    assert making.commit() not in tuple(ir.statements((steady,))) and not steady.asks
     assert all(one.active != FALSE for one, _ in ir.execs((steady,)))

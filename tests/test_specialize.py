@@ -51,8 +51,8 @@ def test_a_ring_is_one_loop_without_anything_ahead():
     (ring,) = after.rings
     assert before.rings == () and (ring.stages, ring.buffers) == (3, ("a_sh", "b_sh"))
     assert {after.buffer(name).tensor.copies for name in ring.buffers} == {3}
-    (loop,) = [one for one in after.body if isinstance(one, ir.For) and one.producers]
-    assert shape_of(loop.body)[:2] == ["load", "load"] and (loop.period, loop.producers, loop.stages) == (3, 32, 0)
+    (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.asked(one, "producers")]
+    assert shape_of(loop.body)[:2] == ["load", "load"] and (loop.period, making.asked(loop, "producers"), making.asked(loop, "stages")) == (3, 32, 0)
     for one, _ in ir.execs(loop.body):
         for part in one.accesses:
             if part.buffer in ring.buffers:
@@ -152,7 +152,7 @@ def test_a_loop_made_by_hand():
     assert shape_of(consumers.body) == ["for[acquire full, other, barrier, release empty]"]
     assert making.comment("a load") not in all_of_kind(attrs.evolve(kernel, body=consumers.body), ir.Comment), "it goes with its load"
     assert {making.comment("first"), making.comment("last")} <= set(consumers.body)
-    assert all(one.producers == 0 for one in all_of_kind(kernel, ir.For))
+    assert all(not one.asks for one in all_of_kind(kernel, ir.For))
 
 
 def test_without_a_ring_nothing_changes():

@@ -129,8 +129,8 @@ def test_what_earlier_passes_resolve():
         (making.hole("A"), "hole A was not filled"),
         (making.sync_point(True, "k"), "sync point of k was not resolved"),
         (making.begin("pv"), "the mark of step pv was not removed"),
-        (making.loop(k, as_expr(8), (), delay=("pv", "mm")), "loop j delays pv, and was not rotated"),
-        (making.loop(k, as_expr(8), (), turns=("pv", "mm")), "warpgroups take turns in loop j, and nothing orders them"),
+        (making.loop(k, as_expr(8), (), delay=("pv", "mm")), "loop j still asks for Delayed\\(step='pv', behind='mm'\\)"),
+        (making.loop(k, as_expr(8), (), turns=("pv", "mm")), "loop j still asks for Ordered"),
     ):
         passes(statement, final=False)
         refused(message, statement)
@@ -154,7 +154,7 @@ def test_a_warp_leaves_out_no_loads_ahead():
     needed = local("needed", (1,), RF, int32)
     inside = making.loop(Var("k", 0, 7), as_expr(8), ())
     passes(making.skip("needed", (inside,)), buffers=(needed,))
-    refused("skip: loads ahead of loop k", making.skip("needed", (attrs.evolve(inside, stages=2),)), buffers=(needed,))
+    refused("skip: loads ahead of loop k", making.skip("needed", (making.asking(inside, stages=2),)), buffers=(needed,))
 
 
 def test_two_versions_are_told_apart_by_comparisons():

@@ -13,6 +13,12 @@ from fireiron.decomp.stagger import require_order_free, staggered
 from fireiron.decomp.steps import implied, parts_of, passed
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
+from fireiron.ir.ask import NOTHING, Ask, Asks
+from fireiron.ir.asks.delayed import Delayed
+from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.pipelined import Pipelined
+from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.running import Running
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
@@ -25,23 +31,19 @@ from fireiron.values.tensor import View
 
 @attrs.frozen
 class SplitPlan:
-    """How the loop is carried out: unrolled, with a barrier required at the end of its body, its loads ahead by `stages`, and issued by
-    so many `producers`, threads of their own; how many groups of products run on while the next turn begins; whether turns in which
-    a mask hides all elements are left out; how many turns further on a block begins than the one before; and of the steps inside, from
-    which one on the rest of a turn is done behind which one of the next, and from which one to which one warpgroups issue products in
-    turns.
+    """How the loop is carried out: unrolled, with a barrier required at the end of its body; whether turns in which a mask hides all
+    elements are left out; how many turns further on a block begins than the one before; and what passes are asked for it.
     """
 
     unroll: bool = False
     sync: str | None = None
-    stages: int = 0
-    spread: bool = False
-    producers: int = 0
-    in_flight: int | None = None
     skip: bool = False
     staggered: int = 0
-    delay: tuple[str, ...] = ()
-    turns: tuple[str, ...] = ()
+    asks: Asks = NOTHING
+
+    def asking(self, ask: Ask) -> SplitPlan:
+        """The plan of a loop for which a pass is asked so."""
+        return attrs.evolve(self, asks=self.asks.with_(ask))
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -137,7 +139,7 @@ class Split(Decomposition):
             require_order_free(spec, digits, self.label(), context)
         draft = context if isinstance(context, Draft) else context.draft()
         if plan.skip and self._one_at_a_time(spec):
-            if plan.stages:
+            if Pipelined in plan.asks:
                 raise DecompositionError(
                     f"{self.label()}: loads ahead, for turns that may be left out", hint="pipeline inside, or no skip()"
                 )
@@ -153,31 +155,16 @@ class Split(Decomposition):
         child = spec.with_operands(**views)
         if fused(spec) is None and spec.accumulate != TRUE:
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
-        if plan.producers and not plan.stages:
-            raise DecompositionError(
-                "specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()"
-            )
-        if plan.in_flight is not None and not plan.producers:
-            raise DecompositionError(
-                f"in_flight({plan.in_flight}): no ring, whose turns could be in flight", hint=f".specialize().in_flight({plan.in_flight})"
-            )
-        if plan.in_flight is not None and not plan.stages > plan.in_flight:
-            raise DecompositionError(
-                f"in_flight({plan.in_flight}): a turn in flight keeps its stage",
-                got=f"{plan.stages} stages",
-                legal=f"pipeline({plan.in_flight + 1}) or more",
-            )
-        if plan.producers and not any(isinstance(one, For) for one in program):
+        _require_stages(plan)
+        if Produced in plan.asks and not any(isinstance(one, For) for one in program):
             # One turn is a turn all the same: its loads have a producer, and barriers that count them.
             label = spec.labels[spec.dims.index(next(iter(self.extents(spec))))]
             program = (For(Var(draft.fresh(label), 0, 0), ONE, program, False, draft.origin),)
-        if plan.delay:
-            _require_steps(spec, plan.delay)
-        if plan.turns:
-            _require_turns(spec, plan)
-        names = ("stages", "spread", "producers", "in_flight", "delay", "turns")  # in a plan and in a loop
-        marks: dict[str, Any] = {name: getattr(plan, name) for name in names}
-        program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)
+        if Delayed in plan.asks:
+            _require_steps(spec, plan.asks[Delayed])
+        if Ordered in plan.asks:
+            _require_turns(spec, plan.asks)
+        program = tuple(attrs.evolve(one, asks=plan.asks) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return draft.expansion((Child(name, child),), program)
@@ -218,7 +205,7 @@ class Split(Decomposition):
         A turn of which all is hidden changes nothing, and a loop that surely has one needs no case without.
         """
         turns = behind - first
-        if not self.planned(SplitPlan()).producers or turns.low > 0:
+        if Produced not in self.planned(SplitPlan()).asks or turns.low > 0:
             return turns
         return minimum(draft.let(f"{label}_more", behind - 1 - minimum(first, behind - 1)), whole - 1) + 1
 
@@ -230,14 +217,33 @@ class Split(Decomposition):
                 yield from (Split((), ((dim, size),)) for size in divisors(total) if fits(spec, dim, size))
 
 
-def _require_steps(spec: Spec, delay: tuple[str, ...]) -> None:
+def _require_stages(plan: SplitPlan) -> None:
+    """Refuse a producer without stages, and products in flight without a producer, or with too few stages."""
+    stages, running = plan.asks[Pipelined].stages, plan.asks[Running].groups
+    if Produced in plan.asks and not stages:
+        raise DecompositionError(
+            "specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()"
+        )
+    if running is None:
+        return
+    if Produced not in plan.asks:
+        raise DecompositionError(
+            f"in_flight({running}): no ring, whose turns could be in flight", hint=f".specialize().in_flight({running})"
+        )
+    if not stages > running:
+        raise DecompositionError(
+            f"in_flight({running}): a turn in flight keeps its stage", got=f"{stages} stages", legal=f"pipeline({running + 1}) or more"
+        )
+
+
+def _require_steps(spec: Spec, delayed: Delayed) -> None:
     """Refuse steps that the loop has not, or not in this order."""
-    step, behind = delay
+    step, behind = delayed.step, delayed.behind
     said, made = f"delay({step!r}, behind={behind!r})", fused(spec)
     if made is None:
         raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
     names = [one.name for one in made.steps]
-    for name in delay:
+    for name in (step, behind):
         if name not in names:
             raise DecompositionError(f"{said}: the loop has no step {name}", legal=names, within=spec)
     if names.index(behind) >= names.index(step):
@@ -248,19 +254,19 @@ def _require_steps(spec: Spec, delay: tuple[str, ...]) -> None:
         )
 
 
-def _require_turns(spec: Spec, plan: SplitPlan) -> None:
+def _require_turns(spec: Spec, asks: Asks) -> None:
     """Refuse turns at steps that the loop has not, or not in this order, and turns of loops without a producer."""
-    first, last = plan.turns
+    first, last = asks[Ordered].first, asks[Ordered].last
     said, made = f"turns({first!r}, {last!r})", fused(spec)
     if made is None:
         raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
     names = [one.name for one in made.steps]
-    for name in plan.turns:
+    for name in (first, last):
         if name not in names:
             raise DecompositionError(f"{said}: the loop has no step {name}", legal=names, within=spec)
     if names.index(last) < names.index(first):
         raise DecompositionError(f"{said}: {last} comes in front of {first}", legal=names[names.index(first) :], within=spec)
-    if not plan.producers:
+    if Produced not in asks:
         raise DecompositionError(
             f"{said}: no producer fills the stages that warpgroups read in turns", hint=f".pipeline(2).specialize().{said}", within=spec
         )

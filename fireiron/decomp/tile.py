@@ -11,6 +11,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
 from fireiron.ir import Comment, For, Hole, Let, Stmt, effect
+from fireiron.ir.asks.grouped import Grouped
 from fireiron.ir.effect import Effect, Effects
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.language.clusters import gathered, require_whole_clusters, rows_of_clusters
@@ -468,7 +469,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         tile, turn = taken_in_turns(blocks, plan.persistent, plan.dynamic, draft)
         unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
         views = take(spec, views, order, unit // each, names)
-        program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body")), groups=plan.turns),)
+        program = (attrs.evolve(turn.asking(Grouped(plan.turns)), body=(tile, *names.lets, Hole("body"))),)
         blocks = minimum(blocks, as_expr(plan.persistent))
     else:
         unit = _without_outer(unit, grid, draft, outer) if outer and plan.persistent else unit

@@ -21,6 +21,7 @@ from fireiron.draw.svg import escaped
 from fireiron.draw.tables import table
 from fireiron.inspect.show import executed, figures, main_child, report, short
 from fireiron.ir import Acquire, Barrier, Buffer, Dependence, Exec, Fence, For, Kernel, Release, Side, Stmt, Wait, execs, statements
+from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.text import Path as StepPath
 from fireiron.language.tree import Node
 from fireiron.values.expr import constant
@@ -289,7 +290,7 @@ def _access_rows(kernel: Kernel, found: Iterable[Exec]) -> Iterator[tuple[str, .
 
 
 def _loop_row(loop: For) -> tuple[str, ...]:
-    said = [f"{loop.stages} stages in flight"] if loop.stages > 1 else []
+    said = [f"{loop.asks[Pipelined].stages} stages in flight"] if loop.asks[Pipelined].stages > 1 else []
     said += ["unrolled"] if loop.unroll else []
     return str(loop.var), str(loop.extent), ", ".join(said)
 

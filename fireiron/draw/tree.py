@@ -12,6 +12,7 @@ from fireiron.draw import colours
 from fireiron.draw.shapes import INK, PALE, Line, Page, Picture, Rect, text_width, wrapped
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import Barrier, For, Kernel, Stmt, execs, located, statements
+from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.language.tree import Node
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
@@ -227,7 +228,8 @@ def _marks(
     for statement in statements(node.program):
         if isinstance(statement, For):
             extent = statement.extent
-            text = f"loop {statement.var}: {extent} iterations" + (f", {statement.stages} stages in flight" if statement.stages > 1 else "")
+            stages = statement.asks[Pipelined].stages
+            text = f"loop {statement.var}: {extent} iterations" + (f", {stages} stages in flight" if stages > 1 else "")
             text += ", unrolled" if statement.unroll else ""
             yield text, "#eaeef2", ""
             for barrier in _counted(facts.barriers.get(statement.var.name, [])):

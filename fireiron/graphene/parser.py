@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -18,7 +19,8 @@ from fireiron.graphene.lanes import move_of_lanes
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.written import FORMER_FIELDS, Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
-from fireiron.ir import Begin, BlockCluster, Comment, Commit, Fetched, For, Let, SyncPoint, effect, mechanisms
+from fireiron.ir import Begin, BlockCluster, Comment, Commit, For, Let, SyncPoint, asks, effect, mechanisms
+from fireiron.ir.ask import Ask, Asks
 from fireiron.ir.effect import Effect
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.residency import Residency
@@ -54,8 +56,6 @@ _SPEC: Final = re.compile(r"(.*?)\s*(?:<-|←)\s*Spec\s*<<<(.*?)>>>\s*\((.*)\)\s
 _MOVE: Final = re.compile(r"%(\w+)(\[[^\]]*\])?\s*(?:<-|←)\s*Move\s*<<<(.*?)>>>\s*\((.*)\)\s*", re.DOTALL)
 _OPERAND: Final = re.compile(r"(?:^|[(,])\s*(%\w+)\s*(?=[,)\[]|<-|←)")
 _STEP: Final = re.compile(r"Step\s+(\w+)", re.IGNORECASE)
-_LOOP_FLAGS: Final = ("unroll", "spread")
-_LOOP_NUMBERS: Final = ("stages", "period", "producers", "in_flight", "groups")
 _ITEMS: Final = (
     "%out <- Kind<<<#blocks, #threads>>>(%in) | For (k = 0; k < 8; k += 1) { | If (condition) { | Let name = expression | Barrier | // text"
 )
@@ -382,21 +382,23 @@ class _Reader:
 
     def _loop_options(self, name: str, extent: Expr, options: str, scope: _Scope) -> tuple[Var, dict[str, Any]]:
         low, high, multiple = 0, max(extent.high - 1, 0), 1
+        known = _asked_by_option()
+        asked: dict[type[Ask], dict[str, str]] = {}
         said: dict[str, Any] = {}
         for key, value in listed(options):
-            if key in _LOOP_FLAGS and not value:
+            if key == "unroll" and not value:
                 said[key] = True
-            elif key in _LOOP_NUMBERS:
+            elif key == "period":
                 said[key] = _number(value, key)
-            elif key in ("delay", "turns") and len(value.split(":")) == 2:
-                said[key] = tuple(value.split(":"))
-            elif key == "fetched" and len(parts := value.split(":")) == 2:
-                said[key] = Fetched(parts[0], read_expression(parts[1], scope.values))
             elif key == "range":
                 low, high, multiple = _range(value)
+            elif key in known and ("=" in known[key][1]) == bool(value):
+                asked.setdefault(known[key][0], {})[key] = value
             else:
-                raise LayoutError(f"what is {key} of a loop?", legal=[*_LOOP_FLAGS, *(f"{one}=2" for one in _LOOP_NUMBERS), "range=0..7"])
-        return Var(name, low, high, multiple), said
+                legal = ["unroll", *(example for _, example in known.values()), "range=0..7"]
+                raise LayoutError(f"what is {key} of a loop?", legal=legal)
+        wanted = (kind.read(own, lambda text: read_expression(text, scope.values)) for kind, own in asked.items())
+        return Var(name, low, high, multiple), {**said, "asks": Asks(tuple(wanted))}
 
     def _read_if(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         found = _IF.fullmatch(line.text)
@@ -668,6 +670,12 @@ def _count(shapes: tuple[Layout, ...]) -> int:
     for one in shapes:
         total *= one.size()
     return total
+
+
+@functools.cache
+def _asked_by_option() -> Mapping[str, tuple[type[Ask], str]]:
+    """The kinds of asks by the names of their options, with an example of each option."""
+    return {example.partition("=")[0]: (kind, example) for kind in asks.kinds() for example in kind.options}
 
 
 def _number(text: str, what: str) -> int:

@@ -15,6 +15,8 @@ from fireiron.graphene.literals import literal_text
 from fireiron.graphene.parser import parse_kernel
 from fireiron.graphene.written import Written, changes_of
 from fireiron.ir import Begin, Buffer, Comment, Commit, Exec, For, Hole, Kernel, Let, Skip, Stmt, SyncPoint, lets, statements, unknown
+from fireiron.ir.asks.delayed import Delayed
+from fireiron.ir.asks.ordered import Ordered
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
@@ -94,7 +96,9 @@ class _Writer:
         self.levels: dict[Level, None] = {}
         self.context = self._context()
         self.delayed = any(
-            isinstance(one, For) and (one.delay or one.turns) for node in program.tree.nodes() for one in statements(node.program)
+            isinstance(one, For) and (Delayed in one.asks or Ordered in one.asks)
+            for node in program.tree.nodes()
+            for one in statements(node.program)
         )
         self.taken = {var.name for var in (*lets(kernel.body), *kernel.symbols)} | {starter.kind.title for starter in STARTERS}
 
@@ -246,13 +250,11 @@ class _Writer:
         return Part(shared, (f"{head} {{", *inner, "}"))
 
     def _for(self, loop: For) -> str:
-        options = [name for name in ("unroll", "spread") if getattr(loop, name)]
-        options += [f"{name}={getattr(loop, name)}" for name in ("stages", "period", "producers") if getattr(loop, name)]
-        options += [f"in_flight={loop.in_flight}"] if loop.in_flight is not None else []
-        options += [f"delay={':'.join(loop.delay)}"] if loop.delay else []
-        options += [f"turns={':'.join(loop.turns)}"] if loop.turns else []
-        options += [f"groups={loop.groups}"] if loop.groups != 1 else []
-        options += [f"fetched={loop.fetched.tile}:{expression_text(loop.fetched.tiles)}"] if loop.fetched is not None else []
+        said = {"unroll": ""} if loop.unroll else {}
+        said |= {"period": str(loop.period)} if loop.period else {}
+        for ask in loop.asks:
+            said |= ask.written(expression_text)
+        options = [f"{name}={text}" if text else name for name, text in said.items()]
         options += _range_option(loop.var, Var(loop.var.name, 0, max(loop.extent.high - 1, 0)))
         name, extent = loop.var.name, expression_text(loop.extent)
         braces = f" {{{', '.join(options)}}}" if options else ""

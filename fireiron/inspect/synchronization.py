@@ -234,8 +234,8 @@ def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
     if all(one.behind is None or one.behind.ring != ring.name for one in wait.orders):
         turn = "" if any(_of_this_turn(one, ring) for one in loop.body) else " a turn later"
         return depth, f"a stage is given back{turn} where products are waited for anyway: {wait.reason}"
-    if loop.in_flight is not None:
-        return depth, f"asked for by in_flight({loop.in_flight})"
+    if wait.asked is not None:
+        return depth, f"asked for by in_flight({wait.asked})"
     if depth:
         return depth, "one warpgroup: its next products are issued while these run, and the stage is given back a turn later"
     if groups <= 1:

@@ -9,7 +9,7 @@ from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.mechanism import AT_ONCE, Mechanism
 from fireiron.ir.reciprocal import Divisors, Reciprocal, quotients
-from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables
+from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables, without_asks
 from fireiron.ir.rotations import Rotations
 from fireiron.ir.statement import (
     BLOCK_SCOPE,
@@ -25,7 +25,6 @@ from fireiron.ir.statement import (
     Dependence,
     Exec,
     Fence,
-    Fetched,
     For,
     Hole,
     Instruction,
@@ -69,7 +68,6 @@ __all__ = [
     "Divisors",
     "Exec",
     "Fence",
-    "Fetched",
     "For",
     "Hole",
     "Instruction",
@@ -116,4 +114,5 @@ __all__ = [
     "verify",
     "whole_of",
     "whole_pieces",
+    "without_asks",
 ]

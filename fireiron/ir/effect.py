@@ -7,10 +7,11 @@ needs no reader that knows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
+
+from fireiron.ir.record import Record
 
 if TYPE_CHECKING:
     from fireiron.ir.kernel import Kernel
@@ -35,38 +36,14 @@ class Effect:
         return ()
 
 
-def _in_order(effects: Iterable[Effect]) -> tuple[Effect, ...]:
-    """Effects that say something, one of a kind, by the names of their classes."""
-    return tuple(sorted((one for one in effects if one != type(one)()), key=lambda one: (type(one).__name__, type(one).__module__)))
-
-
 @attrs.frozen
-class Effects:
+class Effects(Record[Effect]):
     """The effects of a kernel, at most one of a kind.
 
     >>> from fireiron.ir.effects.residency import Residency
     >>> Effects()[Residency].blocks, Effects((Residency(2),))[Residency].blocks
     (0, 2)
     """
-
-    all: tuple[Effect, ...] = attrs.field(default=(), converter=_in_order)
-
-    def __getitem__(self, kind: type[EffectT]) -> EffectT:
-        """That of a kind; one that says nothing where nothing is said."""
-        for one in self.all:
-            if type(one) is kind:
-                return one
-        return kind()
-
-    def __iter__(self) -> Iterator[Effect]:
-        return iter(self.all)
-
-    def __bool__(self) -> bool:
-        return bool(self.all)
-
-    def with_(self, *effects: Effect) -> Effects:
-        """The record with effects in the place of those of their kinds."""
-        return Effects((*(one for one in self.all if type(one) not in {type(other) for other in effects}), *effects))
 
     def adding(self, *effects: Effect) -> Effects:
         """The record behind a step that says further effects."""

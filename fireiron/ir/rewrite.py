@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from fireiron.ir.ask import Ask
 from fireiron.ir.statement import Exec, For, Hole, Let, Stmt
 from fireiron.values.expr import Expr, Var
 
@@ -45,6 +46,13 @@ def edited(body: Iterable[Stmt], edit: Callable[[Exec], Exec]) -> tuple[Stmt, ..
 def substituted(body: Iterable[Stmt], values: Mapping[Var, Expr | int]) -> tuple[Stmt, ...]:
     """The program with variables replaced everywhere."""
     return rewritten(body, lambda statement: (statement.substitute(values),))
+
+
+def without_asks(body: tuple[Stmt, ...], *kinds: type[Ask]) -> tuple[Stmt, ...]:
+    """The program behind a pass that takes some kinds of asks: no loop has them any more."""
+    if not any(kind in one.asks for one in statements(body) if isinstance(one, For) for kind in kinds):
+        return body
+    return rewritten(body, lambda statement: (statement.without(*kinds) if isinstance(statement, For) else statement,))
 
 
 def filled(program: Iterable[Stmt], holes: Mapping[str, tuple[Stmt, ...]]) -> tuple[Stmt, ...]:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from fireiron.errors import VerificationError
+from fireiron.ir import ask
 from fireiron.ir.access import Access, Buffer, Piece
+from fireiron.ir.ask import Ask, Asks
 from fireiron.ir.cluster import Peers
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.mechanism import AT_ONCE, Mechanism
@@ -176,35 +178,17 @@ class Let(Stmt):
         return attrs.evolve(self, value=self.value.substitute(values))
 
 
-@attrs.frozen
-class Fetched:
-    """The tiles of a loop which blocks take as they become free: the name of a tile's number, how many there are, and the ring of tiles by
-    which a block is told, which `pipeline` makes.
-    """
-
-    tile: str
-    tiles: Expr
-    ring: str = ""
-
-
 @attrs.frozen(cache_hash=True)
 class For(Stmt):
     """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`.
 
-    `stages` asks the pass `pipeline` to keep that many iterations' loads in flight, with `spread` issued step by step in the
-    loop inside. Behind it, `period` is the number of
-    iterations after which the addresses of shared buffers that depend on `var` repeat (0: they are all different).
-    With `producers` the stages are a ring, filled by so many threads of their own, and `in_flight` groups of products run on while the next
-    turn begins (None: as many as is best). With `groups` above 1 its iterations are taken in turns by so many groups of consumers.
-    A loop of one such group runs over `first`, `first + step` and so on, below the extent.
+    It runs over `first`, `first + step` and so on, below the extent. `asks` are what refinements ask of later passes for it
+    (`fireiron.ir.asks`). Behind `pipeline`, `period` is the number of iterations after which the addresses of shared buffers that depend on
+    `var` repeat (0: they are all different).
     `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length;
     with a `growth` other than 1, in which names of its body may be, it grows by so many at the end of each: the turns of a loop inside.
-    `delay` names two steps of a definition: all from the first on is done behind the second one of the next iteration (see `rotate`).
     `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where
     they are if the loop has no turn, too.
-    Of a loop over tiles that are `fetched` the body says, until `specialize` makes it so, which tile it would be if all took equally long.
-    `turns` names two steps, behind the walk the registers that their products write: the products from the first to the second are issued
-    by one warpgroup after the other (see `alternate`).
     """
 
     var: Var
@@ -212,20 +196,13 @@ class For(Stmt):
     body: tuple[Stmt, ...]
     unroll: bool = False
     origin: str | None = attrs.field(default=None, eq=False)
-    stages: int = 0
-    spread: bool = False
     period: int = 0
-    producers: int = 0
-    in_flight: int | None = None
-    groups: int = 1
     first: int = 0
     step: int = 1
     taken: Var | None = None
     growth: Expr = ONE
-    delay: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
-    fetched: Fetched | None = None
-    turns: tuple[str, ...] = ()
+    asks: Asks = ask.NOTHING
 
     def values(self, count: int) -> range:
         """The values of the variable, where the extent is `count`."""
@@ -248,8 +225,17 @@ class For(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> For:
         """The loop over the extent with variables replaced."""
-        fetched = None if self.fetched is None else attrs.evolve(self.fetched, tiles=self.fetched.tiles.substitute(values))
-        return attrs.evolve(self, extent=self.extent.substitute(values), growth=self.growth.substitute(values), fetched=fetched)
+        return attrs.evolve(
+            self, extent=self.extent.substitute(values), growth=self.growth.substitute(values), asks=self.asks.substitute(values)
+        )
+
+    def asking(self, *asks: Ask) -> For:
+        """The loop for which passes are asked so, in the place of what was asked of these kinds."""
+        return attrs.evolve(self, asks=self.asks.with_(*asks))
+
+    def without(self, *kinds: type[Ask]) -> For:
+        """The loop behind the passes that took these kinds of asks."""
+        return attrs.evolve(self, asks=self.asks.without(*kinds))
 
 
 @attrs.frozen(cache_hash=True)
@@ -467,13 +453,15 @@ def commits_copies(statement: Stmt) -> bool:
 class Wait(Stmt):
     """A thread goes on when at most `groups` of the groups that it committed last are still under way.
 
-    `holds` are registers, by buffer, whose values are those behind it: a compiler knows of no wait, and would use them before.
+    `holds` are registers, by buffer, whose values are those behind it: a compiler knows of no wait, and would use them before. `asked` is
+    how many a refinement asked for; None where none did.
     """
 
     groups: int
     reason: str = ""
     mechanism: Mechanism = CP_ASYNC_GROUPS
     holds: tuple[str, ...] = ()
+    asked: int | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
     orders: tuple[Dependence, ...] = _orders()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fireiron.errors import VerificationError
 from fireiron.ir.access import Buffer
+from fireiron.ir.asks.pipelined import Pipelined
+from fireiron.ir.asks.produced import Produced
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
@@ -41,7 +43,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     """The kernel itself, if it is well formed; a `VerificationError` names the first thing that is not.
 
     Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
-    extents do not depend on the thread. With `final`, no hole and no sync point is left; statements
+    extents do not depend on the thread. With `final`, no hole, no sync point and nothing that is asked of a pass is left; statements
     are done when their instructions are.
     """
     if kernel.threads != kernel.workers and not any(isinstance(one, Roles) for one in kernel.body):
@@ -56,8 +58,21 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
         raise VerificationError(f"buffers share a name: {names}")
     _verify_list(kernel, kernel.body, scope, frozenset({kernel.thread}), final)
     if final:
+        verify_asks(kernel, None)
         _verify_chain(kernel)
     return kernel
+
+
+def verify_asks(kernel: Kernel, behind: Collection[str] | None) -> None:
+    """No loop asks for what a pass had to take that the kernel is behind, by name; None: it is behind all of them."""
+    for loop in statements(kernel.body):
+        if not isinstance(loop, For):
+            continue
+        for one in loop.asks:
+            if behind is None or one.taker in behind:
+                raise VerificationError(
+                    f"loop {loop.var} still asks for {one}", hint=f"the pass {one.taker or 'of no name'} takes that, or refuses it"
+                )
 
 
 def _verify_cluster(kernel: Kernel) -> None:
@@ -136,10 +151,6 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 scope = {**scope, var.name: var}
                 if not value.variables().isdisjoint(divergent):  # a name for what differs between threads differs too
                     divergent = divergent | {var}
-            case For(var=var, delay=(step, *_)) if final:
-                raise VerificationError(f"loop {var} delays {step}, and was not rotated")
-            case For(var=var, turns=(_, *_)) if final:
-                raise VerificationError(f"warpgroups take turns in loop {var}, and nothing orders them")
             case For(var=var, extent=extent):
                 _bound(extent, scope, statement)
                 _fresh(var, scope)
@@ -207,7 +218,7 @@ def _verify_skip(kernel: Kernel, skip: Skip) -> None:
     for one in statements(skip.body):
         if not isinstance(one, (Exec, For, Let, Comment, Hole)):
             raise VerificationError(f"skip: a {type(one).__name__.lower()} in what a warp may leave out")
-        if isinstance(one, For) and (one.stages or one.producers):
+        if isinstance(one, For) and (Pipelined in one.asks or Produced in one.asks):
             raise VerificationError(f"skip: loads ahead of loop {one.var} in what a warp may leave out")
         if isinstance(one, Exec) and one.spec.level.threads != 1:
             raise VerificationError(f"skip: {_described(one)} is performed by several threads, of which some may leave it out")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fireiron.ir import Fetched, For, Let
+from fireiron.ir import For, Let, ask
+from fireiron.ir.asks.fetched import Fetched
 from fireiron.language.tree import Draft
 from fireiron.values.expr import Expr, Var, as_expr, constant, hilbert, less, minimum, positive
 
@@ -38,9 +39,8 @@ def taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tup
     # The launcher checks that tiles are fewer than 2**31, as blocks have to be.
     turn = Var(draft.fresh("turn"), 0, min(max((tiles + 1 if dynamic else turns).high - 1, 0), 2**31 - 1))
     tile = Var(draft.fresh("tile"), 0, min(max(tiles.high - 1, 0), 2**31 - 1))
-    return Let(tile, block + turn * blocks), For(
-        turn, turns, (), False, draft.origin, fetched=Fetched(tile.name, tiles) if dynamic else None
-    )
+    asks = ask.Asks((Fetched(tile.name, tiles),)) if dynamic else ask.NOTHING
+    return Let(tile, block + turn * blocks), For(turn, turns, (), False, draft.origin, asks=asks)
 
 
 def place_on_curve(unit: Expr, lines: Expr, columns: Expr, draft: Draft | Inside) -> tuple[Expr, Expr]:

@@ -16,6 +16,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Acquire, Begin, Exec, For, Kernel, Let, Release, Ring, Roles, Side, Stmt, execs, rewritten, statements
+from fireiron.ir.asks.ordered import Ordered
 from fireiron.values.expr import Expr, equal
 from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
@@ -23,20 +24,21 @@ from fireiron.values.units import index_in
 
 def with_products_of_turns(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """A program whose loops name, for the steps of their turns, the registers that the products of these write."""
-    if not any(isinstance(one, For) and one.turns for one in statements(body)):
+    if not any(isinstance(one, For) and Ordered in one.asks for one in statements(body)):
         return tuple(body)
 
     def edit(statement: Stmt) -> tuple[Stmt, ...]:
-        if not (isinstance(statement, For) and statement.turns):
+        if not (isinstance(statement, For) and Ordered in statement.asks):
             return (statement,)
-        return (attrs.evolve(statement, turns=tuple(_written_in(statement, step) for step in statement.turns)),)
+        said = statement.asks[Ordered]
+        return (statement.asking(Ordered(_written_in(statement, said.first), _written_in(statement, said.last))),)
 
     return rewritten(tuple(body), edit)
 
 
 def _written_in(loop: For, step: str) -> str:
     """The registers that the products of a step write; a `DecompositionError` where it has none."""
-    first, last = loop.turns
+    said = loop.asks[Ordered]
     inside, own = [], False
     for one in loop.body:
         own = one.step == step if isinstance(one, Begin) else own
@@ -44,10 +46,10 @@ def _written_in(loop: For, step: str) -> str:
     found = {access.buffer for one, _ in execs(inside) if one.mechanism.in_registers for access in one.accesses if access.write}
     if len(found) != 1:
         raise DecompositionError(
-            f'turns("{first}", "{last}"): {step} is no product that runs by itself while threads go on',
+            f'turns("{said.first}", "{said.last}"): {step} is no product that runs by itself while threads go on',
             at=loop.origin,
             legal="steps that wgmma does, directly in the loop",
-            hint=f'leave out turns("{first}", "{last}")',
+            hint=f'leave out turns("{said.first}", "{said.last}")',
         )
     return found.pop()
 
@@ -57,12 +59,12 @@ def alternate(kernel: Kernel) -> Kernel:
     order = next((ring for ring in kernel.rings if ring.each), None)
     if order is None:
         return kernel
-    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and one.turns)
-    writer = _Turns(kernel, order, *loop.turns)
+    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and Ordered in one.asks)
+    writer = _Turns(kernel, order, loop.asks[Ordered])
 
     def edit(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, Roles):
-            return (attrs.evolve(statement, turns=()),) if isinstance(statement, For) else (statement,)
+            return (statement.without(Ordered),) if isinstance(statement, For) else (statement,)
         return (Roles(tuple(one if one.elected else attrs.evolve(one, body=writer.written(one.body)) for one in statement.roles)),)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, edit))
@@ -71,13 +73,13 @@ def alternate(kernel: Kernel) -> Kernel:
 class _Turns:
     """Puts the turns of an order into the program of the consumers."""
 
-    def __init__(self, kernel: Kernel, order: Ring, first: str, last: str) -> None:
-        self.order, self.first, self.last = order, first, last
+    def __init__(self, kernel: Kernel, order: Ring, said: Ordered) -> None:
+        self.order, self.first, self.last = order, said.first, said.last
         unit = kernel.thread // order.each
         named = (one.var for one in kernel.body if isinstance(one, Let) and one.value == unit)  # one number for all lanes of a warp
         self.unit, self.speaks = next(named, unit), equal(index_in(Warp, kernel.thread), 0)
-        read = {access.buffer for one, _ in execs(kernel.body) if _writes(one, first) for access in one.accesses}
-        loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.turns]
+        read = {access.buffer for one, _ in execs(kernel.body) if _writes(one, self.first) for access in one.accesses}
+        loops = [one for one in statements(kernel.body) if isinstance(one, For) and Ordered in one.asks]
         filled = {ring.name for ring in kernel.rings if not read.isdisjoint(ring.buffers)}
         acquired = {(one.ring, one.number) for loop in loops for one in loop.body if isinstance(one, Acquire) and one.side is Side.FULL}
         self.rings = Counter(ring for ring, _ in acquired if ring in filled)

@@ -13,6 +13,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Exec, For, Ring, Stmt, edited
+from fireiron.ir.asks.produced import Produced
 from fireiron.values.expr import Expr, as_expr, mod
 
 
@@ -29,7 +30,7 @@ class Outside:
     def __init__(self, body: Sequence[Stmt]) -> None:
         self.body = body
         opened = {one.accesses[1].buffer for one in body if is_open(one)}
-        self.loop = next((one for one in body if isinstance(one, For) and one.producers and opened & _loaded(one)), None)
+        self.loop = next((one for one in body if isinstance(one, For) and Produced in one.asks and opened & _loaded(one)), None)
         self.buffers = opened & _loaded(self.loop) if self.loop is not None else set()
 
     def number(self, loop: For, names: Sequence[str], usual: Expr, first: Expr, alone: bool) -> Expr:

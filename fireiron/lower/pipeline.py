@@ -37,6 +37,11 @@ from fireiron.ir import (
     statements,
     substituted,
 )
+from fireiron.ir.asks.fetched import Fetched
+from fireiron.ir.asks.grouped import Grouped
+from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.pipelined import Pipelined
+from fireiron.ir.asks.produced import Produced
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.lower.outside import Outside, is_open
 from fireiron.lower.slots import Slots
@@ -57,7 +62,7 @@ def pipeline(kernel: Kernel) -> Kernel:
     _require_rings(kernel)
     if any(_is_idle(one) for one in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=rewritten(kernel.body, _without_idle_producer))
-    if not any(isinstance(one, For) and one.stages for one in statements(kernel.body)):
+    if not any(isinstance(one, For) and _stages(one) for one in statements(kernel.body)):
         return kernel
     pass_ = _Pipeline(kernel)
     body = pass_.body(kernel.body)
@@ -76,7 +81,7 @@ class _Pipeline:
     def __init__(self, kernel: Kernel) -> None:
         self.rings: list[Ring] = []
         self.single: set[str] = set()
-        self.produced = any(isinstance(one, For) and one.producers and _has_engine(one) for one in statements(kernel.body))
+        self.produced = any(isinstance(one, For) and Produced in one.asks and _has_engine(one) for one in statements(kernel.body))
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.asked = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
@@ -94,12 +99,12 @@ class _Pipeline:
         result: list[Stmt] = []
         outside = Outside(body) if self.produced else Outside(())
         for statement in self._fetched(body, outside) if self.produced else body:
-            if isinstance(statement, For) and statement.producers:
+            if isinstance(statement, For) and Produced in statement.asks:
                 result.append(self._ring(statement, outside))
-            elif isinstance(statement, For) and statement.stages:
+            elif isinstance(statement, For) and _stages(statement):
                 prologue, loop = self._loop(statement)
                 inner, early = self._inside(loop)
-                result += [*prologue, *early, _spread(inner, self._fresh) if inner.spread else inner]
+                result += [*prologue, *early, _spread(inner, self._fresh) if Pipelined in inner.asks else inner]
             else:
                 result.append(self._around(statement))
         return outside.staged(result, self.rings, self._turn())
@@ -110,15 +115,16 @@ class _Pipeline:
             return statement.rebuilt(tuple(self.body(child) for child in statement.children))
         self.around.append(statement)
         rings = len(self.rings)
-        if statement.fetched is not None and self.produced:
-            ring = Ring(self._fresh(f"{statement.fetched.tile}_ring"), 2, (), tiles=True)
-            statement = attrs.evolve(statement, fetched=attrs.evolve(statement.fetched, ring=ring.name))
+        if Fetched in statement.asks and self.produced:
+            said = statement.asks[Fetched]
+            ring = Ring(self._fresh(f"{said.tile}_ring"), 2, (), tiles=True)
+            statement = statement.asking(attrs.evolve(said, ring=ring.name))
             self.rings.append(ring)
             self.single.add(ring.name)
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
         found = self._counting(found)
-        if statement.groups == 1:
+        if Grouped not in statement.asks:
             return found
         return self._in_turns(found, self.rings[rings:])
 
@@ -131,19 +137,20 @@ class _Pipeline:
     def _in_turns(self, loop: For, rings: Sequence[Ring]) -> For:
         """A loop whose iterations groups take in turns: what they share has copies, and a ring orders them. Without a ring, one group."""
         if not rings:
-            return attrs.evolve(loop, groups=1)
+            return loop.without(Grouped)
+        groups = loop.asks[Grouped].groups
         filled = {name for ring in rings for name in ring.buffers}
         names = {name for name in _written_inside(loop) if self.memories[name].of_block} - filled
         for name in names:
-            self.stages[name] = self.stages.get(name, 1) * loop.groups
-        stage = mod(loop.var, as_expr(loop.groups))
+            self.stages[name] = self.stages.get(name, 1) * groups
+        stage = mod(loop.var, as_expr(groups))
 
         def edit(statement: Exec) -> Exec:
             return attrs.evolve(
-                statement, accesses=tuple(_at_stage(one, loop.groups, stage) if one.buffer in names else one for one in statement.accesses)
+                statement, accesses=tuple(_at_stage(one, groups, stage) if one.buffer in names else one for one in statement.accesses)
             )
 
-        self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), loop.groups, ()))
+        self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, ()))
         return attrs.evolve(loop, body=tuple(edited(loop.body, edit)))
 
     # ------------------------------------------------------------------------------------------ rings
@@ -177,8 +184,8 @@ class _Pipeline:
             )
         # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
         number = self._turn(loop)
-        names = _filled(loads)
-        depth = {name: self.asked.get(self.slots.of.get(name, name), loop.stages) for name in sorted(names)}
+        names, stages = _filled(loads), _stages(loop)
+        depth = {name: self.asked.get(self.slots.of.get(name, name), stages) for name in sorted(names)}
         self._give_stages({name: stages for name, stages in depth.items() if name not in self.slots.of})
         users = _by_users(self._that_hold(rest), [name for one in loads for name in sorted(_written(one) & names)])
         ordered = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
@@ -203,11 +210,13 @@ class _Pipeline:
             return self.slots.moved(one)
 
         loop = self._in_order(loop)
-        inner = attrs.evolve(loop, body=tuple(edited(body, edit)), stages=0, period=math.lcm(*depth.values()))
+        inner = attrs.evolve(loop.without(Pipelined), body=tuple(edited(body, edit)), period=math.lcm(*depth.values()))
         self.around.append(loop)
-        body = tuple(self._around(one) for one in inner.body)
+        made: list[Stmt] = []
+        for one in inner.body:
+            made += self.body((one,)) if isinstance(one, For) and _stages(one) else (self._around(one),)
         self.around.pop()
-        return self._counting(attrs.evolve(inner, body=body))
+        return self._counting(attrs.evolve(inner, body=tuple(made)))
 
     def _that_hold(self, body: Sequence[Stmt]) -> list[Stmt]:
         """The statements that say who uses what: but for those that have nothing to do with products of the list, and run beside them. They
@@ -221,11 +230,11 @@ class _Pipeline:
     def _in_order(self, loop: For) -> For:
         """A loop in which warpgroups take turns, with a ring that orders them; of one warpgroup, without turns."""
         groups = self.workers // GROUP_THREADS
-        if not loop.turns or groups < 2:
-            return attrs.evolve(loop, turns=()) if loop.turns else loop
+        if Ordered not in loop.asks or groups < 2:
+            return loop.without(Ordered)
         if self.workers % GROUP_THREADS:
             reason = f"{self.workers} threads are no whole warpgroups"
-        elif any(one.groups > 1 for one in self.around):
+        elif any(Grouped in one.asks for one in self.around):
             reason = "groups of consumers take tiles in turns"
         elif self.clustered:
             reason = "blocks of a cluster wait for each other"
@@ -254,14 +263,14 @@ class _Pipeline:
         if around.var not in self.counts:
             self.counts[around.var] = Var(self._fresh(name), 0, most)
             self.grown[around.var] = growth
-        if self.grown[around.var] != growth or (growth != ONE and around.groups > 1):
+        if self.grown[around.var] != growth or (growth != ONE and Grouped in around.asks):
             raise DecompositionError(
                 f"specialize: the loop {loop.var} takes another number of turns in each iteration of the loop {around.var}, and "
-                + ("groups take those in turns" if around.groups > 1 else "so does another loop in it, whose turns are others"),
+                + ("groups take those in turns" if Grouped in around.asks else "so does another loop in it, whose turns are others"),
                 got=f"{loop.extent} turns",
                 legal="one number of turns that differs, for one group of consumers",
                 at=loop.origin,
-                hint="leave out .turns()" if around.groups > 1 else "leave out .persistent(), or the .skip() of the split",
+                hint="leave out .turns()" if Grouped in around.asks else "leave out .persistent(), or the .skip() of the split",
             )
         return self.counts[around.var]
 
@@ -287,18 +296,19 @@ class _Pipeline:
     def _loop(self, loop: For) -> tuple[list[Stmt], For]:
         """The prologue and the steady state of a loop whose loads run ahead of its own iterations."""
         loads, rest = self._parts(loop)
-        ahead = loop.stages - 1
+        stages, spread = loop.asks[Pipelined].stages, loop.asks[Pipelined].spread
+        ahead = stages - 1
         names = self._staged(loads, loop)
         shared = any(self.memories[name].of_block for name in names)
         self._check_registers(loop, names)
         if ahead:
             self._check_threads(loop, loads)
         # Stages in registers are one thread's own, and passes behind need not know when they come round.
-        period = loop.stages if shared else 0
-        stage = mod(loop.var, as_expr(loop.stages))
-        consumers = _staged(rest, names, loop.stages, stage)
-        early = mod(loop.var + ahead, as_expr(loop.stages))
-        producers = _staged(_ahead(loads, {loop.var: loop.var + ahead}, loop, ahead), names, loop.stages, early)
+        period = stages if shared else 0
+        stage = mod(loop.var, as_expr(stages))
+        consumers = _staged(rest, names, stages, stage)
+        early = mod(loop.var + ahead, as_expr(stages))
+        producers = _staged(_ahead(loads, {loop.var: loop.var + ahead}, loop, ahead), names, stages, early)
         commit: list[Stmt] = [Commit()] if shared else []
         # At the head of the body one barrier serves both ways: this stage's data is complete, and the stage written next is free again.
         best = [SyncPoint(None, loop.var.name)] if shared else []
@@ -306,17 +316,18 @@ class _Pipeline:
             # The loop is so short that the prologue loads all of it.
             producers, behind, spread = [], [], False
         else:
-            behind, spread = commit, loop.spread
-        steady = attrs.evolve(loop, body=(*best, *producers, *behind, *consumers), stages=0, period=period, spread=spread)
+            behind = commit
+        rest_of = loop.asking(Pipelined(0, spread))  # the copies are spread when the loops inside are made
+        steady = attrs.evolve(rest_of, body=(*best, *producers, *behind, *consumers), period=period)
         return self._prologue(loads, names, loop, commit), steady
 
     def _check_registers(self, loop: For, names: Iterable[str]) -> None:
         """Registers have no run-time index: stages of private buffers need a loop that can be unrolled."""
-        count = constant(loop.extent)
+        count, stages = constant(loop.extent), _stages(loop)
         private = sorted(name for name in names if self.memories[name].private)
-        if private and loop.stages > 1 and (count is None or count > MOST_UNROLLED):
+        if private and stages > 1 and (count is None or count > MOST_UNROLLED):
             raise DecompositionError(
-                f"pipeline({loop.stages}): {', '.join(private)} lie in registers, which cannot be chosen at run time, and the loop "
+                f"pipeline({stages}): {', '.join(private)} lie in registers, which cannot be chosen at run time, and the loop "
                 f"{loop.var} runs {loop.extent} times",
                 at=loop.origin,
                 legal=f"at most {MOST_UNROLLED} steps, a number known before the kernel runs",
@@ -329,8 +340,8 @@ class _Pipeline:
             held = [name for name in sorted(_written(one)) if self.memories[name].private and self.memories[name].fragment is None]
             if one.collective and held:
                 raise DecompositionError(
-                    f"pipeline({loop.stages}): {one.instruction.name} fills {', '.join(held)} by all threads of a {one.spec.level}, each "
-                    "its own registers under one name, and the stages of a pipeline have one each",
+                    f"pipeline({_stages(loop)}): {one.instruction.name} fills {', '.join(held)} by all threads of a {one.spec.level}, "
+                    "each its own registers under one name, and the stages of a pipeline have one each",
                     within=one.spec,
                     at=loop.origin,
                     hint="pipeline(1), or a load of single threads or lanes",
@@ -338,11 +349,12 @@ class _Pipeline:
 
     def _prologue(self, loads: Sequence[Stmt], names: Iterable[str], loop: For, commit: list[Stmt]) -> list[Stmt]:
         """The loads of the first iterations."""
-        ahead = loop.stages - 1
+        stages = _stages(loop)
+        ahead = stages - 1
         if ahead == 0:
             return []
         number = Var(self._fresh(f"{loop.var.name}_ahead"), 0, ahead - 1)
-        items = _staged(substituted(loads, {loop.var: number}), names, loop.stages, number)
+        items = _staged(substituted(loads, {loop.var: number}), names, stages, number)
         items = _guarded(items, less(number, loop.extent))
         note = Comment(f"{'the first iteration' if ahead == 1 else f'the first {ahead} iterations'} of {loop.var.name}, ahead")
         return [note, For(number, as_expr(ahead), (*items, *commit), True, loop.origin)]
@@ -383,7 +395,7 @@ class _Pipeline:
     def _staged(self, loads: Sequence[Stmt], loop: For) -> set[str]:
         """The buffers that the loads fill for others, noted with their stages."""
         names = _filled(loads)
-        self._give_stages(dict.fromkeys(names, loop.stages))
+        self._give_stages(dict.fromkeys(names, _stages(loop)))
         return names
 
     def _give_stages(self, stages: Mapping[str, int]) -> None:
@@ -404,13 +416,13 @@ class _Pipeline:
         for statement in loop.body:
             if not isinstance(statement, For):
                 body.append(self._around(statement))
-            elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement) and self._may_begin(loop, statement):
+            elif _stages(statement) > 1 and loop.period > 1 and self._fills_registers(statement) and self._may_begin(loop, statement):
                 first, steps, last = self._across(loop, statement)
                 early += first
                 # The best place moves with the use of the stage: from the head of the body to the steps that load what comes next.
                 body = [one for one in body if not (isinstance(one, SyncPoint) and one.require is None)]
                 body += [*steps, SyncPoint(None, loop.var.name), *last]
-            elif statement.stages:
+            elif _stages(statement):
                 body += self.body((statement,))
             else:
                 body.append(self._around(statement))
@@ -423,8 +435,11 @@ class _Pipeline:
 
     def _may_begin(self, outer: For, loop: For) -> bool:
         """Whether a loop may begin in the iteration before of the one around. It may not where it loads what the loop around computes: the
-        next iteration's is not known before this one is over. Nor where an engine loads inside: its turns are those of one list.
+        next iteration's is not known before this one is over. Nor where an engine loads inside: its turns are those of one list. Nor where
+        loops inside have loads ahead of their own.
         """
+        if any(isinstance(one, For) and _stages(one) for one in statements(loop.body)):
+            return False
         read = {name for one in self._parts(loop)[0] for name in _read(one)}
         return read.isdisjoint(_written_inside(outer) - set(self.stages)) and not _has_engine(loop)
 
@@ -434,11 +449,11 @@ class _Pipeline:
         What comes before the loops; the steps that need this iteration's data only; and the last steps, whose loads are the
         next iteration's: in between is the latest place to wait for it.
         """
-        ahead, count = loop.stages - 1, _whole_rounds(loop)
+        ahead, count = _stages(loop) - 1, _whole_rounds(loop)
         loads, rest = self._parts(loop)
         turns = _Turns(loop, tuple(loads), tuple(rest), self._staged(loads, loop))
         body = (*turns.loading({loop.var: loop.var + ahead}, loop.var + ahead), *turns.using({}, loop.var))
-        steps = _narrowed(attrs.evolve(loop, body=body, extent=as_expr(count - ahead), stages=0))
+        steps = _narrowed(attrs.evolve(loop.without(Pipelined), body=body, extent=as_expr(count - ahead)))
         first: list[Stmt] = []
         for step in range(ahead):
             first += turns.loading({loop.var: as_expr(step), outer.var: as_expr(0)}, as_expr(step))
@@ -469,18 +484,18 @@ class _Turns:
         return self._at(self.rest, values, turn)
 
     def _at(self, items: tuple[Stmt, ...], values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
-        stages = self.loop.stages
+        stages = _stages(self.loop)
         return _staged(substituted(items, values), self.names, stages, mod(turn, as_expr(stages)))
 
 
 def _whole_rounds(loop: For) -> int:
     """The extent of a loop whose turns go round its stages evenly: a register's number must be the same in every iteration around it."""
-    count = constant(loop.extent)
-    if count is None or count % loop.stages:
+    count, stages = constant(loop.extent), _stages(loop)
+    if count is None or count % stages:
         raise DecompositionError(
-            f"pipeline({loop.stages}): the loop {loop.var} runs {loop.extent} times, and registers cannot be chosen at run time",
+            f"pipeline({stages}): the loop {loop.var} runs {loop.extent} times, and registers cannot be chosen at run time",
             at=loop.origin,
-            legal=f"a number of steps that is a multiple of {loop.stages}",
+            legal=f"a number of steps that is a multiple of {stages}",
             hint="another size of this split or of the one around it",
         )
     return count
@@ -506,7 +521,7 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
     assert isinstance(inner, For)
     shares = tuple(_share(one, inner, fresh) for one in copies)
     inner = attrs.evolve(inner, body=(*shares, *inner.body))
-    return attrs.evolve(loop, body=(*before, *between, inner, Commit(), *rest), spread=False)
+    return attrs.evolve(loop.without(Pipelined), body=(*before, *between, inner, Commit(), *rest))
 
 
 def _committed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
@@ -585,21 +600,26 @@ def _in_order(loads: Sequence[Stmt], shared: Sequence[Sequence[str]]) -> list[St
     return [one for _, items in sorted(found, key=lambda pair: pair[0]) for one in items] + notes
 
 
+def _stages(loop: For) -> int:
+    """How many iterations' loads are asked to be in flight; 0 where nothing is asked."""
+    return loop.asks[Pipelined].stages
+
+
 def _is_idle(statement: Stmt) -> bool:
     """Whether it is a loop whose producer has nothing to load, as no engine does its loads."""
-    return isinstance(statement, For) and bool(statement.producers) and not _has_engine(statement)
+    return isinstance(statement, For) and Produced in statement.asks and not _has_engine(statement)
 
 
 def _without_idle_producer(statement: Stmt) -> tuple[Stmt, ...]:
     """A loop without a producer that has nothing to load; inside a pipelined loop, too."""
     if isinstance(statement, For) and _is_idle(statement):
-        return (attrs.evolve(statement, producers=0, turns=()),)
+        return (statement.without(Produced, Ordered),)
     return (statement,)
 
 
 def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:
     """Refuse a loop with a producer's loads inside another one: the turns of two such loops would be numbered through each other."""
-    inner = next((one for one in statements(rest) if isinstance(one, For) and one.producers and _has_engine(one)), None)
+    inner = next((one for one in statements(rest) if isinstance(one, For) and Produced in one.asks and _has_engine(one)), None)
     if inner is not None:
         raise DecompositionError(
             f"specialize: the loop {inner.var}, whose loads a producer issues, stands in the loop {loop.var}, "
@@ -662,7 +682,7 @@ def _at_stage(access: Access, stages: int, stage: Expr) -> Access:
 
 def _require_rings(kernel: Kernel) -> None:
     """Refuse `stages` of a load that fills no ring of a producer."""
-    loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
+    loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
     filled = {name for loop in loops for one in loop.body for name in _written(one)}
     by_engine = {name for loop in loops if _has_engine(loop) for one in loop.body for name in _written(one)}
     for buffer in kernel.buffers:

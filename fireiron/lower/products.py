@@ -43,6 +43,8 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.accumulators import begun_in_loops, copied_in
+from fireiron.ir.asks.running import Running
+from fireiron.ir.rewrite import without_asks
 from fireiron.lower.registers import require_registers
 from fireiron.lower.specialize import touches_stage
 from fireiron.values.expr import Expr, all_of, as_expr, constant, less, mod
@@ -61,14 +63,20 @@ def products(kernel: Kernel) -> Kernel:
         ResourceError: a thread has not the registers for them.
     """
     require_registers(kernel)
+    body = without_asks(_followed(kernel), Running)
+    return kernel if body is kernel.body else attrs.evolve(kernel, body=body)
+
+
+def _followed(kernel: Kernel) -> tuple[Stmt, ...]:
+    """The program with its products in groups and the waits for them, each role by itself."""
     inside = list(statements(kernel.body))
     if not any(isinstance(one, Release) or (isinstance(one, Exec) and one.mechanism.in_registers) for one in inside):
-        return kernel
+        return kernel.body
     roles = [one for one in kernel.body if isinstance(one, Roles)]
     if not roles:
-        return attrs.evolve(kernel, body=_Follower(kernel, kernel.body, kernel.workers).all())
+        return _Follower(kernel, kernel.body, kernel.workers).all()
     found = {id(one): one.rebuilt(tuple(_Follower(kernel, role.body, role.threads).all() for role in one.roles)) for one in roles}
-    return attrs.evolve(kernel, body=tuple(found.get(id(one), one) for one in kernel.body))
+    return tuple(found.get(id(one), one) for one in kernel.body)
 
 
 # ---------------------------------------------------------------------------------------------- what flies
@@ -221,7 +229,7 @@ class _Follower:
 
     def loop(self, loop: For, sky: _Sky) -> tuple[For, _Sky]:
         """A loop, and what may be under way behind it, if `sky` was in front: its turns that are still held are there with it."""
-        own, late, head = set(_turns(self.rings, loop.body)), loop.in_flight, sky
+        own, late, head = set(_turns(self.rings, loop.body)), loop.asks[Running].groups, sky
         if own and loop.period and late is None and self._outlasts(loop, own, sky):
             late = self._in_flight(own)
         while True:
@@ -280,6 +288,7 @@ class _Writer:
         self, follower: _Follower, body: tuple[Stmt, ...], loop: For | None, sky: _Sky, late: int | None, asking: bool = False
     ) -> None:
         self.follower, self.body, self.loop, self.sky, self.late, self.asking = follower, body, loop, sky, late, asking
+        self.asked = None if loop is None else loop.asks[Running].groups
         self.own = _turns(follower.rings, body)
         self.releases = _releases(follower.rings, body)
         self.result: list[Stmt] = []
@@ -315,7 +324,7 @@ class _Writer:
                 turn = _Turn(statement.ring, statement.number)
                 self.sky.turns[turn, 0] = attrs.evolve(self.sky.turns.get((turn, 0), _Held()), over=True)
                 self.result += self._given_back()
-                if self.loop is not None and self.loop.in_flight == 0:
+                if self.asked == 0:
                     self._end()  # of a turn that no later group reads, too
             case Wait(groups=groups) if statement.mechanism.in_registers:
                 self.result.append(statement)
@@ -348,7 +357,7 @@ class _Writer:
         self.sky.own -= group.writes
         self.sky.copied -= group.writes
         self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
-        if self.loop is not None and self.loop.in_flight is not None:
+        if self.asked is not None:
             self._end()  # so many groups run on, of whichever turn: what the others read is given back before the next ones are issued
 
     def _for(self, loop: For) -> None:
@@ -422,7 +431,7 @@ class _Writer:
         while position and (isinstance(self.result[position - 1], Comment) or _is_full(self.result[position - 1])):
             position -= 1
         self.sky.wait(wait.groups)
-        self.result[position:position] = [wait, *self._given_back()]
+        self.result[position:position] = [attrs.evolve(wait, asked=self.asked), *self._given_back()]
 
     def _others(self, statement: Stmt) -> list[Exec]:
         return [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
@@ -478,7 +487,7 @@ class _Writer:
         number = min(self.sky.turns[key].age or 0 for key in keys)
         orders = self._orders(turns, loop.body, loop)
         said = f"{self._names(turns)} of the last turn have been read"
-        self.result.append(Wait(number, said, self.follower.mechanism, self._held(number), orders=orders))
+        self.result.append(Wait(number, said, self.follower.mechanism, self._held(number), orders=orders, asked=self.asked))
         self.sky.wait(number)
         self.result += self._lanes_done(turns, loop.body, loop)
         releases = _releases(self.follower.rings, loop.body)

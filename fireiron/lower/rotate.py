@@ -40,13 +40,15 @@ from fireiron.ir import (
     statements,
     substituted,
 )
+from fireiron.ir.asks.delayed import Delayed
+from fireiron.ir.asks.produced import Produced
 from fireiron.lower.walk import fresh_name, taken_names, without_marks
 from fireiron.values.expr import FALSE, ONE, ZERO, Expr, Less, Mod, Var, all_of, conjuncts, constant, less, minimum, tables_of
 
 
 def rotate(kernel: Kernel) -> Kernel:
     """The kernel with its delayed steps behind those of the next turn; a `DecompositionError` for two that do not commute."""
-    if not any(isinstance(one, For) and one.delay for one in statements(kernel.body)):
+    if not any(isinstance(one, For) and Delayed in one.asks for one in statements(kernel.body)):
         return kernel
     return attrs.evolve(kernel, body=without_marks(_Rotate(kernel).rotated(kernel.body, {})))
 
@@ -69,10 +71,10 @@ class _Rotate:
                 known[statement.var] = statement.value.substitute(known)
             if statement.children:
                 statement = statement.rebuilt(tuple(self.rotated(child, known) for child in statement.children))
-            if isinstance(statement, For) and statement.delay:
+            if isinstance(statement, For) and Delayed in statement.asks:
                 runs = max(statement.extent.low, statement.extent.substitute(known).low) > 0
-                step, behind = statement.delay
-                found += self._loop(attrs.evolve(statement, delay=()), step, behind, runs)
+                delayed = statement.asks[Delayed]
+                found += self._loop(statement.without(Delayed), delayed.step, delayed.behind, runs)
             else:
                 found.append(statement)
         return tuple(found)
@@ -85,7 +87,7 @@ class _Rotate:
         turns = loop.extent
         if turns.high <= 1:
             return [loop]
-        if loop.producers and tables_of(turns):
+        if Produced in loop.asks and tables_of(turns):
             raise DecompositionError(
                 f"{_said(step, behind)}: arrays in memory say how many turns the loop {loop.var} has, and a producer fills stages",
                 at=loop.origin,
@@ -95,7 +97,7 @@ class _Rotate:
         _require_own_rings(loop, pieces, step, behind)
         _require_commuting(loop, pieces, step, behind)
         first = [Comment(f"{loop.var}: the first turn up to {step}"), *_turn(pieces, early={loop.var: ZERO})]
-        if constant(turns) is None and not loop.producers:
+        if constant(turns) is None and Produced not in loop.asks:
             return [*_guarded(first, less(ZERO, turns)), self._guarded(pieces, loop, step)]
         inner = Var(loop.var.name, 0, max(turns.high - 2, 0))
         body = _turn(pieces, early={loop.var: inner + 1}, delayed={loop.var: inner})
@@ -226,7 +228,7 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -
 def _require_one_turn(loop: For, loads: Sequence[Stmt], readers: set[bool], said: str) -> None:
     """Refuse loads that take turns in the slots of one ring, of which some are read a turn later than others."""
     written = {access.copy: access.buffer for one, _ in execs(loads) for access in one.accesses if access.write}
-    if readers == {True, False} and loop.producers and len(written) > 1 and len(set(written.values())) < len(written):
+    if readers == {True, False} and Produced in loop.asks and len(written) > 1 and len(set(written.values())) < len(written):
         raise DecompositionError(
             f"{said}: loads that share the slots of {next(iter(written.values()))} are read in different turns, and a ring is "
             "emptied in the order in which it is filled",

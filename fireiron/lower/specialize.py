@@ -38,7 +38,11 @@ from fireiron.ir import (
     statements,
     unknown,
 )
+from fireiron.ir.asks.fetched import Fetched
+from fireiron.ir.asks.grouped import Grouped
+from fireiron.ir.asks.produced import Produced
 from fireiron.ir.effects.residency import Residency
+from fireiron.ir.rewrite import without_asks
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import Expr, Var, all_of, as_expr, equal, mod, replaced
 from fireiron.values.machine import Warp
@@ -73,6 +77,12 @@ MOST_THREADS = 1024
 
 def specialize(kernel: Kernel) -> Kernel:
     """The kernel with its producer and consumers apart; a `DecompositionError` for TMA loads without a ring."""
+    made = _specialized(kernel)
+    body = without_asks(made.body, Produced, Grouped, Fetched)
+    return made if body is made.body else attrs.evolve(made, body=body)
+
+
+def _specialized(kernel: Kernel) -> Kernel:
     lonely = next((one for one, _ in execs(kernel.body) if one.mechanism.counted and not one.ring), None)
     if lonely is not None:
         raise DecompositionError(
@@ -81,11 +91,11 @@ def specialize(kernel: Kernel) -> Kernel:
             at=lonely.origin,
             hint=".split(64).pipeline(4).specialize(), or .coalesced(8) in the load for copies by all threads",
         )
-    loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
+    loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
     _require_producer(kernel, loops)
     if not loops:
         return kernel
-    producers = max(one.producers for one in loops)
+    producers = max(one.asks[Produced].threads for one in loops)
     rings = tuple(_counted(kernel, ring) for ring in kernel.rings)
     names = tuple(one for one in kernel.body if isinstance(one, Let))
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
@@ -109,7 +119,7 @@ def specialize(kernel: Kernel) -> Kernel:
 
 def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
     """Tiles that blocks take as they become free are taken by a producer."""
-    fetched = next((one for one in statements(kernel.body) if isinstance(one, For) and one.fetched is not None), None)
+    fetched = next((one for one in statements(kernel.body) if isinstance(one, For) and Fetched in one.asks), None)
     if fetched is not None and not loops:
         raise DecompositionError(
             "persistent(dynamic=True): nothing is loaded by a producer, which would take tiles from the counter ahead of the others",
@@ -124,7 +134,8 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
 
     What was said of a thread is said of its number in its group, and each statement is that of the threads of one group.
     """
-    (groups, turn), *_ = ((one.groups, one.var) for one in statements(kernel.body) if isinstance(one, For) and one.groups > 1)
+    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and Grouped in one.asks)
+    groups, turn = loop.asks[Grouped].groups, loop.var
     each, workers = kernel.workers, kernel.workers * groups
     _check_groups(kernel, groups, producers)
     whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
@@ -136,8 +147,8 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
     def role(group: int) -> Role:
         def edit(statement: Stmt) -> tuple[Stmt, ...]:
             statement = statement.substitute(own)
-            if isinstance(statement, For) and statement.groups > 1:
-                return (attrs.evolve(statement, groups=1, first=group, step=groups),)
+            if isinstance(statement, For) and Grouped in statement.asks:
+                return (attrs.evolve(statement, first=group, step=groups),)
             if isinstance(statement, Exec):
                 mine = equal(whole.thread // each, group)
                 accesses = tuple(
@@ -150,17 +161,13 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
 
         return Role(f"consumers, group {group}", group * each, each, rewritten(consume.list(program), edit), registers=given)
 
-    producer = Role("producer", workers, producers, rewritten(_produced(program, None), _by_one_group), elected=True, registers=kept)
+    producer = Role("producer", workers, producers, _produced(program, None), elected=True, registers=kept)
     roles = Roles((*(role(group) for group in range(groups)), producer))
     return attrs.evolve(whole, body=(number, *(one.substitute(own) for one in names), roles))
 
 
-def _by_one_group(statement: Stmt) -> tuple[Stmt, ...]:
-    return (attrs.evolve(statement, groups=1),) if isinstance(statement, For) else (statement,)
-
-
 def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:
-    loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
+    loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
     if kernel.workers % GROUP_THREADS:
         raise DecompositionError(
             f"turns({groups}): the tile is dealt to {kernel.workers} threads, and a group of consumers is whole warpgroups",
@@ -290,7 +297,7 @@ def _produced(body: Iterable[Stmt], loop: For | None) -> tuple[Stmt, ...]:
         elif isinstance(statement, For):
             inner = _produced(statement.body, statement)
             if any(True for _ in execs(inner)):
-                kept.append(_fetching(attrs.evolve(statement, body=inner, producers=0), _takes))
+                kept.append(_fetching(attrs.evolve(statement, body=inner), _takes))
         elif isinstance(statement, Let):
             kept.append(statement)
     return tuple(kept)
@@ -305,13 +312,13 @@ def _fetching(loop: For, come_by: Callable[[NextTile], tuple[Stmt, ...]]) -> For
     """A loop over tiles that blocks take as they become free: each begins with its number, and ends the loop where none is left, one turn
     behind all of them at the latest.
     """
-    if loop.fetched is None:
+    if Fetched not in loop.asks:
         return loop
-    tiles = loop.fetched.tiles
-    number = next(one for one in loop.body if isinstance(one, Let) and one.var.name == loop.fetched.tile)
-    head = (*come_by(NextTile(number.var, tiles, loop.fetched.ring, loop.var)), Leave(number.var, tiles))
+    said = loop.asks[Fetched]
+    number = next(one for one in loop.body if isinstance(one, Let) and one.var.name == said.tile)
+    head = (*come_by(NextTile(number.var, said.tiles, said.ring, loop.var)), Leave(number.var, said.tiles))
     rest = tuple(one for one in loop.body if one is not number)
-    return attrs.evolve(loop, extent=tiles + 1, body=(*head, *rest), fetched=None)
+    return attrs.evolve(loop, extent=said.tiles + 1, body=(*head, *rest))
 
 
 # ---------------------------------------------------------------------------------------------- consumers
@@ -342,8 +349,8 @@ class _Consumers:
             if is_load:
                 continue
             if isinstance(statement, For):
-                inside = attrs.evolve(self, tile=statement.var) if statement.groups > 1 else self
-                loop = attrs.evolve(statement, body=inside.list(statement.body, statement), producers=0)
+                inside = attrs.evolve(self, tile=statement.var) if Grouped in statement.asks else self
+                loop = attrs.evolve(statement, body=inside.list(statement.body, statement))
                 kept += self._ordered(loop) if _is_of_tile(statement, around) else (_fetching(loop, self._is_told),)
             elif isinstance(statement, (Let, *FOR_CONSUMERS)):
                 kept.append(statement)
@@ -397,8 +404,8 @@ class _Consumers:
 
 def _is_of_tile(loop: For, around: For | None) -> bool:
     """Whether it has all turns of a tile of a producer's ring, itself or in loops inside, where groups take tiles in turns."""
-    tiles = around is not None and around.groups > 1
-    return tiles and any(isinstance(one, For) and one.producers for one in statements((loop,)))
+    tiles = around is not None and Grouped in around.asks
+    return tiles and any(isinstance(one, For) and Produced in one.asks for one in statements((loop,)))
 
 
 def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:

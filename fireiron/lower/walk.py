@@ -24,6 +24,8 @@ from fireiron.ir import (
     variables,
     verify,
 )
+from fireiron.ir.asks.delayed import Delayed
+from fireiron.ir.asks.produced import Produced
 from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.alternate import with_products_of_turns
@@ -121,7 +123,7 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
 
 def _fills_a_ring(node: Node) -> bool:
     """Whether a step makes a loop with a producer, inside other loops of its own perhaps."""
-    return any(isinstance(one, For) and one.producers for one in statements(node.program))
+    return any(isinstance(one, For) and Produced in one.asks for one in statements(node.program))
 
 
 def _is_mixed(node: Node) -> bool:
@@ -176,7 +178,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
     body = with_products_of_turns(_program(grown.node, ()))
-    if not any(isinstance(one, For) and one.delay for one in statements(body)):
+    if not any(isinstance(one, For) and Delayed in one.asks for one in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
     kernel = Kernel(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.ir.asks.delayed import Delayed
 from fireiron.language.tree import Context, Decomposition, Refinement
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -50,7 +51,7 @@ class Delay(Refinement):
         yield from (Delay(later, first) for first, later in itertools.combinations(names, 2))
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, delay=(self.step, self.behind))
+        return plan.asking(Delayed(self.step, self.behind))
 
     def __str__(self) -> str:
         return f'delay("{self.step}", behind="{self.behind}")'

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.ir.asks.running import Running
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import chosen, integral
 
@@ -46,7 +47,7 @@ class InFlight(Refinement):
     groups: Any = attrs.field(converter=_groups)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, in_flight=chosen(self.groups, "in_flight", 0, MOST))
+        return plan.asking(Running(chosen(self.groups, "in_flight", 0, MOST)))
 
     def __str__(self) -> str:
         return f"in_flight({self.groups})"

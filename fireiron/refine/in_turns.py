@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.ir.asks.ordered import Ordered
 from fireiron.language.tree import Context, Decomposition, Refinement
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -48,7 +49,7 @@ class InTurns(Refinement):
         yield from (InTurns(*pair) for pair in itertools.combinations_with_replacement(names, 2))
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, turns=(self.first, self.last))
+        return plan.asking(Ordered(self.first, self.last))
 
     def __str__(self) -> str:
         return f'turns("{self.first}", "{self.last}")'

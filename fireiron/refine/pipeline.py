@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import chosen, integral
 
@@ -54,7 +55,7 @@ class Pipeline(Refinement):
         stages = chosen(self.stages, "pipeline", 1, MOST)
         if self.spread and stages == 1:
             raise DecompositionError("pipeline(1, spread=True): no copy runs ahead that could be spread", legal=f"2 ... {MOST} stages")
-        return attrs.evolve(plan, stages=stages, spread=self.spread)
+        return plan.asking(Pipelined(stages, self.spread))
 
     def __str__(self) -> str:
         return f"pipeline({self.stages}{', spread=True' if self.spread else ''})"

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.ir.asks.produced import Produced
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import chosen, integral
 
@@ -50,7 +51,7 @@ class Specialize(Refinement):
         threads = chosen(self.threads, "specialize", 32, 128)
         if threads not in PRODUCERS:
             raise DecompositionError("specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
-        return attrs.evolve(plan, producers=threads)
+        return plan.asking(Produced(threads))
 
     def __str__(self) -> str:
         return "specialize()" if self.threads == 32 else f"specialize({self.threads})"

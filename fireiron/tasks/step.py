@@ -24,6 +24,10 @@ from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, StoreError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import BlockCluster, Comment, For, Hole, Stmt
+from fireiron.ir.ask import NOTHING, Asks
+from fireiron.ir.asks.pipelined import Pipelined
+from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.running import Running
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.rewrite import by_identities
@@ -345,12 +349,12 @@ class Reader(Runner):
         with self._body() as statements:
             yield from self._inside(loop, tuple(var if var in kept else ZERO for var in variables), self.level)
         body = tuple(statements)
-        marks: dict[str, Any] = {"stages": here.pipeline, "producers": here.producers if here.warpspecialize else 0}
-        marks |= {"spread": here.spread, "in_flight": here.in_flight} if here.pipeline else {}
+        ahead = (Pipelined(here.pipeline, here.spread), Running(here.in_flight)) if here.pipeline else ()
+        asks = Asks((*ahead, Produced(here.producers if here.warpspecialize else 0)))
         self.piped.add(here.instance)
         for var, size in reversed(turning):
-            body = (For(var, size, body, inside and constant(size) is not None, call_site(), **marks),)
-            marks = {}  # the innermost loop is the pipeline
+            body = (For(var, size, body, inside and constant(size) is not None, call_site(), asks=asks),)
+            asks = NOTHING  # the innermost loop is the pipeline
         self.out[-1] += body
 
     def _dealt(self, sizes: tuple[Expr, ...], level: Level) -> tuple[tuple[Expr, ...], Expr]:

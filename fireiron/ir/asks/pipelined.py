@@ -1,0 +1,31 @@
+"""Loads ahead: `pipeline` on a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import attrs
+
+from fireiron.ir.ask import Ask, number_of
+from fireiron.values.expr import Expr
+
+
+@attrs.frozen
+class Pipelined(Ask):
+    """The loads of `stages` iterations are in flight; with `spread` they are issued step by step in the loop inside."""
+
+    taker: ClassVar[str] = "pipeline"
+    options: ClassVar[tuple[str, ...]] = ("stages=2", "spread")
+    stages: int = 0
+    spread: bool = False
+
+    def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
+        return ({"spread": ""} if self.spread else {}) | ({"stages": str(self.stages)} if self.stages else {})
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Pipelined:
+        return Pipelined(number_of(options, "stages", 0), "spread" in options)
+
+
+__all__ = ["Pipelined"]

@@ -1,0 +1,30 @@
+"""Loads by threads of their own: `specialize` on a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import attrs
+
+from fireiron.ir.ask import Ask, number_of
+from fireiron.values.expr import Expr
+
+
+@attrs.frozen
+class Produced(Ask):
+    """The stages of the loop are a ring, which so many `threads` of their own fill."""
+
+    taker: ClassVar[str] = "specialize"
+    options: ClassVar[tuple[str, ...]] = ("producers=32",)
+    threads: int = 0
+
+    def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
+        return {"producers": str(self.threads)}
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Produced:
+        return Produced(number_of(options, "producers", 0))
+
+
+__all__ = ["Produced"]
