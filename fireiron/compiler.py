@@ -367,7 +367,7 @@ def _error_of(finding: Finding) -> FireironError:
 
 def _shared_bytes(spec: Spec) -> int:
     """Bytes of the operands of a spec that lie in shared memory, as far as they are known."""
-    tensors = {view.tensor.name: view.tensor for view in spec.operands.values() if view.tensor.memory.of_block}.values()
+    tensors = {view.tensor.name: view.tensor for view in spec.operands.values() if view.tensor.memory.in_shared}.values()
     return sum((constant(tensor.storage().extent) or 0) * tensor.copies * tensor.dtype.bytes for tensor in tensors)
 
 

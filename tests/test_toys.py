@@ -1,4 +1,5 @@
-"""What an extension costs: a kernel effect and two completion mechanisms of one's own, each two files in `toys/`, and no other file knows them.
+"""What an extension costs: a kernel effect and two completion mechanisms of one's own, each two files in `toys/`, and a memory in a region of
+its own, one file; no other file knows them.
 
 Each is simulated, checked and printed; a fault planted in its kernel is found by the checks and by the simulator.
 """
@@ -15,6 +16,7 @@ from toys.late_copies import LATE
 from toys.late_copy import LateCopy
 from toys.max_registers import MaxRegisters
 from toys.max_registers_step import AtMostRegisters
+from toys.table import TABLE, TABLES
 
 from fireiron import *
 from fireiron import ir
@@ -145,6 +147,64 @@ def test_a_ring_that_is_not_kept_is_found_by_both_detectors(kind, number):
     assert [one for one in check(wrong) if one.severity == "error"]
     with pytest.raises(SimulationError):
         product_of(wrong)
+
+
+# ---------------------------------------------------------------------------------------------- a memory in a region of its own
+
+
+def tabled(size=8, bk=8):
+    """A product by threads, of tiles of A in shared memory and tiles of B in tables."""
+    copied = Move.tile(1, 1).to(Thread).done()
+    steps = MatMul.tile(size, size).to(Block).epilog(RF, Init.tile(1, 1).to(Thread).done(), Move.tile(1, 1).to(Thread).done()).split(bk)
+    strategy = steps.load(A, SH, copied).load(B, TABLE, copied).tile(1, 1).to(Thread).split(1).done()
+    return strategy(MatMul(16, 16, 32)(GL, GL, GL)(Kernel)).program("sm_90")
+
+
+def test_a_region_has_bytes_of_its_own():
+    program = tabled()
+    kernel, plain = program.ir, product().program("sm_90").ir
+    table = kernel.buffer("b_table")
+    assert (table.memory, table.bytes, table.offset) == (TABLE, 256, 1024) and not table.shares(kernel.buffer("a_sh"))
+    assert (kernel.shared_bytes, plain.shared_bytes) == (256, 512), "of shared memory it takes nothing"
+    assert "__shared__ __align__(16) float b_table[64];  // byte 0 of tables" in program.cuda
+    np.testing.assert_array_equal(*outputs(kernel))
+    assert not [one for one in check(kernel) if one.severity == "error"]
+    assert [one.scope for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier)] == [ir.BLOCK_SCOPE] * 2, "who shares it decides"
+    compiles(program)
+
+
+def test_a_region_has_an_end():
+    with pytest.raises(ResourceError, match=r"2048 bytes in tables: b_table 2048") as caught:
+        _ = tabled(16, 32).lowered
+    assert caught.value.legal == f"at most {TABLES.bytes} bytes"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_barrier_left_out_of_a_region_is_found_by_both_detectors(number):
+    kernel, seen = tabled().ir, itertools.count()
+    without = lambda one: () if isinstance(one, ir.Barrier) and next(seen) == number else (one,)
+    wrong = attrs.evolve(kernel, body=ir.rewritten(kernel.body, without))
+    assert [one for one in check(wrong) if one.severity == "error" and "b_table" in str(one)]
+    with pytest.raises(SimulationError):
+        outputs(wrong)
+
+
+@pytest.mark.parametrize(("offset", "why"), [(0, "the first 256 are others'"), (512, "it has 1024")])
+def test_arrays_that_do_not_lie_in_their_region_are_errors(offset, why):
+    kernel = tabled().ir
+    table = kernel.buffer("b_table")
+    other = attrs.evolve(table, tensor=attrs.evolve(table.tensor, name="other"), offset=4096)
+    placed = tuple(attrs.evolve(one, offset=offset) if one is table else one for one in kernel.buffers)
+    wrong = attrs.evolve(kernel, buffers=placed if offset < 256 else (*placed, other))
+    assert [one.message for one in check(wrong) if one.severity == "error" and why in one.message]
+
+
+def test_no_instruction_for_shared_memory_reaches_another_region():
+    from fireiron.executable.cp_async import CP_ASYNC
+
+    program = tabled()
+    assert not TABLE.like(SH) and TABLE.of_block and not TABLE.in_shared
+    assert all(one.instruction is not CP_ASYNC for one, _ in ir.execs(program.ir.body) if one.accesses[-1].buffer == "b_table")
 
 
 # ---------------------------------------------------------------------------------------------- on disk

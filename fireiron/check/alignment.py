@@ -61,7 +61,7 @@ class _Shared:
         """One finding for each buffer outside, each that begins wrongly, and each pair that share bytes and should not."""
         for buffer in self.buffers:
             end = buffer.offset + buffer.bytes
-            if not 0 <= buffer.offset <= end <= self.kernel.shared_bytes:
+            if buffer.memory.in_shared and not 0 <= buffer.offset <= end <= self.kernel.shared_bytes:
                 yield _of_buffer(
                     buffer, f"lies in bytes {buffer.offset} ... {end - 1}, and the block has {self.kernel.shared_bytes}", end=end
                 )

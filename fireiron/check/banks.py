@@ -90,7 +90,7 @@ def check_banks(scene: Scene) -> tuple[Finding, ...]:
     scene = Scene(dealt(scene.kernel)) if fetched(scene.kernel) else scene
     findings: list[Finding] = []
     for buffer in scene.kernel.buffers:
-        if not buffer.memory.of_block:
+        if not buffer.memory.in_shared:
             continue
         requests = [one for use in scene.uses if use.access.buffer == buffer.name and (one := request(scene, use)) is not None]
         counted = [(one, one.passes(buffer), one.ideal(buffer)) for one in requests]

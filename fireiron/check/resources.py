@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import attrs
@@ -110,12 +111,22 @@ def _rounded(value: int, unit: int) -> int:
 def check_resources(scene: Scene) -> tuple[Finding, ...]:
     """Errors where the target cannot run the kernel, warnings where registers overflow, notes with the numbers."""
     kernel = scene.kernel
-    return (*_threads(kernel), *_shared(kernel), *_registers(kernel), *_exchanged(kernel), *_occupancy(kernel), *_of_effects(kernel))
+    return (
+        *_threads(kernel),
+        *_shared(kernel),
+        *_regions(kernel),
+        *_registers(kernel),
+        *_exchanged(kernel),
+        *_occupancy(kernel),
+        *_of_effects(kernel),
+    )
 
 
 def lacking(kernel: Kernel) -> tuple[Finding, ...]:
     """The errors alone: what the kernel needs and the target lacks."""
-    return tuple(finding for finding in (*_threads(kernel), *_shared(kernel), *_exchanged(kernel)) if finding.severity == "error")
+    return tuple(
+        finding for finding in (*_threads(kernel), *_shared(kernel), *_regions(kernel), *_exchanged(kernel)) if finding.severity == "error"
+    )
 
 
 def _of_effects(kernel: Kernel) -> list[Finding]:
@@ -142,7 +153,7 @@ def _shared(kernel: Kernel) -> list[Finding]:
     sizes = {one.name: one.amount for one in rows}
     details = {"bytes": kernel.shared_bytes, "limit": limit, "buffers": sizes, "origins": {one.name: one.origin for one in rows}}
     parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    top = max((buffer.offset + buffer.bytes for buffer in kernel.buffers if buffer.memory.of_block), default=0)
+    top = max((buffer.offset + buffer.bytes for buffer in kernel.buffers if buffer.memory.in_shared), default=0)
     if max(kernel.shared_bytes, top) > limit:
         text = f"{max(kernel.shared_bytes, top)} bytes of shared memory in a block, {kernel.architecture} has {limit}: {parts}"
         return [Finding("resources", "error", None, text, details=details)]
@@ -151,6 +162,21 @@ def _shared(kernel: Kernel) -> list[Finding]:
         return [Finding("resources", "error", None, text, details=details)]
     text = f"{kernel.shared_bytes} of {limit} bytes of shared memory: {parts}" if sizes else "no shared memory"
     return [Finding("resources", "note", None, text, details=details)]
+
+
+def _regions(kernel: Kernel) -> list[Finding]:
+    """Errors of arrays of a block that lie in other regions than shared memory: in bytes that it has not, or that are others'."""
+    findings, reached = [], kernel.shared_bytes
+    inside = sorted((one for one in kernel.buffers if one.memory.of_block and not one.memory.in_shared), key=lambda one: one.offset)
+    for region, some in itertools.groupby(inside, key=lambda one: one.memory.region):
+        arrays = tuple(some)
+        first, end = arrays[0].offset, max(one.offset + one.bytes for one in arrays)
+        if end - first > region.bytes or first < reached:
+            why = f"it has {region.bytes}" if end - first > region.bytes else f"the first {reached} are others'"
+            text = f"{', '.join(one.name for one in arrays)} take bytes {first} to {end} in {region.name}: {why}"
+            findings.append(Finding("resources", "error", arrays[0].name, text, arrays[0].tensor.origin))
+        reached = end
+    return findings
 
 
 def _registers(kernel: Kernel) -> list[Finding]:

@@ -23,6 +23,7 @@ from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Made, Noted, Path
+from fireiron.ir.usage import region_starts
 from fireiron.values.document import Assignment, Joined
 from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var
 from fireiron.values.machine import bfloat16, float16
@@ -227,7 +228,7 @@ def _of_warp(value: Expr, kernel: Kernel) -> bool:
 def _buffers(kernel: Kernel) -> Iterable[Item]:
     """The declarations of buffers."""
     makers = Makers(kernel)
-    shared = [buffer for buffer in kernel.buffers if buffer.memory.of_block]
+    shared = [buffer for buffer in kernel.buffers if buffer.memory.in_shared]
     read = _read(kernel)
     # Compilers warn of an array that nobody reads, unless the text says that it knows.
     known = {buffer.name: "" if buffer.name in read else "[[maybe_unused]] " for buffer in kernel.buffers}
@@ -243,7 +244,12 @@ def _buffers(kernel: Kernel) -> Iterable[Item]:
             align = max(16, buffer.tensor.align)
             line = f"{known[buffer.name]}__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];"
             yield Made(Noted(line, _shape(buffer)), makers.of_buffer(buffer.name))
+    starts = region_starts(kernel.buffers)
     for buffer in kernel.buffers:
+        if buffer.memory.region in starts and buffer.memory.of_block:
+            place = buffer.offset - starts[buffer.memory.region]
+            array = (buffer.dtype.cuda, buffer.name, str(expression(buffer.total)), max(16, buffer.tensor.align), place)
+            yield Made(Noted(known[buffer.name] + buffer.memory.region.declaration(*array), _shape(buffer)), makers.of_buffer(buffer.name))
         if buffer.memory.private:
             yield Made(_registers(kernel, buffer, known[buffer.name]), makers.of_buffer(buffer.name))
 

@@ -93,7 +93,7 @@ class Load(Decomposition):
         copies, copy = copies_of(self.memory, spec, draft)
         tensor = Tensor(
             name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
-            free=self.memory.of_block and plan.layout is None and plan.swizzle is None and not plan.pad, stages=plan.stages,
+            free=self.memory.in_shared and plan.layout is None and plan.swizzle is None and not plan.pad, stages=plan.stages,
             shares=self._shared(plan, spec, shape, dtype), origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)

@@ -52,7 +52,7 @@ def loads(scene: Scene) -> dict[str, tuple[Load, ...]]:
     findings = iter(check_banks(scene))
     found: dict[str, tuple[Load, ...]] = {}
     for buffer in scene.kernel.buffers:
-        if buffer.memory.of_block:
+        if buffer.memory.in_shared:
             mine = [one for use in scene.uses if use.access.buffer == buffer.name and (one := request(scene, use)) is not None]
             different: dict[tuple[str | None, int], Load] = {}
             for one in mine:

@@ -36,7 +36,7 @@ def statements_by_warps(executable: Executable, spec: Spec, draft: Draft, swappe
     views, program, _ = loop_over(spec, views, digits, True, draft, (Hole("tile"),))
     warp = index_in(Warpgroup, draft.thread) // 32
     part = _of_warp(spec.with_operands(**views), 1 if swapped else 0, warp)
-    vectors = tuple(TOGETHER if view.memory.of_block else 2 for view in part.operands.values())
+    vectors = tuple(TOGETHER if view.memory.in_shared else 2 for view in part.operands.values())
     return filled(program, {"tile": (one_statement(executable, part, draft, maps, vectors=vectors),)})
 
 

@@ -51,7 +51,7 @@ class CpAsync(Executable):
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = [] if spec.level.threads == 1 else [Mismatch("level", "Thread", spec.level.name)]
-        if not (spec.src.memory.of_grid and spec.dst.memory.of_block):
+        if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
             found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
         if spec.src.dtype != spec.dst.dtype:
             found.append(Mismatch("type", str(spec.src.dtype), str(spec.dst.dtype)))

@@ -61,13 +61,13 @@ class TmaLoad(Executable):
         return "Move(r,c)(GL,SH)(Block), a whole tile; rows and address multiples of 16 bytes, SH in chunks; under pipeline(n).specialize()"
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level == Block and spec.src.memory.of_grid and spec.dst.memory.of_block
+        return spec.copies and spec.level == Block and spec.src.memory.of_grid and spec.dst.memory.in_shared
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = list(level_mismatch(spec, Block))
-        if not (spec.src.memory.of_grid and spec.dst.memory.of_block):
+        if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
             found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
         if len(spec.dims) != 2:
             return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
@@ -201,13 +201,13 @@ class TmaStore(Executable):
         return "Move(r,c)(SH,GL)(Warpgroup or Warp), a whole tile; rows and address multiples of 16 bytes, SH in chunks"
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level in (Warpgroup, Warp) and spec.dst.memory.of_grid and spec.src.memory.of_block
+        return spec.copies and spec.level in (Warpgroup, Warp) and spec.dst.memory.of_grid and spec.src.memory.in_shared
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = [] if spec.level in (Warpgroup, Warp) else [Mismatch("level", "Warpgroup or Warp", spec.level.name)]
-        if not (spec.dst.memory.of_grid and spec.src.memory.of_block):
+        if not (spec.dst.memory.of_grid and spec.src.memory.in_shared):
             found.append(Mismatch("memories", "SH -> GL", " -> ".join(map(str, spec.memories))))
         if len(spec.dims) != 2:
             return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))

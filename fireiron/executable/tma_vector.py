@@ -47,13 +47,13 @@ class TmaVectorLoad(Executable):
         return "Move(n)(GL,SH)(Block), neighbours of a vector; address and bytes multiples of 16; in a kernel with specialize()"
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level == Block and len(spec.dims) == 1 and spec.src.memory.of_grid and spec.dst.memory.of_block
+        return spec.copies and spec.level == Block and len(spec.dims) == 1 and spec.src.memory.of_grid and spec.dst.memory.in_shared
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = list(level_mismatch(spec, Block))
-        if not (spec.src.memory.of_grid and spec.dst.memory.of_block):
+        if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
             found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
         if len(spec.dims) != 1:
             return (*found, Mismatch("shape", "one dimension", "x".join(map(str, spec.sizes))))

@@ -89,9 +89,15 @@ class Kernel(Displayed):
         return next(one for one in self.rings if one.name == name)
 
     @property
+    def block_bytes(self) -> int:
+        """Bytes of all memories of a block in one numbering: shared memory, and behind it other regions."""
+        beside = (one for one in self.buffers if one.memory.of_block and not one.memory.in_shared)
+        return max((one.offset + one.bytes for one in beside), default=self.shared_bytes)
+
+    @property
     def dynamic_shared_bytes(self) -> int:
         """Bytes of dynamic shared memory that a launch must ask for; 0 where static arrays serve."""
-        shared = [buffer for buffer in self.buffers if buffer.memory.of_block]
+        shared = [buffer for buffer in self.buffers if buffer.memory.in_shared]
         # Arrays that share bytes have no declaration each in C++: they become pointers into one array.
         pairs = itertools.combinations(shared, 2)
         overlap = any(a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for a, b in pairs)

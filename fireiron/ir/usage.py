@@ -8,6 +8,7 @@ import attrs
 
 from fireiron.ir import Buffer, Exec, For, Kernel, Stmt, statements
 from fireiron.values.expr import constant
+from fireiron.values.region import Region
 
 
 @attrs.frozen
@@ -43,8 +44,17 @@ def shared_usage(buffers: Iterable[Buffer], stages: Iterable[Stages] = ()) -> tu
     """The buffers in shared memory, in the order of their declaration."""
     depth = {name: one.stages for one in stages for name in one.buffers}
     return tuple(
-        Usage(one.name, one.bytes, _described(one, depth.get(one.name, 1)), one.tensor.origin) for one in buffers if one.memory.of_block
+        Usage(one.name, one.bytes, _described(one, depth.get(one.name, 1)), one.tensor.origin) for one in buffers if one.memory.in_shared
     )
+
+
+def region_starts(buffers: Iterable[Buffer]) -> dict[Region, int]:
+    """Where the regions of a block's memory beside shared memory begin, in the one numbering of all bytes of a block."""
+    starts: dict[Region, int] = {}
+    for one in buffers:
+        if one.memory.of_block and not one.memory.in_shared:
+            starts[one.memory.region] = min(starts.get(one.memory.region, one.offset), one.offset)
+    return starts
 
 
 def register_words(buffer: Buffer) -> int:
@@ -73,7 +83,7 @@ def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
             depth = {one.name: rings.get(one.name, loop.period) for one in buffers}
             for stages in dict.fromkeys(depth.values()):
                 alike = (one for one in buffers if depth[one.name] == stages)
-                staged = [one for one in alike if one.memory.of_block and one.tensor.copies % stages == 0]
+                staged = [one for one in alike if one.memory.in_shared and one.tensor.copies % stages == 0]
                 counted |= {one.name for one in staged}
                 if staged:
                     found.append(Stages(stages, sum(one.bytes for one in staged), tuple(one.name for one in staged), loop.origin))

@@ -32,7 +32,7 @@ def allocate(kernel: Kernel) -> Kernel:
         kernel = _shared_within(kernel, bound) or kernel
     if kernel.shared_bytes > bound:
         _refuse(kernel)
-    return kernel
+    return _in_regions(kernel)
 
 
 def _bound(kernel: Kernel) -> int:
@@ -54,7 +54,7 @@ MOST_CHOICES = 4096
 def _shared_within(kernel: Kernel, bound: int) -> Kernel | None:
     """The kernel with buffers that share bytes, the fewest pairs of them that fit the bound; None where nothing fits."""
     spans = live_spans(kernel)
-    buffers = [one for one in kernel.buffers if one.memory.of_block and one.name in spans]
+    buffers = [one for one in kernel.buffers if one.memory.in_shared and one.name in spans]
     apart = [
         frozenset((one.name, other.name))
         for one, other in itertools.combinations(buffers, 2)
@@ -120,6 +120,29 @@ def _with_offsets(kernel: Kernel, offsets: Mapping[str, int], later: Collection[
     )
 
 
+def _in_regions(kernel: Kernel) -> Kernel:
+    """The kernel with its arrays in other regions of a block's memory, one behind the other: all regions are numbered behind shared memory.
+
+    Raises: ResourceError where a region has not so many bytes.
+    """
+    spans, top = live_spans(kernel), kernel.shared_bytes
+    buffers = list(kernel.buffers)
+    for region in dict.fromkeys(one.memory.region for one in buffers if one.memory.of_block and not one.memory.in_shared):
+        start = top = _align(top, ALIGNMENT)
+        for place, buffer in enumerate(buffers):
+            if buffer.memory.of_block and buffer.memory.region == region and buffer.name in spans:
+                buffers[place] = attrs.evolve(buffer, offset=_align(top, max(16, buffer.tensor.align)))
+                top = buffers[place].offset + buffer.bytes
+        if top - start > region.bytes:
+            inside = [one for one in buffers if one.memory.of_block and one.memory.region == region and one.name in spans]
+            largest = max(inside, key=lambda one: one.bytes)
+            raise ResourceError(
+                f"{top - start} bytes in {region.name}: {', '.join(f'{one.name} {one.bytes}' for one in inside)}",
+                within=kernel.spec, legal=f"at most {region.bytes} bytes", at=largest.tensor.origin, hint="smaller tiles, or a load to SH",
+            )  # fmt: skip
+    return attrs.evolve(kernel, buffers=tuple(buffers)) if buffers != list(kernel.buffers) else kernel
+
+
 def _placed(kernel: Kernel) -> Kernel:
     """The kernel with its shared buffers in order of declaration, each at the next place, or in one that is free."""
     spans = live_spans(kernel)
@@ -127,7 +150,7 @@ def _placed(kernel: Kernel) -> Kernel:
     result = []
     top = 0
     for buffer in kernel.buffers:
-        if buffer.memory.of_block and buffer.name in spans:
+        if buffer.memory.in_shared and buffer.name in spans:
             offset = _offset(buffer, placed, spans)
             buffer = attrs.evolve(buffer, offset=offset)
             placed.append(buffer)

@@ -177,7 +177,7 @@ class _Launch:
         # has one column.
         if plan.block_loops or plan.mixed:
             return [blocks[start : start + each] for start in range(0, len(blocks), each)]
-        size = plan.kernel.shared_bytes
+        size = plan.kernel.block_bytes
         for buffer in plan.kernel.buffers:
             if buffer.memory.private:
                 size += plan.number(buffer.elements) * buffer.dtype.bytes * plan.kernel.threads

@@ -90,9 +90,13 @@ def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
 
 
 def _check_extent(plan: Plan) -> None:
-    """Refuse a kernel of which a buffer in use does not end within the shared memory of the block."""
+    """Refuse a kernel of which a buffer in use does not end within the shared memory of the block; other regions are numbered behind it."""
     for buffer in plan.shared_in_use:
-        if buffer.offset < 0 or buffer.offset + buffer.bytes > plan.kernel.shared_bytes:
+        if not buffer.memory.in_shared:
+            legal = plan.kernel.shared_bytes <= buffer.offset
+        else:
+            legal = buffer.offset >= 0 and buffer.offset + buffer.bytes <= plan.kernel.shared_bytes
+        if not legal:
             raise SimulationError(
                 f"{buffer.name} lies in bytes {buffer.offset} ... {buffer.offset + buffer.bytes - 1} of shared memory",
                 legal=f"0 ... {plan.kernel.shared_bytes - 1}",

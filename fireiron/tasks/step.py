@@ -268,7 +268,7 @@ class Reader(Runner):
         if memory.private and self.draft is not None:
             threads = self.known.threads if self.level == Block else self.level.threads or 1
             require_few_registers(name, shape, dtype, threads, self.registers)
-        bare = Tensor(name, shape, dtype, memory, layout, owner=owner, free=memory.of_block, origin=call_site())
+        bare = Tensor(name, shape, dtype, memory, layout, owner=owner, free=memory.in_shared, origin=call_site())
         bare = bare if stored is None else _laid(bare, stored)
         if self.draft is None:
             return whole_view(bare)

@@ -15,6 +15,7 @@ import attrs
 from fireiron.errors import ArgumentError, shown
 from fireiron.values.layout import Layout
 from fireiron.values.meant import meant_architecture, meant_dtype
+from fireiron.values.region import SHARED, Region
 from fireiron.values.typed import check_types
 
 
@@ -153,7 +154,8 @@ class Memory:
     or `"thread"`: all that instructions, checks and the printer ask, so that a memory of one's own behaves as those of the same sharers,
     at a depth of its own. `capacity_name` is how messages call it. `fragment` is the (m, n, k) of a memory of WMMA fragments. What lies in
     a memory `by_value` is passed to the kernel itself, without an address: one element that is only read. A memory that `counts` is none:
-    an element of a tensor in it is its own coordinate, which all know and nobody stores.
+    an element of a tensor in it is its own coordinate, which all know and nobody stores. What a block shares lies in a `region`: in shared
+    memory, or in bytes of its own.
 
     >>> from fireiron import *
     >>> near = Memory("NEAR", 1, "block", "shared memory")
@@ -168,6 +170,7 @@ class Memory:
     fragment: tuple[int, int, int] | None = None
     by_value: bool = False
     counts: bool = False
+    region: Region = SHARED
 
     def __attrs_post_init__(self) -> None:
         check_types(self)
@@ -181,8 +184,13 @@ class Memory:
 
     @property
     def of_block(self) -> bool:
-        """Each block has one copy: it is a part of the block's shared memory."""
+        """Each block has one copy, which its threads share."""
         return self.shared_by == "block"
+
+    @property
+    def in_shared(self) -> bool:
+        """It is a part of the block's shared memory: of the block, in no region of its own."""
+        return self.shared_by == "block" and self.region == SHARED
 
     @property
     def of_grid(self) -> bool:
@@ -195,7 +203,7 @@ class Memory:
 
     @property
     def _kind(self) -> tuple[object, ...]:
-        return (self.shared_by, self.fragment, self.by_value, self.counts)
+        return (self.shared_by, self.fragment, self.by_value, self.counts, self.region)
 
     @property
     def label(self) -> str:

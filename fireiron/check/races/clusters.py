@@ -55,7 +55,7 @@ def _free_name(place: Var) -> str:
 
 def blocks_of(kernel: Kernel) -> Blocks:
     """The blocks that are followed together."""
-    return Blocks(kernel.cluster, -(-kernel.shared_bytes // ALIGNED) * ALIGNED)
+    return Blocks(kernel.cluster, -(-kernel.block_bytes // ALIGNED) * ALIGNED)
 
 
 def at_places(scene: Scene) -> Scene:
