@@ -110,7 +110,7 @@ def require_no_refinement(chain: object, name: str) -> None:
 
 
 def says_nothing(steps: object, where: object) -> bool:
-    """Whether the arguments of the verb are none: then it refines a split."""
+    """Whether the arguments of `skip` are none: then it refines a split."""
     return steps == () and (where is None or (isinstance(where, str) and not where))
 
 
