@@ -1,8 +1,8 @@
 """What chains, and what they start from, offer to type checkers and completion. Written by `make names`; see `found.py`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numpy.typing import ArrayLike, NDArray
-from typing import Any, Final, Self, overload
+from typing import Any, Final, Self, SupportsIndex, overload
 from fireiron.decomp.tile import Strided
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
@@ -10,6 +10,8 @@ from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Integer, TileSize
 from fireiron.spec import Spec
 from fireiron.specs.operand import Operand
+from fireiron.values.expr import Expr
+from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import Architecture, DType, Level, Memory
 from fireiron.values.tensor import MatrixLayout, View
 
@@ -18,6 +20,22 @@ class FoundSteps: ...
 class FoundOnAny: ...
 
 class FoundOnTile:
+    def bands(self, rows: Integer, walk: Integer = 0) -> Self:
+        """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
+
+        Args: tile rows, or a tunable; `walk` chooses among this order (0), `column_bands` (1) and `hilbert` (2, with 1 row), for a tunable.
+        Legal on a tile of two dimensions that is dealt to Block.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
+        """
+    def chained(self, ready: Operand | str | tuple[Operand | str, ...] = ()) -> Self:
+        """Launch the kernel while the one before it in the stream still ends; it waits for that one before it touches global memory.
+
+        Legal on a tile that is dealt to Block, from sm_90 on, where no output has to be zero before.
+        rewrite: S --> let the next kernel begin; wait for the kernel before; S
+
+        `ready` names inputs of which you promise that no kernel of the chain writes them, `chained(ready=B)`: a producer loads their first
+        turns before the wait. Legal with `specialize`, where a block has one tile.
+        """
     def cluster(self, m: Integer, n: Integer = 1) -> Self:
         """Neighbouring tiles, `m` x `n` of them, go to blocks that run at the same time and load for each other what they have in common.
 
@@ -38,6 +56,19 @@ class FoundOnTile:
         >>> [line.strip() for line in text.splitlines() if "__cluster_dims__" in line]
         ['extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(288)']
         """
+    def column_bands(self, columns: Integer) -> Self:
+        """Let blocks walk along `columns` tile columns before they go one tile row on: `bands` with rows and columns exchanged.
+
+        Args: tile columns, or a tunable. Legal on a tile of two dimensions that is dealt to Block.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (u // columns, band * columns + u % columns) in each band
+        """
+    def hilbert(self) -> Self:
+        """Let blocks follow Hilbert's curve through the grid of tiles: neighbours in time are neighbours on the grid, in both directions.
+
+        Legal on a tile of two dimensions that is dealt to Block, for any number of tiles; of a grid that is no square of a power of two
+        the curve passes over what lies outside.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (p // columns, p % columns), p = hilbert(u, rows, columns)
+        """
     def last_first(self, dim: str, together: Integer = 0) -> Self:
         """Blocks take the tiles of the dimension `dim` from the last to the first, in each place so many tiles of the other dimensions.
 
@@ -55,6 +86,52 @@ class FoundOnTile:
         >>> [line.strip() for line in text.splitlines() if "int block_m" in line]
         ['const int block_m = 3 - blockIdx.x / 4;']
         """
+    def layout(self, order: MatrixLayout | tuple[int, ...]) -> Self:
+        """Deal tiles in column-major (rows first) or row-major order, or in an order of dimensions by position, the first dealt first.
+
+        Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
+        """
+    def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
+        """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
+
+        With `specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
+        is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `last_first`. Legal on a
+        tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, turns and chained.
+        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
+        """
+    def resident(self, blocks: Integer) -> Self:
+        """Keep to registers that let a multiprocessor hold so many blocks at once.
+
+        Args: blocks, 1 to 32, or a tunable. Legal on a tile that is dealt to Block.
+        rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
+        """
+    def swizzle(self, permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Self:
+        """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
+
+        Args: an expression over `uid`, its text, or a callable that is given the symbol.
+        Legal on a tile that is dealt with `to`. rewrite: unit u: tile u --> unit u: tile permutation(u)
+        """
+    def to(self, level: Level) -> Self:
+        """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
+
+        Legal when the level is below the spec's; to Block several times behind each other: `MatMul.tile(b=1).to(Block).then(strategy)`
+        gives blocks one of b each, of which the strategy deals tiles to them.
+        rewrite: for m: for n: S --> unit u: S at level, tile number u
+        """
+    def turns(self, groups: Integer) -> Self:
+        """Let `groups` groups of consumers take the tiles of a persistent block in turns: one multiplies while another stores.
+
+        Args: groups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
+        whose tile is dealt to whole warpgroups.
+        rewrite: consumers: for turn: S(turn) --> consumers g: for turn = g, g + groups ...: wait for turn - 1; products; pass on; store
+        """
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+    def unroll(self) -> Self:
+        """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
     def within(self, bytes: Integer) -> Self:
         """A block takes at most `bytes` of shared memory; arrays that are never in use together share bytes, as few of them as that needs.
 
@@ -75,6 +152,53 @@ class FoundOnTile:
         """
 
 class FoundOnSplit:
+    def delay(self, step: str, behind: str) -> Self:
+        """Do a step, and all behind it in a turn of the loop, in the next turn, behind the step `behind` of that one.
+
+        `delay("pv", behind="s")`: the scores of the next keys are on their way before the values of these are multiplied. Loads move with
+        the step that reads them. Legal on the split of a fused definition whose steps stand directly in the loop, where the two parts, of
+        one turn and the next, do not write what the other touches; stages of a pipeline, at least two, are apart.
+        rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
+        """
+    def in_flight(self, groups: Integer) -> Self:
+        """Let so many groups of products run on while the next ones are issued; of one a turn 1 is best for one warpgroup, 0 for several.
+
+        Legal on a split with `specialize`, from 0 to one less than its stages, for a number or a tunable.
+        rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
+        """
+    def pipeline(self, stages: Integer, spread: bool = False) -> Self:
+        """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
+
+        Args: stages, 1 to 16, or a tunable; `spread` issues the copies step by step in the split inside instead of all at
+        once. Legal where at least one load stands under the split.
+        rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
+        """
+    @overload
+    def skip(self) -> Self:
+        """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
+
+        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
+        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
+        says, by `positive`.
+        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
+        rewrite: for n in all: S --> for n in those that the block's rows see: S
+        """
+    @overload
+    def skip(self, *steps: str, where: str) -> Strategy:
+        """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
+
+        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
+        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
+        says, by `positive`.
+        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
+        rewrite: for n in all: S --> for n in those that the block's rows see: S
+        """
+    def specialize(self, threads: Integer = 32) -> Self:
+        """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
+
+        A warpgroup gives its registers to the consumers. Legal with `pipeline`, where TMA does the loads.
+        rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
+        """
     def staggered(self, shift: Integer = 1) -> Self:
         """Each block begins `shift` turns further on than the block before, and goes round: they do not all read the same columns at a time.
 
@@ -92,10 +216,98 @@ class FoundOnSplit:
 
         Source: docs/pipeline.md.
         """
+    def sync(self) -> Self:
+        """Require a block barrier last in the body of the loop.
 
-class FoundOnSplitK: ...
+        Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+        """
+    def turns(self, first: str, last: str) -> Self:
+        """Let warpgroups issue the products from the step `first` to the step `last` of a turn of the loop one after the other.
 
-class FoundOnLoad: ...
+        So one's products run while others do the steps between. `turns("s", "pv")` goes with `delay("pv", behind="s")`, by which both
+        products are issued together. Legal on the split of a fused definition with `specialize`, where both steps are products by wgmma; of
+        one warpgroup, and where TMA takes none of the loads, it changes nothing.
+        rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for turn i * warpgroups + w - 1; P(i); give on turn i * warpgroups + w; R(i)
+        """
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+    def unroll(self) -> Self:
+        """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
+
+class FoundOnSplitK:
+    def pad(self, elements: Integer) -> Self:
+        """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
+
+        Legal from 0 to 4096; 0 for instructions that want neither, such as WMMA's. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+        """
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+
+class FoundOnLoad:
+    def align(self, number: SupportsIndex) -> Self:
+        """Start the new buffer at a multiple of a number of bytes.
+
+        Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
+        """
+    def converted(self) -> Self:
+        """Give the new buffer the element type of the copy's destination.
+
+        Legal on the load of a Move's source.
+        rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
+        """
+    def no_sync(self) -> Self:
+        """Forbid a barrier right behind the copy.
+
+        Legal where another barrier orders the copy and its readers; else a `SynchronizationError` shows the race.
+        rewrite: copy; barrier; copy --> copy; copy
+        """
+    def pad(self, elements: Integer) -> Self:
+        """Add elements to the leading dimension of the new buffer.
+
+        Legal from 0 to 4096. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
+        """
+    def reuse_buffer(self) -> Self:
+        """Let the new buffer share storage with earlier buffers that are dead.
+
+        Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+        """
+    def share(self, operand: Operand | str) -> Self:
+        """Fill slots of the ring of another load, `operand`, in turns with it, and have no buffer of its own.
+
+        Legal on a load to SH under the same split with `specialize` as the other load, which stands above it, for tiles of one shape, type
+        and layout; all who are in that ring are shared with. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+        """
+    def stages(self, stages: Integer) -> Self:
+        """The ring that the load fills has `stages` of its own, not as many as `pipeline` says.
+
+        Legal on a load to SH directly under a split with `specialize`, from 1 to 16, for a number or a tunable. Each ring is waited for
+        by itself. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+        """
+    def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
+        """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
+
+        Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
+        """
+    def swizzle(self, swizzle: Swizzle | None = None) -> Self:
+        """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
+
+        Legal for every `Swizzle`. rewrite: A_sh[i] --> A_sh[swizzle(i)]
+        """
+    def to_col_major(self) -> Self:
+        """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
+    def to_row_major(self) -> Self:
+        """Store the new buffer row-major. Legal on every load. rewrite: A_sh[k][m] --> A_sh[m][k]"""
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
 
 class FoundOnEpilog:
     def ahead(self, fetched: bool = True) -> Self:
@@ -116,6 +328,11 @@ class FoundOnEpilog:
         >>> text = turns.tile(64, 64).to(Warpgroup).done().epilogue("relu(acc + bias[n])").cuda()
         >>> [line.strip() for line in text.splitlines() if "tma_load_1d(b" in line]
         ['tma_load_1d(bias_sh_address, &bias_map, block_n * 64, bias_sh_ring_full);']
+        """
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
         """
 
 REFINING: Final[Mapping[str, type]]

@@ -1,7 +1,8 @@
 """What type checkers and completion know of verbs, `fireiron/found.pyi`: what each kind of spec offers, and classes of chains for it.
 
-All of it follows from the package: signatures and docstrings from the methods that are written out and from the fields of extensions that
-are found, what is for which kind from `Decomposition.kinds`, what refines what from `Refinement.applies_to`, operands from the kinds.
+All of it follows from the package: signatures and docstrings from the methods that are written out, and from the fields of extensions and the
+verbs of refinements that are found, what is for which kind from `Decomposition.kinds`, what refines what from `Refinement.applies_to`, operands
+from the kinds.
 """
 
 import ast
@@ -89,12 +90,9 @@ def sources(module):
 def arguments(method):
     """The arguments of a method behind `self`, as a stub has them, and the module whose names they use."""
     if hasattr(method, "makes"):
-        written = {name: kind for one in reversed(method.makes.__mro__) for name, kind in vars(one).get("__annotations__", {}).items()}
-        fields = {
-            one.alias: written[one.name] for one in attrs.fields(method.makes)
-        }  # as they stand there, though attrs may have resolved them
         _, *given = inspect.signature(method).parameters.values()
-        rows = [(one.kind is one.KEYWORD_ONLY, field_argument(one, fields[one.name])) for one in given]
+        kinds = annotations(method)
+        rows = [(one.kind is one.KEYWORD_ONLY, field_argument(one, kinds[one.name])) for one in given]
         named = [row for by_name, row in rows if by_name]
         return [row for by_name, row in rows if not by_name] + (["*", *named] if named else []), inspect.getmodule(method.makes)
     written = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(method)))).body[0].args
@@ -103,8 +101,16 @@ def arguments(method):
     return re.split(r", (?![^\[]*\])", text) if text else [], inspect.getmodule(inspect.unwrap(method))
 
 
+def annotations(method):
+    """The annotations of a found method's arguments as its file has them, though attrs may have resolved those of fields."""
+    if not inspect.isclass(method.made_by):
+        return method.made_by.__annotations__
+    written = {name: kind for one in reversed(method.makes.__mro__) for name, kind in vars(one).get("__annotations__", {}).items()}
+    return {one.alias: written[one.name] for one in attrs.fields(method.makes)}
+
+
 def field_argument(parameter, kind):
-    """The argument that a field of an extension is."""
+    """The argument that a field of an extension, or a parameter of a verb, is."""
     default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
     return f"{parameter.name}: {kind if isinstance(kind, str) else kind.__name__}{default}"
 
@@ -137,6 +143,10 @@ class Stub:
         for text in given:
             self.names(text.partition(":")[2], module)
         self.define(name, given, result)
+        self.docstring(method)
+
+    def docstring(self, method):
+        """The docstring of a method."""
         doc = inspect.cleandoc(method.__doc__).replace("\\", "\\\\").splitlines()
         more = "".join(f"        {line}".rstrip() + "\n" for line in doc[1:]) + "        " if doc[1:] else ""
         self.text += f'        """{doc[0]}{chr(10) if more else ""}{more}"""\n'
@@ -190,12 +200,13 @@ def named(kind, plain):
     return f"{kind}{plain.removesuffix('Strategy') or 'Strategy'}"
 
 
-def skips(stub, kind):
-    """`skip` behind `split`: a refinement, or with arguments the step of that name."""
-    stub.text += "    @overload\n"
-    stub.define("skip", (), "Self", " ...\n")
-    stub.text += "    @overload\n"
-    stub.define("skip", ("*steps: str", "where: str"), named(kind, "Strategy"), " ...\n")
+def skips(stub, kind, method=None):
+    """`skip` behind `split`: a refinement, or with arguments the step of that name. Where the method is given, with its docstring."""
+    for given, result in (((), "Self"), (("*steps: str", "where: str"), named(kind, "Strategy"))):
+        stub.text += "    @overload\n"
+        stub.define("skip", given, result, " ...\n" if method is None else "\n")
+        if method is not None:
+            stub.docstring(method)
 
 
 def of_spec(stub, name, kind):
@@ -228,7 +239,10 @@ def text():
     for owner in (found.FoundOnAny, *found.REFINING.values()):
         stub.head(owner.__name__) if made_by(owner) else stub.empty(owner.__name__)
         for name, method in made_by(owner).items():
-            stub.method(name, method, "Self")
+            if getattr(method.made_by, "is_step", False):
+                skips(stub, "Any", method)
+            else:
+                stub.method(name, method, "Self")
     stub.text += "\nREFINING: Final[Mapping[str, type]]\n"
     for kind in kinds():
         of_kind(stub, kind)

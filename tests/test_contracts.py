@@ -30,7 +30,8 @@ from fireiron.ir.effect import Effects
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.unchecked import Unchecked as UncheckedEffect
 from fireiron.ir.effects.zeroed import Zeroed
-from fireiron.language.strategy import Cursor, EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, TileStrategy
+from fireiron.language.store.classes import CHAINS
+from fireiron.language.strategy import Cursor, appended
 from fireiron.language.tree import count_workers, expanded, grow
 from fireiron.lower.walk import grow_tree
 from fireiron.specs.verbs import Verbs
@@ -106,11 +107,6 @@ def steps_of_language():
 
 VERBS = [
     (cls, name) for cls in (Verbs, FoundSteps, FoundOnAny, *REFINING.values()) for name, one in vars(cls).items() if inspect.isfunction(one)
-] + [
-    (cls, name)
-    for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
-    for name, one in vars(cls).items()
-    if inspect.isfunction(one) and name[0] != "_"
 ]
 
 
@@ -123,17 +119,12 @@ def test_verbs_say_when_they_are_legal(owner, name):
     assert "return" in getattr(owner, name).__annotations__, "typed"
 
 
-def test_every_refinement_with_a_text_of_its_own_has_a_method():
-    """By which the text evaluates; a chain says `.refine(...)` of the others."""
-    methods = {(cls, name) for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy) for name in vars(cls)}
-    by_verb = {"tile": TileStrategy, "split": SplitStrategy, "split_k": SplitKStrategy, "load": LoadStrategy, "epilog": EpilogStrategy}
-    names = {"permute": "swizzle", "in_turns": "turns"}
+def test_every_refinement_has_a_method_on_each_step_that_it_refines():
     for module in extensions(refine):
         (one,) = family(module, Refinement)
-        name = module.__name__.rpartition(".")[2]
         for verb in one.applies_to:
-            has_method = verb in by_verb and (by_verb[verb], names.get(name, name)) in methods
-            assert has_method == ("__str__" in vars(one)), f"{verb}: method or text of {name}"
+            methods = vars(REFINING.get(verb, FoundOnAny)).values()
+            assert any(getattr(method, "makes", None) is one for method in methods), f"no verb of {one.__name__} refines {verb}"
 
 
 def test_changing_methods_are_documented():
@@ -207,7 +198,7 @@ def test_every_step_offers_itself_for_some_spec():
 
 
 def test_every_refinement_offers_itself_for_some_step():
-    """And what it offers is of its kind, refines the step, and is Python that evaluates to it."""
+    """And what it offers is of its kind, refines the step, and is Python that evaluates to it, also as it is written in a chain."""
     softmax = fireiron.strategies.attention.spec(64, 64, 16)
     for module in extensions(refine):
         (kind,) = family(module, Refinement)
@@ -219,6 +210,8 @@ def test_every_refinement_offers_itself_for_some_step():
                 for choice in kind.choices(one, spec, DEALT):
                     assert type(choice) is kind and eval(repr(choice), vars(fireiron)) == choice
                     assert one.refined(choice).refinements
+                    chain = appended(MatMul, one, CHAINS.get(type(one), Strategy))
+                    assert eval(f"chain.{choice.label()}", vars(fireiron) | {"chain": chain}).steps[-1] == one.refined(choice)
                     seen += 1
         assert seen, f"{kind.__name__}: say its choices, or the `usual` arguments"
 

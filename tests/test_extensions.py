@@ -425,6 +425,46 @@ class Remark(Refinement):
 
 __all__ = ["Remark"]
 ''',
+    "refine/reason.py": '''
+"""Why a step is as it is, in front of it: two verbs of a refinement."""
+
+import attrs
+
+from fireiron.ir import Comment
+from fireiron.language.tree import Refinement, verb
+
+
+@attrs.frozen
+class Reason(Refinement):
+    """Prints a reason in front of the step.
+
+    Legal on tiles, loads and splits. rewrite: step --> // because text; step
+    """
+
+    applies_to = ("tile", "load", "split")
+    text: str
+
+    def rewrite(self, expansion, context):
+        return attrs.evolve(expansion, program=(Comment(f"because {self.text}"), *expansion.program))
+
+    def __str__(self):
+        return f"because({self.text!r})"
+
+
+@verb()
+def because(text: str) -> Reason:
+    """Print a reason in front of the step. Legal on tiles, loads and splits. rewrite: step --> // because text; step"""
+    return Reason(text)
+
+
+@verb("tile", "split", name="measured")
+def because_measured(speed: float, *, unit: str = "TFLOP/s") -> Reason:
+    """Print a speed in front of the step. Legal on tiles and splits. rewrite: step --> // because it reaches speed; step"""
+    return Reason(f"it reaches {speed} {unit}")
+
+
+__all__ = ["Reason"]
+''',
     "specs/scale.py": '''
 """Each element by a number."""
 
@@ -459,6 +499,8 @@ for wrong, says in (
     (lambda: MatMul.halves(2, 3), "halves: too many positional arguments"),
     (lambda: MatMul.load(A, SH).remark("x"), "Remark does not refine load"),
     (lambda: MatMul.tile(8, 8).remark(word="x"), "remark: .*'word'"),
+    (lambda: MatMul.split(4).measured(), "measured: missing.*'speed'"),
+    (lambda: MatMul.load(A, SH).measured(3.5), "measured: it does not refine load"),
 ):
     try:
         wrong()
@@ -466,6 +508,11 @@ for wrong, says in (
         assert re.search(says, str(error)), error
     else:
         raise AssertionError(says)
+reasons = chain.at(Split).refine(Reason("it reaches 3.5 GB/s"))
+assert MatMul.split(4).measured(3.5, unit="GB/s").steps[0].refinements == reasons.at(Split).step.refinements
+assert eval(repr(reasons)) == reasons and ".split(4).because('it reaches 3.5 GB/s')" in repr(reasons)
+assert str(inspect.signature(MatMul.split(4).measured)) == "(speed: float, *, unit: str = 'TFLOP/s') -> 'Self'"
+assert "because" in dir(MatMul.load(A, SH)) and not {"because", "measured"} & {*dir(MatMul), *dir(MatMul.epilog(RF))}
 program = chain(MatMul(64, 32, 8)(GL, GL, GL)(Kernel)).program("sm_90")
 assert "// a block" in program.cuda and "// quarters" in program.cuda and program.cuda.count("__fmaf_rn") == 2, program.cuda
 a, b = np.arange(512.0).reshape(64, 8) % 7, np.arange(256.0).reshape(8, 32) % 5
@@ -494,17 +541,25 @@ def test_one_new_file_in_each_folder_is_all(tmp_path):
     )
     assert 'def halves(self, parts: int = 2, *, unroll: bool = False) -> MatMulStrategy:\n        """Divides m' in done.stdout, done.stderr
     assert 'class FoundOnAny:\n    def remark(self, text: str = \'\') -> Self:\n        """Prints' in done.stdout
+    assert done.stdout.count("    def measured(self, speed: float, *, unit: str = 'TFLOP/s') -> Self:\n") == 2
     assert "from fireiron.decomp.halves import Halves as Halves" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("folder", "verb"), [("decomp/halves.py", "program"), ("decomp/halves.py", "two words"), ("refine/remark.py", "pad")]
+    ("folder", "own", "verb"),
+    [
+        ("decomp/halves.py", 'verb = "halves"', 'verb = "program"'),
+        ("decomp/halves.py", 'verb = "halves"', 'verb = "two words"'),
+        ("refine/remark.py", 'verb = "remark"', 'verb = "pad"'),
+        ("refine/reason.py", 'name="measured"', 'name="bands"'),
+        ("refine/reason.py", 'name="measured"', 'name="load"'),
+        ("refine/reason.py", 'name="measured"', 'name="measured", is_step=True'),
+    ],
 )
-def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folder, verb):
-    """When the package is loaded, whatever is asked of it: else one of the two would be silent."""
+def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folder, own, verb):
+    """When the package is loaded, whatever is asked of it: else one of the two would be silent. One that shall be a step's, too, is one."""
     shutil.copytree(Path(fireiron.__file__).parent, tmp_path / "fireiron", ignore=shutil.ignore_patterns("__pycache__"))
-    own = folder.partition("/")[2].removesuffix(".py")
-    (tmp_path / "fireiron" / folder).write_text(FILES[folder].lstrip().replace(f'verb = "{own}"', f"verb = {verb!r}"))
+    (tmp_path / "fireiron" / folder).write_text(FILES[folder].lstrip().replace(own, verb))
     done = subprocess.run(
         [sys.executable, "-c", "import fireiron"],
         capture_output=True,
@@ -512,7 +567,9 @@ def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folde
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )
-    assert f"{own.title()}: its verb {verb!r} is no name for a method, or that of another" in done.stderr, done.stderr
+    name = verb.split('"')[1]
+    kind = folder.partition("/")[2].removesuffix(".py").title()
+    assert f"{kind}: its verb {name!r} is no name for a method, or that of another" in done.stderr, done.stderr
 
 
 def test_folders_are_read_in_the_order_of_names(monkeypatch):

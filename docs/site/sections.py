@@ -83,14 +83,8 @@ def refinements():
 
 def _methods_making(refinement, chain):
     """The methods of a chain that make a refinement of a class, by name."""
-    found = {}
-    for name in sorted(dir(chain)):
-        method = inspect.getattr_static(chain, name, None)
-        if inspect.isfunction(method) and not name.startswith("_"):
-            made = getattr(method, "makes", None)
-            if made is refinement or (name in vars(chain) and refinement.__name__ in inspect.unwrap(method).__code__.co_names):
-                found[name] = method
-    return found
+    methods = ((name, inspect.getattr_static(chain, name, None)) for name in sorted(dir(chain)))
+    return {name: method for name, method in methods if getattr(method, "makes", None) is refinement}
 
 
 @functools.cache

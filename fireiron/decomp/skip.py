@@ -22,11 +22,6 @@ def _names(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def says_nothing(steps: object, where: object) -> bool:
-    """Whether the arguments of the verb are none: then it refines a split."""
-    return steps == () and (where is None or (isinstance(where, str) and not where))
-
-
 @attrs.frozen
 class SkipSteps(Decomposition):
     """Steps that a warp leaves out where a condition holds for all that its threads have; see the verb `skip`.

@@ -1,6 +1,7 @@
-"""Methods for steps and refinements that are found in their folders: the class says all.
+"""Methods for steps and refinements that are found in their folders: a file says all.
 
-Its `verb` is the name, its docstring what `help` shows, and its fields are the arguments.
+A class with a `verb` has a method of this name, with its docstring, and its fields as arguments. Other verbs of a refinement are the
+functions of its file that are marked `verb`, with their signatures and docstrings.
 """
 
 from __future__ import annotations
@@ -25,43 +26,50 @@ def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[Module
 
     Raises: ArgumentError where a verb is no name, or that of another method.
     """
-    for step in _stated(decompositions, Decomposition):
-        if step.verb not in vars(Verbs):
-            _require_free(step)
-            _add(FoundSteps, step, _appending(step))
-    for refinement in _stated(refinements, Refinement):
-        if refinement.verb:
-            _require_free(refinement)
-            for owner in _owners(refinement):
-                _add(owner, refinement, _refining(refinement))
+    for module in decompositions:
+        for step in _stated(module, Decomposition):
+            if step.verb not in vars(Verbs):
+                _add(FoundSteps, step, step, _appending(step))
+    for module in refinements:
+        for refinement in _stated(module, Refinement):
+            for make in _verbs(module, refinement):
+                for owner in _owners(make.applies_to or refinement.applies_to):
+                    _add(owner, refinement, make, _refining(owner, make))
 
 
-def _stated(modules: Iterable[ModuleType], base: type[Any]) -> Iterator[Any]:
-    for module in modules:
-        for name in getattr(module, "__all__", ()):
-            one = getattr(module, name)
-            if isinstance(one, type) and issubclass(one, base):
-                yield one
+def _stated(module: ModuleType, base: type[Any]) -> Iterator[Any]:
+    public = (getattr(module, name) for name in getattr(module, "__all__", ()))
+    yield from (one for one in public if isinstance(one, type) and issubclass(one, base))
 
 
-def _owners(refinement: type[Refinement]) -> set[type]:
-    """The classes of chains that the method of a refinement is for."""
-    owners = {REFINING.get(verb, FoundOnAny) for verb in refinement.applies_to}
+def _verbs(module: ModuleType, refinement: type[Refinement]) -> Iterator[Any]:
+    """What makes a refinement of arguments: the class, if it has a verb, and the functions of its file that are verbs."""
+    if refinement.verb:
+        yield refinement
+    yield from (
+        one for one in vars(module).values() if inspect.isfunction(one) and hasattr(one, "verb") and one.__module__ == module.__name__
+    )
+
+
+def _owners(steps: Iterable[str]) -> set[type]:
+    """The classes of chains that the method of a refinement of some steps is for."""
+    owners = {REFINING.get(step, FoundOnAny) for step in steps}
     return {FoundOnAny} if FoundOnAny in owners else owners
 
 
-def _require_free(extension: Any) -> None:
-    name = extension.verb
-    if not name.isidentifier() or name.startswith("_") or any(hasattr(chain, name) for chain in _CHAINS):
+def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]) -> None:
+    """Give the chains of an owner a method that makes an extension."""
+    name, is_step = make.verb, getattr(make, "is_step", False)
+    taken = any(hasattr(chain, name) for chain in _CHAINS if issubclass(chain, owner))
+    if not name.isidentifier() or name.startswith("_") or taken != is_step:
         raise ArgumentError(f"{extension.__name__}: its verb {name!r} is no name for a method, or that of another", hint="another verb")
-
-
-def _add(owner: type[Any], extension: Any, method: Callable[..., Any]) -> None:
-    name = extension.verb
-    method.__name__, method.__qualname__, method.__doc__ = name, f"{owner.__name__}.{name}", extension.__doc__
-    fields = [one for one in inspect.signature(extension).parameters.values() if one.name not in OF_EACH_STEP]
-    made = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *fields], return_annotation="Strategy")
-    method.__dict__.update(makes=extension, __signature__=made)
+    method.__name__, method.__qualname__, method.__module__ = name, f"{owner.__name__}.{name}", make.__module__
+    method.__doc__ = make.__doc__
+    given = [one for one in inspect.signature(make).parameters.values() if one.name not in OF_EACH_STEP]
+    itself = inspect.Parameter.POSITIONAL_ONLY if make is extension else inspect.Parameter.POSITIONAL_OR_KEYWORD  # fields have any name
+    result = "Strategy" if owner is FoundSteps or is_step else "Self"
+    signature = inspect.Signature([inspect.Parameter("self", itself), *given], return_annotation=result)
+    method.__dict__.update(makes=extension, made_by=make, __signature__=signature)
     setattr(owner, name, method)
 
 
@@ -73,9 +81,10 @@ def _appending(step: Any) -> Callable[..., Strategy]:
     return method
 
 
-def _refining(refinement: Any) -> Callable[..., Strategy]:
+def _refining(owner: type[Any], make: Any) -> Callable[..., Strategy]:
     @fitting
     def method(self: Strategy, *args: Any, **kwargs: Any) -> Strategy:
-        return self.refine(refinement(*args, **kwargs))
+        refinement = make(*args, **kwargs)
+        return self.refine(refinement) if refinement is not None else getattr(super(owner, self), make.verb)(*args, **kwargs)
 
     return method

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.found import REFINING
-from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
-
-REFINED = {
-    "tile": TileStrategy,
-    "split": SplitStrategy,
-    "split_k": SplitKStrategy,
-    "load": LoadStrategy,
-    "epilog": EpilogStrategy,
-}
-"""What the verbs return that have refinements."""
+from fireiron.language.strategy import Strategy
 
 OF_A_STEP = {"unrefine": "strategy.at(Split).unrefine(Pipeline)", "replace": "strategy.at(Tile).replace(Tile((64, 32)))"}
 """What is asked of a step of a strategy, and how it is named."""
@@ -27,7 +18,7 @@ def misplaced(chain: object, name: str) -> MisplacedError | None:
     """The error of asking a chain, or what one starts from, for a refinement that it has not; None where no step has one of this name."""
     if isinstance(chain, Strategy) and name in OF_A_STEP:
         return MisplacedError(f"{name}: which step is meant?", legal=OF_A_STEP[name], at=call_site())
-    verbs = [verb for verb, kind in REFINED.items() if name in (*vars(kind), *vars(REFINING[verb]))]
+    verbs = [verb for verb, owner in REFINING.items() if name in vars(owner)]
     if not verbs:
         return None
     steps = chain.steps if isinstance(chain, Strategy) else ()

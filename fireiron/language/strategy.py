@@ -9,12 +9,10 @@ False
 
 from __future__ import annotations
 
-import ast
 import functools
 import itertools
-import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar
 
 import attrs
 
@@ -22,7 +20,6 @@ from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
 from fireiron.decomp.repack import Repack
-from fireiron.decomp.skip import SkipSteps, says_nothing
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
@@ -32,53 +29,18 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.found import ForAny, FoundOnAny, FoundOnEpilog, FoundOnLoad, FoundOnSplit, FoundOnSplitK, FoundOnTile
 from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
-from fireiron.language.tunable import Derived, Integer, Tunable, count, has_part, resolve, tunables_in
+from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
 from fireiron.refine.ahead import Ahead
-from fireiron.refine.align import Align
-from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS, WALKS, Bands
-from fireiron.refine.chained import Chained
-from fireiron.refine.converted import Converted
-from fireiron.refine.delay import Delay
-from fireiron.refine.in_flight import InFlight
-from fireiron.refine.in_turns import InTurns
-from fireiron.refine.layout import DealOrder
-from fireiron.refine.no_sync import NoSync
-from fireiron.refine.pad import MOST as MOST_PAD
-from fireiron.refine.pad import Pad
-from fireiron.refine.permute import Permute
-from fireiron.refine.persistent import Persistent
-from fireiron.refine.pipeline import Pipeline
-from fireiron.refine.resident import Resident
-from fireiron.refine.reuse_buffer import ReuseBuffer
-from fireiron.refine.share import Share
-from fireiron.refine.skip import Skip
 from fireiron.refine.specialize import Specialize
-from fireiron.refine.stages import OwnStages
-from fireiron.refine.storage_layout import StorageLayout
-from fireiron.refine.swizzle import SwizzleStorage
-from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
-from fireiron.refine.turns import Turns
-from fireiron.refine.unchecked import Unchecked
-from fireiron.refine.unroll import Unroll
 from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.operand import Operand
 from fireiron.specs.verbs import Offering, Verbs, fitting
-from fireiron.values.expr import Expr, Var, as_expr
-from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Architecture, DType, Level, Warpgroup, as_integer
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
-from fireiron.values.trees import expression_tree
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Architecture, DType, Warpgroup, as_integer
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
-
-UID = Var("uid", 0, 2**31 - 1)
-"""The symbol for a unit's number in the expression of a `swizzle`."""
-
-MOST_TEXT = 2000
-"""Characters of the text of a `swizzle`."""
 
 
 def _not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentError:
@@ -488,343 +450,21 @@ class Cursor:
 class TileStrategy(FoundOnTile, Strategy):
     """A chain that ends with `tile`."""
 
-    @fitting
-    def to(self, level: Level) -> Self:
-        """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
-
-        Legal when the level is below the spec's; to Block several times behind each other: `MatMul.tile(b=1).to(Block).then(strategy)`
-        gives blocks one of b each, of which the strategy deals tiles to them.
-        rewrite: for m: for n: S --> unit u: S at level, tile number u
-        """
-        return self.refine(To(level))
-
-    @fitting
-    def unroll(self) -> Self:
-        """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
-        return self.refine(Unroll())
-
-    @fitting
-    def layout(self, order: MatrixLayout | tuple[int, ...]) -> Self:
-        """Deal tiles in column-major (rows first) or row-major order, or in an order of dimensions by position, the first dealt first.
-
-        Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
-        """
-        return self.refine(DealOrder(order))
-
-    @fitting
-    def swizzle(self, permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Self:
-        """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
-
-        Args: an expression over `uid`, its text, or a callable that is given the symbol.
-        Legal on a tile that is dealt with `to`. rewrite: unit u: tile u --> unit u: tile permutation(u)
-        """
-        return self.refine(Permute(_permutation(permutation)))
-
-    @fitting
-    def bands(self, rows: Integer, walk: Integer = BY_ROWS) -> Self:
-        """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
-
-        Args: tile rows, or a tunable; `walk` chooses among this order (0), `column_bands` (1) and `hilbert` (2, with 1 row), for a tunable.
-        Legal on a tile of two dimensions that is dealt to Block.
-        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
-        """
-        return self.refine(Bands(count(rows, "bands"), count(walk, "bands: walk", 0, max(WALKS))))
-
-    @fitting
-    def column_bands(self, columns: Integer) -> Self:
-        """Let blocks walk along `columns` tile columns before they go one tile row on: `bands` with rows and columns exchanged.
-
-        Args: tile columns, or a tunable. Legal on a tile of two dimensions that is dealt to Block.
-        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (u // columns, band * columns + u % columns) in each band
-        """
-        return self.refine(Bands(count(columns, "column_bands"), BY_COLUMNS))
-
-    @fitting
-    def hilbert(self) -> Self:
-        """Let blocks follow Hilbert's curve through the grid of tiles: neighbours in time are neighbours on the grid, in both directions.
-
-        Legal on a tile of two dimensions that is dealt to Block, for any number of tiles; of a grid that is no square of a power of two
-        the curve passes over what lies outside.
-        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (p // columns, p % columns), p = hilbert(u, rows, columns)
-        """
-        return self.refine(Bands(1, BY_CURVE))
-
-    @fitting
-    def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
-        """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
-
-        With `specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
-        is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `last_first`. Legal on a
-        tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, turns and chained.
-        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
-        """
-        count(blocks, "persistent")
-        return self.refine(Persistent(blocks, dynamic))
-
-    @fitting
-    def turns(self, groups: Integer) -> Self:
-        """Let `groups` groups of consumers take the tiles of a persistent block in turns: one multiplies while another stores.
-
-        Args: groups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
-        whose tile is dealt to whole warpgroups.
-        rewrite: consumers: for turn: S(turn) --> consumers g: for turn = g, g + groups ...: wait for turn - 1; products; pass on; store
-        """
-        return self.refine(Turns(count(groups, "turns")))
-
-    @fitting
-    def resident(self, blocks: Integer) -> Self:
-        """Keep to registers that let a multiprocessor hold so many blocks at once.
-
-        Args: blocks, 1 to 32, or a tunable. Legal on a tile that is dealt to Block.
-        rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
-        """
-        return self.refine(Resident(count(blocks, "resident")))
-
-    @fitting
-    def chained(self, ready: Operand | str | tuple[Operand | str, ...] = ()) -> Self:
-        """Launch the kernel while the one before it in the stream still ends; it waits for that one before it touches global memory.
-
-        Legal on a tile that is dealt to Block, from sm_90 on, where no output has to be zero before.
-        rewrite: S --> let the next kernel begin; wait for the kernel before; S
-
-        `ready` names inputs of which you promise that no kernel of the chain writes them, `chained(ready=B)`: a producer loads their first
-        turns before the wait. Legal with `specialize`, where a block has one tile.
-        """
-        return self.refine(Chained(ready))
-
-    @fitting
-    def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
-
-        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
-        """
-        return self.refine(Unchecked(reason))
-
 
 class SplitStrategy(FoundOnSplit, Strategy):
     """A chain that ends with `split`."""
-
-    @fitting
-    def unroll(self) -> Self:
-        """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
-        return self.refine(Unroll())
-
-    @fitting
-    def pipeline(self, stages: Integer, spread: bool = False) -> Self:
-        """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
-
-        Args: stages, 1 to 16, or a tunable; `spread` issues the copies step by step in the split inside instead of all at
-        once. Legal where at least one load stands under the split.
-        rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
-        """
-        count(stages, "pipeline")
-        return self.refine(Pipeline(stages, spread))
-
-    @fitting
-    def in_flight(self, groups: Integer) -> Self:
-        """Let so many groups of products run on while the next ones are issued; of one a turn 1 is best for one warpgroup, 0 for several.
-
-        Legal on a split with `specialize`, from 0 to one less than its stages, for a number or a tunable.
-        rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
-        """
-        return self.refine(InFlight(groups))
-
-    @fitting
-    def specialize(self, threads: Integer = 32) -> Self:
-        """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
-
-        A warpgroup gives its registers to the consumers. Legal with `pipeline`, where TMA does the loads.
-        rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
-        """
-        count(threads, "specialize")
-        return self.refine(Specialize(threads))
-
-    @overload
-    def skip(self) -> Self: ...
-
-    @overload
-    def skip(self, *steps: str, where: str) -> Strategy: ...
-
-    @fitting
-    def skip(self, *steps: str, where: str = "") -> Strategy:
-        """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
-
-        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
-        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
-        says, by `positive`.
-        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
-        rewrite: for n in all: S --> for n in those that the block's rows see: S
-        """
-        return self.refine(Skip()) if says_nothing(steps, where) else appended(self, SkipSteps(steps, where, origin=call_site()))
-
-    @fitting
-    def delay(self, step: str, behind: str) -> Self:
-        """Do a step, and all behind it in a turn of the loop, in the next turn, behind the step `behind` of that one.
-
-        `delay("pv", behind="s")`: the scores of the next keys are on their way before the values of these are multiplied. Loads move with
-        the step that reads them. Legal on the split of a fused definition whose steps stand directly in the loop, where the two parts, of
-        one turn and the next, do not write what the other touches; stages of a pipeline, at least two, are apart.
-        rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
-        """
-        return self.refine(Delay(step, behind))
-
-    @fitting
-    def turns(self, first: str, last: str) -> Self:
-        """Let warpgroups issue the products from the step `first` to the step `last` of a turn of the loop one after the other.
-
-        So one's products run while others do the steps between. `turns("s", "pv")` goes with `delay("pv", behind="s")`, by which both
-        products are issued together. Legal on the split of a fused definition with `specialize`, where both steps are products by wgmma; of
-        one warpgroup, and where TMA takes none of the loads, it changes nothing.
-        rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for turn i * warpgroups + w - 1; P(i); give on turn i * warpgroups + w; R(i)
-        """
-        return self.refine(InTurns(first, last))
-
-    @fitting
-    def sync(self) -> Self:
-        """Require a block barrier last in the body of the loop.
-
-        Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
-        """
-        return self.refine(Sync())
-
-    @fitting
-    def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
-
-        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
-        """
-        return self.refine(Unchecked(reason))
 
 
 class SplitKStrategy(FoundOnSplitK, Strategy):
     """A chain that ends with `split_k`."""
 
-    @fitting
-    def pad(self, elements: Integer) -> Self:
-        """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
-
-        Legal from 0 to 4096; 0 for instructions that want neither, such as WMMA's. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
-        """
-        return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
-
-    @fitting
-    def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
-
-        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
-        """
-        return self.refine(Unchecked(reason))
-
 
 class LoadStrategy(FoundOnLoad, Strategy):
     """A chain that ends with `load`."""
 
-    @fitting
-    def no_sync(self) -> Self:
-        """Forbid a barrier right behind the copy.
-
-        Legal where another barrier orders the copy and its readers; else a `SynchronizationError` shows the race.
-        rewrite: copy; barrier; copy --> copy; copy
-        """
-        return self.refine(NoSync())
-
-    @fitting
-    def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
-        """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
-
-        Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
-        """
-        return self.refine(StorageLayout(layout))
-
-    @fitting
-    def to_row_major(self) -> Self:
-        """Store the new buffer row-major. Legal on every load. rewrite: A_sh[k][m] --> A_sh[m][k]"""
-        return self.refine(StorageLayout(RowMajor))
-
-    @fitting
-    def to_col_major(self) -> Self:
-        """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
-        return self.refine(StorageLayout(ColMajor))
-
-    @fitting
-    def pad(self, elements: Integer) -> Self:
-        """Add elements to the leading dimension of the new buffer.
-
-        Legal from 0 to 4096. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
-        """
-        return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
-
-    @fitting
-    def align(self, number: SupportsIndex) -> Self:
-        """Start the new buffer at a multiple of a number of bytes.
-
-        Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
-        """
-        return self.refine(Align(number))
-
-    @fitting
-    def reuse_buffer(self) -> Self:
-        """Let the new buffer share storage with earlier buffers that are dead.
-
-        Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
-        """
-        return self.refine(ReuseBuffer())
-
-    @fitting
-    def converted(self) -> Self:
-        """Give the new buffer the element type of the copy's destination.
-
-        Legal on the load of a Move's source.
-        rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
-        """
-        return self.refine(Converted())
-
-    @fitting
-    def stages(self, stages: Integer) -> Self:
-        """The ring that the load fills has `stages` of its own, not as many as `pipeline` says.
-
-        Legal on a load to SH directly under a split with `specialize`, from 1 to 16, for a number or a tunable. Each ring is waited for
-        by itself. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
-        """
-        count(stages, "stages")
-        return self.refine(OwnStages(stages))
-
-    @fitting
-    def share(self, operand: Operand | str) -> Self:
-        """Fill slots of the ring of another load, `operand`, in turns with it, and have no buffer of its own.
-
-        Legal on a load to SH under the same split with `specialize` as the other load, which stands above it, for tiles of one shape, type
-        and layout; all who are in that ring are shared with. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
-        """
-        return self.refine(Share(operand))
-
-    @fitting
-    def swizzle(self, swizzle: Swizzle | None = None) -> Self:
-        """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
-
-        Legal for every `Swizzle`. rewrite: A_sh[i] --> A_sh[swizzle(i)]
-        """
-        return self.refine(SwizzleStorage(swizzle))
-
-    @fitting
-    def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
-
-        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
-        """
-        return self.refine(Unchecked(reason))
-
 
 class EpilogStrategy(FoundOnEpilog, Strategy):
     """A chain that ends with `epilog`."""
-
-    @fitting
-    def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
-
-        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
-        """
-        return self.refine(Unchecked(reason))
 
 
 S = TypeVar("S", bound=Strategy)
@@ -948,64 +588,7 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
     return tuple(result)
 
 
-def _permutation(value: Any) -> Any:
-    """The expression over `uid` that a callable, a text, an integer or the expression itself means; checked by `Permute`."""
-    if callable(value) and not isinstance(value, Expr):
-        value = _applied(value)
-    if isinstance(value, str):
-        value = parse_permutation(value)
-    number = as_integer(value)
-    return value if number is None else as_expr(number)
-
-
-def _applied(function: Callable[[Expr], Any]) -> Any:
-    try:
-        return function(UID)
-    except FireironError as error:
-        raise error.located(at=call_site()) from None
-    except (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise DecompositionError(
-            f"swizzle: the callable cannot be applied to the symbol uid: {error}", legal="+ - * // % & | ^ << >>", at=call_site()
-        ) from error
-
-
-def parse_permutation(text: str) -> Expr:
-    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses.
-
-    An `ArgumentError` where the text is none, or is too long.
-    """
-    operators: Mapping[type, Callable[[Any, Any], Any]] = {
-        ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-        ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,
-        ast.RShift: operator.rshift,
-    }  # fmt: skip
-
-    def build(node: ast.AST) -> Any:
-        if isinstance(node, ast.BinOp) and type(node.op) in operators:
-            return operators[type(node.op)](build(node.left), build(node.right))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant) and as_integer(node.operand.value) is not None:
-            number = operator.index(node.operand.value)  # type: ignore[arg-type]
-            if isinstance(node.op, (ast.USub, ast.Invert)):
-                return as_expr(-number if isinstance(node.op, ast.USub) else ~number)
-        if isinstance(node, ast.Name) and node.id == "uid":
-            return UID
-        if isinstance(node, ast.Constant) and as_integer(node.value) is not None:
-            return as_expr(node.value)
-        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site())
-
-    if not isinstance(text, str) or len(text) > MOST_TEXT:
-        raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
-    try:
-        return build(expression_tree(text))  # type: ignore[no-any-return]
-    except FireironError as error:
-        raise error.located(at=call_site()) from None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ArgumentError(
-            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site()
-        ) from None
-
-
 __all__ = [
     "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy", "Tile", "TileStrategy",
-    "Tunable", "appended", "parse_permutation",
+    "Tunable", "appended",
 ]  # fmt: skip

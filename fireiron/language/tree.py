@@ -10,7 +10,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 import attrs
@@ -49,6 +49,7 @@ from fireiron.values.typed import check_types
 from fireiron.values.units import count_in, thread_name, unit_in
 
 D = TypeVar("D", bound="Decomposition")
+V = TypeVar("V", bound=Callable[..., Any])
 
 MOST_STEPS = 100
 """The most steps one below the other, those of copies counted with the steps around them: some ten do, and each is a level of the tree
@@ -64,11 +65,28 @@ _NO_REFINEMENTS: Final = re.compile(r"(?<=\w)\(refinements=\(\)(, )?")
 
 def _called(value: Any, *found: type[Any]) -> str | None:
     """The call of the verb that makes a step or a refinement which was found in its folder; None where there is none."""
-    if all(getattr(vars(one).get(value.verb), "makes", None) is not type(value) for one in found):
+    name = next((name for one in found for name, method in vars(one).items() if getattr(method, "makes", None) is type(value)), None)
+    if name is None:
         return None
     fields = (one for one in attrs.fields(type(value)) if one.init and one.name not in OF_EACH_STEP)
     said = (f"{one.alias}={getattr(value, one.name)!r}" for one in fields if getattr(value, one.name) != one.default)
-    return f"{value.verb}({', '.join(said)})"
+    return f"{name}({', '.join(said)})"
+
+
+def verb(*steps: str, name: str = "", is_step: bool = False) -> Callable[[V], V]:
+    """Make a function the verb of the refinement in its file: a method of chains with its name, signature and docstring.
+
+    The function returns the refinement.
+
+    Args: the verbs of the steps that it refines here (none: all that the refinement applies to); `name`, if the function has another;
+    `is_step`, if a step has this verb too: the method appends the step where the function returns None.
+    """
+
+    def declared(make: V) -> V:
+        make.__dict__.update(verb=name or make.__name__, applies_to=steps, is_step=is_step)
+        return make
+
+    return declared
 
 
 @attrs.frozen
@@ -80,7 +98,7 @@ class Refinement:
     """
 
     verb: ClassVar[str] = ""
-    """The name of its method of chains, if it is a file of the package and its method is not written out."""
+    """The name of a method of chains that takes the fields, if the class is in the package; other verbs are functions in its file."""
 
     applies_to: ClassVar[tuple[str, ...]] = ()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Refinement, verb
 from fireiron.values.machine import as_integer
 
 
@@ -43,6 +43,15 @@ class Align(Refinement):
 
     def __str__(self) -> str:
         return f"align({self.bytes})"
+
+
+@verb()
+def align(number: SupportsIndex) -> Align:
+    """Start the new buffer at a multiple of a number of bytes.
+
+    Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
+    """
+    return Align(number)
 
 
 __all__ = ["Align"]

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 
 BY_ROWS, BY_COLUMNS, BY_CURVE = WALKS = (0, 1, 2)
 """How blocks walk: in bands of tile rows, in bands of tile columns, along Hilbert's curve. Numbers, so that a tunable may choose."""
@@ -57,6 +57,38 @@ class Bands(Refinement):
         if self.walk in (BY_ROWS, BY_COLUMNS):
             return f"{'column_' * (self.walk == BY_COLUMNS)}bands({self.rows})"
         return "hilbert()" if (self.rows, self.walk) == (1, BY_CURVE) else f"bands({self.rows}, {self.walk})"
+
+
+@verb()
+def bands(rows: Integer, walk: Integer = BY_ROWS) -> Bands:
+    """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
+
+    Args: tile rows, or a tunable; `walk` chooses among this order (0), `column_bands` (1) and `hilbert` (2, with 1 row), for a tunable.
+    Legal on a tile of two dimensions that is dealt to Block.
+    rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
+    """
+    return Bands(count(rows, "bands"), count(walk, "bands: walk", 0, max(WALKS)))
+
+
+@verb()
+def column_bands(columns: Integer) -> Bands:
+    """Let blocks walk along `columns` tile columns before they go one tile row on: `bands` with rows and columns exchanged.
+
+    Args: tile columns, or a tunable. Legal on a tile of two dimensions that is dealt to Block.
+    rewrite: block u: tile (u // columns, u % columns) --> block u: tile (u // columns, band * columns + u % columns) in each band
+    """
+    return Bands(count(columns, "column_bands"), BY_COLUMNS)
+
+
+@verb()
+def hilbert() -> Bands:
+    """Let blocks follow Hilbert's curve through the grid of tiles: neighbours in time are neighbours on the grid, in both directions.
+
+    Legal on a tile of two dimensions that is dealt to Block, for any number of tiles; of a grid that is no square of a power of two
+    the curve passes over what lies outside.
+    rewrite: block u: tile (u // columns, u % columns) --> block u: tile (p // columns, p % columns), p = hilbert(u, rows, columns)
+    """
+    return Bands(1, BY_CURVE)
 
 
 __all__ = ["Bands"]

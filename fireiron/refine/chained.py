@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir.effects.chaining import Chaining
-from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.operand import Operand, operand_name
 
@@ -63,6 +63,19 @@ class Chained(Refinement):
     def __str__(self) -> str:
         names = ", ".join(repr(Operand(name)) for name in self.ready)
         return f"chained(ready={names if len(self.ready) == 1 else f'({names})'})" if self.ready else "chained()"
+
+
+@verb()
+def chained(ready: Operand | str | tuple[Operand | str, ...] = ()) -> Chained:
+    """Launch the kernel while the one before it in the stream still ends; it waits for that one before it touches global memory.
+
+    Legal on a tile that is dealt to Block, from sm_90 on, where no output has to be zero before.
+    rewrite: S --> let the next kernel begin; wait for the kernel before; S
+
+    `ready` names inputs of which you promise that no kernel of the chain writes them, `chained(ready=B)`: a producer loads their first
+    turns before the wait. Legal with `specialize`, where a block has one tile.
+    """
+    return Chained(ready)
 
 
 __all__ = ["Chained"]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Refinement, verb
 
 
 @attrs.frozen
@@ -31,8 +31,15 @@ class Converted(Refinement):
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, converted=True)
 
-    def __str__(self) -> str:
-        return "converted()"
+
+@verb()
+def converted() -> Converted:
+    """Give the new buffer the element type of the copy's destination.
+
+    Legal on the load of a Move's source.
+    rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
+    """
+    return Converted()
 
 
 __all__ = ["Converted"]

@@ -10,7 +10,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.ir.asks.delayed import Delayed
-from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 
@@ -55,6 +55,18 @@ class Delay(Refinement):
 
     def __str__(self) -> str:
         return f'delay("{self.step}", behind="{self.behind}")'
+
+
+@verb()
+def delay(step: str, behind: str) -> Delay:
+    """Do a step, and all behind it in a turn of the loop, in the next turn, behind the step `behind` of that one.
+
+    `delay("pv", behind="s")`: the scores of the next keys are on their way before the values of these are multiplied. Loads move with
+    the step that reads them. Legal on the split of a fused definition whose steps stand directly in the loop, where the two parts, of
+    one turn and the next, do not write what the other touches; stages of a pipeline, at least two, are apart.
+    rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
+    """
+    return Delay(step, behind)
 
 
 EXAMPLES = (Delay("pv", "s"),)

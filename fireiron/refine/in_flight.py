@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.ir.asks.running import Running
-from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 7
 """The most groups: more turns than a ring usually has."""
@@ -51,6 +51,16 @@ class InFlight(Refinement):
 
     def __str__(self) -> str:
         return f"in_flight({self.groups})"
+
+
+@verb()
+def in_flight(groups: Integer) -> InFlight:
+    """Let so many groups of products run on while the next ones are issued; of one a turn 1 is best for one warpgroup, 0 for several.
+
+    Legal on a split with `specialize`, from 0 to one less than its stages, for a number or a tunable.
+    rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
+    """
+    return InFlight(groups)
 
 
 __all__ = ["InFlight"]

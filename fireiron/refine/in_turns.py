@@ -10,7 +10,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.ir.asks.ordered import Ordered
-from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 
@@ -53,6 +53,18 @@ class InTurns(Refinement):
 
     def __str__(self) -> str:
         return f'turns("{self.first}", "{self.last}")'
+
+
+@verb()
+def turns(first: str, last: str) -> InTurns:
+    """Let warpgroups issue the products from the step `first` to the step `last` of a turn of the loop one after the other.
+
+    So one's products run while others do the steps between. `turns("s", "pv")` goes with `delay("pv", behind="s")`, by which both
+    products are issued together. Legal on the split of a fused definition with `specialize`, where both steps are products by wgmma; of
+    one warpgroup, and where TMA takes none of the loads, it changes nothing.
+    rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for turn i * warpgroups + w - 1; P(i); give on turn i * warpgroups + w; R(i)
+    """
+    return InTurns(first, last)
 
 
 EXAMPLES = (InTurns("s", "pv"),)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
@@ -48,6 +48,15 @@ class DealOrder(Refinement):
 
     def __str__(self) -> str:
         return f"layout({self.order})"
+
+
+@verb()
+def layout(order: MatrixLayout | tuple[int, ...]) -> DealOrder:
+    """Deal tiles in column-major (rows first) or row-major order, or in an order of dimensions by position, the first dealt first.
+
+    Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
+    """
+    return DealOrder(order)
 
 
 def _is_permutation(value: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Refinement, verb
 
 
 @attrs.frozen
@@ -34,8 +34,15 @@ class NoSync(Refinement):
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, no_sync="no_sync")
 
-    def __str__(self) -> str:
-        return "no_sync()"
+
+@verb()
+def no_sync() -> NoSync:
+    """Forbid a barrier right behind the copy.
+
+    Legal where another barrier orders the copy and its readers; else a `SynchronizationError` shows the race.
+    rewrite: copy; barrier; copy --> copy; copy
+    """
+    return NoSync()
 
 
 __all__ = ["NoSync"]

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 4096
 """The largest pad, in elements."""
@@ -42,6 +42,24 @@ class Pad(Refinement):
 
     def __str__(self) -> str:
         return f"pad({self.elements})"
+
+
+@verb("split_k", name="pad")
+def pad_parts(elements: Integer) -> Pad:
+    """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
+
+    Legal from 0 to 4096; 0 for instructions that want neither, such as WMMA's. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+    """
+    return Pad(count(elements, "pad", 0, MOST))
+
+
+@verb("load")
+def pad(elements: Integer) -> Pad:
+    """Add elements to the leading dimension of the new buffer.
+
+    Legal from 0 to 4096. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
+    """
+    return Pad(count(elements, "pad", 0, MOST))
 
 
 __all__ = ["Pad"]

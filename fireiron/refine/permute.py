@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
-from fireiron.values.expr import Expr, Var
+from fireiron.values.expr import Expr, Var, as_expr
+from fireiron.values.machine import as_integer
+from fireiron.values.trees import expression_tree
+
+UID = Var("uid", 0, 2**31 - 1)
+"""The symbol for a unit's number in the expression of a `swizzle`."""
+
+MOST_TEXT = 2000
+"""Characters of the text of a `swizzle`."""
 
 MOST_NODES = 400
 """Most parts of an expression: far above any use, and small enough for every reader of expressions to recurse over."""
@@ -58,15 +68,81 @@ class Permute(Refinement):
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[Permute]:
-        uid = Var("uid", 0, 2**31 - 1)
-        yield from (Permute(uid ^ bit) for bit in (1, 2, 3))
-        yield Permute(uid ^ uid // 2 % 2)
+        yield from (Permute(UID ^ bit) for bit in (1, 2, 3))
+        yield Permute(UID ^ UID // 2 % 2)
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, permutation=self.permutation)
 
     def __str__(self) -> str:
         return f"swizzle({str(self.permutation)!r})"
+
+
+@verb()
+def swizzle(permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Permute:
+    """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
+
+    Args: an expression over `uid`, its text, or a callable that is given the symbol.
+    Legal on a tile that is dealt with `to`. rewrite: unit u: tile u --> unit u: tile permutation(u)
+    """
+    return Permute(_permutation(permutation))
+
+
+def _permutation(value: Any) -> Any:
+    """The expression over `uid` that a callable, a text, an integer or the expression itself means; checked by `Permute`."""
+    if callable(value) and not isinstance(value, Expr):
+        value = _applied(value)
+    if isinstance(value, str):
+        value = parse_permutation(value)
+    number = as_integer(value)
+    return value if number is None else as_expr(number)
+
+
+def _applied(function: Callable[[Expr], Any]) -> Any:
+    try:
+        return function(UID)
+    except FireironError as error:
+        raise error.located(at=call_site()) from None
+    except (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise DecompositionError(
+            f"swizzle: the callable cannot be applied to the symbol uid: {error}", legal="+ - * // % & | ^ << >>", at=call_site()
+        ) from error
+
+
+def parse_permutation(text: str) -> Expr:
+    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses.
+
+    An `ArgumentError` where the text is none, or is too long.
+    """
+    operators: Mapping[type, Callable[[Any, Any], Any]] = {
+        ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+        ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,
+        ast.RShift: operator.rshift,
+    }  # fmt: skip
+
+    def build(node: ast.AST) -> Any:
+        if isinstance(node, ast.BinOp) and type(node.op) in operators:
+            return operators[type(node.op)](build(node.left), build(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant) and as_integer(node.operand.value) is not None:
+            number = operator.index(node.operand.value)  # type: ignore[arg-type]
+            if isinstance(node.op, (ast.USub, ast.Invert)):
+                return as_expr(-number if isinstance(node.op, ast.USub) else ~number)
+        if isinstance(node, ast.Name) and node.id == "uid":
+            return UID
+        if isinstance(node, ast.Constant) and as_integer(node.value) is not None:
+            return as_expr(node.value)
+        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site())
+
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
+    try:
+        return build(expression_tree(text))  # type: ignore[no-any-return]
+    except FireironError as error:
+        raise error.located(at=call_site()) from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ArgumentError(
+            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site()
+        ) from None
 
 
 __all__ = ["Permute"]

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 1 << 16
 """The most blocks: more than any GPU runs at once."""
@@ -52,6 +52,18 @@ class Persistent(Refinement):
 
     def __str__(self) -> str:
         return f"persistent({self.blocks}{', dynamic=True' if self.dynamic else ''})"
+
+
+@verb()
+def persistent(blocks: Integer = 132, dynamic: bool = False) -> Persistent:
+    """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
+
+    With `specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
+    is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `last_first`. Legal on a
+    tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, turns and chained.
+    rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
+    """
+    return Persistent(count(blocks, "persistent"), dynamic)
 
 
 __all__ = ["Persistent"]

@@ -8,8 +8,8 @@ import attrs
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 16
 """The most stages; a stage is a whole set of buffers."""
@@ -59,6 +59,17 @@ class Pipeline(Refinement):
 
     def __str__(self) -> str:
         return f"pipeline({self.stages}{', spread=True' if self.spread else ''})"
+
+
+@verb()
+def pipeline(stages: Integer, spread: bool = False) -> Pipeline:
+    """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
+
+    Args: stages, 1 to 16, or a tunable; `spread` issues the copies step by step in the split inside instead of all at
+    once. Legal where at least one load stands under the split.
+    rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
+    """
+    return Pipeline(count(stages, "pipeline"), spread)
 
 
 __all__ = ["Pipeline"]

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.ir.effects.residency import Residency
-from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 32
 """The most blocks that any multiprocessor holds."""
@@ -43,6 +43,16 @@ class Resident(Refinement):
 
     def __str__(self) -> str:
         return f"resident({self.blocks})"
+
+
+@verb()
+def resident(blocks: Integer) -> Resident:
+    """Keep to registers that let a multiprocessor hold so many blocks at once.
+
+    Args: blocks, 1 to 32, or a tunable. Legal on a tile that is dealt to Block.
+    rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
+    """
+    return Resident(count(blocks, "resident"))
 
 
 __all__ = ["Resident"]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Refinement, verb
 
 
 @attrs.frozen
@@ -32,8 +32,14 @@ class ReuseBuffer(Refinement):
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, reuse=True)
 
-    def __str__(self) -> str:
-        return "reuse_buffer()"
+
+@verb()
+def reuse_buffer() -> ReuseBuffer:
+    """Let the new buffer share storage with earlier buffers that are dead.
+
+    Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+    """
+    return ReuseBuffer()
 
 
 __all__ = ["ReuseBuffer"]

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
-from fireiron.specs.operand import operand_name
+from fireiron.specs.operand import Operand, operand_name
 
 
 @attrs.frozen
@@ -46,6 +46,16 @@ class Share(Refinement):
 
     def __str__(self) -> str:
         return f"share({self.operand!r})"
+
+
+@verb()
+def share(operand: Operand | str) -> Share:
+    """Fill slots of the ring of another load, `operand`, in turns with it, and have no buffer of its own.
+
+    Legal on a load to SH under the same split with `specialize` as the other load, which stands above it, for tiles of one shape, type
+    and layout; all who are in that ring are shared with. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+    """
+    return Share(operand)
 
 
 __all__ = ["Share"]

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Refinement, verb
+from fireiron.specs.verbs import says_nothing
 
 
 @attrs.frozen
@@ -38,8 +39,18 @@ class Skip(Refinement):
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, skip=True)
 
-    def __str__(self) -> str:
-        return "skip()"
+
+@verb(is_step=True)
+def skip(*steps: str, where: str = "") -> Skip | None:
+    """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
+
+    Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
+    elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
+    says, by `positive`.
+    With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
+    rewrite: for n in all: S --> for n in those that the block's rows see: S
+    """
+    return Skip() if says_nothing(steps, where) else None
 
 
 __all__ = ["Skip"]

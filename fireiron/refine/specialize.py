@@ -8,8 +8,8 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir.asks.produced import Produced
-from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 
 PRODUCERS = (32, 128)
 """A warp; or a warpgroup, which is what may give registers away (PTX ISA, setmaxnreg)."""
@@ -55,6 +55,16 @@ class Specialize(Refinement):
 
     def __str__(self) -> str:
         return "specialize()" if self.threads == 32 else f"specialize({self.threads})"
+
+
+@verb()
+def specialize(threads: Integer = 32) -> Specialize:
+    """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
+
+    A warpgroup gives its registers to the consumers. Legal with `pipeline`, where TMA does the loads.
+    rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
+    """
+    return Specialize(count(threads, "specialize"))
 
 
 __all__ = ["Specialize"]

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 16
 """The most stages; a stage is a whole buffer."""
@@ -50,6 +50,16 @@ class OwnStages(Refinement):
 
     def __str__(self) -> str:
         return f"stages({self.stages})"
+
+
+@verb()
+def stages(stages: Integer) -> OwnStages:
+    """The ring that the load fills has `stages` of its own, not as many as `pipeline` says.
+
+    Legal on a load to SH directly under a split with `specialize`, from 1 to 16, for a number or a tunable. Each ring is waited for
+    by itself. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+    """
+    return OwnStages(count(stages, "stages"))
 
 
 __all__ = ["OwnStages"]

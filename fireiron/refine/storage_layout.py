@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
 from fireiron.values.layout import Layout
@@ -54,6 +54,27 @@ class StorageLayout(Refinement):
 
     def __str__(self) -> str:
         return f"storage_layout({self.layout!r})"
+
+
+@verb()
+def storage_layout(layout: MatrixLayout | Layout) -> StorageLayout:
+    """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
+
+    Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
+    """
+    return StorageLayout(layout)
+
+
+@verb()
+def to_row_major() -> StorageLayout:
+    """Store the new buffer row-major. Legal on every load. rewrite: A_sh[k][m] --> A_sh[m][k]"""
+    return StorageLayout(RowMajor)
+
+
+@verb()
+def to_col_major() -> StorageLayout:
+    """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
+    return StorageLayout(ColMajor)
 
 
 __all__ = ["StorageLayout"]

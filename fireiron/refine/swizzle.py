@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.values.layout import Swizzle
 
@@ -50,6 +50,15 @@ class SwizzleStorage(Refinement):
 
     def __str__(self) -> str:
         return f"swizzle({'' if self.swizzle is None else repr(self.swizzle)})"
+
+
+@verb()
+def swizzle(swizzle: Swizzle | None = None) -> SwizzleStorage:
+    """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
+
+    Legal for every `Swizzle`. rewrite: A_sh[i] --> A_sh[swizzle(i)]
+    """
+    return SwizzleStorage(swizzle)
 
 
 PIECE = 4

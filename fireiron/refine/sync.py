@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Refinement, verb
 
 
 @attrs.frozen
@@ -30,8 +30,14 @@ class Sync(Refinement):
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, sync="sync")
 
-    def __str__(self) -> str:
-        return "sync()"
+
+@verb()
+def sync() -> Sync:
+    """Require a block barrier last in the body of the loop.
+
+    Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+    """
+    return Sync()
 
 
 __all__ = ["Sync"]

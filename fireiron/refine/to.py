@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.values.machine import LEVELS, Level
 
@@ -41,6 +41,17 @@ class To(Refinement):
 
     def __str__(self) -> str:
         return f"to({self.level})"
+
+
+@verb()
+def to(level: Level) -> To:
+    """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
+
+    Legal when the level is below the spec's; to Block several times behind each other: `MatMul.tile(b=1).to(Block).then(strategy)`
+    gives blocks one of b each, of which the strategy deals tiles to them.
+    rewrite: for m: for n: S --> unit u: S at level, tile number u
+    """
+    return To(level)
 
 
 __all__ = ["To"]

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Refinement
-from fireiron.language.tunable import chosen, integral
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 2
 """The most groups: who waits for the tile before sees the parity of one barrier's phase, and so tells no more of them apart."""
@@ -48,6 +48,17 @@ class Turns(Refinement):
 
     def __str__(self) -> str:
         return f"turns({self.groups})"
+
+
+@verb()
+def turns(groups: Integer) -> Turns:
+    """Let `groups` groups of consumers take the tiles of a persistent block in turns: one multiplies while another stores.
+
+    Args: groups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
+    whose tile is dealt to whole warpgroups.
+    rewrite: consumers: for turn: S(turn) --> consumers g: for turn = g, g + groups ...: wait for turn - 1; products; pass on; store
+    """
+    return Turns(count(groups, "turns"))
 
 
 __all__ = ["Turns"]

@@ -9,7 +9,7 @@ import attrs
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import Comment
 from fireiron.ir.effects.unchecked import Unchecked as UncheckedEffect
-from fireiron.language.tree import Context, Expansion, Refinement
+from fireiron.language.tree import Context, Expansion, Refinement, verb
 
 
 @attrs.frozen
@@ -45,6 +45,15 @@ class Unchecked(Refinement):
 
     def __str__(self) -> str:
         return f"unchecked({self.reason!r})"
+
+
+@verb()
+def unchecked(reason: str) -> Unchecked:
+    """Report races as warnings; the reason is printed in the kernel's header.
+
+    Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+    """
+    return Unchecked(reason)
 
 
 __all__ = ["Unchecked"]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.language.tree import Refinement
+from fireiron.language.tree import Refinement, verb
 
 
 @attrs.frozen
@@ -28,8 +28,17 @@ class Unroll(Refinement):
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, unroll=True)
 
-    def __str__(self) -> str:
-        return "unroll()"
+
+@verb("tile", name="unroll")
+def unroll_tile() -> Unroll:
+    """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
+    return Unroll()
+
+
+@verb("split", name="unroll")
+def unroll_split() -> Unroll:
+    """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
+    return Unroll()
 
 
 __all__ = ["Unroll"]

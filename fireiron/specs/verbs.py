@@ -109,6 +109,11 @@ def require_no_refinement(chain: object, name: str) -> None:
             raise error
 
 
+def says_nothing(steps: object, where: object) -> bool:
+    """Whether the arguments of `skip` are none: then it refines a split."""
+    return steps == () and (where is None or (isinstance(where, str) and not where))
+
+
 class Refusing:
     """Refuses refinements that what a chain starts from, or its last step, has not, and lists no verbs of other kinds of specs."""
 
@@ -333,7 +338,7 @@ class Verbs(FoundSteps, Refusing):
         >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
         ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
-        from fireiron.decomp.skip import SkipSteps, says_nothing
+        from fireiron.decomp.skip import SkipSteps
         from fireiron.language.strategy import appended
 
         if says_nothing(steps, where):

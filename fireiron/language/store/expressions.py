@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fireiron.errors import StoreError
-from fireiron.language.strategy import UID
+from fireiron.refine.permute import UID
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, as_expr, equal, hilbert, minimum
 from fireiron.values.trees import expression_tree
 
