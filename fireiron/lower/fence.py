@@ -1,13 +1,13 @@
 """`fence`: what threads write to shared memory is brought to the asynchronous proxy before an engine reads it.
 
 A thread fences its own writes, and a barrier tells the others, so a fence stands in front of the first barrier behind writes to a buffer
-that some engine touches. Copies under way count as written where they are waited for. The program is followed once, loops twice, so
-that what an iteration leaves behind meets the barriers of the next.
+that some engine touches. Copies count as written where a wait may find their group done. Loops are followed until nothing changes, so that
+what an iteration leaves behind meets the barriers of the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -35,13 +35,10 @@ from fireiron.ir import (
     rewritten,
     unknown,
 )
+from fireiron.lower.outstanding import Outstanding
 
-Writers: TypeAlias = "dict[str, dict[int, Exec]]"
-"""The statements that wrote to a buffer, by the buffer's name."""
-
-
-def _joined(some: Writers, others: Writers) -> Writers:
-    return {name: {**some.get(name, {}), **others.get(name, {})} for name in (*some, *others)}
+Write: TypeAlias = "tuple[str, int]"
+"""The name of a buffer, and the identity of a statement that writes to it."""
 
 
 def fence(kernel: Kernel) -> Kernel:
@@ -52,64 +49,102 @@ def fence(kernel: Kernel) -> Kernel:
     if not read:
         return kernel
     places = _Places(frozenset(read))
-    places.follow(kernel.body)
+    places.follow(kernel.body, _Known())
 
     def fenced(statement: Stmt) -> tuple[Stmt, ...]:
-        names = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
-        if names is None:
+        written = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
+        if not written:
             return (statement,)
-        return (Fence(Reach.PROXY, f"{', '.join(names)} for the asynchronous proxy", orders=_orders(names, engines)), statement)
+        names = ", ".join(dict.fromkeys(name for name, _ in written))
+        return (Fence(Reach.PROXY, f"{names} for the asynchronous proxy", orders=_orders(places.named(written), engines)), statement)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, fenced))
 
 
-def _orders(written: Writers, engines: Iterable[Exec]) -> tuple[Dependence, ...]:
+def _orders(written: Iterable[tuple[str, Exec]], engines: Iterable[Exec]) -> tuple[Dependence, ...]:
     """From each that wrote to each engine that touches what it wrote."""
+    found = tuple(written)
     return tuple(
         Dependence(access.buffer, writer, engine, (True, access.write))
         for engine in engines
         for access in engine.accesses
-        for writer in written.get(access.buffer, {}).values()
+        for name, writer in found
+        if name == access.buffer
     )
 
 
+@attrs.frozen
+class _Known:
+    """What was written since the last fence, in order, and what is under way."""
+
+    written: Mapping[Write, None] = attrs.field(factory=dict)
+    under_way: Outstanding[Write] = attrs.field(factory=Outstanding)
+
+    def also(self, written: Iterable[Write]) -> _Known:
+        """More was written."""
+        return attrs.evolve(self, written={**self.written, **dict.fromkeys(written)})
+
+    def joined(self, other: _Known) -> _Known:
+        """What is known at the head of a loop, or behind it, where the way back leads there too."""
+        return _Known({**self.written, **other.written}, self.under_way.joined(other.under_way, widened=True))
+
+
 class _Places:
-    """The barriers that need a fence in front of them, with the buffers that it is for."""
+    """The barriers that need a fence in front of them, with the writes that it is for."""
 
     def __init__(self, read: frozenset[str]) -> None:
         self.read = read
-        self.barriers: dict[int, Writers] = {}
-        self.written: Writers = {}
-        self.under_way: Writers = {}
+        self.barriers: dict[int, dict[Write, None]] = {}
+        self.statements: dict[int, Exec] = {}
 
-    def follow(self, body: tuple[Stmt, ...]) -> None:
-        """Follow a list, from what was written, or is under way, since the last fence."""
+    def named(self, written: Iterable[Write]) -> Iterator[tuple[str, Exec]]:
+        """Writes with their statements."""
+        return ((name, self.statements[number]) for name, number in written)
+
+    def follow(self, body: tuple[Stmt, ...], known: _Known) -> _Known:
+        """What is known behind a list, if `known` was in front of it."""
         for statement in body:
             match statement:
                 case Exec():
-                    self._exec(statement)
-                case Wait():
-                    self.written = _joined(self.written, self.under_way if statement.mechanism.arrives_in_groups else {})
+                    known = self._exec(statement, known)
+                case Commit(mechanism=mechanism):
+                    known = attrs.evolve(known, under_way=known.under_way.commit(mechanism))
+                case Wait(groups=groups, mechanism=mechanism):
+                    known = known.also(sorted(known.under_way.done_by(mechanism, groups), key=self._place))
+                    known = attrs.evolve(known, under_way=known.under_way.wait(mechanism, groups))
                 case Barrier():
-                    if self.written:
-                        self.barriers[id(statement)] = _joined(self.barriers.get(id(statement), {}), self.written)
-                    self.written = {}
+                    self.barriers.setdefault(id(statement), {}).update(known.written)
+                    known = attrs.evolve(known, written={})
                 case For():
-                    self.follow(statement.body)
-                    self.follow(statement.body)
+                    known = self._loop(statement, known)
                 case Roles():
                     for child in statement.children:
-                        self.written, self.under_way = {}, {}
-                        self.follow(child)
-                case Let() | Comment() | Commit() | Fence() | Acquire() | Release() | NextTile() | Leave() | Skip():
+                        self.follow(child, _Known())
+                case Let() | Comment() | Fence() | Acquire() | Release() | NextTile() | Leave() | Skip():
                     pass
                 case _:
                     raise unknown(statement, "fence")
+        return known
 
-    def _exec(self, statement: Exec) -> None:
-        if not statement.instruction.mechanism.by_engine:
-            names = {one.buffer: {id(statement): statement} for one in statement.accesses if one.write and one.buffer in self.read}
-            if statement.asynchronous:
-                self.under_way = _joined(self.under_way, names)
-            else:
-                self.written = _joined(self.written, names)
+    def _loop(self, loop: For, before: _Known) -> _Known:
+        """What is known behind a loop, which may have no turn: followed until nothing is new at its head."""
+        head = before
+        while True:
+            behind = self.follow(loop.body, head)
+            grown = head.joined(behind)
+            if grown == head:
+                return behind if loop.extent.low > loop.first else before.joined(behind)
+            head = grown
+
+    def _exec(self, statement: Exec, known: _Known) -> _Known:
+        if statement.instruction.mechanism.by_engine:
+            return known
+        self.statements[id(statement)] = statement
+        written = [(one.buffer, id(statement)) for one in statement.accesses if one.write and one.buffer in self.read]
+        if not statement.asynchronous:
+            return known.also(written)
+        return attrs.evolve(known, under_way=known.under_way.issue(statement.mechanism, written))
+
+    def _place(self, write: Write) -> int:
+        """Where a write stands, in the order in which statements were met."""
+        return [*self.statements].index(write[1])

@@ -19,6 +19,7 @@ import attrs
 
 from fireiron.errors import VerificationError
 from fireiron.ir import (
+    AT_ONCE,
     WARP_SCOPE,
     Acquire,
     Barrier,
@@ -45,15 +46,13 @@ from fireiron.ir import (
 from fireiron.ir.accumulators import begun_in_loops, copied_in
 from fireiron.ir.asks.running import Running
 from fireiron.ir.rewrite import without_asks
+from fireiron.lower.outstanding import OLDEST, Outstanding
 from fireiron.lower.registers import require_registers
 from fireiron.lower.specialize import touches_stage
 from fireiron.values.expr import Expr, all_of, as_expr, constant, less, mod
 
 GROUP_THREADS = 128
 """Threads of a warpgroup."""
-
-OLDEST = 32
-"""Groups committed behind another are counted up to this many: to wait for more than are needed is never wrong."""
 
 
 def products(kernel: Kernel) -> Kernel:
@@ -103,62 +102,73 @@ class _Turn:
     number: Expr
 
 
-@attrs.frozen
-class _Held:
-    """A turn that is held: so many groups were committed behind the youngest that reads it (None: none under way does), and whether its
-    last use is over.
-    """
-
-    age: int | None = None
-    over: bool = False
+Key = tuple[_Turn, int]
+"""A turn that is held, and how many iterations ago it was acquired."""
 
 
 @attrs.define
 class _Sky:
-    """What may be under way at a place of the program.
+    """What may be under way at a place of the program, of the `mechanism` of its products.
 
-    `groups` are how many groups were committed behind the last one of each, `turns` who is held, by turn and by how many iterations ago it
-    was acquired. `own` are the registers that threads wrote themselves, and no product since; of accumulators filled by copies `copied` are
-    those that no text in front of products takes yet.
+    `flying` are groups, by their number, and the turns whose stages one of them reads; `turns` say who is held, and whether its last use is
+    over. `own` are the registers that threads wrote themselves, and no product since; of accumulators filled by copies `copied` are those
+    that no text in front of products takes yet.
     """
 
-    groups: dict[int, int] = attrs.field(factory=dict)
-    turns: dict[tuple[_Turn, int], _Held] = attrs.field(factory=dict)
+    mechanism: Mechanism
+    flying: Outstanding[int | Key] = attrs.field(factory=Outstanding)
+    turns: dict[Key, bool] = attrs.field(factory=dict)
     own: frozenset[str] = frozenset()
     copied: frozenset[str] = frozenset()
 
+    @property
+    def groups(self) -> dict[int, int]:
+        """How many groups were committed behind the last one of each."""
+        ages = self.flying.groups.get(self.mechanism, {})
+        return {item: age.least for item, age in ages.items() if isinstance(item, int)}
+
+    def age(self, key: Key) -> int | None:
+        """How many groups were committed behind the youngest that reads a turn; None: none under way does."""
+        return self.flying.age(self.mechanism, key)
+
     def copy(self) -> _Sky:
         """The same, to be changed."""
-        return _Sky(dict(self.groups), dict(self.turns), self.own, self.copied)
+        return attrs.evolve(self, turns=dict(self.turns))
+
+    def acquire(self, key: Key) -> None:
+        """A turn is held, which nothing under way reads yet."""
+        self.flying = self.flying.without((key,))
+        self.turns[key] = False
+
+    def end(self, key: Key) -> None:
+        """The last use of a turn is over."""
+        if key not in self.turns:
+            self.acquire(key)
+        self.turns[key] = True
 
     def commit(self, group: int, read: Iterable[_Turn]) -> None:
         """A group takes off, which reads the stages of some turns."""
-        self.groups = {other: min(age + 1, OLDEST) for other, age in self.groups.items()} | {group: 0}
-        self.turns = {key: _Held(None if one.age is None else min(one.age + 1, OLDEST), one.over) for key, one in self.turns.items()}
-        for turn in read:
-            self.turns[turn, 0] = attrs.evolve(self.turns[turn, 0], age=0)
+        self.flying = self.flying.issue(self.mechanism, (group, *((turn, 0) for turn in read))).commit(self.mechanism)
 
     def wait(self, left: int) -> None:
         """All but the last so many groups are done."""
-        self.groups = {group: age for group, age in self.groups.items() if age < left}
-        self.turns = {
-            key: attrs.evolve(one, age=None if one.age is None or one.age >= left else one.age) for key, one in self.turns.items()
-        }
+        self.flying = self.flying.wait(self.mechanism, left)
 
     def later(self, own: Iterable[_Turn]) -> _Sky:
         """At the head of the next iteration of a loop whose body acquires the turns `own`."""
         mine = set(own)
-        return _Sky(self.groups, {(turn, lag + (turn in mine)): held for (turn, lag), held in self.turns.items()}, self.own, self.copied)
+
+        def named(item: int | Key) -> int | Key:
+            return item if isinstance(item, int) else (item[0], item[1] + (item[0] in mine))
+
+        turns = {(turn, lag + (turn in mine)): over for (turn, lag), over in self.turns.items()}
+        return attrs.evolve(self, flying=self.flying.renamed(named), turns=turns)
 
     def joined(self, other: _Sky) -> _Sky:
-        """What may be under way where two ways meet."""
-        groups = {key: min(one.groups[key] for one in (self, other) if key in one.groups) for key in (*self.groups, *other.groups)}
-        turns = {}
-        for key in (*self.turns, *other.turns):
-            held = [one.turns[key] for one in (self, other) if key in one.turns]
-            ages = [one.age for one in held if one.age is not None]
-            turns[key] = _Held(min(ages, default=None), all(one.over for one in held))
-        return _Sky(groups, turns, self.own | other.own, self.copied | other.copied)
+        """What may be under way at the head of a loop, or behind it, where another way leads there."""
+        turns = {key: all(one.turns[key] for one in (self, other) if key in one.turns) for key in (*self.turns, *other.turns)}
+        flying = self.flying.joined(other.flying, widened=True)
+        return _Sky(self.mechanism, flying, turns, self.own | other.own, self.copied | other.copied)
 
     def write(self, registers: frozenset[str], copied: frozenset[str]) -> None:
         """Threads write registers; the accumulators among them that copies fill are `copied`."""
@@ -189,14 +199,10 @@ class _Follower:
         self.several_accumulators = bool(self.rings) and len(self._registers(self.products, write=True)) > 1
         self.groups: dict[int, _Group] = {}
 
-    @property
-    def mechanism(self) -> Mechanism:
-        """That of the products: all of a program are of one."""
-        return self.products[0].mechanism
-
     def all(self) -> tuple[Stmt, ...]:
         """The program with its groups, waits and releases."""
-        return _Writer(self, self.body, None, _Sky(), None).written()
+        mechanism = self.products[0].mechanism if self.products else AT_ONCE
+        return _Writer(self, self.body, None, _Sky(mechanism), None).written()
 
     def group(self, run: Sequence[Stmt]) -> int:
         """The number of the group of some products."""
@@ -318,11 +324,10 @@ class _Writer:
             case Acquire(side=Side.FULL) if statement.ring in self.follower.rings:
                 if not self.asking:
                     self._make_room(statement.ring)
-                self.sky.turns[_Turn(statement.ring, statement.number), 0] = _Held()
+                self.sky.acquire((_Turn(statement.ring, statement.number), 0))
                 self.result.append(statement)
             case Release(side=Side.EMPTY) if statement.ring in self.follower.rings:
-                turn = _Turn(statement.ring, statement.number)
-                self.sky.turns[turn, 0] = attrs.evolve(self.sky.turns.get((turn, 0), _Held()), over=True)
+                self.sky.end((_Turn(statement.ring, statement.number), 0))
                 self.result += self._given_back()
                 if self.asked == 0:
                     self._end()  # of a turn that no later group reads, too
@@ -352,8 +357,8 @@ class _Writer:
         self._wait({one: names for one, names in met.items() if names}, group.products)
         orders = _met(self.follower.others, group.products, first_writes=True)
         copied = tuple(sorted(self.sky.copied & group.writes))
-        self.result += [Fence(Reach.REGISTERS, holds=copied, orders=orders), *run, Commit(self.follower.mechanism)]
-        held = [turn for (turn, lag), one in self.sky.turns.items() if not lag and not one.over]
+        self.result += [Fence(Reach.REGISTERS, holds=copied, orders=orders), *run, Commit(self.sky.mechanism)]
+        held = [turn for (turn, lag), over in self.sky.turns.items() if not lag and not over]
         self.sky.own -= group.writes
         self.sky.copied -= group.writes
         self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
@@ -366,7 +371,7 @@ class _Writer:
         if met and not frozenset().union(*met.values()) <= self.follower.used(loop):
             self._wait(met, self._others(loop))
         rings = {one.ring for one in statements(loop.body) if isinstance(one, Acquire)}
-        early = [key for key, held in self.sky.turns.items() if key[0] in self.own and key[0].ring in rings and held.over]
+        early = [key for key, over in self.sky.turns.items() if key[0] in self.own and key[0].ring in rings and over]
         if early:  # inside the loop they could not be given back, and it wants their stages
             self._wait_for_turns(early)
         if not any(_matters(one) for one in statements(loop.body)):
@@ -416,7 +421,7 @@ class _Writer:
         parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
         reason = "; ".join(parts)
         holds = tuple(sorted(written.union(self._held(left)))) if self.follower.rings else ()
-        self._put(Wait(left, reason, self.follower.mechanism, holds, orders=orders))
+        self._put(Wait(left, reason, self.sky.mechanism, holds, orders=orders))
 
     def _held(self, left: int) -> tuple[str, ...]:
         """The registers that a wait for turns makes known: all of the groups that are done then, where there are several accumulators."""
@@ -453,30 +458,30 @@ class _Writer:
     def _make_room(self, ring: str, turns: int = 1) -> None:
         """In front of so many turns of a ring that has no stage left for them: the oldest of those that are over are given back."""
         while len(held := [key for key in self.sky.turns if key[0].ring == ring]) > self.follower.rings[ring].stages - turns:
-            over = [key for key in held if self.sky.turns[key].over and key[0] in self.own]
+            over = [key for key in held if self.sky.turns[key] and key[0] in self.own]
             if not over:
                 return
-            self._wait_for_turns([max(over, key=lambda key: self.sky.turns[key].age or 0)])
+            self._wait_for_turns([max(over, key=lambda key: self.sky.age(key) or 0)])
 
     def _end(self) -> None:
         """At the end of a list the turns that it acquired are given back, but for those that may go on into the next iteration."""
-        over = [key for key, held in self.sky.turns.items() if key[0] in self.own and held.over and held.age is not None]
+        over = [key for key, is_over in self.sky.turns.items() if key[0] in self.own and is_over and self.sky.age(key) is not None]
         if self.late is not None:
-            over = [key for key in over if (self.sky.turns[key].age or 0) >= self.late]
+            over = [key for key in over if (self.sky.age(key) or 0) >= self.late]
         elif self.loop is not None and self.loop.period:
             return
         if over:
             self._wait_for_turns(over, self.late)
 
     def _wait_for_turns(self, keys: Sequence[tuple[_Turn, int]], left: int | None = None) -> None:
-        ages = [self.sky.turns[key].age or 0 for key in keys]
+        ages = [self.sky.age(key) or 0 for key in keys]
         number = min(ages) if left is None else left
-        flying = {key: held.age for key, held in self.sky.turns.items() if key[0] in self.own and held.over and held.age is not None}
-        done = [key for key, age in flying.items() if age >= number]
+        over = [key for key, is_over in self.sky.turns.items() if key[0] in self.own and is_over]
+        done = [key for key in over if (age := self.sky.age(key)) is not None and age >= number]
         lags = sorted({lag for _, lag in done})
         parts = (f"{self._names(turn for turn, lag in done if lag == one)} of {_when(one)}" for one in lags)
         orders = self._orders((turn for turn, _ in done), self.body, self.loop)
-        self._put(Wait(number, f"{' and '.join(parts)} have been read", self.follower.mechanism, self._held(number), orders=orders))
+        self._put(Wait(number, f"{' and '.join(parts)} have been read", self.sky.mechanism, self._held(number), orders=orders))
 
     def _after_loop(self) -> None:
         """Behind a loop the turns of its last iterations are given back, once the products that read them are done."""
@@ -484,10 +489,10 @@ class _Writer:
             return
         (loop, keys), self.last = self.last, None
         turns = list(dict.fromkeys(turn for turn, _ in keys))
-        number = min(self.sky.turns[key].age or 0 for key in keys)
+        number = min(self.sky.age(key) or 0 for key in keys)
         orders = self._orders(turns, loop.body, loop)
         said = f"{self._names(turns)} of the last turn have been read"
-        self.result.append(Wait(number, said, self.follower.mechanism, self._held(number), orders=orders, asked=self.asked))
+        self.result.append(Wait(number, said, self.sky.mechanism, self._held(number), orders=orders, asked=self.asked))
         self.sky.wait(number)
         self.result += self._lanes_done(turns, loop.body, loop)
         releases = _releases(self.follower.rings, loop.body)
@@ -502,7 +507,7 @@ class _Writer:
         """The releases of the list's turns that are over and that no group under way reads; behind a barrier of the warp, where its lanes
         have read them by themselves.
         """
-        done = [key for key, held in self.sky.turns.items() if key[0] in self.own and held.over and held.age is None]
+        done = [key for key, over in self.sky.turns.items() if key[0] in self.own and over and self.sky.age(key) is None]
         done.sort(key=lambda key: -key[1])
         found: list[Stmt] = []
         found += self._lanes_done([turn for turn, _ in done], self.body, self.loop)

@@ -44,6 +44,7 @@ from fireiron.ir import (
 )
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.lower.footprint import Array, comes_round
+from fireiron.lower.outstanding import Outstanding
 from fireiron.lower.stabbing import fewest_of_scopes
 from fireiron.lower.touches import Touch, Touches
 from fireiron.values.expr import Var, constant
@@ -462,10 +463,12 @@ def _exposed_behind(parts: Sequence[Summary], commits: Sequence[Mechanism | None
 
 def _pending(parts: Sequence[Summary], commits: Sequence[Mechanism | None]) -> frozenset[Touch]:
     """The copies of a list that no commit in it follows."""
-    found: set[Touch] = set()
+    found: Outstanding[Touch] = Outstanding()
     for part, mechanism in zip(parts, commits, strict=True):
-        found = {one for one in found if one.statement.mechanism is not mechanism} | part.pending
-    return frozenset(found)
+        found = found if mechanism is None else found.commit(mechanism)
+        for touch in part.pending:
+            found = found.issue(touch.statement.mechanism, (touch,))
+    return frozenset(itertools.chain(*found.open.values()))
 
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:
