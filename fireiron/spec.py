@@ -34,7 +34,6 @@ from fireiron.values.machine import (
     MEMORIES,
     NAMED_MEMORIES,
     DType,
-    Kernel,
     Level,
     Memory,
     as_dtype,
@@ -325,7 +324,7 @@ class Spec(Offering, ForAny, Displayed):
         _check_options(self)
         if any(not view.tensor.shape or view.tensor.memory.by_value for view in self.views):
             _check_scalars(self)
-        if self.level == Kernel:
+        if self.level.is_launch:
             _check_kernel(self)
 
     def __getattr__(self, name: str) -> View:
@@ -569,7 +568,7 @@ class Spec(Offering, ForAny, Displayed):
 
         What lies below a kernel is part of its operands, or a buffer that a step made.
         """
-        if self.level != Kernel or any(view.shape != view.tensor.shape for view in self.views):
+        if not self.level.is_launch or any(view.shape != view.tensor.shape for view in self.views):
             return ""
         groups: dict[str, list[str]] = {}
         for name, view in self.operands.items():

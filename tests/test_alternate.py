@@ -93,7 +93,7 @@ def test_numbers_of_turns():
     *_, roles = alternate(program(FULL_K, FIRST, LAST, names=(group,))).body
     release = next(one for one in roles.roles[0].body[0].body if isinstance(one, Release) and one.ring == "order")
     assert release.number == i * 2 + group.var, "by the name that all lanes of a warp have"
-    assert all(one.turns == () for one in roles.roles[0].body)
+    assert all(not one.asks for one in roles.roles[0].body)
 
 
 def test_loads_that_share_slots_have_turns_together():

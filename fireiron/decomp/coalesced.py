@@ -17,7 +17,6 @@ from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.values.expr import as_expr, constant
-from fireiron.values.machine import Kernel
 from fireiron.values.tensor import ColMajor, RowMajor, View
 from fireiron.values.units import thread_of
 
@@ -74,7 +73,7 @@ class Coalesced(Decomposition):
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)
-        if spec.moves and spec.level != Kernel and spec.level.threads != 1 and whole:
+        if spec.moves and not spec.level.is_launch and spec.level.threads != 1 and whole:
             yield from (Coalesced(width) for width in (1, 2, 4, 8))
 
 

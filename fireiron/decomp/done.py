@@ -21,7 +21,7 @@ from fireiron.language.plain import plain
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
-from fireiron.values.machine import Kernel, Thread
+from fireiron.values.machine import Thread
 
 
 @attrs.frozen
@@ -108,7 +108,8 @@ class Done(Decomposition):
     def _is_shared_copy(self, spec: Spec) -> bool:
         """Whether a spec is a copy between global and shared memory by several threads, who can share it as they like."""
         sharers = {one.shared_by for one in spec.memories}
-        return self.executable is None and spec.copies and spec.level.threads != 1 and spec.level != Kernel and sharers == {"grid", "block"}
+        several = spec.level.threads != 1 and not spec.level.is_launch
+        return self.executable is None and spec.copies and several and sharers == {"grid", "block"}
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""

@@ -20,7 +20,7 @@ from fireiron.specs.fused import INDICES, FusedDefinition, fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, constant
-from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Kernel, Memory, bfloat16, float16, float32
+from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Memory, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 
@@ -166,7 +166,7 @@ class Epilog(Decomposition):
     def _checked(self, spec: Spec) -> Spec:
         if not spec.contracts:
             raise DecompositionError(f"epilog: {spec.title} has no accumulator", legal="MatMul")
-        if spec.level == Kernel:
+        if spec.level.is_launch:
             raise DecompositionError(
                 "epilog at the level of the whole kernel: no group of threads owns it", hint=".tile(...).to(Block) first"
             )

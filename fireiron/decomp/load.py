@@ -21,7 +21,7 @@ from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
 from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import MEMORIES, SH, DType, Kernel, Memory
+from fireiron.values.machine import MEMORIES, SH, DType, Memory
 from fireiron.values.tensor import MatrixLayout, Tensor, View, whole_view
 
 
@@ -165,7 +165,7 @@ class Load(Decomposition):
             raise DecompositionError(
                 f"load({self.operand}): an output is not loaded", legal=spec.inputs or "none: it has no inputs", hint=hint
             )
-        if spec.level == Kernel:
+        if spec.level.is_launch:
             raise DecompositionError(
                 "load at the level of the whole kernel: no group of threads owns the buffer", hint=".tile(...).to(Block) first"
             )
@@ -193,7 +193,7 @@ class Load(Decomposition):
         for name, memory in itertools.product(spec.inputs, MEMORIES):
             view: View = getattr(spec, name)
             static = all(constant(size) is not None for size in view.shape) and bool(view.dims)
-            if static and spec.level != Kernel and not memory.of_grid and memory != view.memory:
+            if static and not spec.level.is_launch and not memory.of_grid and memory != view.memory:
                 yield Load(name, memory)
 
 

@@ -14,7 +14,7 @@ from fireiron.language.tree import Child, Context, Decomposition, Expansion, leg
 from fireiron.refine.pad import MOST
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, Placed, fused, with_definition
-from fireiron.values.machine import RF, SH, Kernel, Memory
+from fireiron.values.machine import RF, SH, Memory
 
 
 @attrs.frozen
@@ -71,7 +71,7 @@ class Place(Decomposition):
             if self.tensor in made.uses or self.tensor not in made.hidden:
                 raise DecompositionError(f"place({self.tensor!r}): no temporary of {spec.title}", legal=tuple(made.temporaries))
             return passed(spec)
-        if spec.level == Kernel or self.memory.of_grid or self.memory.counts:
+        if spec.level.is_launch or self.memory.of_grid or self.memory.counts:
             raise DecompositionError(
                 f"place({self.tensor!r}, {self.memory}): nowhere for it here", legal="SH RF, below tile(...).to(Block)"
             )

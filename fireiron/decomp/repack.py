@@ -80,7 +80,7 @@ class Repack(Decomposition):
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Repack]:
         """Of a spec that nothing has decomposed yet: a launch of its own does the copy, so `expand` is refused everywhere."""
-        if spec.level != Kernel or context.path:
+        if not spec.level.is_launch or context.path:
             return
         for name in spec.inputs:
             step = Repack(name)
@@ -156,7 +156,7 @@ class Repack(Decomposition):
         if self.operand not in spec.inputs:
             raise DecompositionError(f"repack({self.operand}): {spec.title} reads no such operand", legal=spec.inputs, within=spec)
         view: View = spec.operands[self.operand]
-        if spec.level != Kernel or not view.memory.of_grid:
+        if not spec.level.is_launch or not view.memory.of_grid:
             raise DecompositionError(
                 f"repack({self.operand}): {view.memory} at the level {spec.level}", legal="operands in GL, at the whole kernel", within=spec
             )

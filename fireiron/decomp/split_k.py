@@ -25,7 +25,7 @@ from fireiron.specs.fused import fused
 from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
+from fireiron.values.machine import SH, Architecture, Block, Level, Warp, Warpgroup, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
 from fireiron.values.units import check_below, threads_for
 
@@ -93,7 +93,7 @@ class SplitK(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         parts = chosen(self.parts, "split_k", 1, MOST_PARTS)
         made = fused(spec)
-        if made is not None and made.product is not None and spec.level != Kernel:
+        if made is not None and made.product is not None and not spec.level.is_launch:
             return implied(self, spec, context)
         if made is not None and made.product is not None:
             raise DecompositionError(
@@ -104,7 +104,7 @@ class SplitK(Decomposition):
             )
         spec = _checked(spec)
         check_below(self.level, spec.level, spec, context.origin)
-        if spec.level == Kernel:
+        if spec.level.is_launch:
             return self._across_blocks(spec, parts, context)
         if any(constant(size) is None for size in spec.C.shape):
             raise DecompositionError(
@@ -185,7 +185,7 @@ class SplitK(Decomposition):
         except DecompositionError:
             return
         total = constant(spec.size(_reduced(spec)))
-        below = [one for one in (Block, Warpgroup, Warp) if (one == Block) == (spec.level == Kernel) and one.is_below(spec.level)]
+        below = [one for one in (Block, Warpgroup, Warp) if (one == Block) == spec.level.is_launch and one.is_below(spec.level)]
         for level in below if total is not None else ():
             for parts in (1, 2, 3, 4):
                 for size in divisors(total or 1):

@@ -191,7 +191,7 @@ class _Reader:
         with line.here():
             spec, execution = self._statement(line.text, scope)
             self._units(spec, execution, line)
-            if spec.level != Kernel:
+            if not spec.level.is_launch:
                 spec = spec.at_level(Kernel)
         assert self.threads is not None and self.grid is not None
         count = constant(self.grid)
@@ -241,7 +241,7 @@ class _Reader:
     def _units(self, spec: Spec, execution: Execution, line: Line) -> None:
         """The numbers of blocks and threads: of the outermost spec, where no line in front says them."""
         if self.grid is None:
-            blocks = 1 if spec.level != Kernel else None if execution.blocks is None else _count(execution.blocks)
+            blocks = 1 if not spec.level.is_launch else None if execution.blocks is None else _count(execution.blocks)
             if blocks is None:
                 line.refuse("how many blocks are there?", legal="<<<#1:[8,8].block, #2:[256].thread>>>, or a line Grid 64 in front")
             self.grid = as_expr(blocks)

@@ -34,7 +34,7 @@ from fireiron.lower.walk import Grown, grow_tree
 from fireiron.refine.to import To
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
-from fireiron.values.machine import RF, Block, Kernel, Level, Thread, Warp, as_architecture
+from fireiron.values.machine import RF, Block, Level, Thread, Warp, as_architecture
 
 Steps = tuple[Decomposition, ...]
 Compared = tuple[Executable, tuple[Mismatch, ...]]
@@ -448,7 +448,7 @@ def _loads(spec: Spec, compared: tuple[Compared, ...]) -> Iterator[Decomposition
 
 def candidates(spec: Spec) -> Iterator[Decomposition]:
     """The steps that are tried on a spec."""
-    if spec.level == Kernel:
+    if spec.level.is_launch:
         yield from (_tile(spec, size, size, Block) for size in (64, 128, 16, 1))
         return
     if _deals(spec, Thread):

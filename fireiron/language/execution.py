@@ -46,8 +46,8 @@ def execution_text(level: Level, execution: Execution) -> str:
     >>> print(execution_text(Warp, Execution()), execution_text(Block, Execution(threads=(Layout(64),))), sep="; ")
     [1].block, #warp:[32].thread; [1].block, #block:[64].thread
     """
-    inner = Block if level == Kernel else level
-    blocks = "[1].block" if level != Kernel else level_text(Kernel)
+    inner = Block if level.is_launch else level
+    blocks = level_text(Kernel) if level.is_launch else "[1].block"
     blocks = blocks if execution.blocks is None else group_text(execution.blocks, level.label, "block")
     threads = level_text(inner) if execution.threads is None else group_text(execution.threads, inner.label, "thread")
     return f"{blocks}, {threads}"
@@ -126,7 +126,7 @@ def execution_of(node: Node, whole: Whole, threads: int | None) -> Execution:
     level says where it has threads of its own. `threads` counts those of a block.
     """
     blocks = None
-    if node.spec.level == Kernel and whole.grid is not None and (grid := constant(whole.grid)) is not None:
+    if node.spec.level.is_launch and whole.grid is not None and (grid := constant(whole.grid)) is not None:
         blocks = (_arranged(node, lambda level: level == Block, BLOCK, grid, whole),)
     if node.spec.level not in (Kernel, Block) or threads is None:
         return Execution(blocks)

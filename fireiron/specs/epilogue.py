@@ -18,7 +18,7 @@ from fireiron.errors import ArgumentError, call_site
 from fireiron.specs.formula import FUNCTIONS, REDUCTIONS, formula_of
 from fireiron.specs.fused import INDICES, Fused, with_extents
 from fireiron.values.expr import FALSE
-from fireiron.values.machine import DType, Kernel, float32
+from fireiron.values.machine import DType, float32
 
 if TYPE_CHECKING:
     from fireiron.spec import Spec
@@ -162,7 +162,7 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
 
     Raises: ArgumentError for a spec that is no product of arrays in global memory, and for what the definition refuses.
     """
-    if not spec.contracts or spec.level != Kernel or spec.accumulate != FALSE:
+    if not spec.contracts or not spec.level.is_launch or spec.accumulate != FALSE:
         hint = "acc + C0[m,n] adds to an array" if spec.contracts and spec.accumulate != FALSE else None
         raise ArgumentError(f"epilogue: {spec} is no product for the whole kernel", legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", hint=hint)
     definition = epilogue(text, types={} if acc is None else {ACC: acc}, signature=signature_of(spec))

@@ -173,7 +173,7 @@ class Reader(Runner):
             if part.shares:
                 raise DecompositionError(f"{by}: the tensor is one thread's part of an operand already", at=call_site())
             present = all_of((part.present, by.present(place)))
-            if part.root <= self.given and self.here.one.proc.level == Kernel:
+            if part.root <= self.given and self.here.one.proc.level.is_launch:
                 alike = self.present.get(part.root, present) == present
                 self.present[part.root] = present if alike else TRUE
             units = frozenset(self.units)
@@ -210,7 +210,7 @@ class Reader(Runner):
     def tensor(self, shape: tuple[Any, ...], dtype: DType) -> Part:
         self.made += 1
         number, sizes = self.made, tuple(map(as_expr, shape))
-        if self.level == Kernel:
+        if self.level.is_launch:
             raise DecompositionError(
                 f"make_tensor: a tensor of {self.here.one.proc}, where a kernel has no memory of its own",
                 legal="on BLOCK and inside",
@@ -864,7 +864,7 @@ class TaskProgram(Decomposition):
         return max(one for one in (known.threads, *inner) if one is not None)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        if spec.level != Kernel:
+        if not spec.level.is_launch:
             raise DecompositionError(f"a program of tasks is a whole kernel, {spec} is {spec.level}'s", legal="Kernel")
         known, draft = self._known(spec), context.draft()
         known.threads = max(known.threads, context.workers or 1)

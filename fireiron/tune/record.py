@@ -216,7 +216,7 @@ def describe(spec: Spec) -> dict[str, Any]:
     """
     if not isinstance(spec, Spec):
         raise ArgumentError("describe: not a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
-    if spec.level != Kernel:
+    if not spec.level.is_launch:
         raise StoreError("records are kept for kernels", got=str(spec), hint="a spec at the level Kernel")
     symbols: dict[str, Any] = {}
     operands = {name: view for name, view in spec.operands.items() if not view.memory.counts}

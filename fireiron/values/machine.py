@@ -322,6 +322,11 @@ class Level:
         """Threads in one unit; None for Kernel and Block, whose size a strategy decides."""
         return None if self.layout is None else self.layout.size()
 
+    @property
+    def is_launch(self) -> bool:
+        """Whether a unit of it is a whole launch, whose threads and arguments the kernel has: levels above consist of launches."""
+        return self == Kernel
+
     def __eq__(self, other: object) -> bool:
         # Levels are compared thousands of times in a compilation, mostly with themselves or with one of another name.
         if self is other or not isinstance(other, Level):

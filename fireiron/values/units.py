@@ -144,10 +144,10 @@ def check_below(level: Level, current: Level, within: object, at: str | None) ->
     if not isinstance(level, Level):
         raise DecompositionError("to(level): not a level", got=level, legal=LEVELS[1:], at=at)
     detached = level.threads == 1 and level.parent is not None and current in level.parent.ancestors()
-    if (level.is_below(current) and not detached and current != Kernel) or (level == Block and current == Kernel):
+    if (level.is_below(current) and not detached and not current.is_launch) or (level == Block and current.is_launch):
         return
     hint = None
-    if level.threads is not None and current == Kernel:
+    if level.threads is not None and current.is_launch:
         hint = "deal tiles to Block first: .tile(...).to(Block)"
     elif detached:
         hint = f"deal tiles to {level.parent} first" + (", or use Thread" if level.threads == 1 else "")
