@@ -16,7 +16,8 @@ from typing import Any, Final
 from fireiron import operators
 from fireiron.batches import result_shape
 from fireiron.errors import ArgumentError
-from fireiron.matmul import matmul, multiplied_type, result_type
+from fireiron.matmul import matmul, request
+from fireiron.matmul_problem import multiplied_type, result_type
 from fireiron.specs.epilogue import epilogue as epilogue_of
 
 DIFFERENTIATED: Final = ("float16", "bfloat16", "float32", "float64")
@@ -73,7 +74,7 @@ def _name(kind: Any) -> str | None:
 
 @operators.constant
 def _operators() -> bool:
-    with matmul._lock:
+    with matmul.lock:
         register_operators()
     return True
 
@@ -82,11 +83,11 @@ def _operators() -> bool:
 
 
 def _multiply(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> Any:
-    return matmul.launched(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype)
+    return matmul.launched(request(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype))
 
 
 def _multiply_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | None) -> None:
-    matmul.launched(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype)
+    matmul.launched(request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype))
 
 
 def _multiply_on(
@@ -102,7 +103,7 @@ def _multiply_on(
 ) -> list[Any]:
     operands = dict(zip(names, (*arrays, *numbers), strict=True))
     said = dict(zip(types[::2], types[1::2], strict=True))
-    made = matmul.launched(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=said, **operands)
+    made = matmul.launched(request(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=said, **operands))
     return list(made) if isinstance(made, tuple) else [made]
 
 

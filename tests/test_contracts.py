@@ -470,8 +470,10 @@ ROOMS = (
     ("gpu",),
     ("measure", "inspect", "repeated"),
     ("tune",),
-    ("draw", "export", "matmul"),
-    ("attention", "function", "matmul_operator", "matmul_jax", "matmul_tuned"),
+    ("draw", "export", "front"),
+    ("matmul_problem", "matmul_choice", "matmul_epilogue", "matmul_kernels", "matmul_tuned", "attention_kernels"),
+    ("matmul", "attention", "function"),
+    ("matmul_operator", "matmul_jax"),
     ("pytorch",),
     ("notebook",),
     ("cli",),
@@ -481,7 +483,7 @@ ROOMS = (
 
 RANK = {name: rank for rank, row in enumerate(ROOMS) for name in row}
 
-APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export", "matmul")
+APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export", "front")
 """Rooms that stand in one row and know nothing of each other."""
 
 KNOTS = {
@@ -498,7 +500,6 @@ KNOTS = {
     ("language.strategy", "gpu.kernel"): "strategy.compile()",
     ("language.strategy", "language.store"): "strategy.to_json()",
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
-    ("matmul", "matmul_tuned"): "matmul.tuned() measures candidates, which matmul makes",
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
     ("tune.records.answer", "tune"): "best(..., tune=True)",
@@ -716,8 +717,9 @@ AT_IMPORT = {
     "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.effects.chaining", "ir.effects.residency", "ir.effects.shared_bound",
     "ir.effects.unchecked", "ir.effects.zeroed", "ir.mechanism", "ir.mechanisms", "ir.mechanisms.cp_async", "ir.mechanisms.tma",
     "ir.mechanisms.tma_store", "ir.mechanisms.wgmma",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "function",
-    "matmul", "operators", "recorder", "repeated", "stacks", "tune",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
+    "front.place", "function",
+    "matmul", "operators", "recorder", "repeated", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 

@@ -1,0 +1,178 @@
+"""Choose the kernel of a product: by its record, by those of other problems, or a default; in parts of K where that should be faster."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import attrs
+
+from fireiron.batches import cut, viewed
+from fireiron.front.place import Place
+from fireiron.gpu.kernel import CompiledKernel, compiled_together
+from fireiron.language.library import LIBRARY
+from fireiron.matmul_problem import CacheKey, Problem, spec_of
+from fireiron.stacks import seen
+from fireiron.tune.records import Choice, in_parts, preference
+from fireiron.tune.records.choosing import Question
+from fireiron.tune.records.default import default_choice
+from fireiron.values.expr import constant
+from fireiron.values.machine import float32
+from fireiron.values.tensor import RowMajor
+
+
+@attrs.frozen
+class ProductKernel:
+    """A kernel, why it was chosen, and for which of the problems: the product, or the transposed one C.T = B.T A.T.
+
+    With a kernel `behind` it multiplies so many `parts` of K, as a stack, and that one adds them up.
+    """
+
+    kernel: CompiledKernel
+    choice: Choice
+    problem: Problem
+    behind: CompiledKernel | None = None
+    parts: int = 1
+
+    def cut(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The factors as stacks of their parts: the same memory."""
+        left, right = cut(self.problem.operands["A"].places, self.problem.operands["B"].places, self.parts)
+        return viewed(a, left), viewed(b, right)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether it computes the transposed product."""
+        return self.problem.transposed
+
+
+def kept_or_made(key: CacheKey) -> ProductKernel:
+    """The kernel of a problem on a GPU as another process chose it, else one that is chosen now, and kept."""
+
+    def choose() -> tuple[Choice, int]:
+        choice, problem = decided(key)
+        return choice, key.problems.index(problem)
+
+    choice, number = key.place.chosen("matmul", key.told, choose)
+    return with_adding(choice, key.problems[number], key.place.device)
+
+
+def with_adding(choice: Choice, problem: Problem, device: int | None) -> ProductKernel:
+    """The kernel of a choice, and the one that adds up where the choice is for parts of K."""
+    kernel, spec = CompiledKernel(choice.program), choice.program.spec
+    if "b" not in spec.dims or "b" in problem.spec.dims:
+        return ProductKernel(kernel, choice, problem)
+    parts = constant(spec.size("b"))
+    assert parts is not None
+    adding = importlib.import_module(f"{LIBRARY}.add_parts").adding(problem.spec, parts)
+    behind = CompiledKernel(adding.program(choice.program.architecture))
+    if device is not None:
+        compiled_together(kernel, behind)
+    return ProductKernel(kernel, choice, problem, behind, parts)
+
+
+def decided(key: CacheKey) -> tuple[Choice, Problem]:
+    """What is taken, and for which of the problems: in parts of K where that is expected to be faster."""
+    place = key.place
+    choice, problem = chosen(key)
+    parts = _in_parts(key, choice, problem)
+    if parts is not None and place.refusal(CompiledKernel(parts.program)) is None:
+        return parts, problem
+    refused = place.refusal(CompiledKernel(choice.program))
+    if refused is None or place.pinned:
+        return choice, problem
+    # A compiler of another version may serialize products that the one of the measurements does not: another tile then.
+    other = default_choice(
+        problem.spec, place.architecture, lambda program: problem.served(program) and place.refusal(CompiledKernel(program)) is None
+    )
+    return attrs.evolve(other, why=f"{other.why}; {choice.why} was first, but {refused.headline}"), problem
+
+
+def chosen(key: CacheKey) -> tuple[Choice, Problem]:
+    """The record that answers, for the product or the transposed one; else, if records are not pinned, the library's default."""
+    problems, place = key.problems, key.place
+    exact = [(choice, problem) for problem in problems if (choice := place.find(problem.spec, problem.served))]
+    recorded = [(choice, problem) for choice, problem in exact if choice.record is not None]
+    if recorded:
+        choice, problem = min(recorded, key=lambda pair: preference(pair[0].record, place.gpu) if pair[0].record else ())
+        return (None if place.pinned else _faster(choice, problem, place)) or (choice, problem)
+    first = problems[0]
+    if place.pinned:
+        return place.pinned_record(first.spec, first.served), first
+    for problem in problems:
+        tile = _by_tiles(problem, place)
+        if tile is not None:
+            return tile, problem
+    for problem in problems:
+        near = place.find(problem.spec, problem.predicted, near=True)
+        if near is not None:
+            return near, problem
+    return default_choice(first.spec, place.architecture, first.served), first
+
+
+def _by_tiles(problem: Problem, place: Place, **options: Any) -> Choice | None:
+    """The tile that is expected to take least, by records of other problems."""
+    return place.records.by_tiles(problem.spec, place.architecture, gpu=place.gpu, accept=problem.predicted, **options)
+
+
+def _faster(choice: Choice, problem: Problem, place: Place) -> tuple[Choice, Problem] | None:
+    """What is expected to be faster than a record of just this problem that was measured with an older target's instructions."""
+    record = choice.record
+    if record is None or record.architecture == place.architecture.name:
+        return None
+    tile = _by_tiles(problem, place, below=record.us)
+    return None if tile is None else (tile, problem)
+
+
+# ---------------------------------------------------------------------------------------------- parts of K
+
+
+def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[tuple[float, int, Problem]]:
+    """Microseconds that are expected of a product in parts of K, how many, and the stack of them, the fastest first.
+
+    Those that are expected to be faster than the `whole`, which is what is expected of it where that is None.
+    """
+    place = key.place
+    question = Question(problem.spec, place.architecture, place.gpu)
+    views = place.device is None or len(key.problems) > 1  # the parts of a factor are views of it
+    numbers = [] if place.pinned or problem.transposed or not views else in_parts.numbers_for(problem.spec, question)
+    if not numbers:
+        return []
+    records = place.records.records
+    whole = in_parts.expected(records, question) if whole is None else whole
+    rows, columns = (constant(problem.spec.size(dim)) or 1 for dim in "mn")
+    expected = []
+    for parts in numbers:
+        stack = _stack_of(problem, parts)
+        us = in_parts.expected(records, attrs.evolve(question, spec=stack.spec))
+        if us is not None and whole is not None:
+            expected.append((us + in_parts.adding_us(rows, columns, parts), parts, stack))
+    return sorted((one for one in expected if whole is not None and one[0] < whole), key=lambda one: one[:2])
+
+
+def _in_parts(key: CacheKey, choice: Choice, problem: Problem) -> Choice | None:
+    """The choice for parts of K, where that is expected to be faster than a choice for the whole."""
+    recorded = choice.record.us if choice.exact and choice.record is not None else None
+    for us, parts, stack in in_parts_of_k(key, recorded, problem)[:1]:
+        return choice_in_parts(key, us, parts, stack)
+    return None
+
+
+def choice_in_parts(key: CacheKey, us: float, parts: int, stack: Problem) -> Choice | None:
+    """The tile for a stack of parts that is expected to take least; None where none is legal."""
+    tile = _by_tiles(stack, key.place)
+    if tile is None:
+        return None
+    why = f"{parts} parts of K, which add_parts adds up: {us:.4g} us expected; for the parts {tile.why}"
+    return attrs.evolve(tile, exact=False, why=why)
+
+
+def _stack_of(problem: Problem, parts: int) -> Problem:
+    """The product of a stack whose matrices are parts of K, with a result of float32."""
+    operands = problem.operands
+    places = cut(operands["A"].places, operands["B"].places, parts)
+    given = {"a": operands["A"].at(places[0]), "b": operands["B"].at(places[1])}
+    spec = spec_of(given, (float32, problem.spec.operands["A"].dtype), RowMajor, seen(*places, None, folds=False))
+    return Problem(spec, False, dict(zip("AB", given.values(), strict=True)))
+
+
+__all__ = ["ProductKernel", "chosen", "decided", "kept_or_made"]
