@@ -14,7 +14,7 @@ In PyTorch a call that `torch.compile` traces, or one with fake tensors, is one 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from fireiron import operators
 from fireiron.errors import ArgumentError
@@ -26,6 +26,18 @@ if TYPE_CHECKING:
     from fireiron.values.machine import Architecture
 
 ArrayT = TypeVar("ArrayT")
+
+
+class Keywords(TypedDict, total=False):
+    """The keywords of a call beside `lse` and `out`."""
+
+    causal: bool
+    window: int | None
+    scale: float | None
+    score: str | None
+    arch: Architecture | str | None
+    stream: object
+    pinned: bool | None
 
 
 class Options(NamedTuple):
@@ -78,38 +90,12 @@ class _Attention(Call):
 
     @overload
     def __call__(
-        self,
-        q: ArrayT,
-        k: ArrayT,
-        v: ArrayT,
-        *,
-        causal: bool = False,
-        window: int | None = None,
-        scale: float | None = None,
-        lse: Literal[False] = False,
-        score: str | None = None,
-        out: ArrayT | None = None,
-        arch: Architecture | str | None = None,
-        stream: object = None,
-        pinned: bool | None = None,
+        self, q: ArrayT, k: ArrayT, v: ArrayT, *, lse: Literal[False] = False, out: ArrayT | None = None, **options: Unpack[Keywords]
     ) -> ArrayT: ...
 
     @overload
     def __call__(
-        self,
-        q: ArrayT,
-        k: ArrayT,
-        v: ArrayT,
-        *,
-        causal: bool = False,
-        window: int | None = None,
-        scale: float | None = None,
-        lse: Literal[True],
-        score: str | None = None,
-        out: tuple[ArrayT, ArrayT] | None = None,
-        arch: Architecture | str | None = None,
-        stream: object = None,
-        pinned: bool | None = None,
+        self, q: ArrayT, k: ArrayT, v: ArrayT, *, lse: Literal[True], out: tuple[ArrayT, ArrayT] | None = None, **options: Unpack[Keywords]
     ) -> tuple[ArrayT, ArrayT]: ...
 
     def __call__(
@@ -247,16 +233,8 @@ def _defined(lse: bool) -> Any:
     given = "Tensor q, Tensor k, Tensor v, bool causal, int? window, float? scale, str? score"
     name, made = ("attention_lse", "(Tensor, Tensor)") if lse else ("attention", "Tensor")
     operator = operators.define(name, f"({given}) -> {made}", attend, shaped)
-    operator.register_autograd(_nothing, setup_context=_no_gradient)
+    operators.refuse_gradients(operator, lambda inputs: _without_gradient())
     return operator
-
-
-def _no_gradient(ctx: Any, inputs: Any, output: Any) -> None:
-    raise _without_gradient()
-
-
-def _nothing(ctx: Any, *grads: Any) -> None:
-    raise AssertionError("refused before")
 
 
 __all__ = ["attention", "register_operators"]

@@ -185,8 +185,8 @@ class _MatMul(Call):
             from fireiron.matmul_jax import through_jax
 
             return through_jax(a, b, out, stream, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, pinned=pinned)
-        options = {"c_dtype": c_dtype, "ab_dtype": ab_dtype, "arch": arch, "pinned": pinned, "epilogue": epilogue, "types": types}
-        return self.launched(request(a, b, out, **options, **operands), stream)
+        asked = request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, pinned=pinned, epilogue=epilogue, types=types, **operands)
+        return self.launched(asked, stream)
 
     @takes(request)
     def choice(self, request: Request) -> Choice:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from fireiron.batches import cut, viewed
+from fireiron.front.arrays import each, joined
+from fireiron.front.call import returned
 from fireiron.front.place import Place
 from fireiron.gpu.kernel import CompiledKernel, compiled_together
 from fireiron.language.library import LIBRARY
 from fireiron.matmul_problem import CacheKey, Problem, spec_of
-from fireiron.stacks import seen
+from fireiron.specs.epilogue import RESULT
+from fireiron.stacks import MATRICES, Stacked, seen
 from fireiron.tune.records import Choice, in_parts, preference
 from fireiron.tune.records.choosing import Question
 from fireiron.tune.records.default import default_choice
@@ -43,6 +47,83 @@ class ProductKernel:
     def transposed(self) -> bool:
         """Whether it computes the transposed product."""
         return self.problem.transposed
+
+
+@attrs.frozen
+class BoundKernel:
+    """An answer by a kernel, and how it sees the arrays.
+
+    Attributes:
+        made: the kernel.
+        stacked: how it sees stacks of matrices.
+        order: the places of the further inputs, in the order in which the kernel takes them.
+        outputs: the outputs of an epilogue by name.
+        turned: those that are transposed arrays.
+        folded: the places of the further inputs, and the names of the outputs, that are seen as the product is.
+        is_whole: whether no array is seen otherwise than it lies, but for transposed ones.
+    """
+
+    made: ProductKernel
+    stacked: Stacked
+    order: tuple[int, ...] = ()
+    outputs: tuple[str, ...] = ()
+    turned: frozenset[str] = frozenset()
+    folded: frozenset[Any] = frozenset((RESULT,))
+    is_whole: bool = attrs.field(init=False)
+
+    @is_whole.default
+    def _is_whole(self) -> bool:
+        in_order = self.order == tuple(range(2, 2 + len(self.order)))
+        return in_order and self.stacked is MATRICES and self.made.behind is None
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """The kernel that multiplies."""
+        return self.made.kernel
+
+    @property
+    def choice(self) -> Choice:
+        """Why it was chosen."""
+        return self.made.choice
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """The output, or a tuple of all."""
+        made = self.made
+        if self.is_whole and not made.transposed and (out is None or not self.outputs):
+            return made.kernel(*inputs, out=out, stream=stream)
+        if self.is_whole and not self.outputs:
+            a, b = inputs
+            if out is None:
+                return made.kernel(b.T, a.T, stream=stream).T
+            made.kernel(b.T, a.T, out=out.T, stream=stream)
+            return out
+        names = self.outputs or (RESULT,)
+        if out is None:
+            results = each(self._run(inputs, None, stream))
+            return joined([self._outside(name, array) for name, array in zip(names, results, strict=True)])
+        targets = zip(names, each(out, names), strict=True)
+        self._run(inputs, joined([self._inside(name, array) for name, array in targets]), stream)
+        return returned(out, names)
+
+    def _run(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """The outputs as the kernel makes them."""
+        made, ways = self.made, self.stacked
+        a, b = ways.a.of(inputs[0]), ways.b.of(inputs[1])
+        if made.behind is not None:
+            return made.behind(made.kernel(*made.cut(a, b), stream=stream), out=out, stream=stream)
+        further = [ways.c.of(inputs[place]) if place in self.folded else inputs[place] for place in self.order]
+        first = (b.T, a.T) if made.transposed else (a, b)
+        return made.kernel(*first, *further, out=out, stream=stream)
+
+    def _inside(self, name: str, array: Any) -> Any:
+        """An output as the kernel fills it."""
+        array = self.stacked.c.of(array) if name in self.folded else array
+        return array.T if name in self.turned else array
+
+    def _outside(self, name: str, array: Any) -> Any:
+        """An output as the caller sees it."""
+        array = array.T if name in self.turned else array
+        return self.stacked.given_back(array) if name in self.folded else array
 
 
 def kept_or_made(key: CacheKey) -> ProductKernel:
@@ -175,4 +256,4 @@ def _stack_of(problem: Problem, parts: int) -> Problem:
     return Problem(spec, False, dict(zip("AB", given.values(), strict=True)))
 
 
-__all__ = ["ProductKernel", "chosen", "decided", "kept_or_made"]
+__all__ = ["BoundKernel", "ProductKernel", "chosen", "decided", "kept_or_made"]

@@ -14,9 +14,10 @@ from fireiron.errors import ArgumentError, closest
 from fireiron.front.arrays import TYPES, Given, Operand, each, operands_of
 from fireiron.front.call import Request
 from fireiron.front.place import fits
+from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import default_strategy, defaults
 from fireiron.language.strategy import Strategy
-from fireiron.matmul_choice import chosen
+from fireiron.matmul_choice import BoundKernel, ProductKernel, chosen
 from fireiron.matmul_problem import CacheKey, Problem, key_and_views, layout, loosened, storage
 from fireiron.spec import Spec
 from fireiron.specs.epilogue import RESULT, folds_rows, outputs_of, signature_of, transposed, with_epilogue, without_stacks
@@ -33,55 +34,14 @@ FURTHER: Final[Mapping[str, DType]] = {**TYPES, **{name: dtype for dtype in DTYP
 """Element types of arrays that an epilogue reads, by NumPy's names."""
 
 
-@attrs.frozen
-class Asked:
-    """What a call asks for beside the product: the text of the epilogue, types of further outputs, and arrays and numbers by name."""
-
-    text: str
-    types: Mapping[str, Any]
-    given: Mapping[str, Any]
-
-    @property
-    def shaped(self) -> dict[str, Any]:
-        """The arrays without the numbers."""
-        return {name: array for name, array in self.given.items() if getattr(array, "shape", ())}
-
-
-@attrs.frozen
-class Finished:
-    """A product with an epilogue.
-
-    Attributes:
-        choice, problem: what was chosen, and for which of the problems.
-        spec: its spec.
-        stacked: how the kernel sees the arrays.
-        turned: the outputs that are transposed arrays.
-        folded: the further operands and outputs that are seen as the product is.
-    """
-
-    choice: Choice
-    problem: Problem
-    spec: Spec
-    stacked: Stacked
-    turned: frozenset[str]
-    folded: frozenset[str]
-
-
-def asked_of(request: Request) -> Asked:
-    """The epilogue of a request."""
-    options = request.options
-    return Asked(options.epilogue, dict(options.types), dict(zip(options.names, request.inputs[2:], strict=True)))
-
-
-def names_of_outputs(request: Request) -> tuple[str, ...]:
-    """The outputs of the epilogue of a request, in the order in which it assigns them."""
-    return outputs_of(request.options.epilogue, _is_stacked(request))
-
-
-def outputs_by_name(out: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The arrays for the outputs; none where none are given."""
+def outputs_named(request: Request) -> dict[str, Any]:
+    """The outputs of a request in the order in which its epilogue assigns them, each with the array for it, or None; C without one."""
+    text, out = request.options.epilogue, request.out
+    if text is None:
+        return {RESULT: out}
+    names = outputs_of(text, is_stacked(request))
     if out is None:
-        return {}
+        return dict.fromkeys(names)
     if isinstance(out, Mapping) and set(out) != set(names):
         raise ArgumentError("out: other outputs than the epilogue has", got=tuple(out), legal=names)
     arrays = each(out, names)
@@ -90,24 +50,28 @@ def outputs_by_name(out: Any, names: tuple[str, ...]) -> dict[str, Any]:
     return dict(zip(names, arrays, strict=True))
 
 
-def finished(request: Request) -> Finished:
+def finished(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
     """The product with the epilogue: by a record of just this, by the strategy for the plain product, else by a default."""
-    asked, names = asked_of(request), names_of_outputs(request)
-    further = operands_of(asked.shaped)
-    outs = outputs_by_name(request.out, names)
-    folds = _is_stacked(request) and len(outs) < 2 and folds_rows(asked.text)
+    options, text = request.options, request.options.epilogue
+    given = dict(zip(options.names, request.inputs[2:], strict=True))
+    further = operands_of({name: array for name, array in given.items() if getattr(array, "shape", ())})
+    folds = is_stacked(request) and (request.out is None or len(outs) < 2) and folds_rows(text)
     key, stacked = key_and_views(request._replace(out=outs.get(RESULT)), folds)
-    as_matrix = _is_stacked(request) and not stacked.signature
-    folded = frozenset(name for name in (*further, *names) if as_matrix and _is_stack(asked.text, name))
+    as_matrix = is_stacked(request) and not stacked.signature
+    folded = frozenset(name for name in (*further, *outs) if as_matrix and _is_stack(text, name))
     further |= operands_of({name: array for name, array in outs.items() if name != RESULT})
-    operands = {name: _seen_as(one, stacked) if name in folded else one for name, one in further.items()}
-    own = attrs.evolve(asked, text=without_stacks(asked.text) if as_matrix else asked.text)
-    specs = {problem: _spec_of(problem, own, operands) for problem in key.problems}
-    choice, problem = _kept_or_chosen(_Question(key, specs, operands, asked.text))
-    return Finished(choice, problem, specs[problem], stacked, _turned(problem, _definition(problem, own)), folded)
+    further = {name: _seen_as(one, stacked) if name in folded else one for name, one in further.items()}
+    own = without_stacks(text) if as_matrix else text
+    specs = {problem: _spec_of(problem, own, dict(options.types), given, further) for problem in key.problems}
+    choice, problem = _kept_or_chosen(_Question(key, specs, further, text))
+    places = {name: place for place, name in enumerate(options.names, 2)}
+    order = tuple(places[name] for name in specs[problem].inputs if name not in ("A", "B"))
+    turned = _turned(problem, _definition(problem, own))
+    kernel = ProductKernel(CompiledKernel(choice.program), choice, problem)
+    return BoundKernel(kernel, stacked, order, tuple(outs), turned, frozenset(places.get(name, name) for name in folded))
 
 
-def _is_stacked(request: Request) -> bool:
+def is_stacked(request: Request) -> bool:
     """Whether a factor is a stack of matrices."""
     return max(len(getattr(array, "shape", ())) for array in request.inputs[:2]) == 3
 
@@ -127,13 +91,13 @@ def _seen_as(operand: Operand, stacked: Stacked) -> Operand:
 # ---------------------------------------------------------------------------------------------- specs
 
 
-def _definition(problem: Problem, asked: Asked) -> FusedDefinition:
+def _definition(problem: Problem, text: str) -> FusedDefinition:
     """The definition of the product with the epilogue; of the transposed one m and n change places."""
-    return epilogue_of(_text(problem, asked), signature=signature_of(problem.spec)).made
+    return epilogue_of(_own(problem, text), signature=signature_of(problem.spec)).made
 
 
-def _text(problem: Problem, asked: Asked) -> str:
-    return transposed(asked.text) if problem.transposed else asked.text
+def _own(problem: Problem, text: str) -> str:
+    return transposed(text) if problem.transposed else text
 
 
 def _turned(problem: Problem, definition: FusedDefinition) -> frozenset[str]:
@@ -141,23 +105,27 @@ def _turned(problem: Problem, definition: FusedDefinition) -> frozenset[str]:
     return frozenset(name for name in definition.outputs if problem.transposed and definition.uses[name] == ("m", "n"))
 
 
-def _spec_of(problem: Problem, asked: Asked, further: Given) -> Spec:
+def _spec_of(problem: Problem, text: str, types: Mapping[str, Any], given: Mapping[str, Any], further: Given) -> Spec:
     """The spec of a product with an epilogue, of the arrays."""
-    definition, plain = _definition(problem, asked), problem.spec
-    _check(definition, plain, _text(problem, asked), asked, further)
+    definition, plain = _definition(problem, text), problem.spec
+    _check(definition, plain, _own(problem, text), given, further)
+    legal = [name for name in definition.outputs if name != RESULT]
+    strange = next((name for name in types if name not in legal), None)
+    if strange is not None:
+        raise ArgumentError(f"matmul: types: {strange} is no further output", legal=legal)
     turned = _turned(problem, definition)
-    types: dict[str, Any] = {name: as_dtype(kind) for name, kind in asked.types.items()}
+    kinds: dict[str, Any] = {name: as_dtype(kind) for name, kind in types.items()}
     orders: dict[str, StorageOrder] = {name: ColMajor for name in turned if name != RESULT}
     for name in (name for name in further if name != RESULT and name in definition.uses):
         operand = further[name].transposed if name in turned else further[name]
         orders[name] = _stored(operand, name, definition.uses[name], plain)
-        types[name] = FURTHER[operand.dtype]
-    return loosened(with_epilogue(plain, _text(problem, asked), types, orders), further)
+        kinds[name] = FURTHER[operand.dtype]
+    return loosened(with_epilogue(plain, _own(problem, text), kinds, orders), further)
 
 
-def _check(definition: FusedDefinition, plain: Spec, text: str, asked: Asked, further: Given) -> None:
+def _check(definition: FusedDefinition, plain: Spec, text: str, given: Mapping[str, Any], further: Given) -> None:
     """Refuse an epilogue that reads what is not given, and what is given that it does not read."""
-    own, given = {*plain.operands, *definition.outputs}, asked.given
+    own = {*plain.operands, *definition.outputs}
     inputs = [name for name in definition.uses if name not in own and not name.startswith(INDICES)]
     missing = [name for name in inputs if name not in given]
     if missing:
@@ -171,10 +139,6 @@ def _check(definition: FusedDefinition, plain: Spec, text: str, asked: Asked, fu
     if bare is not None:
         asked_for = f"matmul: {bare} is a number, and the epilogue reads {bare}[{','.join(definition.uses[bare])}]"
         raise ArgumentError(asked_for, got=given[bare], hint=f"an array, or {bare}")
-    legal = [name for name in definition.outputs if name != RESULT]
-    strange = next((name for name in asked.types if name not in legal), None)
-    if strange is not None:
-        raise ArgumentError(f"matmul: types: {strange} is no further output", legal=legal)
 
 
 def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> StorageOrder:
@@ -257,4 +221,4 @@ def _program(strategy: Strategy, spec: Spec, architecture: Architecture) -> Prog
     return strategy.on_product(spec).program(architecture)
 
 
-__all__ = ["asked_of", "finished", "names_of_outputs", "outputs_by_name"]
+__all__ = ["finished", "is_stacked", "outputs_named"]

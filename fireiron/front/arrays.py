@@ -161,17 +161,4 @@ def refuse_places(given: Given, asked: str, hint: str) -> None:
         raise ArgumentError(f"{asked}the arrays are in different places", got=places, hint=hint)
 
 
-__all__ = [
-    "ALIGNMENT",
-    "MOST_ALIGNED",
-    "TYPES",
-    "Given",
-    "Operand",
-    "each",
-    "is_empty",
-    "joined",
-    "key_of",
-    "operand_of",
-    "operands_of",
-    "refuse_places",
-]
+__all__ = ["ALIGNMENT", "MOST_ALIGNED", "TYPES", "Given", "Operand", "each", "is_empty", "joined", "key_of", "operand_of", "operands_of"]
