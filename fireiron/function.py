@@ -73,7 +73,8 @@ class Function(Call, Displayed):
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{self.name}: {len(arrays)} arrays and numbers", legal=", ".join(self.inputs))
         replays = self.replays
-        if replays.again is not None and stream is None and self.is_torch(arrays) and not replays.tracing():
+        is_torch = replays.again is not None and stream is None and any(hasattr(array, "is_cuda") for array in arrays)
+        if is_torch and not replays.tracing():
             done = replays.again(None if arch is None and pinned is None else (arch, pinned), out, *arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
@@ -89,9 +90,9 @@ class Function(Call, Displayed):
         """The kernel that is called for these arrays, which takes them with as many dimensions as its operands have."""
         return self._answer(Request(arrays, out, None, arch, pinned)).kernel
 
-    def is_torch(self, inputs: Sequence[Any]) -> bool:
-        """Whether an array is a PyTorch tensor; numbers may be in front of it."""
-        return any(hasattr(array, "is_cuda") for array in inputs)
+    def is_replayed(self, request: Request) -> bool:
+        """Whether an array is a PyTorch tensor; numbers may be before it."""
+        return any(hasattr(array, "is_cuda") for array in request.inputs)
 
     def said(self, request: Request) -> Any:
         """What tells calls with the same arrays apart."""

@@ -252,12 +252,14 @@ class _MatMul(Call):
             self.kernels.entries.clear()
 
     def said(self, request: Request) -> Any:
-        """What tells calls with the same arrays apart; `__call__` looks up those without `types`."""
+        """What tells calls with the same arrays apart, as `__call__` says it."""
         _, _, options, arch, pinned, _ = request
-        if options is _PLAIN and arch is None and pinned is None:
-            return None
-        types = (options.types,) if options.types else ()
-        return (*options.dtypes, arch, pinned, options.epilogue, *options.names, *types)
+        is_plain = options is _PLAIN and arch is None and pinned is None
+        return None if is_plain else (*options.dtypes, arch, pinned, options.epilogue, *options.names)
+
+    def is_replayed(self, request: Request) -> bool:
+        """Whether the call is of PyTorch tensors, and states no types of outputs."""
+        return not request.options.types and super().is_replayed(request)
 
     def made(self, request: Request) -> Answer:
         """What answers a request that was not made before."""

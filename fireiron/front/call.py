@@ -117,7 +117,7 @@ class Call:
 
     def launched(self, request: Request, stream: Any = None) -> Any:
         """The result by our kernels at once: what autograd, autocast or a compiler make of the call is not asked."""
-        if stream is not None or not self.is_torch(request.inputs):
+        if stream is not None or not self.is_replayed(request):
             return self.run(request, stream)
 
         def make(out: Any, *inputs: Any) -> Any:
@@ -125,9 +125,9 @@ class Call:
 
         return self.replays.call(self.said(request), request.out, request.inputs, make)
 
-    def is_torch(self, inputs: Sequence[Any]) -> bool:
-        """Whether the call is of PyTorch tensors."""
-        return hasattr(inputs[0], "is_cuda")
+    def is_replayed(self, request: Request) -> bool:
+        """Whether the call is recorded and replayed: that of PyTorch tensors."""
+        return hasattr(request.inputs[0], "is_cuda")
 
 
 def _key_of_outputs(out: Any) -> tuple[Any, ...]:
