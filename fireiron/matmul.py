@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, ove
 
 from fireiron import operators
 from fireiron.errors import ArgumentError
+from fireiron.front.arrays import key_of
 from fireiron.front.cache import LruCache
 from fireiron.front.call import Answer, Call, Empty, Request, takes
 
@@ -256,6 +257,10 @@ class _MatMul(Call):
         _, _, options, arch, pinned, _ = request
         is_plain = options is _PLAIN and arch is None and pinned is None
         return None if is_plain else (*options.dtypes, arch, pinned, options.epilogue, *options.names)
+
+    def key_of_outputs(self, out: Any, options: Options) -> Any:
+        """What tells given outputs apart; a plain product has one."""
+        return key_of(out) if options.epilogue is None else super().key_of_outputs(out, options)
 
     def is_replayed(self, request: Request) -> bool:
         """Whether the call is of PyTorch tensors, and states no types of outputs."""

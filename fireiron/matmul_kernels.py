@@ -177,16 +177,18 @@ def _in_stacks(request: Request) -> tuple[Batches, DType]:
 def _empty(call: Call, request: Request) -> Empty:
     """The answer for arrays without elements, checked as others are."""
     (a, b, *_), out, options = request.inputs, request.out, request.options
-    given = operands_of({"a": a, "b": b, "out": out if options.epilogue is None else None})
-    check_types(given)
+    has_epilogue = options.epilogue is not None
+    given = operands_of({"a": a, "b": b, "out": None if has_epilogue else out})
+    (check if has_epilogue else check_types)(given)
     shape = result_shape(given["a"].shape, given["b"].shape)
     check_result(given, shape)
     if not all(library(array) in LIBRARIES for array in (a, b)):
         name = "a" if 0 in given["a"].shape else "b"
         raise ArgumentError(f"{name} is empty", got=given[name].shape, legal="sizes of at least 1, of an array of this library")
     dtype = result(multiplied(given["a"], options.dtypes), given.get("out"), options.dtypes)
-    if options.epilogue is None:
+    if not has_epilogue:
         return Empty("matmul", ((shape, dtype, 0),), noun="product")
+    outputs_named(request)
     if 0 not in shape:
         return NoTerms("matmul", (), noun="product", product=call, request=request._replace(inputs=(), out=None))
     return _empty_outputs(options, shape, dtype)

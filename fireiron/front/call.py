@@ -108,8 +108,14 @@ class Call:
         keys = tuple(map(key_of, inputs[:count]))
         if len(inputs) > count:
             keys += tuple(key_of(array) if getattr(array, "shape", ()) else None for array in inputs[count:])
-        key = (keys, out if out is None else _key_of_outputs(out), options, arch, pinned)
+        key = (keys, out if out is None else self.key_of_outputs(out, options), options, arch, pinned)
         return self.answers.recall(key, lambda: self.made(request))
+
+    def key_of_outputs(self, out: Any, options: Any) -> Any:
+        """What tells given outputs apart."""
+        if isinstance(out, Mapping):
+            return tuple((name, key_of(array)) for name, array in out.items())
+        return tuple(map(key_of, each(out)))
 
     def run(self, request: Request, stream: Any) -> Any:
         """The result, where the call is not replayed."""
@@ -128,12 +134,6 @@ class Call:
     def is_replayed(self, request: Request) -> bool:
         """Whether the call is recorded and replayed: that of PyTorch tensors."""
         return hasattr(request.inputs[0], "is_cuda")
-
-
-def _key_of_outputs(out: Any) -> tuple[Any, ...]:
-    if isinstance(out, Mapping):
-        return tuple((name, key_of(array)) for name, array in out.items())
-    return tuple(map(key_of, each(out)))
 
 
 @attrs.frozen
