@@ -170,7 +170,7 @@ class _Attention(Call):
         _, _, (causal, window, lse, score, _), arch, pinned, (factor,) = request
         return causal, window, type(window), factor, lse, score, arch, pinned
 
-    def made(self, request: Request) -> Answer:
+    def new_answer(self, request: Request) -> Answer:
         """What answers a request that was not made before."""
         from fireiron.attention_kernels import answer_to
 

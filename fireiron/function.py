@@ -163,7 +163,7 @@ class Function(Call, Displayed):
 
     # ------------------------------------------------------------------------------------------ kernels
 
-    def made(self, request: Request) -> Answer:
+    def new_answer(self, request: Request) -> Answer:
         """What answers a request that was not made before."""
         arrays, outs = request.inputs, request.out or ()
         shapes = self.shapes([tuple(getattr(array, "shape", ())) for array in arrays])

@@ -266,7 +266,7 @@ class _MatMul(Call):
         """Whether the call is of PyTorch tensors, and states no types of outputs."""
         return not request.options.types and super().is_replayed(request)
 
-    def made(self, request: Request) -> Answer:
+    def new_answer(self, request: Request) -> Answer:
         """What answers a request that was not made before."""
         from fireiron.matmul_kernels import answer_to
 

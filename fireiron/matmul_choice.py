@@ -54,7 +54,7 @@ class BoundKernel:
     """An answer by a kernel, and how it sees the arrays.
 
     Attributes:
-        made: the kernel.
+        product: the kernel.
         stacked: how it sees stacks of matrices.
         order: the places of the further inputs, in the order in which the kernel takes them.
         outputs: the outputs of an epilogue by name.
@@ -63,7 +63,7 @@ class BoundKernel:
         is_whole: whether no array is seen otherwise than it lies, but for transposed ones.
     """
 
-    made: ProductKernel
+    product: ProductKernel
     stacked: Stacked
     order: tuple[int, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -74,28 +74,28 @@ class BoundKernel:
     @is_whole.default
     def _is_whole(self) -> bool:
         in_order = self.order == tuple(range(2, 2 + len(self.order)))
-        return in_order and self.stacked is MATRICES and self.made.behind is None
+        return in_order and self.stacked is MATRICES and self.product.behind is None
 
     @property
     def kernel(self) -> CompiledKernel:
         """The kernel that multiplies."""
-        return self.made.kernel
+        return self.product.kernel
 
     @property
     def choice(self) -> Choice:
         """Why it was chosen."""
-        return self.made.choice
+        return self.product.choice
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """The output, or a tuple of all."""
-        made = self.made
-        if self.is_whole and not made.transposed and (out is None or not self.outputs):
-            return made.kernel(*inputs, out=out, stream=stream)
-        if self.is_whole and not self.outputs:
-            a, b = inputs
+        product = self.product
+        if self.is_whole and not product.transposed and (out is None or not self.outputs):
+            return product.kernel(*inputs, out=out, stream=stream)
+        if self.is_whole and len(self.outputs) < 2 and (out is None or not self.outputs):
+            a, b, *further = inputs
             if out is None:
-                return made.kernel(b.T, a.T, stream=stream).T
-            made.kernel(b.T, a.T, out=out.T, stream=stream)
+                return product.kernel(b.T, a.T, *further, stream=stream).T
+            product.kernel(b.T, a.T, out=out.T, stream=stream)
             return out
         names = self.outputs or (RESULT,)
         if out is None:
@@ -107,13 +107,13 @@ class BoundKernel:
 
     def _run(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """The outputs as the kernel makes them."""
-        made, ways = self.made, self.stacked
+        product, ways = self.product, self.stacked
         a, b = ways.a.of(inputs[0]), ways.b.of(inputs[1])
-        if made.behind is not None:
-            return made.behind(made.kernel(*made.cut(a, b), stream=stream), out=out, stream=stream)
+        if product.behind is not None:
+            return product.behind(product.kernel(*product.cut(a, b), stream=stream), out=out, stream=stream)
         further = [ways.c.of(inputs[place]) if place in self.folded else inputs[place] for place in self.order]
-        first = (b.T, a.T) if made.transposed else (a, b)
-        return made.kernel(*first, *further, out=out, stream=stream)
+        first = (b.T, a.T) if product.transposed else (a, b)
+        return product.kernel(*first, *further, out=out, stream=stream)
 
     def _inside(self, name: str, array: Any) -> Any:
         """An output as the kernel fills it."""

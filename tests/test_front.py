@@ -44,7 +44,7 @@ class Doubled(Call):
         """What is taken."""
         return self.answer(request).choice
 
-    def made(self, request):
+    def new_answer(self, request):
         (x,), out = request.inputs, request.out
         given = operand_of(x, "x")
         if is_empty((x,)):

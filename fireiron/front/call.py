@@ -1,7 +1,7 @@
 """The life of a call on arrays: replayed where it was recorded, else answered by a kernel that is kept, for copies where arrays lie oddly.
 
-A call is a subclass of `Call` that states how its arguments become a `Request`, and what answers one (`made`). Its `__call__` begins with
-the replay, written out: a warm call of PyTorch tensors does no more than that in Python.
+A call is a subclass of `Call` that states how its arguments become a `Request`, and what answers one (`new_answer`). Its `__call__` begins
+with the replay, written out: a warm call of PyTorch tensors does no more than that in Python.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Call:
         self.answers: LruCache[Answer] = LruCache(self.lock)
         self.replays = Replays()
 
-    def made(self, request: Request) -> Answer:
+    def new_answer(self, request: Request) -> Answer:
         """What answers a request that was not made before."""
         raise NotImplementedError
 
@@ -109,7 +109,7 @@ class Call:
         if len(inputs) > count:
             keys += tuple(key_of(array) if getattr(array, "shape", ()) else None for array in inputs[count:])
         key = (keys, out if out is None else self.key_of_outputs(out, options), options, arch, pinned)
-        return self.answers.recall(key, lambda: self.made(request))
+        return self.answers.recall(key, lambda: self.new_answer(request))
 
     def key_of_outputs(self, out: Any, options: Any) -> Any:
         """What tells given outputs apart."""
