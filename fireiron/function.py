@@ -101,9 +101,11 @@ class Function(Call, Displayed):
     def run(self, request: Request, stream: Any) -> Any:
         """The outputs, where the call is not replayed."""
         lead, flat, outs = self._flat(request.inputs, request.out)
-        results = self.answer(request._replace(inputs=flat, out=outs))(flat, outs, stream)
+        results = self.answer(Request(flat, outs, None, request.arch, request.pinned))(flat, outs, stream)
         if outs is not None:
             return request.out
+        if not lead:
+            return results
         return joined([self._shaped(name, array, lead) for name, array in zip(self.outputs, each(results), strict=True)])
 
     def _answer(self, request: Request) -> Answer:
@@ -157,7 +159,7 @@ class Function(Call, Displayed):
     def _shaped(self, name: str, array: Any, lead: tuple[int, ...]) -> Any:
         """An output with what stands in front of its dimensions."""
         first = next((one for one in self.inputs if self.dims[one]), "")
-        if not lead or self.dims[name][:1] != self.dims[first][:1]:
+        if self.dims[name][:1] != self.dims[first][:1]:
             return array
         return array.reshape((*lead, *array.shape[1:]))
 

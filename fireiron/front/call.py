@@ -107,7 +107,7 @@ class Call:
         count = self.arrays
         keys = tuple(map(key_of, inputs[:count]))
         if len(inputs) > count:
-            keys += tuple(key_of(array) if getattr(array, "shape", ()) else None for array in inputs[count:])
+            keys += tuple([key_of(array) if getattr(array, "shape", ()) else None for array in inputs[count:]])
         key = (keys, out if out is None else self.key_of_outputs(out, options), options, arch, pinned)
         return self.answers.recall(key, lambda: self.new_answer(request))
 
