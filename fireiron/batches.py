@@ -85,7 +85,7 @@ def batches(a: Places, b: Places, out: Places | None) -> Batches:
     ((), ((6, 4, 8), (32, 8, 1)), ((6, 8, 5), (0, 5, 1)))
     """
     shape = result_shape(a[0], b[0])
-    lies = (shape, _rows(shape)) if out is None else out
+    lies = (shape, packed(shape)) if out is None else out
     (left, left_steps), (right, right_steps) = _matrix(a, -2), _matrix(b, -1)
     front = shape[: len(_broadcast(a[0], b[0]))]
     inner = ((left[-2], right[-1]), _inner(a, b, lies))
@@ -134,7 +134,8 @@ def _merged(dims: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return found
 
 
-def _rows(shape: Shape) -> Shape:
+def packed(shape: Sequence[int]) -> Shape:
+    """Steps of an array of a shape that lies row by row, without holes."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
@@ -171,4 +172,4 @@ def new_like(array: Any, shape: Shape, dtype: Any) -> Any:
     return sys.modules[kind].empty(shape, dtype.to_numpy())
 
 
-__all__ = ["Batches", "Places", "batches", "cut", "new_like", "result_shape", "viewed"]
+__all__ = ["Batches", "Places", "batches", "cut", "new_like", "packed", "result_shape", "viewed"]

@@ -14,21 +14,19 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from fireiron import operators
+from fireiron.batches import packed
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operands_of
+from fireiron.front.call import Answer, Call, Request
+from fireiron.front.place import Aligned, Place, fits
 from fireiron.language.strategy import Strategy
-from fireiron.matmul import ALIGNMENT, Operand, fits, gpu_name, key_of, operand_of, recall, refused_by_compiler, target_of
-from fireiron.repeated import Replays
 from fireiron.specs.fused import Fused
-from fireiron.values.machine import Architecture, as_architecture, as_dtype
-from fireiron.values.strides import Strides
+from fireiron.values.machine import as_dtype
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -37,22 +35,20 @@ if TYPE_CHECKING:
     from fireiron.tune.records import Choice
 
 
-class Function(Displayed):
+class Function(Call, Displayed):
     """What a definition computes, of arrays; kernels are kept in memory, by the arrays' shapes, types, strides and alignment.
 
     `inputs` and `outputs` are the names of the definition's operands, in the order in which arrays are given and come back.
     """
 
     def __init__(self, name: str, start: Fused, strategies: Sequence[Strategy] = ()) -> None:
+        super().__init__()
         made = start.made
         self.name, self.start, self.strategies = name, start, tuple(strategies)
         self.outputs = tuple(made.outputs)
         self.inputs = tuple(one for one in made.arrays if one not in made.outputs)
         self.dims = {one: tuple(made.uses[one]) for one in (*self.inputs, *self.outputs)}
         self.types = {one: str(kind) for one, kind in dict(made.types).items()}
-        self._kernels: OrderedDict[Any, tuple[CompiledKernel, Choice]] = OrderedDict()
-        self._replays = Replays()
-        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"function({self.name!r}): {', '.join(self.inputs)} -> {', '.join(self.outputs)}"
@@ -76,46 +72,45 @@ class Function(Displayed):
         """
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{self.name}: {len(arrays)} arrays and numbers", legal=", ".join(self.inputs))
-        replays = self._replays
-        is_torch = stream is None and any(hasattr(one, "is_cuda") for one in arrays)
-        said = None if arch is None and pinned is None else (arch, pinned)
-        if is_torch and replays.again is not None and not replays.tracing():
-            done = replays.again(said, out, *arrays)
+        replays = self.replays
+        is_torch = replays.again is not None and stream is None and any(hasattr(array, "is_cuda") for array in arrays)
+        if is_torch and not replays.tracing():
+            done = replays.again(None if arch is None and pinned is None else (arch, pinned), out, *arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
         if out is None and operators.traced(*arrays):
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
-        if is_torch:
-            return replays.call(said, out, arrays, lambda out, *arrays: self._anew(arrays, out, arch, stream, pinned))
-        return self._anew(arrays, out, arch, stream, pinned)
-
-    def _anew(self, arrays: tuple[Any, ...], out: Any, arch: Any, stream: Any, pinned: bool | None) -> Any:
-        """The same, where no such call was made before."""
-        lead, flat, outs = self._flat(arrays, out)
-        kernel, _ = self._found(flat, outs, arch, pinned)
-        if outs is not None:
-            kernel(*flat, out=outs if len(outs) > 1 else outs[0], stream=stream)
-            return out
-        made = kernel(*flat, stream=stream)
-        several = made if len(self.outputs) > 1 else (made,)
-        given = tuple(self._shaped(name, one, lead) for name, one in zip(self.outputs, several, strict=True))
-        return given if len(given) > 1 else given[0]
+        return self.launched(Request(arrays, out, None, arch, pinned), stream)
 
     def choice(self, *arrays: Any, out: Any = None, arch: Any = None, pinned: bool | None = None) -> Choice:
         """What is taken for these arrays: the record, if one answers, else the strategy, and why; nothing is launched."""
-        _, flat, outs = self._flat(arrays, out)
-        return self._found(flat, outs, arch, pinned)[1]
+        return self._answer(Request(arrays, out, None, arch, pinned)).choice
 
     def kernel(self, *arrays: Any, out: Any = None, arch: Any = None, pinned: bool | None = None) -> CompiledKernel:
         """The kernel that is called for these arrays, which takes them with as many dimensions as its operands have."""
-        _, flat, outs = self._flat(arrays, out)
-        return self._found(flat, outs, arch, pinned)[0]
+        return self._answer(Request(arrays, out, None, arch, pinned)).kernel
 
-    def clear(self) -> None:
-        """Forget all kernels, so that records and environment variables are read anew."""
-        with self._lock:
-            self._kernels.clear()
-            self._replays.clear()
+    def is_replayed(self, request: Request) -> bool:
+        """Whether an array is a PyTorch tensor; numbers may be before it."""
+        return any(hasattr(array, "is_cuda") for array in request.inputs)
+
+    def said(self, request: Request) -> Any:
+        """What tells calls with the same arrays apart."""
+        return None if request.arch is None and request.pinned is None else (request.arch, request.pinned)
+
+    def run(self, request: Request, stream: Any) -> Any:
+        """The outputs, where the call is not replayed."""
+        lead, flat, outs = self._flat(request.inputs, request.out)
+        results = self.answer(Request(flat, outs, None, request.arch, request.pinned))(flat, outs, stream)
+        if outs is not None:
+            return request.out
+        if not lead:
+            return results
+        return joined([self._shaped(name, array, lead) for name, array in zip(self.outputs, each(results), strict=True)])
+
+    def _answer(self, request: Request) -> Answer:
+        _, flat, outs = self._flat(request.inputs, request.out)
+        return self.answer(request._replace(inputs=flat, out=outs))
 
     # ------------------------------------------------------------------------------------------ shapes
 
@@ -150,7 +145,7 @@ class Function(Displayed):
         """What is in front of the operands' dimensions, and arrays without it."""
         shapes = [_shape_of(one) for one in arrays]
         more = _more(shapes, self.inputs, self.dims)
-        outs = None if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
+        outs = None if out is None else each(out)
         if outs is not None and len(outs) != len(self.outputs):
             raise ArgumentError(f"{self.name}: out: {len(outs)} arrays", legal=", ".join(self.outputs))
         if not more:
@@ -164,66 +159,57 @@ class Function(Displayed):
     def _shaped(self, name: str, array: Any, lead: tuple[int, ...]) -> Any:
         """An output with what stands in front of its dimensions."""
         first = next((one for one in self.inputs if self.dims[one]), "")
-        if not lead or self.dims[name][:1] != self.dims[first][:1]:
+        if self.dims[name][:1] != self.dims[first][:1]:
             return array
         return array.reshape((*lead, *array.shape[1:]))
 
     # ------------------------------------------------------------------------------------------ kernels
 
-    def _found(
-        self, arrays: tuple[Any, ...], outs: tuple[Any, ...] | None, arch: Any, pinned: bool | None
-    ) -> tuple[CompiledKernel, Choice]:
-        keys = tuple(key_of(one) if hasattr(one, "shape") else None for one in arrays)
-        key = (keys, None if outs is None else tuple(map(key_of, outs)), arch, pinned)
-        return recall(self._kernels, self._lock, key, lambda: self._made(arrays, outs, arch, pinned))
-
-    def _made(self, arrays: tuple[Any, ...], outs: tuple[Any, ...] | None, arch: Any, pinned: bool | None) -> tuple[CompiledKernel, Choice]:
-        from fireiron.gpu.kernel import CompiledKernel
-        from fireiron.tune.records import is_pinned
-
-        shapes = self.shapes([tuple(getattr(one, "shape", ())) for one in arrays])
-        named = {name: one for name, one in zip(self.inputs, arrays, strict=True) if self.dims[name]}
-        named |= dict(zip(self.outputs, outs or (), strict=bool(outs)))
-        given = {name: operand_of(one, name) for name, one in named.items()}
+    def new_answer(self, request: Request) -> Answer:
+        """What answers a request that was not made before."""
+        arrays, outs = request.inputs, request.out or ()
+        shapes = self.shapes([tuple(getattr(array, "shape", ())) for array in arrays])
+        named = {name: array for name, array in zip(self.inputs, arrays, strict=True) if self.dims[name]}
+        given = operands_of(named | dict(zip(self.outputs, outs, strict=bool(outs))))
         wrong = next((name for name in self.outputs if name in given and given[name].shape != shapes[name]), None)
         if wrong is not None:
             raise ArgumentError(f"{self.name}: {wrong} has the shape {given[wrong].shape}", legal=f"{shapes[wrong]}")
-        devices = {one.device for one in given.values()}
+        devices = {operand.device for operand in given.values()}
         if len(devices) > 1:
             raise ArgumentError(f"{self.name}: the arrays are in different places", got=devices, hint="all on one GPU, or all NumPy")
-        (device,) = devices
-        place = _Place(as_architecture(target_of(device) if arch is None else arch), device, given)
-        choice = self._kept_or_chosen(self._spec(given, shapes), place, is_pinned(pinned))
-        return CompiledKernel(choice.program), choice
+        place = Place.of(next(iter(devices)), request.arch, request.pinned)
+        choice = self._kept_or_chosen(self._spec(given, shapes), {name: operand.align for name, operand in given.items()}, place)
+        return _BoundKernel(choice)
 
-    def _kept_or_chosen(self, spec: Spec, place: _Place, pinned: bool) -> Choice:
+    def _kept_or_chosen(self, spec: Spec, aligned: Aligned, place: Place) -> Choice:
         """What another process chose on this GPU, else what is chosen now, and kept."""
-        from fireiron.tune.records import kept
+        asked = self.name, spec, tuple(self.strategies), dict(aligned), place.pinned
+        return place.chosen("function", asked, lambda: (self._chosen(spec, aligned, place), 0))[0]
 
-        asked = self.name, spec, tuple(self.strategies), {name: one.align for name, one in place.given.items()}, pinned
-        return kept.chosen("function", place.architecture, place.device, asked, lambda: (self._chosen(spec, place, pinned), 0))[0]
-
-    def _spec(self, given: Mapping[str, Operand], shapes: Mapping[str, tuple[int, ...]]) -> Spec:
+    def _spec(self, given: Given, shapes: Mapping[str, tuple[int, ...]]) -> Spec:
         """The spec of arrays as they lie."""
         sizes = {dim: size for name, one in given.items() for dim, size in zip(self.dims[name], one.shape, strict=True)}
         first = next(given[name].dtype for name in self.inputs if name in given)
         types = {name: as_dtype(one.dtype) for name, one in given.items()}
         types |= {name: as_dtype(self.type_of(name) or first) for name in self.outputs if name not in given}
-        orders = {name: _order(self.dims[name], one) for name, one in given.items() if not _by_rows(one)}
+        orders = {name: one.strides(self.dims[name]) for name, one in given.items() if not _by_rows(one)}
         words: dict[str, Any] = {**sizes, **orders}
         return self.start(types=types, **words)
 
-    def _chosen(self, spec: Spec, place: _Place, pinned: bool) -> Choice:
+    def _chosen(self, spec: Spec, aligned: Aligned, place: Place) -> Choice:
         """What a record says, of just this or of a neighbour; else the first of the strategies that is legal."""
-        from fireiron.tune.records import Choice, available
+        from fireiron.gpu.kernel import CompiledKernel
+        from fireiron.tune.records import Choice
         from fireiron.tune.records.default import default_choice
 
-        records, gpu = available(pinned), gpu_name(place.device)
-        if pinned:
-            return records.best(spec, place.architecture, neighbours=False, gpu=gpu, accept=place.accepts)
-        found = records.find(spec, place.architecture, gpu=gpu, accept=place.accepts)
-        if found is not None:
-            return found
+        def accepts(program: Program) -> bool:
+            return fits(aligned, program) and place.refusal(CompiledKernel(program)) is None
+
+        if place.pinned:
+            return place.pinned_record(spec, accepts)
+        record = place.find(spec, accepts, near=True)
+        if record is not None:
+            return record
         refusals = []
         for number, strategy in enumerate(self.strategies):
             try:
@@ -232,29 +218,25 @@ class Function(Displayed):
             except FireironError as error:
                 refusals.append(f"strategy {number}: {error.headline}")
                 continue
-            if place.accepts(program):
+            if accepts(program):
                 return Choice(None, False, f"no record answers; strategy {number} of those given", program)
         try:
-            return default_choice(spec, place.architecture, place.accepts)
+            return default_choice(spec, place.architecture, accepts)
         except ArgumentError as error:
             raise ArgumentError(f"{self.name}: {error.asked}", got="; ".join((*refusals, str(error.got)))) from None
 
 
-@attrs.frozen
-class _Place:
-    """Where a kernel is to run, and the arrays by operand."""
+class _BoundKernel:
+    """An answer by a kernel that takes the arrays as they are given."""
 
-    architecture: Architecture
-    device: int | None
-    given: Mapping[str, Operand]
-
-    def accepts(self, program: Program) -> bool:
-        """Whether the arrays are aligned as it needs them, and the compiler here takes it."""
+    def __init__(self, choice: Choice) -> None:
         from fireiron.gpu.kernel import CompiledKernel
 
-        if not fits({name: one.align for name, one in self.given.items()}, program):
-            return False
-        return self.device is None or refused_by_compiler(CompiledKernel(program)) is None
+        self.choice, self.kernel = choice, CompiledKernel(choice.program)
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """The output, or a tuple of all."""
+        return self.kernel(*inputs, out=None if out is None else joined(out), stream=stream)
 
 
 class _Functions:
@@ -333,12 +315,8 @@ def _without_copy(array: Any, shape: tuple[int, ...]) -> Any:
 
 def _by_rows(one: Operand) -> bool:
     """Whether an array lies row by row, and is aligned."""
-    packed = tuple(math.prod(one.shape[dim + 1 :]) for dim in range(len(one.shape)))
-    return one.align >= ALIGNMENT and all(size == 1 or step == row for size, step, row in zip(one.shape, one.steps, packed, strict=True))
-
-
-def _order(dims: tuple[str, ...], one: Operand) -> Strides:
-    return Strides(**dict(zip(dims, one.steps, strict=True))).aligned(min(one.align, ALIGNMENT))
+    by_rows = zip(one.shape, one.steps, packed(one.shape), strict=True)
+    return one.align >= ALIGNMENT and all(size == 1 or step == row for size, step, row in by_rows)
 
 
 # ---------------------------------------------------------------------------------------------- PyTorch's operator

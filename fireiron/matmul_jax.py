@@ -12,7 +12,7 @@ from typing import Any
 
 from fireiron import operators
 from fireiron.batches import result_shape
-from fireiron.matmul import matmul
+from fireiron.matmul import matmul, request
 
 
 def through_jax(a: Any, b: Any, out: Any, stream: Any, **options: Any) -> Any:
@@ -37,7 +37,7 @@ def _product(a: Any, b: Any, options: tuple[tuple[str, Any], ...]) -> Any:
     if max(len(left.shape), len(right.shape)) > 3:
         front = shape[: max(len(left.shape), len(right.shape)) - 2]
         left, right = _one_stack(left, front), _one_stack(right, front)
-    return matmul.launched(left, right, **dict(options)).reshape(shape)
+    return matmul.launched(request(left, right, **dict(options))).reshape(shape)
 
 
 def _one_stack(array: Any, front: Sequence[int]) -> Any:

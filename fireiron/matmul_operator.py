@@ -16,7 +16,8 @@ from typing import Any, Final
 from fireiron import operators
 from fireiron.batches import result_shape
 from fireiron.errors import ArgumentError
-from fireiron.matmul import matmul, multiplied_type, result_type
+from fireiron.matmul import matmul, request
+from fireiron.matmul_problem import multiplied_type, result_type
 from fireiron.specs.epilogue import epilogue as epilogue_of
 
 DIFFERENTIATED: Final = ("float16", "bfloat16", "float32", "float64")
@@ -73,7 +74,7 @@ def _name(kind: Any) -> str | None:
 
 @operators.constant
 def _operators() -> bool:
-    with matmul._lock:
+    with matmul.lock:
         register_operators()
     return True
 
@@ -81,28 +82,21 @@ def _operators() -> bool:
 # ---------------------------------------------------------------------------------------------- what operators do
 
 
-def _multiply(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> Any:
-    return matmul.launched(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype)
+def _multiply(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None, out: Any = None) -> Any:
+    return matmul.launched(request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype))
 
 
 def _multiply_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | None) -> None:
-    matmul.launched(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype)
+    _multiply(a, b, c_dtype, ab_dtype, out)
 
 
 def _multiply_on(
-    a: Any,
-    b: Any,
-    epilogue: str,
-    arrays: Sequence[Any],
-    numbers: Sequence[float],
-    names: Sequence[str],
-    types: Sequence[str],
-    c_dtype: str | None,
-    ab_dtype: str | None,
+    a: Any, b: Any, epilogue: str, arrays: Sequence[Any], numbers: Sequence[float], names: Sequence[str], types: Sequence[str], *kinds: Any
 ) -> list[Any]:
     operands = dict(zip(names, (*arrays, *numbers), strict=True))
+    c_dtype, ab_dtype = kinds
     said = dict(zip(types[::2], types[1::2], strict=True))
-    made = matmul.launched(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=said, **operands)
+    made = matmul.launched(request(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=said, **operands))
     return list(made) if isinstance(made, tuple) else [made]
 
 
@@ -133,20 +127,12 @@ def _shape_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | N
 
 
 def _shape_on(
-    a: Any,
-    b: Any,
-    epilogue: str,
-    arrays: Sequence[Any],
-    numbers: Sequence[float],
-    names: Sequence[str],
-    types: Sequence[str],
-    c_dtype: str | None,
-    ab_dtype: str | None,
+    a: Any, b: Any, epilogue: str, arrays: Sequence[Any], numbers: Sequence[float], names: Sequence[str], types: Sequence[str], *kinds: Any
 ) -> list[Any]:
     if not 2 <= len(a.shape) <= 3 or not 2 <= len(b.shape) <= 3:
         got = (tuple(a.shape), tuple(b.shape))
         raise ArgumentError("matmul: with an epilogue a and b are matrices or stacks of them", got=got, legal="2 or 3 dimensions")
-    product = _shape(a, b, c_dtype, ab_dtype)
+    product = _shape(a, b, *kinds)
     stacked = len(product.shape) == 3
     made = epilogue_of(epilogue, signature="bmk,bkn->bmn" if stacked else "").made
     sizes = dict(zip("bmn" if stacked else "mn", product.shape, strict=True))
@@ -280,17 +266,9 @@ def replayed(again: Any) -> Callable[[Any, Any], Any]:
     return lambda a, b: None if watched() or transformed() else apply(a, b)
 
 
-def _no_gradient(ctx: Any, inputs: Any, output: Any) -> None:
-    raise _without_gradient(inputs[2])
-
-
 def _without_gradient(epilogue: str) -> ArgumentError:
     hint = "apply the epilogue to matmul(a, b) with PyTorch's functions, or call under torch.no_grad(), or with detached tensors"
     return ArgumentError("matmul: a product with an epilogue has no gradient", got=epilogue, legal="products without epilogue", hint=hint)
-
-
-def _nothing(ctx: Any, *grads: Any) -> None:
-    raise AssertionError("refused before")
 
 
 # ---------------------------------------------------------------------------------------------- one for many, and registering
@@ -327,7 +305,7 @@ def register_operators() -> tuple[Any, ...]:
     behind = operators.define("matmul_epilogue", schema, _multiply_on, _shape_on)
     plain.register_autograd(_gradients, setup_context=_remember)
     plain.register_vmap(_mapped)
-    behind.register_autograd(_nothing, setup_context=_no_gradient)
+    operators.refuse_gradients(behind, lambda inputs: _without_gradient(inputs[2]))
     return plain, into, behind
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,20 +10,11 @@ import attrs
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import default_strategy
-from fireiron.matmul import (
-    _answers_for,
-    _Asked,
-    _decided,
-    _Made,
-    choice_in_parts,
-    gpu_name,
-    in_parts_of_k,
-    refused_by_compiler,
-    with_adding,
-)
+from fireiron.matmul_choice import ProductKernel, choice_in_parts, decided, in_parts_of_k, with_adding
+from fireiron.matmul_problem import CacheKey
 from fireiron.measure.timing import measure
 from fireiron.stacks import Stacked
-from fireiron.tune.records import available, kept
+from fireiron.tune.records import kept
 from fireiron.tune.records.choosing import Choice, Question
 from fireiron.tune.records.tiles import candidates as by_tiles
 
@@ -42,13 +32,13 @@ MOST_TRIED: Final = 16
 """Tiles that are lowered before the search for legal ones gives up."""
 
 
-def measured(asked: _Asked, stacked: Stacked, arrays: tuple[Any, Any, Any], count: int, report: Callable[[str], None]) -> _Made:
+def measured(key: CacheKey, stacked: Stacked, arrays: tuple[Any, Any, Any], count: int, report: Callable[[str], None]) -> ProductKernel:
     """The fastest of the candidates for a problem, kept on disk for later processes; see `matmul.tuned`."""
-    if asked.device is None:
+    if key.place.device is None:
         raise ArgumentError("matmul.tuned measures on a GPU", got="NumPy arrays", hint="pass CuPy arrays, or PyTorch's on a GPU")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ArgumentError("matmul.tuned: candidates is a number of tiles", got=count, legal="0, 1, 2, ...")
-    made = [with_adding(choice, asked.problems[number], asked.device) for choice, number in _contenders(asked, count)]
+    made = [with_adding(choice, key.problems[number], key.place.device) for choice, number in _contenders(key, count)]
     names = [f"{number}: {one.choice.why}" for number, one in enumerate(made)]
     launches = {name: [_prepared(one, stacked, arrays)] for name, one in zip(names, made, strict=True)}
     times = measure(launches, rounds=ROUNDS, pause=PAUSE, l2="hot")
@@ -58,27 +48,27 @@ def measured(asked: _Asked, stacked: Stacked, arrays: tuple[Any, Any, Any], coun
     taken = made[best]
     why = f"fastest of {len(made)} that were measured for these arrays, {times[names[best]].us:.4g} us; {taken.choice.why}"
     choice = attrs.evolve(taken.choice, why=why)
-    kept.decided("matmul", asked.architecture, asked.device, asked.told, choice, asked.problems.index(taken.problem))
+    kept.decided("matmul", key.place.architecture, key.place.device, key.told, choice, key.problems.index(taken.problem))
     return attrs.evolve(taken, choice=choice)
 
 
-def _contenders(asked: _Asked, count: int) -> Iterator[tuple[Choice, int]]:
+def _contenders(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
     """What is taken unasked, further tiles, and parts of K; each with the number of its problem."""
-    choice, problem = _decided(asked)
-    yield choice, asked.problems.index(problem)
+    choice, problem = decided(key)
+    yield choice, key.problems.index(problem)
     seen = {choice.program.strategy}
-    for other, number in (*_tiles(asked, count), *_parts(asked)):
-        if other.program.strategy not in seen and refused_by_compiler(CompiledKernel(other.program)) is None:
+    for other, number in (*_tiles(key, count), *_parts(key)):
+        if other.program.strategy not in seen and key.place.refusal(CompiledKernel(other.program)) is None:
             seen.add(other.program.strategy)
             yield other, number
 
 
-def _tiles(asked: _Asked, count: int) -> Iterator[tuple[Choice, int]]:
+def _tiles(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
     """The tiles from which most is expected, and that are legal."""
-    problem = asked.problems[0]
-    question = Question(problem.spec, asked.architecture, gpu_name(asked.device), {}, functools.partial(_answers_for, problem))
+    problem = key.problems[0]
+    question = Question(problem.spec, key.place.architecture, key.place.gpu, {}, problem.predicted)
     found = 0
-    for one in by_tiles(available(False).records, question)[:MOST_TRIED]:
+    for one in by_tiles(key.place.records.records, question)[:MOST_TRIED]:
         if found == count:
             return
         choice = _choice_of(one, question)
@@ -99,15 +89,15 @@ def _choice_of(one: Candidate, question: Question) -> Choice | None:
     return Choice(one.record, False, f"{one.name} {words}, {one.us:.4g} us expected", program)
 
 
-def _parts(asked: _Asked) -> Iterator[tuple[Choice, int]]:
+def _parts(key: CacheKey) -> Iterator[tuple[Choice, int]]:
     """Products in parts of K, whatever is expected of the whole."""
-    for us, parts, stack in in_parts_of_k(asked, float("inf"), asked.problems[0])[:IN_PARTS]:
-        choice = choice_in_parts(asked, us, parts, stack)
+    for us, parts, stack in in_parts_of_k(key, float("inf"), key.problems[0])[:IN_PARTS]:
+        choice = choice_in_parts(key, us, parts, stack)
         if choice is not None:
             yield choice, 0
 
 
-def _prepared(made: _Made, stacked: Stacked, arrays: tuple[Any, Any, Any]) -> Callable[[], Any]:
+def _prepared(made: ProductKernel, stacked: Stacked, arrays: tuple[Any, Any, Any]) -> Callable[[], Any]:
     """A launch of a candidate on the arrays, of which nothing is left to do but to launch."""
     a, b, out = arrays
     a, b, c = stacked.a.of(a), stacked.b.of(b), None if out is None else stacked.c.of(out)

@@ -155,4 +155,16 @@ def define(
     return made
 
 
-__all__ = ["SERVED", "autocast", "constant", "define", "differentiated", "refuse_options", "traced", "traced_by_jax", "untraced"]
+def refuse_gradients(operator: Any, error: Callable[[Any], Exception]) -> None:
+    """Refuse calls of an operator that autograd records, with the error for its inputs."""
+
+    def refuse(ctx: Any, inputs: Any, output: Any) -> None:
+        raise error(inputs)
+
+    def never(ctx: Any, *grads: Any) -> None:
+        raise AssertionError("refused before")
+
+    operator.register_autograd(never, setup_context=refuse)
+
+
+__all__ = ["SERVED", "autocast", "constant", "define", "differentiated", "refuse_gradients", "refuse_options", "traced", "untraced"]

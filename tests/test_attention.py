@@ -13,6 +13,8 @@ from near import Near
 
 from fireiron import *
 from fireiron import attention as attend
+from fireiron import attention_kernels
+from fireiron.front import place
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.values.machine import as_architecture
 
@@ -87,8 +89,8 @@ def test_one_query_of_many_keys():
 
 def test_what_is_taken_in_parts():
     """Few queries of many keys, of which nothing but the result is asked."""
-    few = lambda queries=1, heads=8, groups=2, keys=4096, **options: attention_module.is_few(
-        attention_module.Sizes(1, heads, groups, queries, keys, 64), attention_module.Options(**options), as_architecture("sm_90a")
+    few = lambda queries=1, heads=8, groups=2, keys=4096, **options: attention_kernels.is_few(
+        attention_kernels.Sizes(1, heads, groups, queries, keys, 64), attention_module.Options(**options), as_architecture("sm_90a")
     )
     assert few() and few(queries=3, groups=8) and few(heads=16, groups=1)
     assert not few(queries=2) and not few(queries=17, groups=8) and not few(keys=100) and not few(heads=32, groups=1)
@@ -155,8 +157,8 @@ def test_refused_arrays():
 
 
 def test_threads_make_a_kernel_once(monkeypatch):
-    made, calls, choose = [], [], attention_module._chosen
-    monkeypatch.setattr(attention_module, "_chosen", lambda *asked: made.append(asked) or choose(*asked))
+    made, calls, choose = [], [], attention_kernels._chosen
+    monkeypatch.setattr(attention_kernels, "_chosen", lambda *asked: made.append(asked) or choose(*asked))
     q = random(16, 16)
     threads = [threading.Thread(target=lambda: calls.append(attend.kernel(q, q, q))) for _ in range(4)]
     for one in threads:
@@ -236,8 +238,8 @@ def launched(monkeypatch):
         return tuple(made) if len(made) > 1 else made[0]
 
     monkeypatch.setattr(CompiledKernel, "__call__", launch)
-    monkeypatch.setattr(attention_module, "target_of", lambda device: "sm_80")
-    monkeypatch.setattr(attention_module, "gpu_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(place, "target_of", lambda device: "sm_80")
+    monkeypatch.setattr(place, "gpu_name", lambda device: "NVIDIA H200")
     return calls
 
 

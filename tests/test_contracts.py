@@ -463,8 +463,10 @@ ROOMS = (
     ("gpu",),
     ("measure", "inspect", "repeated"),
     ("tune",),
-    ("draw", "export", "matmul"),
-    ("attention", "function", "matmul_operator", "matmul_jax", "matmul_tuned"),
+    ("draw", "export", "front"),
+    ("matmul_problem", "matmul_choice", "matmul_epilogue", "matmul_kernels", "matmul_tuned", "attention_kernels"),
+    ("matmul", "attention", "function"),
+    ("matmul_operator", "matmul_jax"),
     ("pytorch",),
     ("notebook",),
     ("cli",),
@@ -474,7 +476,7 @@ ROOMS = (
 
 RANK = {name: rank for rank, row in enumerate(ROOMS) for name in row}
 
-APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export", "matmul")
+APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export", "front")
 """Rooms that stand in one row and know nothing of each other."""
 
 KNOTS = {
@@ -491,7 +493,6 @@ KNOTS = {
     ("language.strategy", "gpu.kernel"): "strategy.compile()",
     ("language.strategy", "language.store"): "strategy.to_json()",
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
-    ("matmul", "matmul_tuned"): "matmul.tuned() measures candidates, which matmul makes",
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
     ("tune.records.answer", "tune"): "best(..., tune=True)",
@@ -703,12 +704,13 @@ AT_IMPORT = {
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",
-    "values.cuda_names", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
+    "values.cuda_names", "values.region", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.grid", "language.methods",
     "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "function",
-    "matmul", "operators", "recorder", "repeated", "stacks", "tune",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
+    "front.place", "function",
+    "matmul", "operators", "recorder", "repeated", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 

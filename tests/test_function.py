@@ -8,6 +8,7 @@ import test_attention
 
 import fireiron
 from fireiron import *
+from fireiron.front import place
 from fireiron.gpu.kernel import CompiledKernel
 
 function_module = sys.modules["fireiron.function"]
@@ -85,8 +86,8 @@ def test_operator(torch, monkeypatch):
     launched, made = [], (Tensor((8, 64)), Tensor((8,)))
     monkeypatch.setattr(Tensor, "new_empty", lambda self, shape, dtype: Tensor(shape, dtype=str(dtype).removeprefix("torch.")))
     monkeypatch.setattr(CompiledKernel, "__call__", lambda self, *arrays, **named: launched.append(arrays) or made)
-    monkeypatch.setattr(function_module, "target_of", lambda device: "sm_80")
-    monkeypatch.setattr(function_module, "gpu_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(place, "target_of", lambda device: "sm_80")
+    monkeypatch.setattr(place, "gpu_name", lambda device: "NVIDIA H200")
     found, arrays = fireiron.function("gemm_row_sum"), (Tensor((8, 64)), Tensor((64, 64)))
     torch.compiling, operator = True, torch.ops.fireiron
     function_module.register_operator()

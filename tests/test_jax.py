@@ -3,7 +3,6 @@
 import ctypes
 import shutil
 import subprocess
-import sys
 import types
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from fireiron import *
+from fireiron.front import arrays, place
 from fireiron.gpu import jax_calls
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import find
@@ -70,7 +70,7 @@ def driver(tmp_path_factory):
 @pytest.fixture
 def gpu(driver, monkeypatch):
     """JAX computes on a GPU, of which machine code is not looked at."""
-    module, attributes = sys.modules["fireiron.matmul"], jax_calls._attributes
+    attributes = jax_calls._attributes
     driver.launches.clear()
 
     def named(kernel, held, given, symbols):
@@ -81,8 +81,9 @@ def gpu(driver, monkeypatch):
     monkeypatch.setattr(jax_calls, "_attributes", named)
     monkeypatch.setattr(jax_calls, "register", lambda: None)
     monkeypatch.setattr(CompiledKernel, "compiled", types.SimpleNamespace(cubin=IMAGE))
-    for name, value in (("target_of", "sm_80"), ("_current_device", 0), ("gpu_name", "NVIDIA H200"), ("refused_by_compiler", None)):
-        monkeypatch.setattr(module, name, lambda *_, value=value: value)
+    monkeypatch.setattr(arrays, "_current_device", lambda: 0)
+    for name, value in (("target_of", "sm_80"), ("gpu_name", "NVIDIA H200"), ("refused_by_compiler", None)):
+        monkeypatch.setattr(place, name, lambda *_, value=value: value)
     with jax.default_device(jax.devices("cpu")[0]):  # where a GPU is, JAX would compute there
         yield driver
 

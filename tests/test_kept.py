@@ -273,24 +273,24 @@ def test_a_call_takes_what_another_process_chose(monkeypatch):
     """On a GPU; here one that is pretended, whose compiler is not asked."""
     import numpy as np
 
+    from fireiron import matmul_choice
     from fireiron.gpu import launch
-
-    module = sys.modules["fireiron.matmul"]
+    from fireiron.matmul import request
+    from fireiron.matmul_problem import key_and_views
 
     a = np.ones((32, 48), "float16")
-    asked, _ = module._asked(a, a.T, None, (None, None), "sm_80", None)
-    asked = attrs.evolve(asked, device=0)
+    asked, _ = key_and_views(request(a, a.T, arch="sm_80"))
+    asked = attrs.evolve(asked, place=attrs.evolve(asked.place, device=0))
     monkeypatch.setattr(launch, "gpu_available", lambda: True)
     monkeypatch.setattr(launch, "driver_version", lambda: (13, 0))
-    monkeypatch.setattr(module, "gpu_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(choices, "device_name", lambda device: "NVIDIA H200")
-    first = module._kept_or_made(asked)
-    monkeypatch.setattr(module, "_decided", lambda asked: pytest.fail("it is chosen again"))
-    second = module._kept_or_made(asked)
+    first = matmul_choice.kept_or_made(asked)
+    monkeypatch.setattr(matmul_choice, "decided", lambda asked: pytest.fail("it is chosen again"))
+    second = matmul_choice.kept_or_made(asked)
     assert second.choice.why == first.choice.why and second.problem == first.problem
     assert second.kernel.program.strategy == first.kernel.program.strategy
     with pytest.raises(pytest.fail.Exception):
-        module._kept_or_made(attrs.evolve(asked, aligned=(16, 16, 16)))
+        matmul_choice.kept_or_made(attrs.evolve(asked, aligned=(16, 16, 16)))
 
 
 # ---------------------------------------------------------------------------------------------- the command

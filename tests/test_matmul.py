@@ -1,6 +1,5 @@
 """`fireiron.matmul` without a GPU: NumPy arrays through the simulator, and the kernel that other libraries' arrays would get."""
 
-import importlib
 import itertools
 import sys
 import threading
@@ -13,13 +12,13 @@ from near import Near
 
 import fireiron
 from fireiron import *
+from fireiron import matmul_choice
+from fireiron.front import cache, place
 from fireiron.gpu import launch, toolchain
 from fireiron.language import library
 from fireiron.language.library import FEW_BLOCKS, defaults
 from fireiron.tune.record import describe, strategy_hash
 from fireiron.tune.records import collection
-
-module = importlib.import_module("fireiron.matmul")
 
 
 @pytest.fixture(autouse=True)
@@ -336,13 +335,13 @@ def test_kernels_are_kept(monkeypatch):
     assert matmul.kernel(b, a) is first and matmul.kernel(a.copy(), b) is first
     assert matmul.kernel(a.T, b) is not first and matmul.kernel(a, b, arch="sm_80") is not first
     assert matmul.kernel(a[:7], b) is not first
-    monkeypatch.setattr(module, "MOST_KERNELS", 2)
+    monkeypatch.setattr(cache, "MOST_KERNELS", 2)
     matmul.kernel(a[:3], b)
-    assert len(matmul._kernels) == len(matmul._problems) == 2
+    assert len(matmul.answers.entries) == len(matmul.kernels.entries) == 2
     matmul.kernel(a[:7], b)
     matmul.kernel(a[:3], b)
     matmul.kernel(a[:5], b)
-    assert [key[0].shape[0] for key in matmul._kernels] == [3, 5], "the one not used for longest goes first"
+    assert [key[0][0].shape[0] for key in matmul.answers.entries] == [3, 5], "the one not used for longest goes first"
     matmul.clear()
     assert matmul.kernel(a, b) is not first
 
@@ -351,8 +350,8 @@ def test_kernels_are_kept(monkeypatch):
 @pytest.mark.parametrize("kind", ["cupy", "torch"])
 def test_a_call_with_out_takes_the_kernel_of_the_call_without(gpu, monkeypatch, kind, dtype):
     """The result that a call makes is row-major and aligned: an `out` like it is the same problem, so nothing is compiled again."""
-    made, real = [], module._decided
-    monkeypatch.setattr(module, "_decided", lambda asked: made.append(asked) or real(asked))
+    made, real = [], matmul_choice.decided
+    monkeypatch.setattr(matmul_choice, "decided", lambda asked: made.append(asked) or real(asked))
     a, b = pretended(kind, (64, 32), dtype), pretended(kind, (32, 48), dtype, address=0x4000)
     first = matmul.kernel(a, b)
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x8000)) is first
@@ -368,7 +367,7 @@ def test_a_call_with_out_takes_the_kernel_of_the_call_without(gpu, monkeypatch, 
 def test_another_tile_where_the_compiler_refuses_one(gpu, monkeypatch):
     """ptxas of one version serializes products that another does not: the kernel is refused, and the next tile taken."""
     asked, error = [], LaunchError("NVRTC refuses the source for sm_90a: 1 warning")
-    monkeypatch.setattr(module, "refused_by_compiler", lambda kernel: asked.append(kernel) or (error if len(asked) < 3 else None))
+    monkeypatch.setattr(place, "refused_by_compiler", lambda kernel: asked.append(kernel) or (error if len(asked) < 3 else None))
     a, b = pretended("cupy", (2048, 64), "float16"), pretended("cupy", (64, 2048), "float16", address=0x400000)
     kernel = matmul.kernel(a, b, arch="sm_90a")
     assert len(asked) == 3 and kernel.program is asked[2].program is not asked[0].program
@@ -376,8 +375,8 @@ def test_another_tile_where_the_compiler_refuses_one(gpu, monkeypatch):
 
 
 def test_one_kernel_for_threads_that_ask_at_once(monkeypatch):
-    made, real = [], module._decided
-    monkeypatch.setattr(module, "_decided", lambda *given: made.append(given) or real(*given))
+    made, real = [], matmul_choice.decided
+    monkeypatch.setattr(matmul_choice, "decided", lambda *given: made.append(given) or real(*given))
     a = array((8, 8), "float32", "row")
     threads = [threading.Thread(target=matmul.kernel, args=(a, a)) for _ in range(8)]
     for thread in threads:

@@ -1,18 +1,18 @@
 """`matmul.tuned`: what is measured, what is taken, and that it is kept. The GPU is pretended; its times are made up."""
 
 import importlib
-import sys
 
 import attrs
 import numpy as np
 import pytest
 
-from fireiron import matmul
+from fireiron import matmul, matmul_choice
 from fireiron.errors import ArgumentError
+from fireiron.front import place
+from fireiron.matmul import request
+from fireiron.matmul_problem import key_and_views
 from fireiron.measure.timing import Timing
 from fireiron.tune.records import kept
-
-module = sys.modules["fireiron.matmul"]
 
 
 @pytest.fixture
@@ -41,20 +41,18 @@ def gpu(tuned, monkeypatch):
 
     monkeypatch.setattr(tuned, "measure", measure)
     monkeypatch.setattr(tuned, "_prepared", lambda *given: lambda: None)
-    monkeypatch.setattr(tuned, "gpu_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(module, "gpu_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(tuned, "refused_by_compiler", lambda kernel: None)
-    monkeypatch.setattr(module, "refused_by_compiler", lambda kernel: None)
-    monkeypatch.setattr(tuned, "with_adding", lambda choice, problem, device: module.with_adding(choice, problem, None))
+    monkeypatch.setattr(place, "gpu_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(place, "refused_by_compiler", lambda kernel: None)
+    monkeypatch.setattr(tuned, "with_adding", lambda choice, problem, device: matmul_choice.with_adding(choice, problem, None))
     monkeypatch.setattr(kept, "decided", lambda *given: setattr(found, "decided", given))
     return found
 
 
 def asked_of(m, n, k, dtype="float16"):
     a, b = np.ones((m, k), dtype), np.ones((k, n), dtype)
-    asked, stacked = module._asked(a, b, None, (None, None), "sm_90a", False)
+    asked, stacked = key_and_views(request(a, b, arch="sm_90a", pinned=False))
     problems = (*asked.problems, attrs.evolve(asked.problems[0], transposed=True))  # as of arrays with views
-    return attrs.evolve(asked, problems=problems, device=0), stacked, (a, b, None)
+    return attrs.evolve(asked, problems=problems, place=attrs.evolve(asked.place, device=0)), stacked, (a, b, None)
 
 
 def test_the_fastest_is_taken_and_kept(tuned, gpu):
@@ -65,12 +63,12 @@ def test_the_fastest_is_taken_and_kept(tuned, gpu):
     assert len(gpu.names) == len(lines) in (4, 5) and lines[1].startswith("7.00 us  1: hopper")
     assert f"fastest of {len(lines)} that were measured for these arrays, 6.5 us" in made.choice.why
     call, architecture, device, told, choice, number = gpu.decided
-    assert (call, architecture, device, told, number) == ("matmul", asked.architecture, 0, asked.told, 0) and choice is made.choice
+    assert (call, architecture, device, told, number) == ("matmul", asked.place.architecture, 0, asked.told, 0) and choice is made.choice
 
 
 def test_what_is_taken_unasked_is_measured_first(tuned, gpu):
     asked, stacked, arrays = asked_of(1100, 1104, 512)
-    unasked, _ = module._decided(asked)
+    unasked, _ = matmul_choice.decided(asked)
     made = tuned.measured(asked, stacked, arrays, 3, lambda line: None)
     assert made.choice.program.strategy == unasked.program.strategy and unasked.why in made.choice.why
     values = [name.split(": ", 1)[1] for name in gpu.names]
@@ -109,14 +107,14 @@ def test_calls_take_what_was_measured(tuned, monkeypatch):
     a, b, c = np.ones((32, 48), "float16"), np.ones((48, 32), "float16"), np.ones((48, 64), "float16")
     matmul.clear()
     matmul(a, b, arch="sm_80"), matmul(a, c, arch="sm_80")
-    before = dict(matmul._kernels)
+    before = dict(matmul.answers.entries)
 
     def measured(asked, stacked, arrays, candidates, report):
-        made = matmul._problems[asked]
+        made = matmul.kernels.entries[asked]
         return attrs.evolve(made, choice=attrs.evolve(made.choice, why="measured"))
 
     monkeypatch.setattr(tuned, "measured", measured)
     assert matmul.tuned(a, b, arch="sm_80").why == "measured" == matmul.choice(a, b, arch="sm_80").why
     assert matmul.choice(a, c, arch="sm_80").why != "measured"
-    assert sum(matmul._kernels.get(key) is one for key, one in before.items()) == 1
+    assert sum(matmul.answers.entries.get(key) is one for key, one in before.items()) == 1
     matmul.clear()

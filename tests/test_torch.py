@@ -32,10 +32,9 @@ def on_arrays(name, run, *arguments):
 @pytest.fixture
 def simulated(monkeypatch):
     """Operators take tensors in host memory."""
-    served, multiply = matmul_operator._served, matmul_operator._multiply
+    multiply = matmul_operator._multiply
     monkeypatch.setattr(operators, "on_host", on_arrays)
     monkeypatch.setattr(operators, "SERVED", ("cpu", "cuda", "meta"))
-    monkeypatch.setattr(matmul_operator, "_served", lambda array: served(torch.from_numpy(array)).numpy())
     monkeypatch.setattr(matmul_operator, "_multiply", lambda *given: on_arrays("matmul", multiply, *given))
     pytorch.register()
     torch._dynamo.reset()

@@ -1,0 +1,508 @@
+"""What answers a call of `fireiron.attention`: from arrays to a kernel of the library that reads them as they lie, or to copies of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron.batches import Places, Shape, new_like, packed, viewed
+from fireiron.compiler import Program
+from fireiron.copies import LIBRARIES, copied, library, store, zeroed
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operand_of, operands_of, refuse_places
+from fireiron.front.call import Answer, Copied, Empty, Request, copies_of
+from fireiron.front.place import Place, fits
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.library import LIBRARY, defaults, find
+from fireiron.language.strategy import Strategy
+from fireiron.spec import Spec
+from fireiron.tune.records import Choice
+from fireiron.tune.records.choosing import any_program
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE, Architecture, DType, as_dtype, float32
+from fireiron.values.strides import Strides
+
+if TYPE_CHECKING:
+    from fireiron.attention import Options
+
+TYPES: Final = ("float16", "bfloat16")
+"""Element types of queries, keys and values."""
+
+BY_TMA: Final = "hopper_attention"
+"""The strategy that is only taken where a producer fills its buffers by TMA."""
+
+MOST_DIMENSIONS: Final = 4
+"""Of queries, keys and values: batch, heads, rows, elements."""
+
+ELEMENTS: Final = 8
+"""The elements of a head are multiples of so many."""
+
+DEPTH: Final = 16
+"""Those of which a tensor core multiplies as many at once: heads of other numbers are copied, with zeros behind them."""
+
+NO_KEY: Final = -math.inf
+"""The log-sum-exp of a query that sees no key."""
+
+DIMS: Final[Mapping[str, str]] = {"Q": "bmgrd", "K": "bngd", "V": "bngd", "O": "bmgrd", "L": "bmgr"}
+"""The dimensions of the kernel's arrays: `r` heads of queries for each of `g` heads of keys."""
+
+
+@attrs.frozen
+class Sizes:
+    """What the shapes say: `batch` matrices of each head, `heads` of queries, `groups` of keys, their lengths, elements of a head."""
+
+    batch: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    elements: int
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """By dimension of the definition."""
+        sizes = {"b": self.batch, "g": self.groups, "r": self.heads // self.groups}
+        return {**sizes, "m": self.queries, "n": self.keys, "d": self.elements}
+
+
+@attrs.frozen
+class BoundKernel:
+    """An answer by a kernel: how it sees the arrays, and how the caller sees its results; `behind` puts parts together."""
+
+    kernel: CompiledKernel
+    choice: Choice
+    inputs: tuple[Places, ...]
+    outputs: tuple[Places, ...]
+    results: tuple[Places, ...]
+    behind: CompiledKernel | None = None
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """The result, or a pair with the log-sum-exp."""
+        *arrays, scale = inputs
+        seen = [viewed(array, places) for array, places in zip(arrays, self.inputs, strict=True)]
+        if out is None:
+            results = each(self._run(seen, scale, stream))
+            return joined([viewed(array, places) for array, places in zip(results, self.results, strict=True)])
+        outs = [viewed(array, places) for array, places in zip(each(out), self.outputs, strict=True)]
+        self._run(seen, scale, stream, out=joined(outs))
+        return out
+
+    def _run(self, arrays: Sequence[Any], scale: float, stream: Any, **out: Any) -> Any:
+        if self.behind is None:
+            return self.kernel(*arrays, scale, stream=stream, **out)
+        return self.behind(*self.kernel(*arrays, scale, stream=stream), stream=stream, **out)
+
+
+@attrs.frozen(kw_only=True)
+class _Widened(Copied):
+    """An answer for copies of heads of so many `elements`, zeros after their own; `results` is how new results lie."""
+
+    elements: int
+    results: tuple[Places, ...]
+
+    def copy(self, array: Any) -> Any:
+        """An input as the kernel reads it."""
+        return _widened(array, self.elements)
+
+    def part(self, result: Any, target: Any) -> Any:
+        """A result without the elements that its head does not have."""
+        return result if result.shape == target.shape else result[..., : target.shape[-1]]
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """The result, or a pair with the log-sum-exp."""
+        if out is None:
+            out = joined([_new(inputs[0], dtype, places) for dtype, places in zip(_dtypes(inputs[0]), self.results, strict=False)])
+        return super().__call__(inputs, out, stream)
+
+
+def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
+    """What shapes say.
+
+    Raises: ArgumentError where they do not fit each other.
+    """
+    rank = len(q)
+    shapes = {"q": tuple(q), "k": tuple(k), "v": tuple(v)}
+    if not 2 <= rank <= MOST_DIMENSIONS or not len(k) == len(v) == rank:
+        legal = "of each 2, 3 or 4 dimensions: (m, d), (heads, m, d), (batch, heads, m, d)"
+        raise ArgumentError("attention: numbers of dimensions", got=shapes, legal=legal)
+    (batch, heads, queries, elements), (others, groups, keys, width) = ((*(1,) * (MOST_DIMENSIONS - rank), *one) for one in (q, k))
+    if tuple(k) != tuple(v):
+        raise ArgumentError("attention: v has not the shape of k", got=shapes, legal="as many keys, heads and elements")
+    if batch != others or width != elements:
+        raise ArgumentError("attention: q and k differ in the batch, or in the elements of a head", got=shapes)
+    if elements % ELEMENTS or not elements:
+        legal = f"multiples of {ELEMENTS}, at least {ELEMENTS}"
+        raise ArgumentError(
+            f"attention: heads of {elements} elements", got=shapes, legal=legal, hint="pad q, k and v with zeros, give scale="
+        )
+    if heads % groups if groups else heads:
+        raise ArgumentError(
+            f"attention: {heads} heads of queries for {groups} heads of keys", got=shapes, legal="a number that divides them"
+        )
+    return Sizes(batch, heads, groups, queries, keys, elements)
+
+
+def _check(given: Given, sizes: Sizes, options: Options) -> None:
+    """Refuse arrays of types and places for which there are no kernels, and outputs that are not those of the inputs."""
+    q = given["q"]
+    if q.dtype not in TYPES:
+        raise ArgumentError("attention: no kernels for the element type of q", got=q.dtype, legal=TYPES, hint="convert q, k and v")
+    wanted = {"q": q.shape, "k": given["k"].shape, "v": given["v"].shape, "out": q.shape, "lse": q.shape[:-1]}
+    kinds = {name: "float32" if name == "lse" else q.dtype for name in wanted}
+    for name, one in given.items():
+        if one.shape != wanted[name]:
+            raise ArgumentError(f"attention: {name} has the shape {one.shape}", legal=f"{wanted[name]}")
+        if one.dtype != kinds[name]:
+            raise ArgumentError(f"attention: {name} has elements of {one.dtype}", legal=kinds[name], hint="convert one of the arrays")
+        if name in ("out", "lse") and one.repeats:
+            raise ArgumentError(f"attention: {name} repeats elements (broadcast)", got=one.steps, hint="pass an array of its own")
+    refuse_places(given, "attention: ", "all on one GPU, or all NumPy")
+
+
+def _operands(request: Request) -> dict[str, Operand]:
+    """The arrays by name, as they lie."""
+    outs, lse = () if request.out is None else each(request.out), request.options.lse
+    wanted = ["out", "lse"] if lse else ["out"]
+    if request.out is not None and len(outs) != len(wanted):
+        raise ArgumentError(f"attention: out: {len(outs)} arrays", legal="a pair, with lse=True" if lse else "one array")
+    arrays = dict(zip(["q", "k", "v", *wanted], (*request.inputs, *outs), strict=False))
+    kinds = {name: library(array) for name, array in arrays.items()}
+    for name, kind in kinds.items():
+        if kind not in LIBRARIES or kind != kinds["q"]:
+            legal = "NumPy arrays, CuPy arrays or PyTorch tensors, all of one library"
+            raise ArgumentError(f"attention: {name} is no such array as q has to be", got=kinds, legal=legal)
+    return operands_of(arrays)
+
+
+# ---------------------------------------------------------------------------------------------- how arrays lie
+
+
+def result_steps(shape: Sequence[int], steps: Sequence[int]) -> Shape:
+    """Steps of a new result: its dimensions without holes in the order in which q's lie, the elements of a head side by side."""
+    outer = sorted(range(len(shape) - 1), key=lambda dim: -steps[dim])
+    found, step = [1] * len(shape), shape[-1]
+    for dim in reversed(outer):
+        found[dim] = step
+        step = step * shape[dim]
+    return tuple(found)
+
+
+def _as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
+    """An array as the kernel has it: a dimension of one element has a step that does not matter, so one that suits."""
+    missing = MOST_DIMENSIONS - len(shape) - (name == "L")
+    beyond = max(size * step for size, step in zip(shape, steps, strict=True))
+    padded = [beyond if size == 1 else step for size, step in zip((*(1,) * missing, *shape), (*(0,) * missing, *steps), strict=True)]
+    batch, heads, along, *_ = padded
+    extents = sizes.extents
+    shared = extents["r"] if name in "QOL" else 1
+    by_dim = {"b": batch, "m": along, "n": along, "g": heads * shared, "r": heads, "d": 1}
+    extent = tuple(extents[dim] for dim in DIMS[name])
+    found = tuple(beyond if extents[dim] == 1 and dim != "d" else by_dim[dim] for dim in DIMS[name])
+    by_rows = packed(extent)
+    is_packed = all(size == 1 or step == row for size, step, row in zip(extent, found, by_rows, strict=True))
+    return extent, by_rows if is_packed else found
+
+
+def _storage(name: str, places: Places, align: int) -> dict[str, Strides]:
+    """The storage order of an operand of the spec; none is said of one that lies row by row and is aligned."""
+    shape, steps = places
+    if align >= ALIGNMENT and steps == packed(shape):
+        return {}
+    return {name: _strides(DIMS[name], places, align)}
+
+
+def _strides(dims: str, places: Places, align: int) -> Strides:
+    """The storage order of an operand by dimension, and how it is aligned, in bytes."""
+    return Strides(**dict(zip(dims, places[1], strict=True))).aligned(min(align, ALIGNMENT))
+
+
+# ---------------------------------------------------------------------------------------------- from arrays to a kernel
+
+
+def answer_to(request: Request) -> Answer:
+    """What answers a request that was not made before."""
+    given = _operands(request)
+    sizes = sizes_of(*(given[name].shape for name in "qkv"))
+    _check(given, sizes, request.options)
+    q, out = request.inputs[0], request.out
+    results = _results(given["q"], request.options)
+    if 0 in attrs.astuple(sizes):
+        kinds = zip(results, _dtypes(q), (0.0, NO_KEY), strict=False)
+        return Empty("attention", tuple((shape, dtype, value) for (shape, _), dtype, value in kinds), unchosen="nothing is chosen")
+    elements = -(-sizes.elements // DEPTH) * DEPTH
+    is_wider = elements > sizes.elements
+    places = frozenset(place for place, name in enumerate("qkv") if is_wider or _lies_oddly(given[name]))
+    is_direct = not is_wider and not any(_lies_oddly(given[name]) for name in ("out", "lse") if name in given)
+    if not places and is_direct:
+        return _bound(request)
+    copies = copies_of(request.inputs, places, functools.partial(_widened, elements=elements))
+    answer = _bound(request._replace(inputs=copies, out=out if is_direct else None))
+    return _Widened("attention", answer, places, out is None or not is_direct, elements=elements, results=results)
+
+
+def _results(q: Operand, options: Options) -> tuple[Places, ...]:
+    """How new results lie: that of the shape of q, and the log-sum-exp if it is wanted."""
+    return ((q.shape, result_steps(*q.places)), (q.shape[:-1], packed(q.shape[:-1])))[: 1 + options.lse]
+
+
+def _dtypes(q: Any) -> tuple[DType, DType]:
+    """Their element types."""
+    return as_dtype(operand_of(q, "q").dtype), float32
+
+
+def _lies_oddly(one: Operand) -> bool:
+    """Whether the elements of a head do not lie side by side, or something lies backwards."""
+    steps = [step for size, step in zip(*one.places, strict=True) if size > 1]
+    return any(step < 0 for step in steps) or (one.shape[-1] > 1 and one.steps[-1] != 1)
+
+
+def _widened(array: Any, elements: int) -> Any:
+    """A copy that lies row by row, its heads with zeros behind their elements."""
+    own = array.shape[-1]
+    if own == elements:
+        return copied(array)
+    wide = zeroed(new_like(array, (*array.shape[:-1], elements), as_dtype(operand_of(array, "an array").dtype)))
+    store(wide[..., :own], array)
+    return wide
+
+
+def _new(like: Any, dtype: DType, places: Places) -> Any:
+    """A new array whose elements lie at these places, without holes."""
+    return viewed(new_like(like, (math.prod(places[0]),), dtype), places)
+
+
+@attrs.frozen
+class _Arrays:
+    """Arrays as the kernel has them, by the letters of its operands, how they are aligned, in bytes, and where it is to run."""
+
+    sizes: Sizes
+    dtype: str
+    views: Mapping[str, Places]
+    aligned: Mapping[str, int]
+    place: Place
+
+    def spec(self, options: Options, is_packed: bool = False) -> Spec:
+        """The spec of the arrays as they lie, or of arrays row by row, for which records are kept."""
+        sizes, orders = self.sizes, dict[str, Strides]()
+        for letter, places in () if is_packed else self.views.items():
+            orders |= _storage(letter, places, self.aligned.get(letter, ALIGNMENT))
+        lengths = (sizes.queries, sizes.keys, sizes.elements)
+        heads = {"heads": sizes.heads, "batch": sizes.batch, "shared": sizes.heads // sizes.groups}
+        spec: Spec = _file("attention").spec(*lengths, **heads, made=_definition(options), dtype=as_dtype(self.dtype), **orders)
+        return spec
+
+    def legal(self, strategy: Strategy, spec: Spec) -> Program:
+        """The strategy on a spec, lowered and checked; a `FireironError` where it is not legal, or requires other arrays."""
+        program = self.served(strategy(spec).program(self.place.architecture), strategy)
+        _ = program.ir
+        return program
+
+    def served(self, program: Program, strategy: Strategy) -> Program:
+        """A program of a strategy, lowered up to synchronization; a `FireironError` where that is not legal, or it requires other arrays.
+
+        The checks are left to the one program that is taken: they cost more than lowering.
+        """
+        if strategy.start == program.spec.starter and _by_tma(strategy) and not program.sequential.rings:
+            raise ArgumentError("TMA copies no arrays that lie so")
+        if not fits(self.aligned, program):
+            raise ArgumentError("the arrays are not aligned as it needs them")
+        return program
+
+    def spills(self, program: Program) -> bool:
+        """Whether registers do not suffice; a `LaunchError` where the compiler here refuses it."""
+        kernel = CompiledKernel(program)
+        refused = self.place.refusal(kernel)
+        if refused is not None:
+            raise refused
+        is_compiled = self.place.device is not None and program.ir.rings and kernel.compiler is not None
+        return bool(is_compiled and kernel.resources.spill_stores)
+
+
+def _bound(request: Request) -> BoundKernel:
+    """The kernel, or the two of a decode step, for arrays that kernels read."""
+    options, given = request.options, _operands(request)
+    sizes = sizes_of(*(given[name].shape for name in "qkv"))
+    q, results = given["q"], _results(given["q"], options)
+    lie = {**dict(zip(("out", "lse"), results, strict=False)), **{name: one.places for name, one in given.items()}}
+    operands = {letter: name for letter, name in zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True) if name in lie}
+    views = {letter: _as_kernel(letter, *lie[name], sizes) for letter, name in operands.items()}
+    aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
+    arrays = _Arrays(sizes, q.dtype, views, aligned, Place.of(q.device, request.arch, request.pinned))
+    if is_few(sizes, options, arrays.place.architecture) and not arrays.place.pinned:
+        with contextlib.suppress(FireironError):  # arrays that lie so that it does not copy them are left to the others
+            return _decoded(arrays, results)
+    choice = _kept_or_chosen(arrays, options)
+    seen = tuple(views.values())
+    return BoundKernel(CompiledKernel(choice.program), choice, seen[:3], seen[3:], results)
+
+
+def _file(name: str) -> Any:
+    """A file of the strategy library."""
+    return importlib.import_module(f"{LIBRARY}.{name}")
+
+
+@functools.cache
+def _definition(options: Options) -> Any:
+    """The definition of the library, with options."""
+    return _file("attention").definition(**options._asdict())
+
+
+FEW: Final = 16
+"""Queries that read the same keys, of all their heads, up to which keys are taken in parts (`attention_decode`)."""
+
+
+def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
+    """Whether there are few queries and many keys: blocks take parts of the keys then, and a second kernel puts these together."""
+    shared = sizes.heads // sizes.groups
+    plain = not (options.causal or options.window or options.lse or options.score)
+    if not plain or min(sizes.queries, shared) > 1 or sizes.queries * shared > FEW or architecture.capability < 80:
+        return False
+    return bool(sizes.keys > _file("attention_decode").size_for(sizes.keys, sizes.batch * sizes.groups))
+
+
+def _decoded(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel:
+    """Two kernels for few queries: what of `Q[b,m,g,r,d]` reads the same keys are rows of `Q[b,g,m,d]`."""
+    file, sizes = _file("attention_decode"), arrays.sizes
+    seen = {name: _as_rows(name, *places, sizes) for name, places in arrays.views.items()}
+    size, rows = file.size_for(sizes.keys, sizes.batch * sizes.groups), sizes.queries * (sizes.heads // sizes.groups)
+    orders = {
+        name: _strides("bgmd" if name in "QO" else "bngd", places, arrays.aligned.get(name, ALIGNMENT)) for name, places in seen.items()
+    }
+    shape = (rows, sizes.keys, sizes.elements, sizes.groups, sizes.batch, size)
+    parts, whole = file.kernels(*shape, dtype=as_dtype(arrays.dtype), architecture=arrays.place.architecture, **orders)
+    why = f"{rows} queries read the same {sizes.keys} keys: attention_decode in parts of {size}, then attention_combine"
+    places = tuple(seen.values())
+    return BoundKernel(parts, Choice(None, False, why, parts.program), places[:3], places[3:], results, whole)
+
+
+def _as_rows(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
+    """Queries, or results, by head of keys: those of one head, or one of several heads, are rows; keys stay as they are."""
+    if name in "KV":
+        return shape, steps
+    b, m, g, r, d = range(5)
+    row = m if sizes.queries > 1 else r
+    return tuple(shape[dim] for dim in (b, g, row, d)), tuple(steps[dim] for dim in (b, g, row, d))
+
+
+# ---------------------------------------------------------------------------------------------- choosing
+
+
+@attrs.frozen
+class _Problem:
+    """A spec of the arrays as they lie, and `packed`, the same of arrays row by row, for which records are kept."""
+
+    options: Options
+    spec: Spec
+    packed: Spec
+
+
+def _problems(arrays: _Arrays, options: Options) -> list[_Problem]:
+    """The problem in each of the library's definitions, the likelier fastest first: on sm_90a with maxima that stay (`slack`), too."""
+    slack = (_file(BY_TMA).SLACK,) if arrays.place.architecture.name == WARPGROUP_ARCHITECTURE else ()
+    kinds = [options._replace(slack=bits) for bits in (*slack, 0)]
+    return [_Problem(kind, arrays.spec(kind), arrays.spec(kind, is_packed=True)) for kind in kinds]
+
+
+def _by_tma(strategy: Strategy) -> bool:
+    """Whether it is meant for a producer that fills its stages."""
+    return strategy.target == WARPGROUP_ARCHITECTURE
+
+
+def _kept_or_chosen(arrays: _Arrays, options: Options) -> Choice:
+    """What another process chose on this GPU, else what is chosen now, and kept."""
+    problems = _problems(arrays, options)
+    specs = tuple((tuple(problem.options), problem.spec, problem.packed) for problem in problems)
+    asked = specs, dict(arrays.aligned), arrays.place.pinned
+    return arrays.place.chosen("attention", asked, lambda: (_chosen(problems, arrays), 0))[0]
+
+
+def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
+    """What records say of the problem; where none answers, and records are not pinned, the first of the library's that serves it."""
+    recorded = _recorded(problems, arrays)
+    if recorded is not None:
+        return recorded
+    if arrays.place.pinned:
+        return arrays.place.pinned_record(problems[-1].spec, any_program)
+    return _default(problems, arrays)
+
+
+def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
+    """The first of the library's strategies that serves the problem, rather one whose registers suffice."""
+    architecture, refusals, wide = arrays.place.architecture, list[str](), None
+    for problem in problems:
+        for name, values, strategy in _candidates(problem, architecture):
+            if wide is not None and not _by_tma(strategy):
+                break
+            try:
+                program = arrays.legal(strategy, problem.spec)
+                spills = arrays.spills(program)
+            except FireironError as error:
+                refusals.append(f"{name}: {error.headline}")
+                continue
+            said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
+            why = f"no record answers; the default for {problem.spec.operands['Q'].dtype} on {architecture}: {said}"
+            choice = Choice(None, False, "; ".join((why, *refusals)), program)
+            if not spills:
+                return choice
+            refusals.append(f"{name}: registers do not suffice")
+            wide = wide or choice
+    if wide is not None:
+        return wide
+    asked = f"attention: no strategy of the library computes {problems[-1].spec} on {architecture}"
+    raise ArgumentError(asked, got="; ".join(refusals))
+
+
+def _recorded(problems: Sequence[_Problem], arrays: _Arrays) -> Choice | None:
+    """The best record of just the problem, else of a neighbour; it may be of arrays that lie row by row, and serve these."""
+    exact = [choice for one in problems for spec in dict.fromkeys((one.spec, one.packed)) if (choice := _of(one, spec, arrays))]
+    if exact:
+        return min(exact, key=lambda choice: math.inf if choice.record is None else choice.record.us)
+    if arrays.place.pinned:
+        return None
+    return next((choice for one in problems if (choice := _of(one, one.packed, arrays, near=True))), None)
+
+
+def _of(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> Choice | None:
+    """What a record of a spec is for arrays as they lie: its strategy with its values."""
+
+    def accept(program: Program) -> bool:
+        try:
+            return bool(arrays.served(program, program.strategy))
+        except FireironError:
+            return False
+
+    choice = arrays.place.find(spec, accept, near, lowered=problem.spec)
+    try:
+        return None if choice is None or arrays.spills(choice.program) else choice
+    except FireironError:  # the compiler here is another one than that of the record
+        return None
+
+
+def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
+    """The library's strategies on a definition with values of tunables, the likelier fastest first: of one with slack Hopper's."""
+    spec, made = problem.spec, _definition(problem.options)
+    if problem.options.slack:
+        file = _file(BY_TMA)
+        for form in file.forms(spec):
+            yield _valued(f"{BY_TMA}:{form}", file.by_rows(made, **file.FORMS[form]), file.values_of(form, spec))
+        return
+    known = [(name, values, find(name).strategy) for name, values in defaults(spec, architecture)]
+    if not known:
+        file = _file("attention")
+        yield _valued("attention", file.by_rows(made), file.values(spec, architecture))
+    yield from ((name, values, strategy.with_(**values)) for name, values, strategy in known)
+
+
+def _valued(name: str, strategy: Strategy, values: Mapping[str, int]) -> tuple[str, Mapping[str, int], Strategy]:
+    """A strategy by name with those values that it has tunables for."""
+    tunables = strategy.tunables()
+    known = {tunable: value for tunable, value in values.items() if tunable in tunables}
+    return name, known, strategy.with_(**known)
+
+
+__all__ = ["BoundKernel", "Sizes", "answer_to", "is_few", "result_steps", "sizes_of"]

@@ -1,0 +1,259 @@
+"""Choose the kernel of a product: by its record, by those of other problems, or a default; in parts of K where that should be faster."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from fireiron.batches import cut, viewed
+from fireiron.front.arrays import each, joined
+from fireiron.front.call import returned
+from fireiron.front.place import Place
+from fireiron.gpu.kernel import CompiledKernel, compiled_together
+from fireiron.language.library import LIBRARY
+from fireiron.matmul_problem import CacheKey, Problem, spec_of
+from fireiron.specs.epilogue import RESULT
+from fireiron.stacks import MATRICES, Stacked, seen
+from fireiron.tune.records import Choice, in_parts, preference
+from fireiron.tune.records.choosing import Question
+from fireiron.tune.records.default import default_choice
+from fireiron.values.expr import constant
+from fireiron.values.machine import float32
+from fireiron.values.tensor import RowMajor
+
+
+@attrs.frozen
+class ProductKernel:
+    """A kernel, why it was chosen, and for which of the problems: the product, or the transposed one C.T = B.T A.T.
+
+    With a kernel `behind` it multiplies so many `parts` of K, as a stack, and that one adds them up.
+    """
+
+    kernel: CompiledKernel
+    choice: Choice
+    problem: Problem
+    behind: CompiledKernel | None = None
+    parts: int = 1
+
+    def cut(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The factors as stacks of their parts: the same memory."""
+        left, right = cut(self.problem.operands["A"].places, self.problem.operands["B"].places, self.parts)
+        return viewed(a, left), viewed(b, right)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether it computes the transposed product."""
+        return self.problem.transposed
+
+
+@attrs.frozen
+class BoundKernel:
+    """An answer by a kernel, and how it sees the arrays.
+
+    Attributes:
+        product: the kernel.
+        stacked: how it sees stacks of matrices.
+        order: the places of the further inputs, in the order in which the kernel takes them.
+        outputs: the outputs of an epilogue by name.
+        turned: those that are transposed arrays.
+        folded: the places of the further inputs, and the names of the outputs, that are seen as the product is.
+        is_whole: whether no array is seen otherwise than it lies, but for transposed ones.
+    """
+
+    product: ProductKernel
+    stacked: Stacked
+    order: tuple[int, ...] = ()
+    outputs: tuple[str, ...] = ()
+    turned: frozenset[str] = frozenset()
+    folded: frozenset[Any] = frozenset((RESULT,))
+    is_whole: bool = attrs.field(init=False)
+
+    @is_whole.default
+    def _is_whole(self) -> bool:
+        in_order = self.order == tuple(range(2, 2 + len(self.order)))
+        return in_order and self.stacked is MATRICES and self.product.behind is None
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """The kernel that multiplies."""
+        return self.product.kernel
+
+    @property
+    def choice(self) -> Choice:
+        """Why it was chosen."""
+        return self.product.choice
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """The output, or a tuple of all."""
+        product = self.product
+        if self.is_whole and not product.transposed and (out is None or not self.outputs):
+            return product.kernel(*inputs, out=out, stream=stream)
+        if self.is_whole and len(self.outputs) < 2 and (out is None or not self.outputs):
+            a, b, *further = inputs
+            if out is None:
+                return product.kernel(b.T, a.T, *further, stream=stream).T
+            product.kernel(b.T, a.T, out=out.T, stream=stream)
+            return out
+        names = self.outputs or (RESULT,)
+        if out is None:
+            results = each(self._run(inputs, None, stream))
+            return joined([self._outside(name, array) for name, array in zip(names, results, strict=True)])
+        targets = zip(names, each(out, names), strict=True)
+        self._run(inputs, joined([self._inside(name, array) for name, array in targets]), stream)
+        return returned(out, names)
+
+    def _run(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """The outputs as the kernel makes them."""
+        product, ways = self.product, self.stacked
+        a, b = ways.a.of(inputs[0]), ways.b.of(inputs[1])
+        if product.behind is not None:
+            return product.behind(product.kernel(*product.cut(a, b), stream=stream), out=out, stream=stream)
+        further = [ways.c.of(inputs[place]) if place in self.folded else inputs[place] for place in self.order]
+        first = (b.T, a.T) if product.transposed else (a, b)
+        return product.kernel(*first, *further, out=out, stream=stream)
+
+    def _inside(self, name: str, array: Any) -> Any:
+        """An output as the kernel fills it."""
+        array = self.stacked.c.of(array) if name in self.folded else array
+        return array.T if name in self.turned else array
+
+    def _outside(self, name: str, array: Any) -> Any:
+        """An output as the caller sees it."""
+        array = array.T if name in self.turned else array
+        return self.stacked.given_back(array) if name in self.folded else array
+
+
+def kept_or_made(key: CacheKey) -> ProductKernel:
+    """The kernel of a problem on a GPU as another process chose it, else one that is chosen now, and kept."""
+
+    def choose() -> tuple[Choice, int]:
+        choice, problem = decided(key)
+        return choice, key.problems.index(problem)
+
+    choice, number = key.place.chosen("matmul", key.told, choose)
+    return with_adding(choice, key.problems[number], key.place.device)
+
+
+def with_adding(choice: Choice, problem: Problem, device: int | None) -> ProductKernel:
+    """The kernel of a choice, and the one that adds up where the choice is for parts of K."""
+    kernel, spec = CompiledKernel(choice.program), choice.program.spec
+    if "b" not in spec.dims or "b" in problem.spec.dims:
+        return ProductKernel(kernel, choice, problem)
+    parts = constant(spec.size("b"))
+    assert parts is not None
+    adding = importlib.import_module(f"{LIBRARY}.add_parts").adding(problem.spec, parts)
+    behind = CompiledKernel(adding.program(choice.program.architecture))
+    if device is not None:
+        compiled_together(kernel, behind)
+    return ProductKernel(kernel, choice, problem, behind, parts)
+
+
+def decided(key: CacheKey) -> tuple[Choice, Problem]:
+    """What is taken, and for which of the problems: in parts of K where that is expected to be faster."""
+    place = key.place
+    choice, problem = chosen(key)
+    parts = _in_parts(key, choice, problem)
+    if parts is not None and place.refusal(CompiledKernel(parts.program)) is None:
+        return parts, problem
+    refused = place.refusal(CompiledKernel(choice.program))
+    if refused is None or place.pinned:
+        return choice, problem
+    # A compiler of another version may serialize products that the one of the measurements does not: another tile then.
+    other = default_choice(
+        problem.spec, place.architecture, lambda program: problem.served(program) and place.refusal(CompiledKernel(program)) is None
+    )
+    return attrs.evolve(other, why=f"{other.why}; {choice.why} was first, but {refused.headline}"), problem
+
+
+def chosen(key: CacheKey) -> tuple[Choice, Problem]:
+    """The record that answers, for the product or the transposed one; else, if records are not pinned, the library's default."""
+    problems, place = key.problems, key.place
+    exact = [(choice, problem) for problem in problems if (choice := place.find(problem.spec, problem.served))]
+    recorded = [(choice, problem) for choice, problem in exact if choice.record is not None]
+    if recorded:
+        choice, problem = min(recorded, key=lambda pair: preference(pair[0].record, place.gpu) if pair[0].record else ())
+        return (None if place.pinned else _faster(choice, problem, place)) or (choice, problem)
+    first = problems[0]
+    if place.pinned:
+        return place.pinned_record(first.spec, first.served), first
+    for problem in problems:
+        tile = _by_tiles(problem, place)
+        if tile is not None:
+            return tile, problem
+    for problem in problems:
+        near = place.find(problem.spec, problem.predicted, near=True)
+        if near is not None:
+            return near, problem
+    return default_choice(first.spec, place.architecture, first.served), first
+
+
+def _by_tiles(problem: Problem, place: Place, **options: Any) -> Choice | None:
+    """The tile that is expected to take least, by records of other problems."""
+    return place.records.by_tiles(problem.spec, place.architecture, gpu=place.gpu, accept=problem.predicted, **options)
+
+
+def _faster(choice: Choice, problem: Problem, place: Place) -> tuple[Choice, Problem] | None:
+    """What is expected to be faster than a record of just this problem that was measured with an older target's instructions."""
+    record = choice.record
+    if record is None or record.architecture == place.architecture.name:
+        return None
+    tile = _by_tiles(problem, place, below=record.us)
+    return None if tile is None else (tile, problem)
+
+
+# ---------------------------------------------------------------------------------------------- parts of K
+
+
+def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[tuple[float, int, Problem]]:
+    """Microseconds that are expected of a product in parts of K, how many, and the stack of them, the fastest first.
+
+    Those that are expected to be faster than the `whole`, which is what is expected of it where that is None.
+    """
+    place = key.place
+    question = Question(problem.spec, place.architecture, place.gpu)
+    views = place.device is None or len(key.problems) > 1  # the parts of a factor are views of it
+    numbers = [] if place.pinned or problem.transposed or not views else in_parts.numbers_for(problem.spec, question)
+    if not numbers:
+        return []
+    records = place.records.records
+    whole = in_parts.expected(records, question) if whole is None else whole
+    rows, columns = (constant(problem.spec.size(dim)) or 1 for dim in "mn")
+    expected = []
+    for parts in numbers:
+        stack = _stack_of(problem, parts)
+        us = in_parts.expected(records, attrs.evolve(question, spec=stack.spec))
+        if us is not None and whole is not None:
+            expected.append((us + in_parts.adding_us(rows, columns, parts), parts, stack))
+    return sorted((one for one in expected if whole is not None and one[0] < whole), key=lambda one: one[:2])
+
+
+def _in_parts(key: CacheKey, choice: Choice, problem: Problem) -> Choice | None:
+    """The choice for parts of K, where that is expected to be faster than a choice for the whole."""
+    recorded = choice.record.us if choice.exact and choice.record is not None else None
+    for us, parts, stack in in_parts_of_k(key, recorded, problem)[:1]:
+        return choice_in_parts(key, us, parts, stack)
+    return None
+
+
+def choice_in_parts(key: CacheKey, us: float, parts: int, stack: Problem) -> Choice | None:
+    """The tile for a stack of parts that is expected to take least; None where none is legal."""
+    tile = _by_tiles(stack, key.place)
+    if tile is None:
+        return None
+    why = f"{parts} parts of K, which add_parts adds up: {us:.4g} us expected; for the parts {tile.why}"
+    return attrs.evolve(tile, exact=False, why=why)
+
+
+def _stack_of(problem: Problem, parts: int) -> Problem:
+    """The product of a stack whose matrices are parts of K, with a result of float32."""
+    operands = problem.operands
+    places = cut(operands["A"].places, operands["B"].places, parts)
+    given = {"a": operands["A"].at(places[0]), "b": operands["B"].at(places[1])}
+    spec = spec_of(given, (float32, problem.spec.operands["A"].dtype), RowMajor, seen(*places, None, folds=False))
+    return Problem(spec, False, dict(zip("AB", given.values(), strict=True)))
+
+
+__all__ = ["BoundKernel", "ProductKernel", "chosen", "decided", "kept_or_made"]

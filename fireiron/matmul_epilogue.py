@@ -1,0 +1,224 @@
+"""Products with an epilogue: their specs for the arrays of a call of `fireiron.matmul`, and the choice of a strategy for them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron.compiler import Program
+from fireiron.errors import ArgumentError, closest
+from fireiron.front.arrays import TYPES, Given, Operand, each, operands_of
+from fireiron.front.call import Request
+from fireiron.front.place import fits
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.library import default_strategy, defaults
+from fireiron.language.strategy import Strategy
+from fireiron.matmul_choice import BoundKernel, ProductKernel, chosen
+from fireiron.matmul_problem import CacheKey, Problem, key_and_views, layout, loosened, storage
+from fireiron.spec import Spec
+from fireiron.specs.epilogue import RESULT, folds_rows, outputs_of, signature_of, transposed, with_epilogue, without_stacks
+from fireiron.specs.epilogue import epilogue as epilogue_of
+from fireiron.specs.fused import INDICES, FusedDefinition
+from fireiron.stacks import Stacked, Way
+from fireiron.tune.records import Choice
+from fireiron.values.expr import constant
+from fireiron.values.machine import DTYPES, Architecture, DType, as_dtype
+from fireiron.values.strides import StorageOrder, Strides
+from fireiron.values.tensor import ColMajor, RowMajor
+
+FURTHER: Final[Mapping[str, DType]] = {**TYPES, **{name: dtype for dtype in DTYPES for name in dtype.alike}}
+"""Element types of arrays that an epilogue reads, by NumPy's names."""
+
+
+def outputs_named(request: Request) -> dict[str, Any]:
+    """The outputs of a request in the order in which its epilogue assigns them, each with the array for it, or None; C without one."""
+    text, out = request.options.epilogue, request.out
+    if text is None:
+        return {RESULT: out}
+    names = outputs_of(text, is_stacked(request))
+    if out is None:
+        return dict.fromkeys(names)
+    if isinstance(out, Mapping) and set(out) != set(names):
+        raise ArgumentError("out: other outputs than the epilogue has", got=tuple(out), legal=names)
+    arrays = each(out, names)
+    if len(arrays) != len(names):
+        raise ArgumentError(f"out: {len(arrays)} arrays, the epilogue has {len(names)} outputs", legal=names)
+    return dict(zip(names, arrays, strict=True))
+
+
+def finished(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
+    """The product with the epilogue: by a record of just this, by the strategy for the plain product, else by a default."""
+    options, text = request.options, request.options.epilogue
+    given = dict(zip(options.names, request.inputs[2:], strict=True))
+    further = operands_of({name: array for name, array in given.items() if getattr(array, "shape", ())})
+    folds = is_stacked(request) and (request.out is None or len(outs) < 2) and folds_rows(text)
+    key, stacked = key_and_views(request._replace(out=outs.get(RESULT)), folds)
+    as_matrix = is_stacked(request) and not stacked.signature
+    folded = frozenset(name for name in (*further, *outs) if as_matrix and _is_stack(text, name))
+    further |= operands_of({name: array for name, array in outs.items() if name != RESULT})
+    further = {name: _seen_as(one, stacked) if name in folded else one for name, one in further.items()}
+    own = without_stacks(text) if as_matrix else text
+    specs = {problem: _spec_of(problem, own, dict(options.types), given, further) for problem in key.problems}
+    choice, problem = _kept_or_chosen(_Question(key, specs, further, text))
+    places = {name: place for place, name in enumerate(options.names, 2)}
+    order = tuple(places[name] for name in specs[problem].inputs if name not in ("A", "B"))
+    turned = _turned(problem, _definition(problem, own))
+    kernel = ProductKernel(CompiledKernel(choice.program), choice, problem)
+    return BoundKernel(kernel, stacked, order, tuple(outs), turned, frozenset(places.get(name, name) for name in folded))
+
+
+def is_stacked(request: Request) -> bool:
+    """Whether a factor is a stack of matrices."""
+    return max(len(getattr(array, "shape", ())) for array in request.inputs[:2]) == 3
+
+
+def _is_stack(text: str, name: str) -> bool:
+    """Whether the epilogue names an operand for each matrix of a stack."""
+    return "b" in epilogue_of(text, signature="bmk,bkn->bmn").made.uses.get(name, ())
+
+
+def _seen_as(operand: Operand, stacked: Stacked) -> Operand:
+    """A further operand as the kernel sees it: where a stack is seen as one matrix, so are the arrays for each of its matrices."""
+    if stacked.c is Way.FIRST:
+        return operand.at((operand.shape[1:], operand.steps[1:]))
+    return operand.at(((operand.shape[0] * operand.shape[1], *operand.shape[2:]), operand.steps[1:]))
+
+
+# ---------------------------------------------------------------------------------------------- specs
+
+
+def _definition(problem: Problem, text: str) -> FusedDefinition:
+    """The definition of the product with the epilogue; of the transposed one m and n change places."""
+    return epilogue_of(_own(problem, text), signature=signature_of(problem.spec)).made
+
+
+def _own(problem: Problem, text: str) -> str:
+    return transposed(text) if problem.transposed else text
+
+
+def _turned(problem: Problem, definition: FusedDefinition) -> frozenset[str]:
+    """The outputs that are transposed arrays."""
+    return frozenset(name for name in definition.outputs if problem.transposed and definition.uses[name] == ("m", "n"))
+
+
+def _spec_of(problem: Problem, text: str, types: Mapping[str, Any], given: Mapping[str, Any], further: Given) -> Spec:
+    """The spec of a product with an epilogue, of the arrays."""
+    definition, plain = _definition(problem, text), problem.spec
+    _check(definition, plain, _own(problem, text), given, further)
+    legal = [name for name in definition.outputs if name != RESULT]
+    strange = next((name for name in types if name not in legal), None)
+    if strange is not None:
+        raise ArgumentError(f"matmul: types: {strange} is no further output", legal=legal)
+    turned = _turned(problem, definition)
+    kinds: dict[str, Any] = {name: as_dtype(kind) for name, kind in types.items()}
+    orders: dict[str, StorageOrder] = {name: ColMajor for name in turned if name != RESULT}
+    for name in (name for name in further if name != RESULT and name in definition.uses):
+        operand = further[name].transposed if name in turned else further[name]
+        orders[name] = _stored(operand, name, definition.uses[name], plain)
+        kinds[name] = FURTHER[operand.dtype]
+    return loosened(with_epilogue(plain, _own(problem, text), kinds, orders), further)
+
+
+def _check(definition: FusedDefinition, plain: Spec, text: str, given: Mapping[str, Any], further: Given) -> None:
+    """Refuse an epilogue that reads what is not given, and what is given that it does not read."""
+    own = {*plain.operands, *definition.outputs}
+    inputs = [name for name in definition.uses if name not in own and not name.startswith(INDICES)]
+    missing = [name for name in inputs if name not in given]
+    if missing:
+        meant = closest(missing[0], [name for name in given if name not in inputs])
+        hint = f"did you mean {meant}, which is given?" if meant else f"matmul(a, b, {missing[0]}=...)"
+        raise ArgumentError(f"matmul: the epilogue reads {', '.join(missing)}, which is not given", got=text if meant else None, hint=hint)
+    unknown = [name for name in given if name not in inputs]
+    if unknown:
+        raise ArgumentError(f"matmul: the epilogue does not read {unknown[0]}", got=text, legal=inputs or "none")
+    bare = next((name for name in inputs if definition.uses[name] and name not in further), None)
+    if bare is not None:
+        asked_for = f"matmul: {bare} is a number, and the epilogue reads {bare}[{','.join(definition.uses[bare])}]"
+        raise ArgumentError(asked_for, got=given[bare], hint=f"an array, or {bare}")
+
+
+def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> StorageOrder:
+    """How a further operand is stored; refused where its shape is not that of its dimensions."""
+    wanted = tuple(constant(plain.size(dim)) for dim in dims)
+    if not dims:
+        raise ArgumentError(f"{name} is passed by value, and is given as an array of {operand.shape}", hint=f"a number, or {name}[n]")
+    if operand.dtype not in FURTHER:
+        raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(FURTHER))
+    if operand.shape != wanted:
+        raise ArgumentError(f"{name} has the shape {operand.shape}", legal=f"{wanted}, as {name}[{','.join(dims)}] says")
+    if len(dims) == 1:
+        return RowMajor if operand.steps[0] == 1 or operand.shape == (1,) else Strides(**{dims[0]: operand.steps[0]})
+    return layout(operand, name) if len(dims) == 2 else storage(operand, name, "bmn")
+
+
+# ---------------------------------------------------------------------------------------------- choosing
+
+
+@attrs.frozen
+class _Question:
+    """The plain problems, their specs with the epilogue, the further operands, and the epilogue as it was given."""
+
+    key: CacheKey
+    specs: Mapping[Problem, Spec]
+    further: Given
+    text: str
+
+    def aligned(self, problem: Problem) -> dict[str, int]:
+        """Bytes by operand, those of the epilogue included."""
+        return {**problem.aligned, **{name: operand.align for name, operand in self.further.items()}}
+
+
+def _kept_or_chosen(question: _Question) -> tuple[Choice, Problem]:
+    """The choice for a product with an epilogue as another process made it, else one that is made now, and kept."""
+    key, specs = question.key, question.specs
+
+    def choose() -> tuple[Choice, int]:
+        choice, problem = _recorded(question) or _by_product(question)
+        return choice, key.problems.index(problem)
+
+    aligned = key.aligned, {name: operand.align for name, operand in question.further.items()}
+    told = tuple((problem.spec, problem.transposed, spec) for problem, spec in specs.items())
+    choice, number = key.place.chosen("epilogue", (told, aligned, key.place.pinned), choose)
+    return choice, key.problems[number]
+
+
+def _recorded(question: _Question) -> tuple[Choice, Problem] | None:
+    """The record that was measured for just this product with this epilogue."""
+    for problem, spec in question.specs.items():
+        choice = question.key.place.find(spec, functools.partial(fits, question.aligned(problem)))
+        if choice is not None:
+            return choice, problem
+    return None
+
+
+def _by_product(question: _Question) -> tuple[Choice, Problem]:
+    """The strategy for the plain product with the epilogue, else a default that is legal with it."""
+    key, refusals = question.key, list[str]()
+    choice, plain = chosen(key)
+    for problem in (plain, *(problem for problem in key.problems if problem is not plain)):
+        programs = _programs(choice if problem is plain else None, problem, question)
+        program = key.place.first_legal(programs, question.aligned(problem), refusals)
+        if program is not None:
+            return attrs.evolve(choice, program=program), problem
+    asked = f"no strategy of the library computes {question.text!r} behind {plain.spec} on {key.place.architecture}"
+    raise ArgumentError(asked, got="; ".join(dict.fromkeys(refusals)))
+
+
+def _programs(choice: Choice | None, problem: Problem, question: _Question) -> Iterator[tuple[str, Callable[[], Program]]]:
+    """The strategy that was chosen for the plain product, and the defaults, with the epilogue."""
+    spec, architecture = question.specs[problem], question.key.place.architecture
+    strategies = [] if choice is None else [(choice.program.name, choice.program.strategy)]
+    known = ((name, default_strategy(name, values, problem.spec)) for name, values in defaults(problem.spec, architecture))
+    for name, strategy in itertools.chain(strategies, known):
+        yield name, functools.partial(_program, strategy, spec, architecture)
+
+
+def _program(strategy: Strategy, spec: Spec, architecture: Architecture) -> Program:
+    return strategy.on_product(spec).program(architecture)
+
+
+__all__ = ["finished", "is_stacked", "outputs_named"]

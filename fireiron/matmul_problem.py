@@ -1,0 +1,269 @@
+"""The problem of a product: from the arrays of a call of `fireiron.matmul` to specs, for the product and for the transposed one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron.batches import result_shape
+from fireiron.copies import LIBRARIES, is_matrix_readable, library
+from fireiron.errors import ArgumentError
+from fireiron.front.arrays import ALIGNMENT, MOST_ALIGNED, TYPES, Given, Operand, operand_of, operands_of, refuse_places
+from fireiron.front.call import Request
+from fireiron.front.place import Place, fits
+from fireiron.spec import Spec, default_result
+from fireiron.specs.matmul import MatMul
+from fireiron.stacks import MATRICES, Stacked, seen
+from fireiron.values.expr import constant
+from fireiron.values.machine import DTYPES, GL, WARPGROUP_ARCHITECTURE, DType, Kernel, as_dtype, float32, float64, uint8
+from fireiron.values.strides import StorageOrder, Strides
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+
+MULTIPLIED: Final = [name for name, dtype in TYPES.items() if dtype != uint8]
+"""Element types of arrays that are multiplied, and of results, by NumPy's names."""
+
+Dtypes = tuple[Any, Any]
+"""The types that are asked for, of the result and of the factors; None for what the arrays say."""
+
+
+@attrs.frozen
+class Problem:
+    """A spec for the arrays, or for the transposed product of the same arrays, and the arrays by operand."""
+
+    spec: Spec
+    transposed: bool
+    operands: Given = attrs.field(eq=False)
+
+    @property
+    def result_order(self) -> str:
+        """How C is stored: "row" or "col"."""
+        layout = self.spec.operands["C"].tensor.layout
+        return layout.order if isinstance(layout, MatrixLayout) else ""
+
+    @property
+    def aligned(self) -> dict[str, int]:
+        """Bytes by operand; a new result is always aligned."""
+        return {name: self.operands[name].align if name in self.operands else MOST_ALIGNED for name in self.spec.operands}
+
+    def served(self, program: Program) -> bool:
+        """Whether the arrays are aligned as a program needs them."""
+        return fits(self.aligned, program)
+
+    def predicted(self, program: Program) -> bool:
+        """Whether a neighbour's values tell something of the problem: not where its program copies by threads what theirs copies by TMA."""
+        return self.served(program) and (program.strategy.target != WARPGROUP_ARCHITECTURE or bool(program.ir.rings))
+
+
+@attrs.frozen
+class CacheKey:
+    """What decides on a kernel: the product and the transposed one, how operands are aligned, and where it is to run.
+
+    `aligned` are bytes by operand; a result that the call is to make is aligned as new memory is.
+    """
+
+    problems: tuple[Problem, ...]
+    aligned: tuple[int, ...]
+    place: Place
+
+    @property
+    def told(self) -> tuple[Any, ...]:
+        """What decides beside target and GPU, as choices on disk are told apart by."""
+        return tuple((problem.spec, problem.transposed) for problem in self.problems), self.aligned, self.place.pinned
+
+
+def key_and_views(request: Request, folds: bool = True) -> tuple[CacheKey, Stacked]:
+    """What decides on the kernel of a request, and how the kernel sees the arrays."""
+    (a, b, *_), out, options, arch, pinned, _ = request
+    given = operands_of({"a": a, "b": b, "out": out})
+    check(given)
+    stacked = seen(given["a"].places, given["b"].places, given["out"].places if out is not None else None, folds)
+    ways = (stacked.a, stacked.b, stacked.c)
+    given = {name: operand.at(way.stepped(*operand.places)) for (name, operand), way in zip(given.items(), ways, strict=False)}
+    arrays = [array for array in (a, b, out) if array is not None]
+    problems = _problems(given, options.dtypes, have_views(arrays), stacked)
+    return CacheKey(tuple(problems), tuple(problems[0].aligned.values()), Place.of(given["a"].device, arch, pinned)), stacked
+
+
+def have_views(arrays: Iterable[Any]) -> bool:
+    """Whether `array.T` is the same memory on a GPU, for arrays of one library: a new result is of the first one's, in either order.
+
+    In the simulator the storage of the result does not matter.
+    """
+    return set(map(library, arrays)) in ({"torch"}, {"cupy"})
+
+
+def _problems(given: Given, dtypes: Dtypes, views: bool, stacked: Stacked) -> list[Problem]:
+    """The product, and the transposed one C.T = B.T A.T, which reads and writes the same memory; the likelier first.
+
+    What computes float32 without tensor cores stores column-major, so a row-major result is better computed transposed. Not so a stack.
+    """
+    plain = Problem(spec_of(given, dtypes, RowMajor, stacked), False, dict(zip("ABC", given.values(), strict=False)))
+    if not views or stacked.signature:
+        return [plain]
+    swapped = {name: given[other].transposed for name, other in (("a", "b"), ("b", "a"), ("out", "out")) if other in given}
+    turned = Problem(spec_of(swapped, dtypes, ColMajor, stacked), True, dict(zip("ABC", swapped.values(), strict=False)))
+    on_plain_units = plain.spec.operands["A"].dtype in (float32, float64)
+    by_rows = plain.result_order == RowMajor.order
+    return [turned, plain] if on_plain_units and by_rows else [plain, turned]
+
+
+def spec_of(given: Given, dtypes: Dtypes, result_order: MatrixLayout, stacked: Stacked = MATRICES) -> Spec:
+    """The spec of a product of arrays as they lie."""
+    a, b, out = given["a"], given["b"], given.get("out")
+    kind = multiplied(a, dtypes)
+    dims = stacked.dims
+    sizes = {dim: size for one, names in zip((a, b), dims, strict=False) for dim, size in zip(names, one.shape, strict=True)}
+    layouts = {name: storage(one, name, names) for (name, one), names in zip(given.items(), dims, strict=False)}
+    orders: dict[str, Any] = {"A": layouts["a"], "B": layouts["b"], "C": layouts.get("out", result_order)}
+    options = {"dtype": kind, "c_dtype": result(kind, out, dtypes), "signature": stacked.signature, **orders}
+    spec: Spec = MatMul(*(sizes[dim] for dim in (*dims[2], "k")), **options)(GL, GL, GL)(Kernel)
+    return loosened(spec, dict(zip("ABC", given.values(), strict=False)))
+
+
+def loosened(spec: Spec, operands: Given) -> Spec:
+    """A spec that assumes of operands no more alignment than the arrays have."""
+    loose = {name: one.align for name, one in operands.items() if name in spec.operands and one.align < ALIGNMENT}
+    views = {name: spec.operands[name] for name in loose}
+    return spec.with_operands(
+        **{name: attrs.evolve(view, tensor=attrs.evolve(view.tensor, align=loose[name])) for name, view in views.items()}
+    )
+
+
+# ---------------------------------------------------------------------------------------------- how arrays lie
+
+
+def are_many(a: Any, b: Any) -> bool:
+    """Whether arrays are of other dimensions than matrices and stacks have."""
+    shapes = (getattr(array, "shape", None) for array in (a, b))
+    return not all(2 <= len(shape) <= 3 for shape in shapes if isinstance(shape, tuple))  # what has no shape is refused where it is read
+
+
+def lies_oddly(array: Any) -> bool:
+    """Whether a matrix, or those of a stack, lie in neither storage order; of a library whose arrays are copied here."""
+    if library(array) not in LIBRARIES or not isinstance(getattr(array, "shape", None), tuple):
+        return False
+    return not is_matrix_readable(*operand_of(array, "an array").places)
+
+
+def order_of(shape: tuple[int, ...], steps: tuple[int, ...]) -> MatrixLayout | None:
+    """Row- or column-major with a leading dimension, as the steps of a matrix say; None where it is stored in neither order."""
+    (rows, columns), (down, along) = shape, steps
+    for order, inner, outer, step, leading in ((RowMajor, columns, rows, along, down), (ColMajor, rows, columns, down, along)):
+        if (inner == 1 or step == 1) and (outer == 1 or leading >= inner):
+            return order if outer == 1 or leading == inner else order(ld=leading)
+    return None
+
+
+def layout(operand: Operand, name: str) -> MatrixLayout:
+    """Row- or column-major with a leading dimension, as the strides say; steps along a dimension of one element do not matter."""
+    order = order_of(operand.shape, operand.steps)
+    if order is not None:
+        return order
+    what = "repeats elements (broadcast)" if 0 in operand.steps else "is stored in neither order"
+    raise ArgumentError(
+        f"{name} {what}: steps of {operand.steps} elements for the shape {operand.shape}",
+        legal="row-major or column-major, rows or columns any distance apart",
+        hint=f"pass a copy: {name}.copy(), {name}.contiguous()",
+    )
+
+
+def storage(operand: Operand, name: str, dims: str) -> StorageOrder:
+    """The storage of a matrix, or of a stack whose matrices are stored so, any distance apart; `dims` are its dimensions."""
+    if len(dims) == 2:
+        return layout(operand, name)
+    (stack, rows, columns), (apart, *inside) = operand.shape, operand.steps
+    matrix = layout(operand.at(((rows, columns), tuple(inside))), name)
+    by_rows = matrix.order == RowMajor.order
+    leading = constant(matrix.leading) if matrix.leading is not None else columns if by_rows else rows
+    assert leading is not None
+    if by_rows and (stack == 1 or apart == rows * leading):
+        return matrix
+    return Strides(**dict(zip(dims, (apart, *((leading, 1) if by_rows else (1, leading))), strict=True)))
+
+
+# ---------------------------------------------------------------------------------------------- types and shapes
+
+
+def check(given: Given) -> None:
+    """Refuse what are no matrices or stacks of them, of one type, in one place, that fit each other."""
+    for name, operand in given.items():
+        rank = len(operand.shape)
+        if rank not in (2, 3):
+            hint = f"{name}.reshape(-1, {operand.shape[-2]}, {operand.shape[-1]}), one stack of all matrices" if rank > 3 else None
+            asked = f"{name} has {rank} dimensions; with an epilogue, and of JAX, matmul takes matrices and stacks of them"
+            raise ArgumentError(asked, got=operand.shape, legal="2 or 3", hint=hint)
+    check_types(given)
+    check_result(given, result_shape(given["a"].shape, given["b"].shape))
+
+
+def check_result(given: Given, shape: tuple[int, ...]) -> None:
+    """Refuse an `out` of another shape than the result has."""
+    if "out" in given and given["out"].shape != shape:
+        raise ArgumentError(f"out has the shape {given['out'].shape}, the result {shape}")
+
+
+def check_types(given: Given) -> None:
+    """Refuse arrays of types for which there are no kernels, of two types, and in different places."""
+    for name, operand in given.items():
+        _check_multiplied(name, operand.dtype)
+    multiplied_type(given["a"].dtype, given["b"].dtype)
+    refuse_places(given, "", "all on one GPU, or all NumPy for the simulator")
+
+
+def refuse_repeated(out: Any) -> None:
+    """Refuse an output whose elements stand at several indices."""
+    if operand_of(out, "out").repeats:
+        raise ArgumentError("out repeats elements (broadcast)", got=tuple(out.shape), hint="pass an array of its own")
+
+
+def _check_multiplied(name: str, dtype: str) -> None:
+    if dtype not in MULTIPLIED:
+        raise ArgumentError(f"{name}: no kernels for its element type", got=dtype, legal=MULTIPLIED)
+
+
+def multiplied_type(a: str, b: str, ab_dtype: Any = None) -> DType:
+    """The type that elements of two types are multiplied in, by NumPy's names; an ArgumentError where there is none."""
+    _check_multiplied("a", a)
+    _check_multiplied("b", b)
+    if a != b:
+        raise ArgumentError(f"a has elements of {a}, b of {b}", hint="convert one of them")
+    return _multiplied(TYPES[a], ab_dtype)
+
+
+def result_type(kind: DType, c_dtype: Any = None) -> str:
+    """The type of a new result of factors of a type, by NumPy's name."""
+    return result(kind, None, (c_dtype, None)).numpy
+
+
+def multiplied(a: Operand, dtypes: Dtypes) -> DType:
+    """The type of the factors: that of the arrays, or another one that is stored alike."""
+    return _multiplied(TYPES[a.dtype], dtypes[1])
+
+
+def _multiplied(kind: DType, wanted: Any) -> DType:
+    if wanted is None or as_dtype(wanted) == kind:
+        return kind
+    legal = [dtype for dtype in DTYPES if dtype.numpy == kind.numpy]
+    if as_dtype(wanted) not in legal:
+        raise ArgumentError(f"ab_dtype: the arrays have elements of {kind}", got=as_dtype(wanted), legal=legal)
+    return as_dtype(wanted)
+
+
+def result(kind: DType, out: Operand | None, dtypes: Dtypes) -> DType:
+    """The type of the result of factors of a type."""
+    wanted = None if dtypes[0] is None else as_dtype(dtypes[0])
+    if wanted is not None and wanted.numpy not in MULTIPLIED:
+        raise ArgumentError("c_dtype: no kernels for results of this type", got=wanted, legal=MULTIPLIED)
+    if out is None:
+        return wanted or default_result(kind)
+    if wanted is not None and wanted.numpy != out.dtype:
+        raise ArgumentError(f"out has elements of {out.dtype}, c_dtype is {wanted}")
+    return wanted or TYPES[out.dtype]
+
+
+__all__ = ["CacheKey", "Problem", "key_and_views"]
