@@ -368,19 +368,3 @@ class Dealing:
 
 PLAIN: Final = Dealing()
 """One tile for each block, by the digits of its number."""
-
-__all__ = [
-    "PLAIN",
-    "Aspect",
-    "Dealing",
-    "Digits",
-    "Gathered",
-    "Grouping",
-    "Pair",
-    "Parts",
-    "Place",
-    "Renumbering",
-    "Taken",
-    "Taking",
-    "by_digits",
-]

@@ -105,6 +105,3 @@ def _of_tensors(effects: Effects, spec: Spec) -> Effects:
     """What a plan says of operands, of the kernel's parameters."""
     chaining = effects[Chaining]
     return effects.with_(attrs.evolve(chaining, ready=tuple(spec.operands[name].tensor.name for name in chaining.ready)))
-
-
-__all__ = ["dealt_to_blocks", "left_to_the_next"]

@@ -52,7 +52,8 @@ class InColumnBands(InBands):
         return line, column
 
     def tile(self, spec: Spec, digits: Sequence[Step], unit: Expr, names: Names) -> Sequence[tuple[Step, Expr]]:
-        return super().tile(spec, digits, unit, names)[:: -1 if len(digits) == 2 else 1]
+        placed = super().tile(spec, digits, unit, names)
+        return placed[::-1] if len(digits) == 2 else placed  # the row is named first
 
     def of_clusters(self, lines: int, columns: int) -> InBands:
         return super().of_clusters(columns, lines)

@@ -8,8 +8,8 @@ import math
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.ir import BlockCluster, For, Stmt
-from fireiron.language.dealing import Taking
+from fireiron.ir import BlockCluster
+from fireiron.language.dealing import Taken, Taking
 from fireiron.language.grid import Inside, let_of_grid
 from fireiron.language.tree import Draft
 from fireiron.refine.bands import WALKING
@@ -24,15 +24,12 @@ _NAMES = "ijkl"
 
 @attrs.frozen
 class Blocks:
-    """The indices of a block's launch, how many blocks there are and how many launches, their cluster, and, if they stay, the loop in which
-    each takes launches with the statements in front of its body."""
+    """The indices of a block's launch, what it takes, how many launches there are, and the cluster of blocks."""
 
     indices: tuple[Expr, ...]
-    grid: Expr
+    taken: Taken
     launches: Expr
     cluster: BlockCluster | None = None
-    turns: For | None = None
-    named: tuple[Stmt, ...] = ()
 
 
 def dealt_to_blocks(sizes: tuple[Expr, ...], one: TaskMapping, draft: Draft) -> Blocks:
@@ -45,7 +42,7 @@ def dealt_to_blocks(sizes: tuple[Expr, ...], one: TaskMapping, draft: Draft) -> 
     taking = Staying(one.persistent) if one.persistent else Taking()
     taken = taking.taken(_block(sizes, one, draft), grid, each, draft)
     indices = _placed(counts, places, taken.unit // each, one, taken.names)
-    return Blocks(indices, taken.blocks, grid, cluster, taken.loop, taken.named)
+    return Blocks(indices, taken, grid, cluster)
 
 
 def _along(one: TaskMapping, rank: int) -> tuple[int, ...]:
