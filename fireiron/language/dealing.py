@@ -1,8 +1,8 @@
 """How tiles go to blocks, as three values: a place, a grouping, and a taking; and the table of what is not said together.
 
 A `Place` specifies which tile is number u, a `Grouping` which neighbouring blocks are together, a `Taking` how a block takes its tiles.
-Refinements of a tile state them by `plan.placing`, `plan.together` and `plan.taking`; `language.to_blocks` asks their methods and knows no
-kind. A new kind is a class in the file of its refinement, whose `illegal` extends the table.
+Refinements of a tile state them by `plan.placing`, `plan.together` and `plan.taking`, and `language.to_blocks` asks their methods. A new
+kind is a class in the file of its refinement, whose `illegal` extends the table.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from fireiron.values.tensor import View
 
 MOST_CHECKED = 1 << 22
 """The most blocks for which a place is checked to be a permutation."""
+
+UNIT: Final = Var("uid", 0, 2**31 - 1)
+"""The number of a unit, as a renumbering is checked."""
 
 
 # ---------------------------------------------------------------------------------------------- what is not said together
@@ -161,23 +164,23 @@ class Renumbering(Place):
 
     def of_units(self, unit: Expr, units: int, level: Level) -> Expr:
         """The number of a unit of another level in the place of `unit`; a `DecompositionError` where two units have one."""
-        narrow = Var(f"uid_{units}", 0, units - 1)
-        image = self.image(narrow)
+        image = self.image(UNIT)
         seen: dict[int, int] = {}
         for uid in range(units):
-            number = image.evaluate({narrow.name: uid})
+            number = image.evaluate({UNIT.name: uid})
             if number in seen or not 0 <= number < units:
                 out = f"{uid} goes to {number}, outside 0..{units - 1}"
                 other = f"{seen[number]} and {uid} both go to {number}" if number in seen else out
                 raise DecompositionError(f"{self} is no permutation of the {units} {level} units: {other}")
             seen[number] = uid
-        return image.substitute({narrow: unit}) if image.variables() else unit
+        narrow = Var(f"uid_{units}", 0, units - 1)
+        return self.image(narrow).substitute({narrow: unit}) if image.variables() else unit
 
     def permutes(self, spec: Spec, digits: Sequence[Step], number: int) -> bool:
         import numpy
 
-        unit, units = Var("unit", 0, number - 1), numpy.arange(number)
-        images = numpy.broadcast_to(self.image(unit).evaluate({unit.name: units}), (number,))
+        units = numpy.arange(number)
+        images = numpy.broadcast_to(self.image(UNIT).evaluate({UNIT.name: units}), (number,))
         return bool(numpy.array_equal(numpy.sort(images), units))
 
 
@@ -342,7 +345,7 @@ class Dealing:
     @property
     def of_blocks(self) -> bool:
         """Whether anything is stated that only tiles for blocks have."""
-        return self != Dealing(self.renumberings)
+        return self is not PLAIN and self != Dealing(self.renumberings)
 
     @property
     def _aspects(self) -> tuple[Aspect, ...]:

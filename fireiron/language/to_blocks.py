@@ -31,7 +31,9 @@ def dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], deali
     dealing.check(said, late=False)
     grouping = parts or dealing.grouping
     gathered = grouping.gathered(spec, views, order, dealing.taking, draft)
-    order, place = gathered.order, dealing.place.of_clusters(gathered.lines, gathered.columns)
+    order, place = gathered.order, dealing.place
+    if gathered.cluster is not None:
+        place = place.of_clusters(gathered.lines, gathered.columns)
     grid: Expr = as_expr(grouping.tiles)
     for digit in order:
         grid = grid * digit.size

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
-from fireiron.language.dealing import Renumbering
+from fireiron.language.dealing import UNIT, Renumbering
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
-from fireiron.values.expr import Expr, Var, as_expr
+from fireiron.values.expr import Expr, as_expr
 from fireiron.values.machine import as_integer
 from fireiron.values.trees import expression_tree
 
-UID = Var("uid", 0, 2**31 - 1)
+UID = UNIT
 """The symbol for a unit's number in the expression of a `swizzle`."""
 
 MOST_TEXT = 2000
