@@ -241,6 +241,12 @@ def test_a_place_is_printed_and_right(step):
     compiles(program)
 
 
+@pytest.mark.parametrize("sizes", [(4, 4, 8), (12, 4, 8), (8, 8, 8)])
+def test_a_place_is_right_on_small_grids(sizes):
+    got, wanted = outputs(on_curve()(MatMul(*sizes)(GL, GL, GL)(Kernel)).program("sm_90").ir, *sizes)
+    np.testing.assert_array_equal(got, wanted)
+
+
 def test_a_place_says_which_tile_is_a_blocks():
     program = on_curve()(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).program("sm_90")
     lines = [line.strip() for line in program.cuda.splitlines() if "int block_" in line]

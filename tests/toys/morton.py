@@ -21,7 +21,7 @@ class OnMortonCurve(Place):
     illegal: ClassVar = (Pair("morton", ("bands",), "{0} walks through the whole grid, in no {1}", "{0}, or {1}"),)
 
     def tile(self, spec, digits, unit, names):
-        bits = max(digit.size.high - 1 for digit in digits).bit_length()
+        bits = max((digit.size.high - 1 for digit in digits), default=0).bit_length()
         places = [[(bit, bit * len(digits) + position) for bit in range(bits)] for position in range(len(digits))]
         return [
             (digit, sum((mod(unit // 2**source, as_expr(2)) * 2**bit for bit, source in place), as_expr(0)))
