@@ -151,6 +151,7 @@ NEAREST = {
     "values/strides.py": "graphene batched",
     "values/machine.py": "graphene launch",
     "values/meant.py": "language",
+    "values/region.py": "toys allocate",
     "values/trees.py": "expr outside",
     "values/typed.py": "outside",
     "values/units.py": "graphene_kernels",
