@@ -706,9 +706,9 @@ AT_IMPORT = {
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",
     "values.cuda_names", "values.region", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
-    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.grid", "language.methods",
+    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.grid", "language.methods",
     "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
+    "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "function",
     "matmul", "operators", "recorder", "repeated", "tune",
 }  # fmt: skip

@@ -30,18 +30,18 @@ def dealt(sizes, values=None, **fields):
     """For each block what it has, in its turns, and the grid; `values` are those of sizes that are known at run time."""
     names, given = draft(), dict(values or {})
     found = dealt_to_blocks(tuple(map(as_expr, sizes)), host(**fields), names)
-    blocks = int(found.grid.evaluate(given))
+    blocks = int(found.taken.blocks.evaluate(given))
     lets = {var: named.value for named, var in names._lets.items()}
     every = []
     for number in range(blocks):
         known = {**given, BLOCK.name: number}
         for var, value in lets.items():
             known[var.name] = int(value.evaluate(known))
-        turns = 1 if found.turns is None else int(found.turns.extent.evaluate(known))
+        turns = 1 if found.taken.loop is None else int(found.taken.loop.extent.evaluate(known))
         mine = []
         for turn in range(turns):
-            here = known if found.turns is None else {**known, found.turns.var.name: turn}
-            for let in found.named:
+            here = known if found.taken.loop is None else {**known, found.taken.loop.var.name: turn}
+            for let in found.taken.named:
                 here[let.var.name] = int(let.value.evaluate(here))
             mine.append(tuple(int(one.evaluate(here)) for one in found.indices))
         every.append(mine)
@@ -89,7 +89,7 @@ def require_as_by_hand(sizes, fields, persistent):
     wanted = by_hand(sizes, **{name: fields[name] for name in ("cluster", "bands", "walk") if name in fields})
     stays = 0 < persistent < len(wanted)
     blocks = persistent if stays else len(wanted)
-    assert (len(every), constant(found.launches), found.turns is not None) == (blocks, len(wanted), stays)
+    assert (len(every), constant(found.launches), found.taken.loop is not None) == (blocks, len(wanted), stays)
     assert every == [wanted[first::blocks] for first in range(blocks)]
     assert (1 if found.cluster is None else found.cluster.blocks) == math.prod(fields.get("cluster", ()))
 
@@ -104,7 +104,7 @@ def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
             every, found = dealt((rows, columns), {"rows": values[0], "columns": values[1]}, **fields, persistent=persistent)
             assert every == [wanted[first :: len(every)] for first in range(len(every))]
             assert len(every) == (min(persistent, len(wanted)) if persistent else len(wanted))
-            assert (found.turns is not None) == bool(persistent)
+            assert (found.taken.loop is not None) == bool(persistent)
 
 
 def test_a_curve_meets_every_launch_and_goes_on_to_neighbours():

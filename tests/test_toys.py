@@ -1,5 +1,5 @@
-"""What an extension costs: a kernel effect and two completion mechanisms of one's own, each two files in `toys/`, and a memory in a region of
-its own, one file; no other file knows them.
+"""What an extension costs: a kernel effect and two completion mechanisms of one's own, each two files in `toys/`, a memory in a region of
+its own and a place of tiles, one file each; no other file knows them.
 
 Each is simulated, checked and printed; a fault planted in its kernel is found by the checks and by the simulator.
 """
@@ -16,6 +16,7 @@ from toys.late_copies import LATE
 from toys.late_copy import LateCopy
 from toys.max_registers import MaxRegisters
 from toys.max_registers_step import AtMostRegisters
+from toys.morton import Morton
 from toys.table import TABLE, TABLES
 
 from fireiron import *
@@ -216,3 +217,56 @@ def test_a_program_with_parts_of_ones_own_is_not_kept_on_disk():
     assert programs.key_of(late()) is None
     with pytest.raises(FireironError):
         dumps(product(LateCopy("LATE_COPY")))
+
+
+# ---------------------------------------------------------------------------------------------- a place of tiles
+
+
+BLOCKS = MatMul.tile(4, 4).to(Block)
+
+
+def on_curve(*steps, chain=BLOCKS):
+    """A product whose blocks follow a curve of one's own, with further steps said of their tiles."""
+    blocks = chain.refine(Morton())
+    for step in steps:
+        blocks = step(blocks)
+    return blocks.tile(1, 1).to(Thread).split(1).done()
+
+
+@pytest.mark.parametrize("step", [lambda one: one, lambda one: one.persistent(3), lambda one: one.swizzle(lambda uid: uid ^ 5)])
+def test_a_place_is_printed_and_right(step):
+    program = on_curve(step)(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).program("sm_90")
+    np.testing.assert_array_equal(*outputs(program.ir, K=8))
+    assert not [finding for finding in check(program.ir) if finding.severity == "error"]
+    compiles(program)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 8), (12, 4, 8), (8, 8, 8)])
+def test_a_place_is_right_on_small_grids(sizes):
+    got, wanted = outputs(on_curve()(MatMul(*sizes)(GL, GL, GL)(Kernel)).program("sm_90").ir, *sizes)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_place_says_which_tile_is_a_blocks():
+    program = on_curve()(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).program("sm_90")
+    lines = [line.strip() for line in program.cuda.splitlines() if "int block_" in line]
+    assert lines == [
+        "const int block_n = blockIdx.x / 4 % 2 * 2 + blockIdx.x % 2;",
+        "const int block_m = blockIdx.x / 8 * 2 + blockIdx.x / 2 % 2;",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "sizes", "said"),
+    [
+        (on_curve(), (16, 12, 8), "morton is no permutation of the 12 blocks"),
+        (on_curve(), (32, 16, 8), "morton is no permutation of the 32 blocks"),
+        (on_curve(), (sym("M"), 16, 8), "morton of blocks whose number is known only at run time cannot be proved a permutation"),
+        (on_curve(lambda one: one.bands(2)), (16, 16, 8), "morton walks through the whole grid, in no bands"),
+        (on_curve(lambda one: one.last_first("m")), (16, 16, 8), "last_first: morton says which tile is a block's too"),
+        (on_curve(chain=MatMul.tile(8, 8).to(Block).tile(4, 4).to(Warp)), (16, 16, 8), "are about blocks"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(made, sizes, said):
+    with pytest.raises(FireironError, match=said):
+        _ = made(MatMul(*sizes)(GL, GL, GL)(Kernel)).program("sm_90").ir

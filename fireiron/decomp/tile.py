@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError, ResourceError, call_site
-from fireiron.ir import Comment, For, Hole, Let, Stmt, effect
-from fireiron.ir.asks.grouped import Grouped
+from fireiron.errors import DecompositionError, call_site
+from fireiron.ir import Comment, For, Hole, Let, effect
 from fireiron.ir.effect import Effect, Effects
 from fireiron.ir.effects.chaining import Chaining
-from fireiron.language.clusters import gathered, require_whole_clusters, rows_of_clusters
-from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product
-from fireiron.language.grid import Inside, let_of_grid, place_in_bands, place_on_curve, taken_in_turns
+from fireiron.language.dealing import PLAIN, Dealing, Grouping, Place, Taking
+from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product, shares_of_digits
 from fireiron.language.substrategy import divisors, fits
+from fireiron.language.to_blocks import dealt_to_blocks, left_to_the_next
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import Integer, by_dimension, checked_tile_size, chosen, chosen_tile_size, count, integral, tile_size
-from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
-from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
-from fireiron.values.machine import Block, Kernel, Level, Thread
+from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
+from fireiron.values.machine import Block, Level, Thread
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
 from fireiron.values.units import check_below, count_in, threads_for, unit_in
 
@@ -73,26 +70,18 @@ CHAINING = 90
 
 @attrs.frozen
 class TilePlan:
-    """How tiles are carried out: dealt to units of `level` in an order, permuted, or visited in loops."""
+    """How tiles are carried out: dealt to units of `level` in an order, or visited in loops; to blocks as `dealing` specifies."""
 
     level: Level | None = None
     unroll: bool = False
     order: MatrixLayout | tuple[int, ...] = RowMajor
-    permutation: Expr | None = None
-    bands: int = 0
-    walk: int = BY_ROWS
-    persistent: int = 0
-    dynamic: bool = False
-    turns: int = 1
+    dealing: Dealing = PLAIN
     effects: Effects = effect.NONE
-    cluster: tuple[int, ...] = ()
-    last_first: tuple[str, int] | None = None
 
     @property
     def about_blocks(self) -> bool:
         """Whether something is said that only tiles dealt to Block can have."""
-        said = self.bands or self.cluster or self.persistent or self.last_first or self.effects
-        return bool(said or self.turns > 1)
+        return self.dealing.of_blocks or bool(self.effects)
 
     @property
     def chaining(self) -> Chaining:
@@ -102,6 +91,23 @@ class TilePlan:
     def saying(self, said: Effect) -> TilePlan:
         """The plan that says one thing more of the whole kernel."""
         return attrs.evolve(self, effects=self.effects.adding(said))
+
+    def placing(self, place: Place) -> TilePlan:
+        """The plan that states which tile is which number."""
+        return attrs.evolve(self, dealing=self.dealing.placing(place))
+
+    def together(self, grouping: Grouping) -> TilePlan:
+        """The plan that states which neighbouring blocks are together."""
+        return attrs.evolve(self, dealing=attrs.evolve(self.dealing, grouping=grouping))
+
+    def taking(self, taking: Taking) -> TilePlan:
+        """The plan that states how a block takes tiles, with the groups of consumers that are stated."""
+        groups = self.dealing.taking.groups
+        return attrs.evolve(self, dealing=attrs.evolve(self.dealing, taking=attrs.evolve(taking, groups=groups)))
+
+    def in_groups(self, groups: int) -> TilePlan:
+        """The plan that states how many groups of consumers have the tiles of a block alternately."""
+        return attrs.evolve(self, dealing=attrs.evolve(self.dealing, taking=attrs.evolve(self.dealing.taking, groups=groups)))
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -177,7 +183,7 @@ class Tile(Decomposition):
         plan = self.planned(TilePlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         if plan.level is None:
-            if plan.permutation is not None or plan.about_blocks or plan.order != RowMajor:
+            if plan.dealing.renumberings or plan.about_blocks or plan.order != RowMajor:
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
@@ -280,7 +286,7 @@ def _dealt(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePla
     deal = _deal(order, spec.level, plan, draft)
     if deal.tiles <= deal.units:
         return _dealt_evenly(spec, views, [(digit, digit.size) for digit in order], [], deal, plan, draft)
-    shares = _deal_digits(order, deal.units)
+    shares = shares_of_digits(order, deal.units)
     if shares is None:
         held = _held_turns(spec, order, deal.units)
         if held is not None:
@@ -309,8 +315,8 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
         raise _no_whole_unit(level, parent, draft)
     unit = draft.unit(level, parent)
     spare = _spare_threads(level, parent, units, draft)
-    if plan.permutation is not None:
-        unit = _permuted(plan.permutation, unit, units, draft, level)
+    for renumbering in plan.dealing.renumberings:
+        unit = renumbering.of_units(unit, units, level)
     return _Deal(total, units, unit, spare)
 
 
@@ -365,29 +371,6 @@ def _dealing_order(spec: Spec, digits: list[Step], order: MatrixLayout | tuple[i
     return [digit for dim in dims for digit in reversed(digits) if digit.dim == dim]
 
 
-def _deal_digits(order: list[Step], units: int) -> tuple[list[tuple[Step, Expr]], list[Step]] | None:
-    """The digits that the units take and those that remain as loops, both fastest first; None if they do not divide."""
-    taken: list[tuple[Step, Expr]] = []
-    rest: list[Step] = []
-    left = units
-    for digit in order:
-        size = constant(digit.size)
-        assert size is not None
-        if left == 1:
-            rest.append(digit)
-        elif left % size == 0:
-            taken.append((digit, digit.size))
-            left //= size
-        elif size % left == 0:
-            taken.append((attrs.evolve(digit, size=as_expr(left)), as_expr(left)))
-            strides = {name: stride * left for name, stride in digit.strides.items()}
-            rest.append(Step(digit.dim, as_expr(size // left), strides))
-            left = 1
-        else:
-            return None
-    return (taken, rest) if left == 1 else None
-
-
 def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], unit: Expr, level: Level, draft: Draft) -> dict[str, View]:
     """Views moved to the tile of a unit; `digits` fastest first, the last one takes what is left of the number."""
     left = unit
@@ -404,97 +387,15 @@ def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], un
 def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     if draft.whole.grid is not None:
         raise DecompositionError("tiles are dealt to Block twice", hint="one .to(Block) in a strategy")
-    if any(_deals_to_blocks(step) for step in draft.behind):
-        return _left_to_the_next(spec, views, order, plan, draft)
-    part, outer = draft.whole.part, draft.whole.outer
-    cluster = None
-    if plan.last_first is not None and (plan.bands or plan.permutation is not None or math.prod(plan.cluster) > 1):
-        raise DecompositionError("last_first: bands, cluster and swizzle say which tile is a block's too", hint="one of them")
-    if math.prod(plan.cluster) > 1:
-        if part is not None or plan.permutation is not None:
-            other = "split_k(.., Block)" if part is not None else "swizzle"
-            raise DecompositionError(f"cluster: {other} says which block does what", hint=f"cluster, or {other}; bands")
-        if plan.turns > 1:
-            raise DecompositionError(
-                f"turns({plan.turns}) in clusters: whether barriers of other blocks may be waited for by parity is not proved for groups "
-                "that take turns",
-                hint=f"cluster, or turns({plan.turns})",
-            )
-        found = gathered(spec, views, order, plan.cluster, plan.persistent, draft)
-        views, order, cluster = found.views, found.order, found.cluster
-        walked = order[::-1] if plan.walk == BY_COLUMNS else order
-        plan = attrs.evolve(plan, bands=rows_of_clusters(plan.bands, spec, walked, plan.cluster))
-    each = 1 if cluster is None else cluster.blocks
-    grid: Expr = as_expr(each)
-    for digit in order:
-        grid = grid * digit.size
-    blocks = grid if part is None else grid * (part.high + 1)
-    for _, tiles in outer:
-        blocks = blocks * tiles
-    number = constant(blocks)
-    unit: Expr = Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
-    if part is not None:
-        draft.define(part, mod(unit, as_expr(part.high + 1)))
-        unit = unit // (part.high + 1)
-    if outer and not plan.persistent:
-        unit = _without_outer(unit, grid, draft, outer)
-    fits = less(blocks, as_expr(2**31))
-    if fits == FALSE:
-        raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
-    facts: list[tuple[str, Expr]] = [("the grid has at most 2**31 - 1 blocks", fits)]
-    if plan.permutation is not None:
-        unit = _permuted_grid(plan.permutation, unit, grid, draft)
-    take = _taking(plan)
-    program: tuple[Stmt, ...] = (Hole("body"),)
-    if plan.persistent and (part is not None or plan.permutation is not None):
-        other = "split_k(.., Block)" if part is not None else "swizzle"
+    if not any(_deals_to_blocks(step) for step in draft.behind):
+        return dealt_to_blocks(spec, views, order, plan.dealing, plan.effects, draft)
+    if plan.dealing.renumberings or plan.about_blocks:
         raise DecompositionError(
-            f"persistent({plan.persistent}): {other} says which block does what", hint=f"persistent, or {other}; bands"
+            "swizzle, bands, cluster, resident, within, persistent and chained are about all blocks, "
+            "and more tiles are dealt to Block behind these",
+            hint="them on the last tile(...).to(Block)",
         )
-    if plan.dynamic and (cluster is not None or plan.turns > 1 or plan.chaining.chained):
-        other = "cluster" if cluster is not None else f"turns({plan.turns})" if plan.turns > 1 else "chained"
-        raise DecompositionError(
-            f"persistent({plan.persistent}, dynamic=True): {_ONE_COUNTER[other.partition('(')[0]]}",
-            got=other,
-            hint=f"leave {other} out, or dynamic=True",
-        )
-    if plan.turns > 1 and not plan.persistent:
-        raise DecompositionError(
-            f"turns({plan.turns}): a block has one tile, and nothing to take in turns", hint=f"persistent().turns({plan.turns})"
-        )
-    if plan.persistent and (number is None or number > plan.persistent):
-        if cluster is not None:
-            require_whole_clusters(plan.persistent, cluster.blocks)
-        names = Inside(draft)
-        tile, turn = taken_in_turns(blocks, plan.persistent, plan.dynamic, draft)
-        unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
-        views = take(spec, views, order, unit // each, names)
-        program = (attrs.evolve(turn.asking(Grouped(plan.turns)), body=(tile, *names.lets, Hole("body"))),)
-        blocks = minimum(blocks, as_expr(plan.persistent))
-    else:
-        unit = _without_outer(unit, grid, draft, outer) if outer and plan.persistent else unit
-        views = take(spec, views, order, unit // each, draft)
-    return draft.expansion(
-        (Child("body", spec.at_level(Block, **views)),),
-        program,
-        facts=tuple(fact for fact in facts if fact[1] != TRUE),
-        grid=blocks,
-        effects=_of_tensors(plan.effects, spec),
-        cluster=cluster,
-    )
-
-
-_ONE_COUNTER = {
-    "cluster": "the blocks of a cluster take neighbouring tiles, and each of them takes its own from the counter",
-    "turns": "groups take tiles in turns by their numbers, and the last tile of a block is not known before",
-    "chained": "the kernel before may still take tiles from the counter when this one begins",
-}
-
-
-def _of_tensors(effects: Effects, spec: Spec) -> Effects:
-    """What a plan says of operands, of the kernel's parameters."""
-    chaining = effects[Chaining]
-    return effects.with_(attrs.evolve(chaining, ready=tuple(spec.operands[name].tensor.name for name in chaining.ready)))
+    return left_to_the_next(spec, views, order, draft)
 
 
 def _check_ready(names: tuple[str, ...], spec: Spec) -> None:
@@ -507,117 +408,6 @@ def _check_ready(names: tuple[str, ...], spec: Spec) -> None:
 
 def _deals_to_blocks(step: Decomposition) -> bool:
     return isinstance(step, Tile) and step.planned(TilePlan()).level == Block
-
-
-def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
-    """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
-    if plan.permutation is not None or plan.about_blocks:
-        raise DecompositionError(
-            "swizzle, bands, cluster, resident, within, persistent and chained are about all blocks, "
-            "and more tiles are dealt to Block behind these",
-            hint="them on the last tile(...).to(Block)",
-        )
-    outer = []
-    for digit in order:
-        var = Var(draft.fresh(f"block_{spec.labels[spec.dims.index(digit.dim)]}"), 0, max(digit.size.high - 1, 0))
-        views = moved(views, spec, digit, var, unit=True)
-        outer.append((var, digit.size))
-    return draft.expansion((Child("body", spec.at_level(Kernel).with_operands(**views)),), (Hole("body"),), outer=tuple(outer))
-
-
-def _without_outer(unit: Expr, grid: Expr, draft: Draft | Inside, outer: Sequence[tuple[Var, Expr]]) -> Expr:
-    """The number of a block's tile among `grid`; the slower part of the block's number says which tiles of the steps before it has."""
-    left = unit // grid
-    first, *others = outer
-    for var, tiles in reversed(others):
-        draft.define(var, mod(left, tiles))
-        left = left // tiles
-    draft.define(first[0], left)
-    tile = mod(unit, grid)
-    return tile if constant(grid) is not None else draft.let("block_tile", tile)
-
-
-Take: TypeAlias = "Callable[[Spec, dict[str, View], list[Step], Expr, Draft | Inside], dict[str, View]]"
-"""Views moved to the tile of a block's number."""
-
-
-def _taking(plan: TilePlan) -> Take:
-    """How the tile of a block's number is found: digit by digit, a dimension's last ones first, or on grids of two dimensions in bands or
-    on a curve."""
-
-    def take(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside) -> dict[str, View]:
-        if plan.last_first is not None:
-            return _take_last_first(spec, views, order, unit, draft, *plan.last_first)
-        if not plan.bands or len(order) != 2:
-            return _take_block_digits(spec, views, order, unit, draft)
-        if plan.walk == BY_CURVE:
-            return _take_on_curve(spec, views, order, unit, draft)
-        return _take_bands(spec, views, order[::-1] if plan.walk == BY_COLUMNS else order, unit, draft, plan.bands)
-
-    return take
-
-
-def _take_on_curve(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside) -> dict[str, View]:
-    """The tile of a block that is number `unit` on Hilbert's curve through the grid."""
-    return _take_place(spec, views, order, place_on_curve(unit, order[1].size, order[0].size, draft), draft)
-
-
-def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside, rows: int) -> dict[str, View]:
-    """The tile of a block that walks down `rows` tile rows, then one column on."""
-    return _take_place(spec, views, order, place_in_bands(unit, order[1].size, order[0].size, rows, draft), draft)
-
-
-def _take_place(spec: Spec, views: dict[str, View], order: list[Step], place: tuple[Expr, Expr], draft: Draft | Inside) -> dict[str, View]:
-    """Views moved to the tile in a line and a column of the grid."""
-    for digit, index in zip(order, reversed(place), strict=True):
-        label = spec.labels[spec.dims.index(digit.dim)]
-        views = moved(views, spec, digit, let_of_grid(f"block_{label}", index, digit.size, draft), unit=True)
-    return views
-
-
-def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside) -> dict[str, View]:
-    left = unit
-    for position, digit in enumerate(order):
-        index = left if position == len(order) - 1 else mod(left, digit.size)
-        label = spec.labels[spec.dims.index(digit.dim)]
-        index = let_of_grid(f"block_{label}", index, digit.size, draft)
-        views = moved(views, spec, digit, index, unit=True)
-        left = left // digit.size
-    return views
-
-
-def _take_last_first(
-    spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | Inside, dim: str, together: int
-) -> dict[str, View]:
-    """The tile of a block where a dimension's last tiles come first, each with `together` tiles of the others, which are fastest."""
-    if dim not in spec.tile_dims:
-        raise DecompositionError(f"last_first({dim!r}): no dimension that is tiled", legal=spec.tile_dims)
-    ordered = [digit for digit in order if digit.dim == dim]
-    beside, rest = _beside([digit for digit in order if digit.dim != dim], together)
-    left = unit
-    digits = [*beside, *ordered, *rest]
-    for position, digit in enumerate(digits):
-        index = left if position == len(digits) - 1 else mod(left, digit.size)
-        # A digit is less than its size, which ranges alone do not tell where that is known at run time; the check of bounds does.
-        index = positive(digit.size - index) - 1 if digit.dim == dim else index
-        label = spec.labels[spec.dims.index(digit.dim)]
-        views = moved(views, spec, digit, let_of_grid(f"block_{label}", index, digit.size, draft), unit=True)
-        left = left // digit.size
-    return views
-
-
-def _beside(others: list[Step], together: int) -> tuple[list[Step], list[Step]]:
-    """The digits of so many tiles, or of all, fastest first; and those that are left."""
-    if not together:
-        return others, []
-    known = list(itertools.takewhile(lambda digit: constant(digit.size) is not None, others))
-    shares = _deal_digits(known, together)
-    if shares is None:
-        sizes = "x".join(str(digit.size) for digit in others[::-1]) or "1"
-        raise DecompositionError(
-            f"last_first: {together} of {sizes} tiles side by side", legal="0 (all), or a divisor of the fastest of them"
-        )
-    return [digit for digit, _ in shares[0]], [*shares[1], *others[len(known) :]]
 
 
 def _held_turns(spec: Spec, order: list[Step], units: int) -> tuple[list[Step], Step, int] | None:
@@ -668,45 +458,6 @@ def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step
     body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, draft.origin),)
     active = conditions if deal.spare is None else all_of((deal.spare, conditions))
     return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
-
-
-# ---------------------------------------------------------------------------------------------- permutations
-
-
-def _permuted(permutation: Expr, unit: Expr, units: int, draft: Draft, level: Level) -> Expr:
-    """The permuted number of a unit; refused unless it is a bijection."""
-    values = {uid: permutation.evaluate({"uid": uid}) for uid in range(units)}
-    if sorted(values.values()) != list(range(units)):
-        seen: dict[int, int] = {}
-        for uid, image in values.items():
-            if image in seen or not 0 <= image < units:
-                other = f"{seen[image]} and {uid} both go to {image}" if image in seen else f"{uid} goes to {image}, outside 0..{units - 1}"
-                raise DecompositionError(f"swizzle({permutation}) is no permutation of the {units} {level} units: {other}")
-            seen[image] = uid
-    narrow = Var(f"uid_{units}", 0, units - 1)
-    symbol = next((var for var in permutation.variables() if var.name == "uid"), None)
-    if symbol is None:
-        return unit
-    result = permutation.substitute({symbol: narrow})
-    return result.substitute({narrow: unit})
-
-
-def _permuted_grid(permutation: Expr, unit: Expr, grid: Expr, draft: Draft) -> Expr:
-    number = constant(grid)
-    if number is None:
-        raise DecompositionError(
-            "swizzle of blocks whose number is known only at run time cannot be proved a permutation",
-            hint="fix M and N, or leave the swizzle out",
-        )
-    if number > 1 << 22:
-        raise DecompositionError(f"swizzle over {number} blocks: at most {1 << 22} can be checked")
-    import numpy
-
-    images = numpy.broadcast_to(permutation.evaluate({"uid": numpy.arange(number)}), (number,))
-    if not numpy.array_equal(numpy.sort(images), numpy.arange(number)):
-        raise DecompositionError(f"swizzle({permutation}) is no permutation of the {number} blocks")
-    symbol = next((var for var in permutation.variables() if var.name == "uid"), None)
-    return unit if symbol is None else draft.let("block_tile", permutation.substitute({symbol: unit}), high=number - 1)
 
 
 __all__ = ["Strided", "Tile"]

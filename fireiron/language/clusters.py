@@ -7,13 +7,14 @@ multiple of a cluster's, the last clusters overhang, and the tiles of some of th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import BlockCluster
 from fireiron.ir.cluster import MULTIPROCESSORS, at_once
+from fireiron.language.dealing import Gathered, Grouping, Taking
 from fireiron.language.dividing import Step, moved
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
@@ -26,44 +27,54 @@ MOST_BLOCKS = 32 * MULTIPROCESSORS
 
 
 @attrs.frozen
-class Gathered:
-    """Views at a block's tile in its cluster, the digits that number clusters, and the cluster."""
+class Clustered(Grouping):
+    """Blocks of so many neighbouring tiles along the result's last two dimensions run at the same time; 1 along both is as none."""
 
-    views: dict[str, View]
-    order: list[Step]
-    cluster: BlockCluster
+    sizes: tuple[int, ...]
 
+    @property
+    def said(self) -> Mapping[str, str]:
+        return {"cluster": "cluster"} if self.tiles > 1 else {}
 
-def gathered(spec: Spec, views: dict[str, View], order: list[Step], sizes: tuple[int, ...], persistent: int, draft: Draft) -> Gathered:
-    """Digits of tiles as digits of clusters, each of so many tiles along the result's dimensions; at most so many blocks, if they stay."""
-    if draft.architecture.name != WARPGROUP_ARCHITECTURE:
-        raise DecompositionError(
-            f"cluster({', '.join(map(str, sizes))}): blocks share loads on {WARPGROUP_ARCHITECTURE} only", got=draft.architecture
-        )
-    if 0 < persistent < math.prod(sizes):
-        require_whole_clusters(persistent, math.prod(sizes))
-    dims = spec.tile_dims[-2:]
-    if len(dims) < 2 or any(sum(digit.dim == dim for digit in order) > 1 for dim in dims):
-        raise DecompositionError(
-            f"cluster({', '.join(map(str, sizes))}): tiles are numbered by {', '.join(digit.dim for digit in order) or 'nothing'}",
-            within=spec,
-            legal="neighbours along two dimensions, tile(rows, columns)",
-        )
-    along = [(dim, size) for dim, size in zip(dims, sizes, strict=True) if size > 1]
-    digits = {dim: next((one for one in order if one.dim == dim), None) or _only_tile(spec, views, dim) for dim in dims}
-    shared = [_of_clusters(one, dict(along).get(one.dim, 1)) for one in order]
-    block = _block(shared, math.prod(sizes), persistent, draft)
-    places, before = [], 1
-    for dim, size in along:
-        place = draft.let(f"rank_{spec.labels[spec.dims.index(dim)]}", mod(block // before, as_expr(size)))
-        assert isinstance(place, Var), place
-        views = _overhanging(spec, views, digits[dim], size)
-        views = moved(views, spec, attrs.evolve(digits[dim], size=as_expr(size)), place, unit=True)
-        places.append(place)
-        before *= size
-    # One cluster along a dimension is no digit of their numbers, as one tile is none of those of blocks.
-    several = [digit for digit in shared if constant(digit.size) != 1]
-    return Gathered(views, several, BlockCluster(tuple(size for _, size in along), tuple(places)))
+    @property
+    def tiles(self) -> int:
+        return math.prod(self.sizes)
+
+    def gathered(self, spec: Spec, views: dict[str, View], order: list[Step], taking: Taking, draft: Draft) -> Gathered:
+        """Digits of tiles as digits of clusters; at most so many blocks, if they stay."""
+        sizes, dims = self.sizes, spec.tile_dims[-2:]
+        if self.tiles == 1:
+            return super().gathered(spec, views, order, taking, draft)
+        self._require(spec, order, taking, draft)
+        along = [(dim, size) for dim, size in zip(dims, sizes, strict=True) if size > 1]
+        digits = {dim: next((one for one in order if one.dim == dim), None) or _only_tile(spec, views, dim) for dim in dims}
+        shared = [_of_clusters(one, dict(along).get(one.dim, 1)) for one in order]
+        block = _block(shared, self.tiles, taking.most, draft)
+        places, before = [], 1
+        for dim, size in along:
+            place = draft.let(f"rank_{spec.labels[spec.dims.index(dim)]}", mod(block // before, as_expr(size)))
+            assert isinstance(place, Var), place
+            views = _overhanging(spec, views, digits[dim], size)
+            views = moved(views, spec, attrs.evolve(digits[dim], size=as_expr(size)), place, unit=True)
+            places.append(place)
+            before *= size
+        # One cluster along a dimension is no digit of their numbers, as one tile is none of those of blocks.
+        several = [digit for digit in shared if constant(digit.size) != 1]
+        lines, columns = (dict(along).get(several[at].dim, 1) if several else 1 for at in (-1, 0))
+        return Gathered(views, several, BlockCluster(tuple(size for _, size in along), tuple(places)), lines, columns)
+
+    def _require(self, spec: Spec, order: list[Step], taking: Taking, draft: Draft) -> None:
+        what, dims = f"cluster({', '.join(map(str, self.sizes))})", spec.tile_dims[-2:]
+        if draft.architecture.name != WARPGROUP_ARCHITECTURE:
+            raise DecompositionError(f"{what}: blocks share loads on {WARPGROUP_ARCHITECTURE} only", got=draft.architecture)
+        if 0 < taking.most < self.tiles:
+            require_whole_clusters(taking.most, self.tiles)
+        if len(dims) < 2 or any(sum(digit.dim == dim for digit in order) > 1 for dim in dims):
+            raise DecompositionError(
+                f"{what}: tiles are numbered by {', '.join(digit.dim for digit in order) or 'nothing'}",
+                within=spec,
+                legal="neighbours along two dimensions, tile(rows, columns)",
+            )
 
 
 def _block(order: Sequence[Step], each: int, persistent: int, draft: Draft) -> Var:
@@ -122,9 +133,3 @@ def require_whole_clusters(blocks: int, size: int) -> None:
             legal=sorted(legal),
             hint="a block that waits for its cluster to fit runs behind all others",
         )
-
-
-def rows_of_clusters(bands: int, spec: Spec, order: Sequence[Step], sizes: tuple[int, ...]) -> int:
-    """Rows of clusters in a band of so many rows of tiles."""
-    along = dict(zip(spec.tile_dims[-2:], sizes, strict=True))
-    return max(bands // along.get(order[-1].dim, 1), 1) if bands and order else bands

@@ -119,6 +119,29 @@ def product(digits: list[Step]) -> int | None:
     return total
 
 
+def shares_of_digits(order: list[Step], units: int) -> tuple[list[tuple[Step, Expr]], list[Step]] | None:
+    """The digits that the units take and those that remain as loops, both fastest first; None if they do not divide."""
+    taken: list[tuple[Step, Expr]] = []
+    rest: list[Step] = []
+    left = units
+    for digit in order:
+        size = constant(digit.size)
+        assert size is not None
+        if left == 1:
+            rest.append(digit)
+        elif left % size == 0:
+            taken.append((digit, digit.size))
+            left //= size
+        elif size % left == 0:
+            taken.append((attrs.evolve(digit, size=as_expr(left)), as_expr(left)))
+            strides = {name: stride * left for name, stride in digit.strides.items()}
+            rest.append(Step(digit.dim, as_expr(size // left), strides))
+            left = 1
+        else:
+            return None
+    return (taken, rest) if left == 1 else None
+
+
 def loop_over(
     spec: Spec, views: dict[str, View], digits: list[Step], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:

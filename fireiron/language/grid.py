@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from fireiron.ir import For, Let, ask
 from fireiron.ir.asks.fetched import Fetched
 from fireiron.language.tree import Draft
@@ -29,6 +31,18 @@ class Inside:
         self.lets.append(Let(var, value))
 
 
+class Unnamed:
+    """No names: values as they are, for whoever evaluates them."""
+
+    def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
+        """The value itself."""
+        return value
+
+
+Names: TypeAlias = "Draft | Inside | Unnamed"
+"""Where values get names."""
+
+
 def taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tuple[Let, For]:
     """The number of a block's tile in each of its turns, and the loop over them; where `dynamic`, a block may take all tiles."""
     launched = constant(minimum(tiles, as_expr(blocks)))
@@ -43,13 +57,13 @@ def taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tup
     return Let(tile, block + turn * blocks), For(turn, turns, (), False, draft.origin, asks=asks)
 
 
-def place_on_curve(unit: Expr, lines: Expr, columns: Expr, draft: Draft | Inside) -> tuple[Expr, Expr]:
+def place_on_curve(unit: Expr, lines: Expr, columns: Expr, draft: Names) -> tuple[Expr, Expr]:
     """The line and the column of the tile that is number `unit` on Hilbert's curve through the grid."""
     place = draft.let("place", hilbert(unit, lines, columns))
     return _inside(place // columns, place % columns, lines, columns)
 
 
-def place_in_bands(unit: Expr, lines: Expr, columns: Expr, rows: int, draft: Draft | Inside) -> tuple[Expr, Expr]:
+def place_in_bands(unit: Expr, lines: Expr, columns: Expr, rows: int, draft: Names) -> tuple[Expr, Expr]:
     """The line and the column of a tile by its number, down `rows` tile rows, then one column on; the last band may have fewer rows."""
     band, inside = unit // (columns * rows), unit % (columns * rows)
     number = constant(lines)
@@ -72,6 +86,6 @@ def _inside(line: Expr, column: Expr, lines: Expr, columns: Expr) -> tuple[Expr,
     return line, column
 
 
-def let_of_grid(name: str, index: Expr, size: Expr, draft: Draft | Inside) -> Expr:
+def let_of_grid(name: str, index: Expr, size: Expr, draft: Names) -> Expr:
     """A name for the index of a tile along a dimension of so many."""
     return draft.let(name, index, high=max(size.high - 1, 0))

@@ -2,16 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.language.dealing import Place
+from fireiron.language.dividing import Step
+from fireiron.language.grid import Names, place_in_bands, place_on_curve
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
+from fireiron.spec import Spec
+from fireiron.values.expr import Expr
 
 BY_ROWS, BY_COLUMNS, BY_CURVE = WALKS = (0, 1, 2)
 """How blocks walk: in bands of tile rows, in bands of tile columns, along Hilbert's curve. Numbers, so that a tunable may choose."""
+
+
+@attrs.frozen
+class InBands(Place):
+    """Down `rows` tile rows, then one tile column on; of tiles that have no two digits, as their number."""
+
+    name: ClassVar[str] = "bands"
+    proved: ClassVar[bool] = True
+    rows: int
+
+    def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
+        """The row and the column of tile number `unit` in a grid."""
+        return place_in_bands(unit, lines, columns, self.rows, names)
+
+    def tile(self, spec: Spec, digits: Sequence[Step], unit: Expr, names: Names) -> Sequence[tuple[Step, Expr]]:
+        if len(digits) != 2:
+            return super().tile(spec, digits, unit, names)
+        columns, lines = digits
+        line, column = self.cell(unit, lines.size, columns.size, names)
+        return ((columns, column), (lines, line))
+
+    def of_clusters(self, lines: int, columns: int) -> InBands:
+        return attrs.evolve(self, rows=max(self.rows // lines, 1))
+
+
+@attrs.frozen
+class InColumnBands(InBands):
+    """Along `rows` tile columns, then one tile row on."""
+
+    def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
+        column, line = place_in_bands(unit, columns, lines, self.rows, names)
+        return line, column
+
+    def tile(self, spec: Spec, digits: Sequence[Step], unit: Expr, names: Names) -> Sequence[tuple[Step, Expr]]:
+        placed = super().tile(spec, digits, unit, names)
+        return placed[::-1] if len(digits) == 2 else placed  # the row is named first
+
+    def of_clusters(self, lines: int, columns: int) -> InBands:
+        return super().of_clusters(columns, lines)
+
+
+@attrs.frozen
+class OnCurve(InBands):
+    """Along Hilbert's curve through the grid."""
+
+    rows: int = 1
+
+    def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
+        return place_on_curve(unit, lines, columns, names)
+
+
+WALKING = (InBands, InColumnBands, OnCurve)
+"""The place of each of `WALKS`."""
 
 
 def _rows(value: Any) -> Any:
@@ -51,7 +110,7 @@ class Bands(Refinement):
             raise DecompositionError(
                 f"bands({rows}, {walk}): Hilbert's curve goes through the whole grid, in no bands", legal="bands(1, 2)", hint="hilbert()"
             )
-        return attrs.evolve(plan, bands=rows, walk=walk)
+        return plan.placing(WALKING[walk](rows))
 
     def __str__(self) -> str:
         if self.walk in (BY_ROWS, BY_COLUMNS):

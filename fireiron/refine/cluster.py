@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.language.clusters import Clustered
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 
@@ -54,7 +55,7 @@ class Cluster(Refinement):
         sizes = tuple(chosen(one, "cluster", 1, MOST) for one in (self.m, self.n))
         if sizes[0] * sizes[1] > MOST:
             raise DecompositionError(f"cluster({self.m}, {self.n}): a cluster has at most {MOST} blocks", got=sizes[0] * sizes[1])
-        return attrs.evolve(plan, cluster=sizes)
+        return plan.together(Clustered(sizes))
 
 
 __all__ = ["Cluster"]

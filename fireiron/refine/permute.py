@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.language.dealing import UNIT, Renumbering
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
-from fireiron.values.expr import Expr, Var, as_expr
+from fireiron.values.expr import Expr, as_expr
 from fireiron.values.machine import as_integer
 from fireiron.values.trees import expression_tree
 
-UID = Var("uid", 0, 2**31 - 1)
+UID = UNIT
 """The symbol for a unit's number in the expression of a `swizzle`."""
 
 MOST_TEXT = 2000
@@ -48,6 +49,21 @@ def check_permutation(value: Any) -> None:
 
 
 @attrs.frozen
+class Permuted(Renumbering):
+    """Unit `uid` has the number that an expression over `uid` specifies."""
+
+    name: ClassVar[str] = "swizzle"
+    permutation: Expr
+
+    def __str__(self) -> str:
+        return f"swizzle({self.permutation})"
+
+    def image(self, unit: Expr) -> Expr:
+        symbol = next((var for var in self.permutation.variables() if var.name == "uid"), None)
+        return self.permutation if symbol is None else self.permutation.substitute({symbol: unit})
+
+
+@attrs.frozen
 class Permute(Refinement):
     """Unit `uid` takes the tile that the expression names: `swizzle` on a tile (Fireiron, section 4.2).
 
@@ -72,7 +88,7 @@ class Permute(Refinement):
         yield Permute(UID ^ UID // 2 % 2)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, permutation=self.permutation)
+        return plan.placing(Permuted(self.permutation))
 
     def __str__(self) -> str:
         return f"swizzle({str(self.permutation)!r})"

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.language.tree import Refinement, verb
+from fireiron.ir.asks.grouped import Grouped
+from fireiron.language.clusters import require_whole_clusters
+from fireiron.language.dealing import Taken, Taking
+from fireiron.language.grid import Inside, taken_in_turns
+from fireiron.language.tree import Draft, Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
+from fireiron.values.expr import Expr, as_expr, constant, minimum
 
 MOST = 1 << 16
 """The most blocks: more than any GPU runs at once."""
+
+
+@attrs.frozen
+class Staying(Taking):
+    """At most `blocks` blocks, each of which takes every `blocks`-th tile; or, if `dynamic`, the next that a counter gives."""
+
+    blocks: int
+    dynamic: bool = False
+
+    @property
+    def said(self) -> Mapping[str, str]:
+        dynamic = {"dynamic": f"persistent({self.blocks}, dynamic=True)"} if self.dynamic else {}
+        return {"persistent": f"persistent({self.blocks})", **dynamic, **self.of_groups}
+
+    @property
+    def most(self) -> int:
+        return self.blocks
+
+    def taken(self, block: Expr, tiles: Expr, together: int, draft: Draft) -> Taken:
+        number = constant(tiles)
+        if number is not None and number <= self.blocks:
+            return super().taken(block, tiles, together, draft)
+        if together > 1:
+            require_whole_clusters(self.blocks, together)
+        names = Inside(draft)
+        tile, loop = taken_in_turns(tiles, self.blocks, self.dynamic, draft)
+        return Taken(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.asking(Grouped(self.groups)), tile)
 
 
 def _blocks(value: Any) -> Any:
@@ -48,7 +81,7 @@ class Persistent(Refinement):
     dynamic: bool = attrs.field(default=False, validator=_flag)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, persistent=chosen(self.blocks, "persistent", 1, MOST), dynamic=self.dynamic)
+        return plan.taking(Staying(chosen(self.blocks, "persistent", 1, MOST), self.dynamic))
 
     def __str__(self) -> str:
         return f"persistent({self.blocks}{', dynamic=True' if self.dynamic else ''})"

@@ -44,7 +44,7 @@ class Turns(Refinement):
     groups: Any = attrs.field(converter=_groups)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, turns=chosen(self.groups, "turns", 1, MOST))
+        return plan.in_groups(chosen(self.groups, "turns", 1, MOST))
 
     def __str__(self) -> str:
         return f"turns({self.groups})"

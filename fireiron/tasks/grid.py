@@ -8,11 +8,12 @@ import math
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.ir import BlockCluster, For, Stmt
-from fireiron.language.clusters import require_whole_clusters
-from fireiron.language.grid import Inside, let_of_grid, place_in_bands, place_on_curve, taken_in_turns
+from fireiron.ir import BlockCluster
+from fireiron.language.dealing import Taken, Taking
+from fireiron.language.grid import Inside, let_of_grid
 from fireiron.language.tree import Draft
-from fireiron.refine.bands import BY_COLUMNS, BY_CURVE
+from fireiron.refine.bands import WALKING
+from fireiron.refine.persistent import Staying
 from fireiron.tasks.mapping import TaskMapping
 from fireiron.values.expr import ONE, ZERO, Expr, Var, as_expr, constant, minimum, mod
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
@@ -23,15 +24,12 @@ _NAMES = "ijkl"
 
 @attrs.frozen
 class Blocks:
-    """The indices of a block's launch, how many blocks there are and how many launches, their cluster, and, if they stay, the loop in which
-    each takes launches with the statements in front of its body."""
+    """The indices of a block's launch, what it takes, how many launches there are, and the cluster of blocks."""
 
     indices: tuple[Expr, ...]
-    grid: Expr
+    taken: Taken
     launches: Expr
     cluster: BlockCluster | None = None
-    turns: For | None = None
-    named: tuple[Stmt, ...] = ()
 
 
 def dealt_to_blocks(sizes: tuple[Expr, ...], one: TaskMapping, draft: Draft) -> Blocks:
@@ -41,15 +39,10 @@ def dealt_to_blocks(sizes: tuple[Expr, ...], one: TaskMapping, draft: Draft) -> 
     grid: Expr = as_expr(each)
     for size in counts:
         grid = grid * size
-    number, block = constant(grid), _block(sizes, one, draft)
-    if one.persistent and (number is None or number > one.persistent):
-        if cluster is not None:
-            require_whole_clusters(one.persistent, cluster.blocks)
-        names = Inside(draft)
-        tile, turn = taken_in_turns(grid, one.persistent, False, draft)
-        indices = _placed(counts, places, tile.var // each, one, names)
-        return Blocks(indices, minimum(grid, as_expr(one.persistent)), grid, cluster, turn, (tile, *names.lets))
-    return Blocks(_placed(counts, places, block // each, one, draft), grid, grid, cluster)
+    taking = Staying(one.persistent) if one.persistent else Taking()
+    taken = taking.taken(_block(sizes, one, draft), grid, each, draft)
+    indices = _placed(counts, places, taken.unit // each, one, taken.names)
+    return Blocks(indices, taken, grid, cluster)
 
 
 def _along(one: TaskMapping, rank: int) -> tuple[int, ...]:
@@ -130,13 +123,8 @@ def _in_order(counts: tuple[Expr, ...], unit: Expr, one: TaskMapping, names: Dra
         grid = lines * columns
         front, unit = _digits(tuple(outer), unit // grid), mod(unit, grid)
         unit = unit if constant(grid) is not None else names.let("block_tile", unit)
-    high, wide = (1, 1, *one.cluster)[-2:]
-    if one.walk == BY_CURVE:
-        return (*front, *place_on_curve(unit, lines, columns, names))
-    if one.walk == BY_COLUMNS:
-        column, line = place_in_bands(unit, columns, lines, max(one.bands // wide, 1), names)
-        return (*front, line, column)
-    return (*front, *place_in_bands(unit, lines, columns, max(one.bands // high, 1), names))
+    walk = WALKING[one.walk](one.bands).of_clusters(*(1, 1, *one.cluster)[-2:])
+    return (*front, *walk.cell(unit, lines, columns, names))
 
 
 def _digits(counts: tuple[Expr, ...], unit: Expr) -> tuple[Expr, ...]:

@@ -329,12 +329,12 @@ class Reader(Runner):
         self._take_grid(found)
         with self._body() as body:
             yield from self._inside(loop, found.indices, Block)
-        self.out[-1] += body if found.turns is None else [attrs.evolve(found.turns, body=(*found.named, *body))]
+        self.out[-1] += found.taken.around(*body)
 
     def _take_grid(self, found: Blocks) -> None:
         if self.grid is not None:
             raise DecompositionError("launches on BLOCK from two places", legal="one prange of them", at=call_site())
-        self.grid, self.launches, self.cluster = found.grid, found.launches, found.cluster
+        self.grid, self.launches, self.cluster = found.taken.blocks, found.launches, found.cluster
         self.units |= {var for index in found.indices for var in index.variables()}
 
     def _repeated(self, loop: Loop) -> Iterator[Any]:

@@ -1,0 +1,109 @@
+"""Tiles dealt to the blocks of a kernel, by a place, a grouping and a taking (`language.dealing`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from fireiron.errors import ResourceError
+from fireiron.ir import Hole
+from fireiron.ir.effect import Effects
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.language.dealing import Dealing, Parts, Taken
+from fireiron.language.dividing import Step, moved
+from fireiron.language.grid import let_of_grid
+from fireiron.language.tree import Child, Draft, Expansion
+from fireiron.spec import Spec
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, less, mod
+from fireiron.values.machine import Block, Kernel
+from fireiron.values.tensor import View
+
+
+def dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], dealing: Dealing, effects: Effects, draft: Draft) -> Expansion:
+    """Tiles numbered by the digits `order`, fastest first, for all blocks of a kernel.
+
+    A `DecompositionError` for what is not said together, and a `ResourceError` for a grid that cannot be launched.
+    """
+    part, outer = draft.whole.part, draft.whole.outer
+    parts = None if part is None else Parts(part)
+    said = {**dealing.said(effects), **(parts.said if parts is not None else {})}
+    dealing.check(said, late=False)
+    grouping = parts or dealing.grouping
+    gathered = grouping.gathered(spec, views, order, dealing.taking, draft)
+    order, place = gathered.order, dealing.place
+    if gathered.cluster is not None:
+        place = place.of_clusters(gathered.lines, gathered.columns)
+    grid: Expr = as_expr(grouping.tiles)
+    for digit in order:
+        grid = grid * digit.size
+    blocks = grid * grouping.parts
+    for _, number in outer:
+        blocks = blocks * number
+    fits = _fits(blocks)
+    for stated in (*dealing.renumberings, place):
+        stated.require(spec, order)
+    dealing.check(said, late=True)
+    block = grouping.shared(_block(blocks, draft), draft)
+    taken = dealing.taking.taken(block, blocks, grouping.tiles, draft)
+    unit = _without_outer(taken, grid, outer) if outer else taken.unit
+    unit = unit // grouping.tiles
+    for renumbering in dealing.renumberings:
+        unit = renumbering.number(unit, grid // grouping.tiles, taken.names)
+    views = gathered.views
+    for digit, index in place.tile(spec, order, unit, taken.names):
+        views = moved(views, spec, digit, let_of_grid(_name(spec, digit), index, digit.size, taken.names), unit=True)
+    return draft.expansion(
+        (Child("body", spec.at_level(Block, **views)),),
+        taken.around(Hole("body")),
+        facts=() if fits == TRUE else (("the grid has at most 2**31 - 1 blocks", fits),),
+        grid=taken.blocks,
+        effects=_of_tensors(effects, spec),
+        cluster=gathered.cluster,
+    )
+
+
+def left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], draft: Draft) -> Expansion:
+    """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
+    outer = []
+    for digit in order:
+        var = Var(draft.fresh(_name(spec, digit)), 0, max(digit.size.high - 1, 0))
+        views = moved(views, spec, digit, var, unit=True)
+        outer.append((var, digit.size))
+    return draft.expansion((Child("body", spec.at_level(Kernel).with_operands(**views)),), (Hole("body"),), outer=tuple(outer))
+
+
+def _name(spec: Spec, digit: Step) -> str:
+    return f"block_{spec.labels[spec.dims.index(digit.dim)]}"
+
+
+def _block(blocks: Expr, draft: Draft) -> Var:
+    """The number of a block among so many."""
+    number = constant(blocks)
+    return Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
+
+
+def _fits(blocks: Expr) -> Expr:
+    """The condition that a grid can be launched; a `ResourceError` where it cannot."""
+    fits = less(blocks, as_expr(2**31))
+    if fits == FALSE:
+        raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
+    return fits
+
+
+def _without_outer(taken: Taken, grid: Expr, outer: Sequence[tuple[Var, Expr]]) -> Expr:
+    """The number of a block's tile among `grid`; the slower part of the block's number says which tiles of the steps before it has."""
+    names, left = taken.names, taken.unit // grid
+    first, *others = outer
+    for var, tiles in reversed(others):
+        names.define(var, mod(left, tiles))
+        left = left // tiles
+    names.define(first[0], left)
+    tile = mod(taken.unit, grid)
+    return tile if constant(grid) is not None else names.let("block_tile", tile)
+
+
+def _of_tensors(effects: Effects, spec: Spec) -> Effects:
+    """What a plan says of operands, of the kernel's parameters."""
+    chaining = effects[Chaining]
+    return effects.with_(attrs.evolve(chaining, ready=tuple(spec.operands[name].tensor.name for name in chaining.ready)))

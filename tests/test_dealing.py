@@ -1,0 +1,111 @@
+"""Tiles dealt to blocks: every row of the table of what is not said together, in its words, and places that are checked."""
+
+import attrs
+import pytest
+
+from fireiron import *
+from fireiron.errors import DecompositionError
+from fireiron.language.dealing import DIGITS, ILLEGAL, PLAIN, Dealing, Renumbering
+from fireiron.language.dividing import Step
+from fireiron.refine.bands import WALKING
+from fireiron.refine.last_first import FromTheLast
+from fireiron.refine.permute import UID, Permuted
+from fireiron.values.expr import Var, as_expr
+
+PARTS = MatMul.split_k(2, Block, 8)
+SAID = {
+    "last_first": lambda tile: tile.last_first("m"),
+    "bands": lambda tile: tile.hilbert(),
+    "cluster": lambda tile: tile.cluster(2, 1),
+    "swizzle": lambda tile: tile.swizzle(lambda uid: uid ^ 1),
+    "split_k": lambda tile: tile,
+    "persistent": lambda tile: tile.persistent(2),
+    "dynamic": lambda tile: tile.persistent(2, dynamic=True),
+    "turns": lambda tile: tile.turns(2),
+    "chained": lambda tile: tile.chained(),
+    "once": lambda tile: tile,
+}
+"""How what the table names is said."""
+
+TEXTS = {"split_k": "split_k(.., Block)", "persistent": "persistent(2)", "dynamic": "persistent(2, dynamic=True)", "turns": "turns(2)"}
+ROWS = [(pair, other) for pair in ILLEGAL for other in pair.others]
+
+
+def refused(*names):
+    """The error of a product whose tiles of blocks say so."""
+    chain = PARTS.tile(16, 16) if "split_k" in names else MatMul.tile(16, 16)
+    blocks = chain.to(Block)
+    for name in names:
+        blocks = SAID[name](blocks)
+    strategy = blocks.tile(8, 8).to(Thread).tile(1, 1).split(1).done()
+    with pytest.raises(DecompositionError) as caught:
+        _ = strategy(MatMul(64, 64, 32)(GL, GL, GL)(Kernel)).program("sm_90a").ir
+    return caught.value
+
+
+@pytest.mark.parametrize(("pair", "other"), ROWS, ids=[f"{pair.first} {other}" for pair, other in ROWS])
+def test_rows_are_refused_in_their_words(pair, other):
+    texts = [TEXTS.get(name, name) for name in (pair.first, other)]
+    for names in ((pair.first, other), (other, pair.first)):
+        error = refused("persistent", *names) if (pair.first, other) == ("turns", "cluster") else refused(*names)
+        assert error.asked == pair.what.format(*texts) and error.hint == pair.hint.format(*texts)
+        assert error.got == (pair.got and pair.got.format(*texts))
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (("persistent", "swizzle", "cluster"), "cluster: swizzle"),
+        (("dynamic", "turns", "cluster"), "turns(2) in clusters"),
+        (("dynamic", "turns", "swizzle"), "persistent(2): swizzle"),
+        (("last_first", "bands", "turns"), "last_first: bands"),
+        (("dynamic", "chained", "turns"), "persistent(2, dynamic=True): groups"),
+    ],
+)
+def test_of_several_rows_the_first_is_refused(names, first):
+    assert refused(*names).asked.startswith(first)
+
+
+def digits(rows, columns):
+    return [Step("n", as_expr(columns), {}), Step("m", as_expr(rows), {})]
+
+
+SPEC = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)
+
+
+PLACES = [*(walk(rows) for walk in WALKING[:2] for rows in (1, 2, 3)), WALKING[2](), DIGITS, FromTheLast("m", 0)]
+PLACED = [(place, grid) for place in PLACES for grid in ((4, 4), (6, 4), (2, 7), (5, 3))]
+
+
+@pytest.mark.parametrize(("place", "grid"), [*PLACED, (FromTheLast("n", 2), (4, 3)), (FromTheLast("m", 2), (3, 4))])
+def test_proved_places_give_each_tile_one_number(place, grid):
+    assert place.proved and place.permutes(SPEC, digits(*grid), grid[0] * grid[1])
+
+
+@pytest.mark.parametrize(("permutation", "right"), [(UID ^ 1, True), (UID // 2, False), (UID + 1, False), (as_expr(0), False)])
+def test_permutations_are_checked(permutation, right):
+    place = Permuted(permutation)
+    assert not place.proved and place.permutes(SPEC, digits(2, 4), 8) == right
+    unit = Var("unit", 0, 7)
+    if right:
+        place.require(SPEC, digits(2, 4))
+        assert place.of_units(unit, 8, Warp).evaluate({"unit": 4}) == 5
+    else:
+        with pytest.raises(DecompositionError, match="is no permutation of the 8 blocks"):
+            place.require(SPEC, digits(2, 4))
+        with pytest.raises(DecompositionError, match="is no permutation of the 8 Warp units"):
+            place.of_units(unit, 8, Warp)
+
+
+def test_places_for_more_blocks_than_can_be_checked_are_refused():
+    with pytest.raises(DecompositionError, match="swizzle over 8388608 blocks: at most 4194304 can be checked"):
+        Permuted(UID ^ 1).require(SPEC, digits(1 << 11, 1 << 12))
+
+
+def test_what_only_tiles_of_blocks_have():
+    @attrs.frozen
+    class Backwards(Renumbering):
+        name = "backwards"
+
+    assert not PLAIN.of_blocks and not PLAIN.placing(Permuted(UID)).placing(Backwards()).of_blocks
+    assert PLAIN.placing(WALKING[0](2)).of_blocks and PLAIN.place == DIGITS and Dealing((WALKING[0](2),)).place == WALKING[0](2)
