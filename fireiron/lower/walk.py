@@ -34,7 +34,6 @@ from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
 from fireiron.values.layout import Layout
 from fireiron.values.machine import Architecture
-from fireiron.values.machine import Kernel as KernelLevel
 from fireiron.values.tensor import MatrixLayout, Storage, Tensor
 from fireiron.values.units import BLOCK, THREAD
 
@@ -170,7 +169,7 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
 
 def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     """The program of a complete tree that starts at the kernel; an `ArgumentError` for a tree that starts elsewhere."""
-    if spec.level != KernelLevel:
+    if not spec.level.is_launch:
         raise ArgumentError(f"code is generated for whole kernels, {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
     require_complete(grown.node)
     whole = grown.whole
