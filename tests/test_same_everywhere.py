@@ -53,7 +53,13 @@ for name in names:
     said[name] = [digest(program.cuda), digest(program.json() if hasattr(program, "json") else repr(program.strategy))]
     if symbols is not None:
         from fireiron.measure.data import all_sizes
-        arrays = drawn(spec, all_sizes(spec, symbols), np.random.default_rng(3))
+        from fireiron.measure.inputs import shape_of
+        sizes = all_sizes(spec, symbols)
+        arrays = drawn(spec, sizes, np.random.default_rng(3))
+        for output in spec.outputs:  # what adds to what is there is given that
+            if output not in arrays:
+                view = spec.operands[output]
+                arrays[output] = np.zeros(shape_of(view, sizes), view.dtype.to_numpy())
         got = simulate(program.ir, arrays, symbols, order=random.Random(sys.argv[4])).outputs
         said[name].append(digest(*(np.ascontiguousarray(one).tobytes() for one in got.values())))
 print(json.dumps(said))
