@@ -12,9 +12,11 @@ from fireiron.ir import (
     BLOCK_SCOPE,
     WARP_SCOPE,
     WARPGROUP_SCOPE,
+    Reach,
     Stmt,
     verify,
 )
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.guard import guard
 from fireiron.values.expr import Var, as_expr, less
 
@@ -50,7 +52,7 @@ def passes(*body, final=True, **options):
 
 
 def test_a_kernel_without_fault():
-    passes(copy(), making.comment("what stands here"), making.barrier(BLOCK_SCOPE), making.commit(), making.wait(0))
+    passes(copy(), making.comment("what stands here"), making.barrier(BLOCK_SCOPE), making.under_way(copy()), making.commit(), making.wait(0))
 
 
 def test_all_threads_of_a_block_have_work():
@@ -119,8 +121,23 @@ def test_a_barrier_of_a_group_needs_whole_groups():
 
 
 def test_a_wait_for_less_than_no_group():
-    passes(making.wait(0))
-    refused("a wait for -1 groups", making.wait(-1))
+    passes(making.under_way(copy()), making.commit(), making.wait(0))
+    refused("a wait for -1 groups", making.under_way(copy()), making.commit(), making.wait(-1))
+
+
+def test_commits_waits_and_fences_are_for_statements_of_the_kernel():
+    mine, other = making.under_way(copy()), {"mechanism": WGMMA_GROUPS}
+    held = making.loop(Var("j", 0, 7), as_expr(8), (), holds=("acc",))
+    for statement, message in (
+        (making.commit(WGMMA_GROUPS), f"a commit of a {WGMMA_GROUPS.name} in a kernel without such"),
+        (making.wait(0, **other), f"a wait of a {WGMMA_GROUPS.name} in a kernel without such"),
+        (making.fence(Reach.REGISTERS), "a fence in a kernel without such"),
+        (held, "a for in a kernel without such"),
+    ):
+        passes(mine, statement, final=False)
+        refused(message, mine, statement)
+        refused(message, making.loop(Var("k", 0, 7), as_expr(8), (mine, statement)))
+    passes(making.fence(Reach.PROXY))
 
 
 def test_what_earlier_passes_resolve():

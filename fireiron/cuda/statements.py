@@ -279,7 +279,7 @@ class Statements:
                 call = f"{self.printer.function(CLUSTER_SYNC)}();"
                 return [Noted(call, reason) if reason else call]
             case Fence(reach=Reach.REGISTERS):
-                one = self._one_of(statement, lambda mechanism: mechanism.in_registers)
+                one = self._one_of(lambda mechanism: mechanism.in_registers)
                 return list(one.mechanism.fence(self.printer, statement.holds, one))
             case Fence(reason=reason):
                 call = f"{self.printer.function(_PROXY_FENCE)}();"
@@ -287,9 +287,9 @@ class Statements:
             case Chain(link=link):
                 return [f"{self.printer.function(_LINKS[link])}();"]
             case Commit(mechanism=mechanism):
-                return list(self._one_of(statement, lambda one: one is mechanism).mechanism.commit(self.printer))
+                return list(self._one_of(lambda one: one is mechanism).mechanism.commit(self.printer))
             case Wait(mechanism=mechanism, groups=groups, reason=reason, holds=holds):
-                return list(mechanism.wait(self.printer, groups, reason, holds, self._one_of(statement, lambda one: one is mechanism)))
+                return list(mechanism.wait(self.printer, groups, reason, holds, self._one_of(lambda one: one is mechanism)))
             case Skip(needed=needed):
                 # With a barrier of the warp inside, which costs nothing, the compiler branches: it would issue few instructions anyway, and
                 # what they read would be wanted, and waited for, earlier.
@@ -348,13 +348,10 @@ class Statements:
             forget()
         return items
 
-    def _one_of(self, asking: Stmt, is_meant: Callable[[Mechanism], bool]) -> Exec:
-        """The first statement of the kernel of such a completion mechanism, which a commit, a wait, a fence or a loop is for."""
-        for statement, _ in execs(self.kernel.body):
-            if is_meant(statement.mechanism):
-                return statement
-        kind = f" of a {asking.mechanism.name}" if isinstance(asking, (Commit, Wait)) else ""
-        raise VerificationError(f"a {type(asking).__name__.lower()}{kind} in a kernel without such asynchronous statements")
+    def _one_of(self, is_meant: Callable[[Mechanism], bool]) -> Exec:
+        """The first statement of the kernel of such a completion mechanism, which a commit, a wait, a fence or a loop is for: the verifier
+        sees to it that there is one."""
+        return next(one for one, _ in execs(self.kernel.body) if is_meant(one.mechanism))
 
     def _let(self, statement: Let) -> Item:
         value = self.printer.quotients.define(statement.var, statement.value)
@@ -380,7 +377,7 @@ class Statements:
         unroll = statement.unroll or self._indexes_registers(statement)
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
         if statement.holds:
-            one = self._one_of(statement, lambda mechanism: mechanism.in_registers)
+            one = self._one_of(lambda mechanism: mechanism.in_registers)
             before = (*one.mechanism.held(self.printer, statement.holds, one), *before)
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:

@@ -26,6 +26,7 @@ from fireiron.ir.statement import (
     Hole,
     Let,
     Link,
+    Reach,
     Release,
     Roles,
     Skip,
@@ -59,6 +60,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     _verify_list(kernel, kernel.body, scope, frozenset({kernel.thread}), final)
     if final:
         verify_asks(kernel, None)
+        _verify_groups(kernel)
         _verify_chain(kernel)
     return kernel
 
@@ -73,6 +75,21 @@ def verify_asks(kernel: Kernel, behind: Collection[str] | None) -> None:
                 raise VerificationError(
                     f"loop {loop.var} still asks for {one}", hint=f"the pass {one.taker or 'of no name'} takes that, or refuses it"
                 )
+
+
+def _verify_groups(kernel: Kernel) -> None:
+    """Commits and waits, fences of registers and loops that hold some, are for statements of the kernel."""
+    inside = tuple(statements(kernel.body))
+    mechanisms = {one.mechanism for one in inside if isinstance(one, Exec)}
+    for one in inside:
+        what = type(one).__name__.lower()
+        if isinstance(one, (Commit, Wait)):
+            what, is_for = f"{what} of a {one.mechanism.name}", one.mechanism in mechanisms
+        else:
+            of_registers = (isinstance(one, Fence) and one.reach is Reach.REGISTERS) or (isinstance(one, For) and bool(one.holds))
+            is_for = not of_registers or any(each.in_registers for each in mechanisms)
+        if not is_for:
+            raise VerificationError(f"a {what} in a kernel without such asynchronous statements")
 
 
 def _verify_cluster(kernel: Kernel) -> None:
