@@ -43,12 +43,17 @@ try:
 except ImportError:
     def dynamic_shared_bytes(kernel):
         return kernel.dynamic_shared_bytes
+def zeroed(kernel):
+    if hasattr(kernel, "zeroed"):
+        return list(kernel.zeroed)
+    from fireiron.ir.effects.zeroed import Zeroed
+    return list(kernel.effects[Zeroed].names)
 printed = []
 for name, sizes, values in json.loads(sys.argv[1]):
     program = library.bind(library.find(name), sizes, values=values).program(sys.argv[2])
     kernel = program.ir
     printed.append({"name": kernel.name, "text": program.cuda, "threads": kernel.threads, "grid": kernel.grid.evaluate({}),
-        "dynamic": dynamic_shared_bytes(kernel), "order": [one.name for one in kernel.buffers if one.parameter], "zeroed": list(kernel.zeroed)})
+        "dynamic": dynamic_shared_bytes(kernel), "order": [one.name for one in kernel.buffers if one.parameter], "zeroed": zeroed(kernel)})
 print(json.dumps(printed))
 """
 
