@@ -7,20 +7,20 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.across import reduced_by, reduction, require_apart
 from fireiron.decomp.coalesced import Coalesced
-from fireiron.decomp.exchange import exchange, held_otherwise
-from fireiron.decomp.region import knows, require_alike
-from fireiron.decomp.steps import implied, in_order, workers_of
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
-from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among
+from fireiron.performing.follow import Following, element_of, unheld
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
+from fireiron.stepping.across import reduced_by, reduction, require_apart
+from fireiron.stepping.exchange import exchange, held_otherwise
+from fireiron.stepping.region import knows, require_alike
+from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.values.machine import Thread
 
 

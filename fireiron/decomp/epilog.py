@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.decomp.load import Load, LoadPlan
-from fireiron.decomp.steps import Through, around_product
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Commit, Hole, filled
 from fireiron.language.plain import without_ones
@@ -19,6 +18,7 @@ from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.fused import INDICES, FusedDefinition, fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
+from fireiron.stepping.steps import Through, around_product
 from fireiron.values.expr import FALSE, TRUE, constant
 from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Memory, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view

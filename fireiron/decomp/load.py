@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.steps import passed, without_single
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.language.plain import as_matrix
@@ -19,6 +18,7 @@ from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
+from fireiron.stepping.steps import passed, without_single
 from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import MEMORIES, SH, DType, Memory

@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.decomp.split import Split
-from fireiron.decomp.steps import implied
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.executable.mma import Mma
 from fireiron.language.plain import plain
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion
+from fireiron.performing.mma import Mma
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
+from fireiron.stepping.steps import implied
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture, Warp, float32
 from fireiron.values.units import same_threads

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.region import equalities, left_out
-from fireiron.decomp.steps import passed
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
 from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
+from fireiron.stepping.region import equalities, left_out
+from fireiron.stepping.steps import passed
 
 
 def _names(value: Any) -> Any:

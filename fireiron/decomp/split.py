@@ -7,10 +7,6 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.hidden import shown_turn
-from fireiron.decomp.masks import seen
-from fireiron.decomp.stagger import require_order_free, staggered
-from fireiron.decomp.steps import implied, parts_of, passed
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
 from fireiron.ir.ask import NOTHING, Ask, Asks
@@ -25,6 +21,10 @@ from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansi
 from fireiron.language.tunable import by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
 from fireiron.specs.fused import AGAIN, fused, with_definition
+from fireiron.stepping.hidden import shown_turn
+from fireiron.stepping.masks import seen
+from fireiron.stepping.stagger import require_order_free, staggered
+from fireiron.stepping.steps import implied, parts_of, passed
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var, any_of, as_expr, ceildiv, constant, minimum
 from fireiron.values.tensor import View
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.steps import implied
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.atomic_add import TYPES
 from fireiron.ir import Comment, Hole
@@ -23,6 +22,7 @@ from fireiron.language.tunable import chosen, count, integral
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.specs.reduction import Reduction
+from fireiron.stepping.steps import implied
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import SH, Architecture, Block, Level, Warp, Warpgroup, bfloat16, float16, float32

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.dividing import divide
@@ -14,6 +16,9 @@ from fireiron.specs.allocate import Allocate
 from fireiron.values.expr import ZERO, Expr, as_expr
 from fireiron.values.machine import Block, DType, Kernel, Memory, Thread
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
+
+if TYPE_CHECKING:
+    from fireiron.language.strategy import Strategy
 
 
 def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decomposition, ...]:
@@ -28,6 +33,11 @@ def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decompo
 
     refinements = (To(Thread),) if order == RowMajor else (To(Thread), DealOrder(order))
     return (Tile((1,) * rank, refinements=refinements), Done())
+
+
+def written(strategy: Strategy) -> tuple[Decomposition, ...]:
+    """The steps of a strategy that a decomposition writes itself, as users do: they come from no line of theirs."""
+    return tuple(attrs.evolve(step, origin=None) for step in strategy.steps)
 
 
 def steps_at(steps: tuple[Decomposition, ...], spec: Spec) -> tuple[Decomposition, ...]:
