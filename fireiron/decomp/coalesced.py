@@ -10,8 +10,8 @@ import attrs
 
 from fireiron.decomp.tile import Tile
 from fireiron.errors import DecompositionError
-from fireiron.language.tree import Context, Decomposition, Expansion
-from fireiron.language.tunable import chosen, count, integral
+from fireiron.language.tree import Context, Decomposition, Expansion, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.refine.layout import DealOrder
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
@@ -95,6 +95,22 @@ def _alignment(view: View, along: int) -> int:
     for dim, digits in enumerate(view.tensor.storage().dims):
         parts += [as_expr(digit.weight).factor for digit in digits] if dim != view.axis(along) else []
     return math.gcd(*parts)
+
+
+@verb()
+def coalesced(elements: Integer) -> Coalesced:
+    """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
+
+    Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
+    rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
+
+    >>> from fireiron import *
+    >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+    Move(4,1)(GL,SH)(Thread)
+
+    Source: CUDA C++ Programming Guide, "Device Memory Accesses".
+    """
+    return Coalesced.of(elements)
 
 
 EXAMPLES = (Coalesced(4),)

@@ -13,7 +13,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among, verb
 from fireiron.performing.follow import Following, element_of, unheld
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -274,6 +274,27 @@ def _other_target(compared: Compared) -> str:
         return ""
     target = mismatches[0].wanted.split()[0]
     return f'\n    made for {target} it matches {executable.name}: compile("{target}"), --arch {target}'
+
+
+@verb()
+def done(executable: Executable | str | None = None) -> Done:
+    """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+    Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+        or in the working directory.
+    Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+    rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+    >>> from fireiron import *
+    >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+    >>> print(leaf.result)
+    MatMul(1,1,1)(GL,GL,GL)(Thread)
+    >>> "fmaf(" in leaf.done().cuda()
+    True
+    >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+    True
+    """
+    return Done.of(executable)
 
 
 __all__ = ["Done"]

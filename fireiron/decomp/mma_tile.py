@@ -10,7 +10,7 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.plain import plain
-from fireiron.language.tree import Context, Decomposition, Executable, Expansion
+from fireiron.language.tree import Context, Decomposition, Executable, Expansion, verb
 from fireiron.performing.mma import Mma
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
@@ -116,6 +116,23 @@ def _checked(spec: Spec) -> Spec:
         if len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1:
             raise DecompositionError("mma_tile: the tile of C is not contiguous", hint="a plain tile(16, 16), not a strided one")
     return spec
+
+
+@verb()
+def mma_tile(instruction: Executable | None = None) -> MmaTile:
+    """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+    Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+    m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+    Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+    rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+    >>> from fireiron import *
+    >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+    >>> print(mm.mma_tile().result)
+    MatMul(16,8,16)(GL,GL,GL)(Warp)
+    """
+    return MmaTile.of(instruction)
 
 
 __all__ = ["MmaTile"]
