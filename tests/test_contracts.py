@@ -482,10 +482,6 @@ APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export"
 
 KNOTS = {
     ("display", "notebook"): "values show themselves in notebooks",
-    ("values.tensor", "values.notation"): "a tensor and a view are printed in the notation, which reads them",
-    ("language.substrategy", "decomp"): "the default copy is made of a tile and done",
-    ("language.substrategy", "refine"): "the default copy is dealt to threads",
-    ("language.substrategy", "language.strategy"): "a strategy is an argument of load and epilog",
     ("language.strategy", "compiler"): "strategy.program() is the first arrow",
     ("language.strategy", "gpu.kernel"): "strategy.compile()",
     ("language.strategy", "language.store"): "strategy.to_json()",
@@ -493,17 +489,12 @@ KNOTS = {
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
     ("tune.records.answer", "tune"): "best(..., tune=True)",
-    ("draw.shapes", "draw"): "a picture writes itself in any form",
 }
 """Imports inside functions that look upward, each with its reason; without them the graph of all modules has no circle."""
 
 SIBLINGS = {
     ("decomp.epilog", "decomp.load"): "a store that begins with a load to shared memory, through which fragments go to be worked on",
-    ("decomp.mma_tile", "decomp.tile"): "a verb that is a tile and a split of one instruction's sizes",
-    ("decomp.coalesced", "decomp.tile"): "a verb that is a tile dealt to threads in storage order",
     ("executable.thread_move", "executable.cp_async"): "the asynchronous copy that a plain one becomes under a pipeline",
-    ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
-    ("decomp.done", "decomp.coalesced"): "a copy that no instruction does as a whole is dealt to all threads",
 }
 """Extensions that import a sibling, each with its reason."""
 

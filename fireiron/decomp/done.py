@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.coalesced import Coalesced
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
+from fireiron.language.substrategy import written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among, verb
 from fireiron.performing.follow import Following, element_of, unheld
-from fireiron.spec import Spec
+from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
 from fireiron.stepping.across import reduced_by, reduction, require_apart
 from fireiron.stepping.exchange import exchange, held_otherwise
@@ -113,7 +113,8 @@ class Done(Decomposition):
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""
-        steps = (Coalesced(16 // spec.src.dtype.bytes, origin=self.origin), self)
+        (copy,) = written(AnySpec.coalesced(16 // spec.src.dtype.bytes))
+        steps = (attrs.evolve(copy, origin=self.origin), self)
         candidates = (*context.instructions, *context.left_out)
         engine = next((one for one in candidates if one.mechanism.by_engine and one.may_perform(spec)), None)
         notes: tuple[Stmt, ...] = ()

@@ -294,7 +294,7 @@ def load(operand: Operand | str, memory: Memory, move: Strategy | None = None) -
     return Load.of(operand, memory, move)
 
 
-EXAMPLES = (Load("A", SH),)
+EXAMPLES = (Load("A", SH, ()),)
 """Any of the kind, which cannot be made without arguments."""
 
 __all__ = ["Load"]

@@ -6,15 +6,12 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.split import Split
-from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.plain import plain
+from fireiron.language.substrategy import written
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion, verb
 from fireiron.performing.mma import Mma
-from fireiron.refine.to import To
-from fireiron.refine.unroll import Unroll
-from fireiron.spec import Spec
+from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
 from fireiron.stepping.steps import implied
 from fireiron.values.expr import constant
@@ -53,10 +50,10 @@ class MmaTile(Decomposition):
             return implied(self, spec, context)
         spec = _checked(plain(spec))
         mma = self._chosen(spec, context.architecture, context.instructions)
-        tiles = _tile(mma).expand(spec, context)
+        tile, split = _tile_and_split(mma)
+        tiles = tile.expand(spec, context)
         (body,) = tiles.children
-        steps = Split((mma.shape[2],), refinements=(Unroll(),)).expand(body.spec, context.after(tiles).enter(body))
-        return tiles.followed(body.name, steps)
+        return tiles.followed(body.name, split.expand(body.spec, context.after(tiles).enter(body)))
 
     def _chosen(self, spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
         if isinstance(self.instruction, Mma):
@@ -81,9 +78,10 @@ class MmaTile(Decomposition):
         )
 
 
-def _tile(mma: Mma) -> Tile:
-    """The tiles of C that an instruction computes: one by one by a warp, or one each by smaller groups."""
-    return Tile(mma.shape[:2], refinements=(Unroll(),) if mma.level == Warp else (To(mma.level),))
+def _tile_and_split(mma: Mma) -> tuple[Decomposition, ...]:
+    """The tiles of C that an instruction computes, one by one by a warp, or one each by smaller groups; and its elements of k."""
+    tile = AnySpec.tile(*mma.shape[:2])
+    return written((tile.unroll() if mma.level == Warp else tile.to(mma.level)).split(mma.shape[2]).unroll())
 
 
 def _types_fit(mma: Mma, spec: Spec) -> bool:

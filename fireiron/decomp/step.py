@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site, shown
 from fireiron.ir import Hole
-from fireiron.language.substrategy import chain, default_copy, require_steps
+from fireiron.language.substrategy import Chain, chain, default_copy, require_steps
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, fused
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 def _steps(value: Any) -> Any:
     """The steps of a strategy, or a tuple of them."""
-    from fireiron.language.strategy import Strategy
-
-    if not isinstance(value, Strategy):
+    if not isinstance(value, Chain):
         return value
     if value.spec is not None or value.others:
         raise DecompositionError("step: the strategy is bound to a spec, or has alternatives", hint="build it from MatMul or Move")

@@ -11,25 +11,27 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-from fireiron.errors import ArgumentError, FireironError
+from fireiron.errors import ArgumentError, FireironError, LayoutError
 from fireiron.found import REFINING, FoundOnAny, FoundSteps
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy, appended
 from fireiron.language.tree import OF_EACH_STEP, Decomposition, Refinement
 from fireiron.spec import Spec
 from fireiron.specs.verbs import Told, Verbs, fitting, require_no_refinement
+from fireiron.values.tensor import Printed, Tensor, View
 
 _ENDS = (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
 _CHAINS = (Spec, Strategy, *_ENDS)
 
 
 def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[ModuleType]) -> None:
-    """Give what modules state a method, but for refinements that state none, and tell `specs/verbs.py` what it cannot know.
+    """Give what modules state a method, but for refinements that state none, and tell rooms below what they cannot know.
 
     Raises: ArgumentError where a verb is no name, or that of another method.
     """
     setattr(Verbs, then.__name__, then)
-    for answer in (listed, misplaced):
-        setattr(Told, answer.__name__, staticmethod(answer))
+    answers: tuple[tuple[type[Any], Callable[..., Any]], ...] = ((Told, listed), (Told, misplaced), (Printed, text))
+    for owner, answer in answers:
+        setattr(owner, answer.__name__, staticmethod(answer))
     for module in decompositions:
         for step in _stated(module, Decomposition):
             for make in _verbs(module) or (step,):
@@ -37,8 +39,8 @@ def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[Module
     for module in refinements:
         for refinement in _stated(module, Refinement):
             for make in (*((refinement,) if refinement.verb else ()), *_verbs(module)):
-                for owner in _owners(make.applies_to or refinement.applies_to):
-                    _add(owner, refinement, make, _refining(owner, make))
+                for chain in _owners(make.applies_to or refinement.applies_to):
+                    _add(chain, refinement, make, _refining(chain, make))
 
 
 @fitting
@@ -70,6 +72,16 @@ def misplaced(chain: object, name: str) -> FireironError | None:
     from fireiron.language import misplaced  # when something is refused
 
     return misplaced.misplaced(chain, name)
+
+
+def text(value: Tensor | View, kind: str) -> str:
+    """Graphene's notation of a tensor or a view; its `repr` where no text says all of it."""
+    from fireiron.values import notation  # when something is printed
+
+    try:
+        return str(getattr(notation, kind)(value))
+    except LayoutError:
+        return repr(value)
 
 
 def _stated(module: ModuleType, base: type[Any]) -> Iterator[Any]:
