@@ -1,4 +1,5 @@
 """Decompositions, one a file. The folder is the registry: a file says by `__all__` which of its names stand in `fireiron`.
+What several share stands in `stepping`.
 
 May import: values, specs, ir, language, refine, performing, executable, stepping.
 """
