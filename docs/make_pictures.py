@@ -6,7 +6,8 @@ from pathlib import Path
 
 from fireiron import draw
 from fireiron.draw.colours import EMPTY, OKABE_ITO, SCALE, tint
-from fireiron.draw.shapes import PALE, Page, Rect
+from fireiron.draw.picture import Page
+from fireiron.draw.shapes import PALE, Rect
 from fireiron.inspect.heart import heart
 from fireiron.inspect.show import executed, main_child, short
 from fireiron.language import library

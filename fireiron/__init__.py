@@ -4,7 +4,7 @@ Extensions are found in their folders: each file says by `__all__` which of its 
 which `make names` writes.
 """
 
-from fireiron import decomp, executable, folders, refine, specs
+from fireiron import decomp, display, executable, folders, refine, specs
 from fireiron._version import VERSION as __version__
 from fireiron.attention import attention as attention
 from fireiron.draw import draw, explore
@@ -48,6 +48,21 @@ _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *execut
 
 globals().update(folders.public(_STATED))
 _methods.add_found(decomp.MODULES, refine.MODULES)
+
+
+def _html(value: object) -> str:
+    from fireiron.notebook import html
+
+    return html(value)
+
+
+def _pretty(value: object) -> str:
+    from fireiron.notebook import pretty
+
+    return pretty(value)
+
+
+display.tell(_html, _pretty)
 
 _LATER = {
     "Choice": "tune.records",

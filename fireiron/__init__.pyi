@@ -58,7 +58,6 @@ from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_T as LDMAT
 from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_T_COL as LDMATRIX_WARPGROUP_T_COL
 from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup as LdMatrixWarpgroup
 from fireiron.executable.micro_kernel import MicroKernel as MicroKernel
-from fireiron.executable.mma import Mma as Mma
 from fireiron.executable.mma_f16 import HMMA_16816_F16 as HMMA_16816_F16
 from fireiron.executable.mma_f16 import HMMA_16816_F32 as HMMA_16816_F32
 from fireiron.executable.mma_f16 import HMMA_16816_F32_BF16 as HMMA_16816_F32_BF16
@@ -165,6 +164,7 @@ from fireiron.language.tunable import Derived as Derived
 from fireiron.language.tunable import Tunable as Tunable
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
+from fireiron.performing.mma import Mma as Mma
 from fireiron.refine.ahead import Ahead as Ahead
 from fireiron.refine.align import Align as Align
 from fireiron.refine.bands import Bands as Bands

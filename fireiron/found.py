@@ -1,7 +1,6 @@
 """What chains, and what they start from, offer: filled when the package is loaded, and written down for type checkers.
 
-`FoundSteps` and the `FoundOn...` hold the verbs of steps and refinements that are found in their folders; `language/methods.py` adds them.
-The other steps of the language are written out, in `specs/verbs.py`.
+`FoundSteps` and the `FoundOn...` hold the verbs of steps and refinements, each declared in its file; `language/methods.py` adds them.
 
 A chain knows its kind of spec as a value (`start`), so its class offers all verbs; which of them are for a kind, each step says by its
 `kinds`. Type checkers, and what completes names, know classes only: `found.pyi`, written by `make names`, gives each `For...` below the

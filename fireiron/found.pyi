@@ -445,81 +445,34 @@ class ForEvery:
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
-    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> EveryTile:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+    def coalesced(self, elements: Integer) -> EveryStrategy:
+        """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
-        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+        Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
+        rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
 
         >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
-        MatMul(32,16,8)(GL,GL,GL)(Block)
+        >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+        Move(4,1)(GL,SH)(Thread)
+
+        Source: CUDA C++ Programming Guide, "Device Memory Accesses".
         """
-    def split(self, *sizes: TileSize, **by_dim: TileSize) -> EverySplit:
-        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+    def done(self, executable: Executable | str | None = None) -> EveryStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
-        a static tile.
-        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
-        MatMul(64,64,4)(GL,GL,GL)(Block)
-        """
-    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> EverySplitK:
-        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
-
-        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
-        `Reduction` that adds the partial results (none: one element a thread).
-        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
-        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
-        k is the first dimension of several elements that is added up.
-        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
-        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
-        >>> print(mm.split_k(2, Warp, 64).result)
-        MatMul(16,16,128)(GL,GL,SH)(Warp)
-
-        Source: Fireiron, section 5.3; decision 11.
-        """
-    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> EveryStrategy:
-        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-        cannot read its own so.
-
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
-        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
-
-        >>> from fireiron import *
-        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
-        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
-        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
-
-        Source: decision 32.
-        """
-    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> EveryLoad:
-        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
-
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
-        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
-        MatMul(64,64,8)(SH,GL,GL)(Block)
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
         """
     def epilog(
         self,
@@ -544,57 +497,18 @@ class ForEvery:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
         MatMul(64,64,8)(GL,GL,RF)(Block)
         """
-    def step(self, name: str, strategy: Strategy) -> EveryStrategy:
-        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> EveryLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Legal on a definition with such a step.
-        rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
-
-        >>> from fireiron import *
-        >>> doubled = Fused(
-        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
-        ... )
-
-        >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
-        >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
-        >>> [line.strip() for line in text.splitlines() if "// twice" in line]
-        ['// twice: C[m,n] = c[m,n] * 2']
-        """
-    def skip(self, *steps: str, where: str) -> EveryStrategy:
-        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
-
-        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
-        Steps side by side are one region, under one branch.
-        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
-        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
-        rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
-
-        Source: decision 44.
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
-        >>> peak = Fused(
-        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"low": "top[m] = -inf"},
-        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
-        ...     last={"out": "y[m] = top[m]"},
-        ... )
-        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
-        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
-        ['if (__any_sync(0xffffffff, keep_needed[0])) {']
-        """
-    def coalesced(self, elements: Integer) -> EveryStrategy:
-        """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
-
-        Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
-        rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
-
-        >>> from fireiron import *
-        >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
-        Move(4,1)(GL,SH)(Thread)
-
-        Source: CUDA C++ Programming Guide, "Device Memory Accesses".
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def mma_tile(self, instruction: Executable | None = None) -> EveryStrategy:
         """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
@@ -608,23 +522,6 @@ class ForEvery:
         >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
-        """
-    def done(self, executable: Executable | str | None = None) -> EveryStrategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
-
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
-        rewrite: spec --> instruction      (Fireiron, section 3.4)
-
-        >>> from fireiron import *
-        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
-        >>> print(leaf.result)
-        MatMul(1,1,1)(GL,GL,GL)(Thread)
-        >>> "fmaf(" in leaf.done().cuda()
-        True
-        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
-        True
         """
     def partial(self, name: str, parts: int) -> EveryStrategy:
         """A reduction left in `parts`: lanes and warps keep what their own terms make, and it is completed where a step reads it as a whole.
@@ -669,6 +566,109 @@ class ForEvery:
         >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
         ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
         """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> EveryStrategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def skip(self, *steps: str, where: str) -> EveryStrategy:
+        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+
+        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
+        Steps side by side are one region, under one branch.
+        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
+        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+        rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+
+        Source: decision 44.
+
+        >>> from fireiron import *
+        >>> peak = Fused(
+        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"low": "top[m] = -inf"},
+        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     last={"out": "y[m] = top[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+        ['if (__any_sync(0xffffffff, keep_needed[0])) {']
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> EverySplit:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> EverySplitK:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+        Source: Fireiron, section 5.3; decision 11.
+        """
+    def step(self, name: str, strategy: Strategy) -> EveryStrategy:
+        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+
+        Legal on a definition with such a step.
+        rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
+        >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "// twice" in line]
+        ['// twice: C[m,n] = c[m,n] * 2']
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> EveryTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
 
 class EveryStrategy(ForEvery, Strategy):
     def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> FusedKernel: ...
@@ -701,20 +701,90 @@ class ForMatMul:
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
-    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MatMulTile:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+    def done(self, executable: Executable | str | None = None) -> MatMulStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
-        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
-        MatMul(32,16,8)(GL,GL,GL)(Block)
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> MatMulEpilog:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MatMulLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def mma_tile(self, instruction: Executable | None = None) -> MatMulStrategy:
+        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+        >>> print(mm.mma_tile().result)
+        MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> MatMulStrategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> MatMulSplit:
         """Sequential loop over a reduction dimension; the rest is zero, not a special case.
@@ -745,90 +815,20 @@ class ForMatMul:
 
         Source: Fireiron, section 5.3; decision 11.
         """
-    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> MatMulStrategy:
-        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-        cannot read its own so.
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MatMulTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
-        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
-
-        >>> from fireiron import *
-        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
-        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
-        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
-
-        Source: decision 32.
-        """
-    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MatMulLoad:
-        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
-
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
-        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
-        MatMul(64,64,8)(SH,GL,GL)(Block)
-        """
-    def epilog(
-        self,
-        memory: Memory,
-        first: Strategy | DType | None = None,
-        second: Strategy | None = None,
-        third: Strategy | None = None,
-        *,
-        init: Strategy | None = None,
-        store: Strategy | None = None,
-        dtype: DType | None = None,
-    ) -> MatMulEpilog:
-        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
-
-        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
-        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
-        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
-        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
-        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
-        MatMul(64,64,8)(GL,GL,RF)(Block)
-        """
-    def mma_tile(self, instruction: Executable | None = None) -> MatMulStrategy:
-        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
-
-        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
-        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
-        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
-        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
-
-        >>> from fireiron import *
-        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
-        >>> print(mm.mma_tile().result)
-        MatMul(16,8,16)(GL,GL,GL)(Warp)
-        """
-    def done(self, executable: Executable | str | None = None) -> MatMulStrategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
-
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
-        rewrite: spec --> instruction      (Fireiron, section 3.4)
-
-        >>> from fireiron import *
-        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
-        >>> print(leaf.result)
-        MatMul(1,1,1)(GL,GL,GL)(Thread)
-        >>> "fmaf(" in leaf.done().cuda()
-        True
-        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
-        True
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
         """
 
 class MatMulStrategy(ForMatMul, Strategy): ...
@@ -856,34 +856,6 @@ class ForMove:
         >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
-        """
-    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MoveTile:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
-
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
-        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
-        MatMul(32,16,8)(GL,GL,GL)(Block)
-        """
-    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MoveLoad:
-        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
-
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
-        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
-        MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def coalesced(self, elements: Integer) -> MoveStrategy:
         """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
@@ -914,6 +886,34 @@ class ForMove:
         >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
         True
         """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MoveLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MoveTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
 
 class MoveStrategy(ForMove, Strategy): ...
 
@@ -941,21 +941,6 @@ class ForInit:
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
-    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
-
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
-        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
-        MatMul(32,16,8)(GL,GL,GL)(Block)
-        """
     def done(self, executable: Executable | str | None = None) -> Strategy:
         """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
@@ -972,6 +957,21 @@ class ForInit:
         True
         >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
         True
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
         """
 
 class ForReduction:
@@ -988,31 +988,35 @@ class ForReduction:
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
-    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
-        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
-        MatMul(32,16,8)(GL,GL,GL)(Block)
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
         """
-    def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
-        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
-        a static tile.
-        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
-        MatMul(64,64,4)(GL,GL,GL)(Block)
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
         """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
@@ -1033,35 +1037,31 @@ class ForReduction:
 
         Source: decision 32.
         """
-    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
-        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
-        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
 
         >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
-        MatMul(64,64,8)(SH,GL,GL)(Block)
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
         """
-    def done(self, executable: Executable | str | None = None) -> Strategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
-        rewrite: spec --> instruction      (Fireiron, section 3.4)
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
-        >>> print(leaf.result)
-        MatMul(1,1,1)(GL,GL,GL)(Thread)
-        >>> "fmaf(" in leaf.done().cuda()
-        True
-        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
-        True
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
         """
 
 class ForAtomicAdd:
@@ -1078,20 +1078,35 @@ class ForAtomicAdd:
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
-    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
-        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
-        MatMul(32,16,8)(GL,GL,GL)(Block)
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
         """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
@@ -1112,35 +1127,20 @@ class ForAtomicAdd:
 
         Source: decision 32.
         """
-    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
-        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
-        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
-        MatMul(64,64,8)(SH,GL,GL)(Block)
-        """
-    def done(self, executable: Executable | str | None = None) -> Strategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
-
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
-        rewrite: spec --> instruction      (Fireiron, section 3.4)
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
-        >>> print(leaf.result)
-        MatMul(1,1,1)(GL,GL,GL)(Thread)
-        >>> "fmaf(" in leaf.done().cuda()
-        True
-        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
-        True
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
         """
 
 class ForPointwise:
@@ -1157,20 +1157,35 @@ class ForPointwise:
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
-    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
-        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
-        MatMul(32,16,8)(GL,GL,GL)(Block)
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
         """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
@@ -1191,35 +1206,20 @@ class ForPointwise:
 
         Source: decision 32.
         """
-    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
-        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
-        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
-        MatMul(64,64,8)(SH,GL,GL)(Block)
-        """
-    def done(self, executable: Executable | str | None = None) -> Strategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
-
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
-        rewrite: spec --> instruction      (Fireiron, section 3.4)
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
-        >>> print(leaf.result)
-        MatMul(1,1,1)(GL,GL,GL)(Thread)
-        >>> "fmaf(" in leaf.done().cuda()
-        True
-        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
-        True
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
         """
 
 class ForFused:
@@ -1236,81 +1236,22 @@ class ForFused:
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
-    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> FusedTile:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+    def done(self, executable: Executable | str | None = None) -> FusedStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
-        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
-        MatMul(32,16,8)(GL,GL,GL)(Block)
-        """
-    def split(self, *sizes: TileSize, **by_dim: TileSize) -> FusedSplit:
-        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
-
-        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
-        a static tile.
-        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
-        MatMul(64,64,4)(GL,GL,GL)(Block)
-        """
-    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> FusedSplitK:
-        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
-
-        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
-        `Reduction` that adds the partial results (none: one element a thread).
-        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
-        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
-        k is the first dimension of several elements that is added up.
-        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
-        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
-
-        >>> from fireiron import *
-        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
-        >>> print(mm.split_k(2, Warp, 64).result)
-        MatMul(16,16,128)(GL,GL,SH)(Warp)
-
-        Source: Fireiron, section 5.3; decision 11.
-        """
-    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> FusedStrategy:
-        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-        cannot read its own so.
-
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
-        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
-
-        >>> from fireiron import *
-        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
-        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
-        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
-
-        Source: decision 32.
-        """
-    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> FusedLoad:
-        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
-
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
-        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
-
-        >>> from fireiron import *
-        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
-        MatMul(64,64,8)(SH,GL,GL)(Block)
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
         """
     def epilog(
         self,
@@ -1335,45 +1276,18 @@ class ForFused:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
         MatMul(64,64,8)(GL,GL,RF)(Block)
         """
-    def step(self, name: str, strategy: Strategy) -> FusedStrategy:
-        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> FusedLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Legal on a definition with such a step.
-        rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
-
-        >>> from fireiron import *
-        >>> doubled = Fused(
-        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
-        ... )
-
-        >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
-        >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
-        >>> [line.strip() for line in text.splitlines() if "// twice" in line]
-        ['// twice: C[m,n] = c[m,n] * 2']
-        """
-    def skip(self, *steps: str, where: str) -> FusedStrategy:
-        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
-
-        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
-        Steps side by side are one region, under one branch.
-        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
-        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
-        rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
-
-        Source: decision 44.
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
-        >>> peak = Fused(
-        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"low": "top[m] = -inf"},
-        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
-        ...     last={"out": "y[m] = top[m]"},
-        ... )
-        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
-        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
-        ['if (__any_sync(0xffffffff, keep_needed[0])) {']
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def mma_tile(self, instruction: Executable | None = None) -> FusedStrategy:
         """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
@@ -1387,23 +1301,6 @@ class ForFused:
         >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
-        """
-    def done(self, executable: Executable | str | None = None) -> FusedStrategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
-
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
-        rewrite: spec --> instruction      (Fireiron, section 3.4)
-
-        >>> from fireiron import *
-        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
-        >>> print(leaf.result)
-        MatMul(1,1,1)(GL,GL,GL)(Thread)
-        >>> "fmaf(" in leaf.done().cuda()
-        True
-        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
-        True
         """
     def partial(self, name: str, parts: int) -> FusedStrategy:
         """A reduction left in `parts`: lanes and warps keep what their own terms make, and it is completed where a step reads it as a whole.
@@ -1447,6 +1344,109 @@ class ForFused:
         >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
         >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
         ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> FusedStrategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def skip(self, *steps: str, where: str) -> FusedStrategy:
+        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+
+        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
+        Steps side by side are one region, under one branch.
+        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
+        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+        rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+
+        Source: decision 44.
+
+        >>> from fireiron import *
+        >>> peak = Fused(
+        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"low": "top[m] = -inf"},
+        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     last={"out": "y[m] = top[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+        ['if (__any_sync(0xffffffff, keep_needed[0])) {']
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> FusedSplit:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> FusedSplitK:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+        Source: Fireiron, section 5.3; decision 11.
+        """
+    def step(self, name: str, strategy: Strategy) -> FusedStrategy:
+        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+
+        Legal on a definition with such a step.
+        rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
+        >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "// twice" in line]
+        ['// twice: C[m,n] = c[m,n] * 2']
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> FusedTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
         """
 
 class FusedStrategy(ForFused, Strategy):

@@ -34,7 +34,8 @@ FORMAT: Final = 1
 """The form of entries and keys; another number, and all old entries are neither found nor read."""
 
 OURS: Final = tuple(
-    f"fireiron.{part}" for part in ("values", "spec", "specs", "ir", "language", "decomp", "refine", "executable", "tune.record")
+    f"fireiron.{part}"
+    for part in ("values", "spec", "specs", "ir", "language", "decomp", "refine", "executable", "performing", "stepping", "tune.record")
 )
 """The parts of this package whose values are kept: those of the language and of kernel IR, none that runs or writes anything."""
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from fireiron.draw.shapes import Line, Picture, Rect, Text
+from fireiron.draw.picture import Picture
+from fireiron.draw.shapes import Line, Rect, Text
 from fireiron.draw.svg import svg
 from fireiron.specs.matmul import MatMul
 from fireiron.values.machine import GL, Kernel

@@ -1,7 +1,6 @@
 """What type checkers and completion know of verbs, `fireiron/found.pyi`: what each kind of spec offers, and classes of chains for it.
 
-All of it follows from the package: signatures and docstrings from the methods that are written out, and from the fields of extensions and the
-verbs of refinements that are found, what is for which kind from `Decomposition.kinds`, what refines what from `Refinement.applies_to`, operands
+All of it follows from the package: signatures and docstrings from the fields of extensions and from the functions that are verbs, what is for which kind from `Decomposition.kinds`, what refines what from `Refinement.applies_to`, operands
 from the kinds.
 """
 
@@ -54,8 +53,7 @@ def kinds():
 
 def verbs(kind):
     """The verbs for a kind, with their functions."""
-    written = {name: one for name, one in vars(Verbs).items() if inspect.isfunction(one) and name[0] != "_"}
-    every = written | made_by(found.FoundSteps)
+    every = {"then": Verbs.then} | made_by(found.FoundSteps)
     if kind == "Any":
         return {name: every[name] for name in OF_ANY}
     return {name: one for name, one in every.items() if kind == "Every" or is_for(kind, name)}
@@ -89,16 +87,22 @@ def sources(module):
 
 def arguments(method):
     """The arguments of a method behind `self`, as a stub has them, and the module whose names they use."""
-    if hasattr(method, "makes"):
+    if hasattr(method, "makes") and not is_step(method):
         _, *given = inspect.signature(method).parameters.values()
         kinds = annotations(method)
         rows = [(one.kind is one.KEYWORD_ONLY, field_argument(one, kinds[one.name])) for one in given]
         named = [row for by_name, row in rows if by_name]
         return [row for by_name, row in rows if not by_name] + (["*", *named] if named else []), inspect.getmodule(method.makes)
-    written = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(method)))).body[0].args
-    written.args = written.args[1:]
+    function = getattr(method, "made_by", None) or inspect.unwrap(method)
+    written = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].args
+    written.args = [one for one in written.args if one.arg != "self"]
     text = re.sub(r"(?<=[\w\]])=", " = ", ast.unparse(written)).replace("where: str = ''", "where: str")  # needed but to refine a split
-    return re.split(r", (?![^\[]*\])", text) if text else [], inspect.getmodule(inspect.unwrap(method))
+    return re.split(r", (?![^\[]*\])", text) if text else [], inspect.getmodule(function)
+
+
+def is_step(method):
+    """Whether a method is a function that makes a step."""
+    return inspect.isfunction(method.made_by) and issubclass(method.makes, fireiron.Decomposition)
 
 
 def annotations(method):
@@ -117,7 +121,7 @@ def field_argument(parameter, kind):
 
 def result_of(method):
     """The class that a verb returns where nobody knows the kind of spec."""
-    return "Strategy" if hasattr(method, "makes") else inspect.unwrap(method).__annotations__["return"]
+    return inspect.signature(method).return_annotation
 
 
 # ---------------------------------------------------------------------------------------------- the stub

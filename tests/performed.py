@@ -16,12 +16,6 @@ from fireiron.values.machine import FRAGMENTS
 from fireiron.values.tensor import whole_view
 from fireiron.values.units import index_in
 
-
-def extensions(package):
-    """The modules of a folder of extensions that say what they give; the others are there to be imported by them (`SHARED`)."""
-    return [module for module in package.MODULES if hasattr(module, "__all__")]
-
-
 SM_90A = next(one for one in fireiron.ARCHITECTURES if one.name == "sm_90a")
 """The target that has all instructions."""
 
@@ -118,7 +112,7 @@ def copies_of_warpgroups():
 
 @functools.cache
 def all_candidates():
-    stated = (spec for module in extensions(executable) for spec in getattr(module, "EXAMPLES", ()))
+    stated = (spec for module in executable.MODULES for spec in getattr(module, "EXAMPLES", ()))
     return (
         *candidates(),
         *products_of_lanes(),

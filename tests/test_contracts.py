@@ -16,7 +16,7 @@ import offered
 import public_names
 import pytest
 from instructions import layouts_of, loaded_by, product_of_warpgroups, spec_of, strategy_of, through, through_choices
-from performed import SM_90A, all_candidates, context_of, extensions, own_context, own_spec
+from performed import SM_90A, all_candidates, context_of, own_context, own_spec
 from ringed import by_warps, halves
 
 import fireiron
@@ -48,7 +48,7 @@ def family(module, base):
     return [one for one in vars(module).values() if inspect.isclass(one) and issubclass(one, base) and one.__module__ == module.__name__]
 
 
-ALL = [(module, base) for package, base in FAMILIES.items() for module in extensions(package)]
+ALL = [(module, base) for package, base in FAMILIES.items() for module in package.MODULES]
 
 
 @pytest.mark.parametrize(("module", "base"), ALL, ids=[module.__name__.removeprefix("fireiron.") for module, _ in ALL])
@@ -92,8 +92,9 @@ class TestExtension:
         for one in family(module, base):
             if base is Decomposition:
                 assert one.verb and "expand" in vars(one)
-                assert ("label" in vars(one)) == (one.verb in vars(Verbs)), "a verb that is written out has a text that is, too"
-                assert hasattr(Verbs, one.verb)
+                method = getattr(Verbs, one.verb)
+                assert method.makes is one
+                assert ("label" in vars(one)) == inspect.isfunction(method.made_by), "a verb that is written out has a text that is, too"
             elif base is Refinement:
                 assert one.applies_to and set(one.applies_to) <= {step.verb for step in steps_of_language()}
                 assert "plan" in vars(one) or "rewrite" in vars(one)
@@ -102,7 +103,7 @@ class TestExtension:
 
 
 def steps_of_language():
-    return [one for module in extensions(decomp) for one in family(module, Decomposition)]
+    return [one for module in decomp.MODULES for one in family(module, Decomposition)]
 
 
 VERBS = [
@@ -115,12 +116,12 @@ def test_verbs_say_when_they_are_legal(owner, name):
     text = getattr(owner, name).__doc__
     assert text and text.strip()[0].isupper()
     assert "rewrite:" in text and "-->" in text
-    assert "Legal" in text or name == "done", "done: verbs.py says `must match`"
+    assert "Legal" in text or name == "done", "done: it says `must match`"
     assert "return" in getattr(owner, name).__annotations__, "typed"
 
 
 def test_every_refinement_has_a_method_on_each_step_that_it_refines():
-    for module in extensions(refine):
+    for module in refine.MODULES:
         (one,) = family(module, Refinement)
         for verb in one.applies_to:
             methods = vars(REFINING.get(verb, FoundOnAny)).values()
@@ -200,7 +201,7 @@ def test_every_step_offers_itself_for_some_spec():
 def test_every_refinement_offers_itself_for_some_step():
     """And what it offers is of its kind, refines the step, and is Python that evaluates to it, also as it is written in a chain."""
     softmax = fireiron.strategies.attention.spec(64, 64, 16)
-    for module in extensions(refine):
+    for module in refine.MODULES:
         (kind,) = family(module, Refinement)
         seen = 0
         for spec, verb in itertools.product((*SPECS, softmax), kind.applies_to):
@@ -454,7 +455,7 @@ ROOMS = (
     ("values",),
     ("spec", "specs", "stacks", "batches", "copies"),
     ("ir",),
-    ("language", "decomp", "refine", "executable"),
+    ("language", "decomp", "stepping", "refine", "executable", "performing"),
     ("tasks",),
     ("lower", "cuda", "sim", "check"),
     ("cost",),
@@ -480,15 +481,6 @@ APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export"
 """Rooms that stand in one row and know nothing of each other."""
 
 KNOTS = {
-    ("display", "notebook"): "values show themselves in notebooks",
-    ("values.tensor", "values.notation"): "a tensor and a view are printed in the notation, which reads them",
-    ("specs.verbs", "decomp"): "the verbs stand once for all that a chain starts from; what they append is defined above specs",
-    ("specs.verbs", "language.strategy"): "a verb returns a strategy",
-    ("specs.verbs", "language.misplaced"): "a refinement on what it does not refine is refused with the steps that have it",
-    ("specs.verbs", "language.offered"): "dir() lists what the steps say they are for",
-    ("language.substrategy", "decomp"): "the default copy is made of a tile and done",
-    ("language.substrategy", "refine"): "the default copy is dealt to threads",
-    ("language.substrategy", "language.strategy"): "a strategy is an argument of load and epilog",
     ("language.strategy", "compiler"): "strategy.program() is the first arrow",
     ("language.strategy", "gpu.kernel"): "strategy.compile()",
     ("language.strategy", "language.store"): "strategy.to_json()",
@@ -496,54 +488,21 @@ KNOTS = {
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
     ("tune.records.answer", "tune"): "best(..., tune=True)",
-    ("draw.shapes", "draw"): "a picture writes itself in any form",
 }
 """Imports inside functions that look upward, each with its reason; without them the graph of all modules has no circle."""
 
 SIBLINGS = {
-    ("executable.hfma2", "executable.fma"): "the packed form of the same multiply-add compares the same fields",
     ("decomp.epilog", "decomp.load"): "a store that begins with a load to shared memory, through which fragments go to be worked on",
-    ("decomp.mma_tile", "decomp.tile"): "a verb that is a tile and a split of one instruction's sizes",
-    ("decomp.coalesced", "decomp.tile"): "a verb that is a tile dealt to threads in storage order",
     ("executable.thread_move", "executable.cp_async"): "the asynchronous copy that a plain one becomes under a pipeline",
-    ("decomp.across", "decomp.split"): "more parts than one statement adds up are a loop",
-    ("decomp.across", "executable.reduce"): "how many terms one statement adds up",
-    ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
-    ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
-    ("executable.stmatrix_warpgroup", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
-    ("executable.stmatrix_warpgroup", "executable.wgmma"): "accumulators as wgmma holds them are what it stores",
-    ("executable.ldmatrix_warpgroup", "executable.ldmatrix"): "the same question, whether lanes receive what is wanted",
-    ("executable.ldmatrix_warpgroup", "executable.wgmma"): "a factor as wgmma takes it from registers is what it loads",
-    ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
-    ("decomp.done", "decomp.coalesced"): "a copy that no instruction does as a whole is dealt to all threads",
-    ("executable.tma_vector", "executable.tma"): "the same copy, of an array of one dimension",
-    ("executable.shuffle", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
 }
 """Extensions that import a sibling, each with its reason."""
-
-SHARED = {
-    "executable.pairs": "how packed pairs of 16-bit floats are read and written",
-    "executable.by_lanes": "how an instruction of several lanes becomes a statement",
-    "executable.by_warps": "how the warps of a warpgroup move matrices between shared memory and fragments of wgmma",
-    "executable.follow": "how threads follow what something else makes them hold",
-    "decomp.across": "reductions across threads, whose parts are leaves again",
-    "decomp.masks": "where a mask holds for all of a tile, and which turns of a loop see nothing",
-    "decomp.behind": "what steps make of elements behind the end of a dimension, which are masked only where they would count",
-    "decomp.unseen": "what a turn does whose elements a mask hides, by which a loop is allowed to leave it out",
-    "decomp.region": "steps that warps may leave out: why that changes nothing, and who may ask",
-    "decomp.hidden": "turns that a mask on integers in memory hides from a tile",
-    "decomp.stagger": "loops that each block begins at another turn",
-    "decomp.steps": "the steps of a fused definition, which several verbs make",
-    "decomp.exchange": "an input that other threads hold, which `done` brings to those that want it",
-    "executable.packed": "which formulas half arithmetic on pairs makes, and by what",
-    "executable.joining": "how a thread's result joins what the output holds",
-    "executable.mma": "the class that all forms of mma.sync are values of",
-}
-"""Modules among the extensions that are there to be imported by them, each with its reason."""
 
 READERS = {"cuda", "sim", "check"}
 BELOW_READERS = {name for name in RANK if RANK[name] <= RANK["ir"]}
 EXTENSIONS = {"decomp", "refine", "executable"}
+
+SHARED = (("performing",), ("refine", "executable"), ("stepping",), ("decomp",))
+"""Folders of extensions, and the rooms of what these share, from below to above."""
 
 
 def sources():
@@ -605,14 +564,48 @@ def test_imports_run_downwards(name):
         assert below or (is_knot(name, module) and not at_module_level), f"{name} imports {module}, which lies above it or beside it"
 
 
-def test_no_circle():
-    """The graph of all modules, imports inside functions included, can be sorted once the named knots are cut."""
+def graph_of(cut):
+    """The modules that each one imports, inside functions included; without the named knots, or with them."""
     graph = {}
     for name, tree in MODULES.items():
         own = name.removesuffix(".__init__")
-        found = {module.removesuffix(".__init__") for module, _, types in imported(tree) if not types and not is_knot(own, module)}
+        found = {
+            module.removesuffix(".__init__") for module, _, types in imported(tree) if not types and not (cut and is_knot(own, module))
+        }
         graph[own] = found - {own}
-    list(graphlib.TopologicalSorter(graph).static_order())
+    return graph
+
+
+def test_no_circle():
+    """The graph of all modules can be sorted once the named knots are cut."""
+    list(graphlib.TopologicalSorter(graph_of(cut=True)).static_order())
+
+
+def reached(graph, starts):
+    """The modules to which a path leads."""
+    seen, waiting = set(), set(starts)
+    while waiting:
+        seen |= waiting
+        waiting = {module for name in waiting for module in graph.get(name, ())} - seen
+    return seen
+
+
+@pytest.mark.parametrize(("above", "below"), KNOTS, ids=map(str, KNOTS))
+def test_no_knot_ties_the_rooms_of_a_kernel(above, below):
+    """A circle through a knot meets neither the language's extensions nor what lowers, prints, checks and executes a kernel."""
+    graph = graph_of(cut=False)
+    back = {}
+    for name, modules in graph.items():
+        for module in modules:
+            back.setdefault(module, set()).add(name)
+    circle = reached(graph, {module for module in graph[above] if is_knot(above, module)}) & reached(back, {above})
+    assert not {module.split(".")[0] for module in circle} & UNTIED
+
+
+UNTIED = {
+    "values", "spec", "specs", "ir", "decomp", "stepping", "refine", "executable", "performing", "lower", "cuda", "check", "sim", "cost", "compiler",
+}  # fmt: skip
+"""Rooms without a circle, imports inside functions included."""
 
 
 def test_every_room_says_what_lives_there():
@@ -667,7 +660,16 @@ def test_lowering_names_no_extension(name):
 def test_siblings_do_not_import_siblings(name):
     top = name.split(".")[0]
     found = {module for module, _, _ in imported(MODULES[name]) if module.split(".")[0] == top}
-    assert {other for other in found if (name, other) not in SIBLINGS and other not in SHARED} == set()
+    assert {other for other in found if (name, other) not in SIBLINGS} == set()
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] in {room for row in SHARED for room in row}])
+def test_what_extensions_share_knows_none_of_them(name):
+    """`performing` lies below all extensions, `stepping` below decompositions."""
+    rank = {room: rank for rank, row in enumerate(SHARED) for room in row}
+    top = name.split(".")[0]
+    found = {module.split(".")[0] for module, _, _ in imported(MODULES[name])} & set(rank)
+    assert {other for other in found if rank[other] > rank[top]} == set()
 
 
 def test_exceptions_are_needed():
@@ -681,11 +683,11 @@ def test_exceptions_are_needed():
     assert set(SIBLINGS) <= found
 
 
-def test_files_of_a_folder_give_something_or_are_shared():
-    silent = {
-        module.__name__.removeprefix("fireiron.") for package in FAMILIES for module in package.MODULES if not hasattr(module, "__all__")
-    }
-    assert silent <= set(SHARED), "say by `__all__` which of its names stand in fireiron"
+def test_each_file_of_a_folder_is_an_extension():
+    """What several of them need stands in `performing` or `stepping`."""
+    for package in FAMILIES:
+        for module in package.MODULES:
+            assert hasattr(module, "__all__"), f"{module.__name__}: say by `__all__` which of its names stand in fireiron"
 
 
 def test_nothing_imports_what_it_does_not_declare():
@@ -700,7 +702,7 @@ def test_nothing_imports_what_it_does_not_declare():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "_version", "display", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
+    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",
@@ -736,7 +738,10 @@ def test_import_is_quick(statement, expected):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
     loaded = set(done.stdout.split())
     own = {name.removeprefix("fireiron.") for name in loaded if name.startswith("fireiron.")}
-    families = tuple(f"{package}." for package in ("decomp", "refine", "executable", "specs", "ir.asks", "ir.effects", "ir.mechanisms"))
+    families = tuple(
+        f"{package}."
+        for package in ("decomp", "refine", "executable", "performing", "stepping", "specs", "ir.asks", "ir.effects", "ir.mechanisms")
+    )
     assert {name for name in own if not name.startswith(families)} == expected
     assert {name.partition(".")[0] for name in loaded} & SLOW == set()
 

@@ -21,7 +21,8 @@ from fireiron.check.scene import Scene
 from fireiron.cli import main
 from fireiron.draw import KINDS, colours, flow, lanes, owners, ring, tiles, timeline, turns
 from fireiron.draw import banks as banks_module
-from fireiron.draw.shapes import Cells, Picture, Rect, Text, merged, wrapped
+from fireiron.draw.picture import Picture
+from fireiron.draw.shapes import Cells, Rect, Text, merged, wrapped
 from fireiron.language import library
 from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan

@@ -8,10 +8,10 @@ from faults import faults
 
 from fireiron import *
 from fireiron.check import safety
-from fireiron.decomp.behind import Behind
-from fireiron.decomp.masks import AtLeast, all_of_them, may_fail, seen_shares
 from fireiron.ir import execs
 from fireiron.specs.formula import Number, formula_of
+from fireiron.stepping.behind import Behind
+from fireiron.stepping.masks import AtLeast, all_of_them, may_fail, seen_shares
 from fireiron.strategies import attention
 from fireiron.values.expr import FALSE, TRUE
 

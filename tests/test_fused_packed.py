@@ -9,11 +9,11 @@ from printed_text import COMPILER, HostProgram, Printed
 from fireiron import *
 from fireiron.check import check
 from fireiron.cost import predict
-from fireiron.executable.packed import opcodes, packs
 from fireiron.gpu import launch
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.inspect.explain import explain
 from fireiron.ir import execs
+from fireiron.performing.packed import opcodes, packs
 from fireiron.sim import simulate
 from fireiron.specs.formula import formula_of
 from fireiron.strategies import hmma_ampere

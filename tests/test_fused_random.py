@@ -15,12 +15,12 @@ from printed_text import COMPILER, HostProgram, Printed
 
 from fireiron import *
 from fireiron.check import safety
-from fireiron.decomp import steps
 from fireiron.errors import FireironError
 from fireiron.language.store import dumps, loads
 from fireiron.measure.data import all_sizes, drawn, referred
 from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
+from fireiron.stepping import steps
 from fireiron.values.expr import TRUE
 
 SEED = 20261122

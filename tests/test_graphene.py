@@ -9,7 +9,7 @@ import pytest
 
 from fireiron import *
 from fireiron.errors import DecompositionError, LayoutError
-from fireiron.executable.ldmatrix import addressed
+from fireiron.performing.matrices import addressed
 from fireiron.values.expr import Const, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle, complement, zipped_divide
 from fireiron.values.layout import parse as parse_layout

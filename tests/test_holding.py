@@ -16,12 +16,14 @@ from problems import integers
 
 from fireiron import *
 from fireiron.errors import FireironError
-from fireiron.executable.follow import elementwise, lanes_of
-from fireiron.executable.ldmatrix import LdMatrix, first_difference, received
+from fireiron.executable.ldmatrix import LdMatrix
 from fireiron.ir import execs
 from fireiron.ir.holding import Holding
 from fireiron.language.tree import held_by
 from fireiron.lower.distribute import holdings
+from fireiron.performing.follow import elementwise, lanes_of
+from fireiron.performing.held import first_difference
+from fireiron.performing.matrices import received
 from fireiron.sim import simulate
 from fireiron.spec import Kind
 from fireiron.values.expr import TRUE, ZERO, Var, compiled

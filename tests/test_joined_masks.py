@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron.decomp.masks import AtLeast, failing
 from fireiron.sim import simulate
 from fireiron.specs.formula import formula_of
+from fireiron.stepping.masks import AtLeast, failing
 
 element = MatMul.tile(1, 1).to(Thread).split(1).tile(1, 1).done()
 

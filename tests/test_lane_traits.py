@@ -10,8 +10,8 @@ import itertools
 import pytest
 
 from fireiron import INSTRUCTIONS
-from fireiron.executable.mma import Mma
 from fireiron.ir.lanes import LaneMap
+from fireiron.performing.mma import Mma
 from fireiron.values.layout import parse
 from fireiron.values.machine import QuadPair, float16
 

@@ -23,11 +23,12 @@ from problems import called, integers, simulated, stored
 import fireiron
 from fireiron import *
 from fireiron import ARCHITECTURES
-from fireiron.executable.ldmatrix import LDMATRIX, addressed, received
+from fireiron.executable.ldmatrix import LDMATRIX
 from fireiron.executable.movmatrix import MOVMATRIX
 from fireiron.executable.stmatrix import STMATRIX
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import execs
+from fireiron.performing.matrices import addressed, received
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.meaning import multiplied
 

@@ -15,11 +15,11 @@ from problems import library as library_file
 
 import fireiron
 from fireiron import *
-from fireiron.executable.by_lanes import MatrixCopy
 from fireiron.graphene.written import Written
 from fireiron.inspect.explain import End
 from fireiron.language import library
 from fireiron.language.store import CLASSES, VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
+from fireiron.performing.matrices import MatrixCopy
 from fireiron.tasks.step import TaskProgram
 
 

@@ -1,12 +1,12 @@
-"""What is known of a turn whose elements a mask hides (`decomp.unseen`): each law of the real numbers, and where it does not hold."""
+"""What is known of a turn whose elements a mask hides (`stepping.unseen`): each law of the real numbers, and where it does not hold."""
 
 import math
 import types
 
 import pytest
 
-from fireiron.decomp.unseen import Values
 from fireiron.specs.formula import Number, formula_of
+from fireiron.stepping.unseen import Values
 
 NUMBERS = {"low": -math.inf, "high": math.inf, "zero": 0, "one": 1, "two": 2}
 

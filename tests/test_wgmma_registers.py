@@ -12,8 +12,9 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import check
 from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup
-from fireiron.executable.wgmma import WGMMA, held_map
+from fireiron.executable.wgmma import WGMMA
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.performing.warpgroups import held_map
 
 HELD = [one for one in WGMMA if one.held]
 F16 = next(one for one in HELD if one.name == "WGMMA_F16_F32_HELD")

@@ -31,7 +31,7 @@ STEP = ("sentence", "legal", "rules", "sources", "example")
 @functools.cache
 def verbs():
     """The sections of the verbs: the decompositions, and `then`."""
-    found = {**vars(Verbs), **vars(FoundSteps)}
+    found = {"then": Verbs.then, **vars(FoundSteps)}
     methods = {name: one for name, one in found.items() if inspect.isfunction(one) and not name.startswith("_")}
     by_verb = {step.verb: step for step in classes(decomp, fireiron.Decomposition)}
     order = sorted(methods, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))

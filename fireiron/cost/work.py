@@ -20,7 +20,6 @@ from fireiron.check.turns import Turns, left_out, typical_block
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.cost.gpus import of_warpgroups
-from fireiron.decomp.masks import seen_shares
 from fireiron.errors import ArgumentError, shown
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -52,6 +51,7 @@ from fireiron.ir import (
 )
 from fireiron.spec import Spec, with_strides
 from fireiron.specs.fused import fused
+from fireiron.stepping.masks import seen_shares
 from fireiron.values.expr import FALSE, conjuncts, constant
 
 Array = Any

@@ -1,6 +1,7 @@
 """Decompositions, one a file. The folder is the registry: a file says by `__all__` which of its names stand in `fireiron`.
+What several share stands in `stepping`.
 
-May import: values, specs, ir, language, refine, executable.
+May import: values, specs, ir, language, refine, performing, executable, stepping.
 """
 
 from __future__ import annotations

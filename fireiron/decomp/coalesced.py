@@ -8,14 +8,11 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.tile import Tile
 from fireiron.errors import DecompositionError
-from fireiron.language.tree import Context, Decomposition, Expansion
-from fireiron.language.tunable import chosen, count, integral
-from fireiron.refine.layout import DealOrder
-from fireiron.refine.to import To
-from fireiron.refine.unroll import Unroll
-from fireiron.spec import Spec
+from fireiron.language.substrategy import written
+from fireiron.language.tree import Context, Decomposition, Expansion, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
+from fireiron.spec import AnySpec, Spec
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.tensor import ColMajor, RowMajor, View
 from fireiron.values.units import thread_of
@@ -46,15 +43,12 @@ class Coalesced(Decomposition):
         return f"coalesced({self.elements})"
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        tile = self._tile(spec)
-        if context.workers is not None and _turns(spec, tile, context) > MOST_UNROLLED:
-            tile = attrs.evolve(tile, refinements=tuple(one for one in tile.refinements if not isinstance(one, Unroll)))
-        return tile.expand(spec, context)
+        return self._tile(spec, context).expand(spec, context)
 
     def threads(self, spec: Spec, context: Context) -> int | None:
-        return self._tile(spec).threads(spec, context)
+        return self._tile(spec, context).threads(spec, context)
 
-    def _tile(self, spec: Spec) -> Tile:
+    def _tile(self, spec: Spec, context: Context) -> Decomposition:
         if not spec.moves:
             raise DecompositionError(f"coalesced: {spec.title} is no copy", legal="Move")
         if spec.level.threads == 1:
@@ -68,7 +62,10 @@ class Coalesced(Decomposition):
         width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(view, stored[0]))
         sizes = tuple(width if dim == along else 1 for dim in range(len(order)))
         dealt = {(0,): RowMajor, (0, 1): ColMajor, (1, 0): RowMajor}.get(order, order)
-        return Tile(sizes, refinements=(To(thread_of(spec.level)), DealOrder(dealt), Unroll()))
+        tile = AnySpec.tile(*sizes).to(thread_of(spec.level)).layout(dealt)
+        many = context.workers is not None and _turns(spec, width, context) > MOST_UNROLLED
+        (step,) = written(tile if many else tile.unroll())
+        return step
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Coalesced]:
@@ -77,11 +74,11 @@ class Coalesced(Decomposition):
             yield from (Coalesced(width) for width in (1, 2, 4, 8))
 
 
-def _turns(spec: Spec, tile: Tile, context: Context) -> int:
+def _turns(spec: Spec, width: int, context: Context) -> int:
     """How many vectors a thread copies."""
     threads = spec.level.threads or context.workers or 1
     sizes = [constant(size) or 1 for size in spec.sizes]
-    return math.prod(sizes) // (math.prod(int(size) for size in tile.sizes) * threads)
+    return math.prod(sizes) // (width * threads)
 
 
 def _far(spec: Spec) -> str:
@@ -95,6 +92,22 @@ def _alignment(view: View, along: int) -> int:
     for dim, digits in enumerate(view.tensor.storage().dims):
         parts += [as_expr(digit.weight).factor for digit in digits] if dim != view.axis(along) else []
     return math.gcd(*parts)
+
+
+@verb()
+def coalesced(elements: Integer) -> Coalesced:
+    """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
+
+    Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
+    rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
+
+    >>> from fireiron import *
+    >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+    Move(4,1)(GL,SH)(Thread)
+
+    Source: CUDA C++ Programming Guide, "Device Memory Accesses".
+    """
+    return Coalesced.of(elements)
 
 
 EXAMPLES = (Coalesced(4),)

@@ -7,20 +7,20 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.across import reduced_by, reduction, require_apart
-from fireiron.decomp.coalesced import Coalesced
-from fireiron.decomp.exchange import exchange, held_otherwise
-from fireiron.decomp.region import knows, require_alike
-from fireiron.decomp.steps import implied, in_order, workers_of
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
-from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among
-from fireiron.spec import Spec
+from fireiron.language.substrategy import written
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among, verb
+from fireiron.performing.follow import Following, element_of, unheld
+from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
+from fireiron.stepping.across import reduced_by, reduction, require_apart
+from fireiron.stepping.exchange import exchange, held_otherwise
+from fireiron.stepping.region import knows, require_alike
+from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.values.machine import Thread
 
 
@@ -113,7 +113,8 @@ class Done(Decomposition):
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""
-        steps = (Coalesced(16 // spec.src.dtype.bytes, origin=self.origin), self)
+        (copy,) = written(AnySpec.coalesced(16 // spec.src.dtype.bytes))
+        steps = (attrs.evolve(copy, origin=self.origin), self)
         candidates = (*context.instructions, *context.left_out)
         engine = next((one for one in candidates if one.mechanism.by_engine and one.may_perform(spec)), None)
         notes: tuple[Stmt, ...] = ()
@@ -274,6 +275,27 @@ def _other_target(compared: Compared) -> str:
         return ""
     target = mismatches[0].wanted.split()[0]
     return f'\n    made for {target} it matches {executable.name}: compile("{target}"), --arch {target}'
+
+
+@verb()
+def done(executable: Executable | str | None = None) -> Done:
+    """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+    Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+        or in the working directory.
+    Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+    rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+    >>> from fireiron import *
+    >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+    >>> print(leaf.result)
+    MatMul(1,1,1)(GL,GL,GL)(Thread)
+    >>> "fmaf(" in leaf.done().cuda()
+    True
+    >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+    True
+    """
+    return Done.of(executable)
 
 
 __all__ = ["Done"]

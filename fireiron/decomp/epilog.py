@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
 from fireiron.decomp.load import Load, LoadPlan
-from fireiron.decomp.steps import Through, around_product
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Commit, Hole, filled
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.fused import INDICES, FusedDefinition, fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
+from fireiron.stepping.steps import Through, around_product
 from fireiron.values.expr import FALSE, TRUE, constant
 from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Memory, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
+
+if TYPE_CHECKING:
+    from fireiron.language.strategy import Strategy
 
 
 def _through(store: tuple[Decomposition, ...]) -> Through | None:
@@ -191,6 +194,32 @@ class Epilog(Decomposition):
                 yield step
                 if target.dtype in (float16, bfloat16):
                     yield Epilog(memory, dtype=float32)
+
+
+@verb()
+def epilog(
+    memory: Memory,
+    first: Strategy | DType | None = None,
+    second: Strategy | None = None,
+    third: Strategy | None = None,
+    *,
+    init: Strategy | None = None,
+    store: Strategy | None = None,
+    dtype: DType | None = None,
+) -> Epilog:
+    """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+    Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+    `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+    rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+    Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+    rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+    >>> from fireiron import *
+    >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+    MatMul(64,64,8)(GL,GL,RF)(Block)
+    """
+    return Epilog.of(memory, (first, second, third), init, store, dtype)
 
 
 __all__ = ["Epilog"]

@@ -5,24 +5,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.steps import passed, without_single
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.language.plain import as_matrix
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
+from fireiron.stepping.steps import passed, without_single
 from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import MEMORIES, SH, DType, Memory
 from fireiron.values.tensor import MatrixLayout, Tensor, View, whole_view
+
+if TYPE_CHECKING:
+    from fireiron.language.strategy import Strategy
 
 
 @attrs.frozen
@@ -274,7 +277,24 @@ def _size_of(mode: Any) -> int:
     return math.prod(_size_of(part) for part in mode) if isinstance(mode, tuple) else int(mode)
 
 
-EXAMPLES = (Load("A", SH),)
+@verb()
+def load(operand: Operand | str, memory: Memory, move: Strategy | None = None) -> Load:
+    """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+    Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+    (none: one element a thread, which is always right).
+    Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+    stack (`bmk`, where a tile has one b) the buffer is a matrix.
+    rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+    >>> from fireiron import *
+    >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+    MatMul(64,64,8)(SH,GL,GL)(Block)
+    """
+    return Load.of(operand, memory, move)
+
+
+EXAMPLES = (Load("A", SH, ()),)
 """Any of the kind, which cannot be made without arguments."""
 
 __all__ = ["Load"]

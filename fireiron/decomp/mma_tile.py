@@ -6,17 +6,14 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.split import Split
-from fireiron.decomp.steps import implied
-from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.executable.mma import Mma
 from fireiron.language.plain import plain
-from fireiron.language.tree import Context, Decomposition, Executable, Expansion
-from fireiron.refine.to import To
-from fireiron.refine.unroll import Unroll
-from fireiron.spec import Spec
+from fireiron.language.substrategy import written
+from fireiron.language.tree import Context, Decomposition, Executable, Expansion, verb
+from fireiron.performing.mma import Mma
+from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
+from fireiron.stepping.steps import implied
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture, Warp, float32
 from fireiron.values.units import same_threads
@@ -53,10 +50,10 @@ class MmaTile(Decomposition):
             return implied(self, spec, context)
         spec = _checked(plain(spec))
         mma = self._chosen(spec, context.architecture, context.instructions)
-        tiles = _tile(mma).expand(spec, context)
+        tile, split = _tile_and_split(mma)
+        tiles = tile.expand(spec, context)
         (body,) = tiles.children
-        steps = Split((mma.shape[2],), refinements=(Unroll(),)).expand(body.spec, context.after(tiles).enter(body))
-        return tiles.followed(body.name, steps)
+        return tiles.followed(body.name, split.expand(body.spec, context.after(tiles).enter(body)))
 
     def _chosen(self, spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
         if isinstance(self.instruction, Mma):
@@ -81,9 +78,10 @@ class MmaTile(Decomposition):
         )
 
 
-def _tile(mma: Mma) -> Tile:
-    """The tiles of C that an instruction computes: one by one by a warp, or one each by smaller groups."""
-    return Tile(mma.shape[:2], refinements=(Unroll(),) if mma.level == Warp else (To(mma.level),))
+def _tile_and_split(mma: Mma) -> tuple[Decomposition, ...]:
+    """The tiles of C that an instruction computes, one by one by a warp, or one each by smaller groups; and its elements of k."""
+    tile = AnySpec.tile(*mma.shape[:2])
+    return written((tile.unroll() if mma.level == Warp else tile.to(mma.level)).split(mma.shape[2]).unroll())
 
 
 def _types_fit(mma: Mma, spec: Spec) -> bool:
@@ -116,6 +114,23 @@ def _checked(spec: Spec) -> Spec:
         if len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1:
             raise DecompositionError("mma_tile: the tile of C is not contiguous", hint="a plain tile(16, 16), not a strided one")
     return spec
+
+
+@verb()
+def mma_tile(instruction: Executable | None = None) -> MmaTile:
+    """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+    Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+    m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+    Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+    rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+    >>> from fireiron import *
+    >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+    >>> print(mm.mma_tile().result)
+    MatMul(16,8,16)(GL,GL,GL)(Warp)
+    """
+    return MmaTile.of(instruction)
 
 
 __all__ = ["MmaTile"]

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.decomp.steps import allocated, passed
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.refine.pad import MOST
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, Placed, fused, with_definition
+from fireiron.stepping.steps import allocated, passed
 from fireiron.values.machine import RF, SH, Memory
 
 

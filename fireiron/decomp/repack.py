@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
 from fireiron.language.substrategy import chain, require_steps, steps_for
-from fireiron.language.tree import Context, Decomposition, Expansion, Node
+from fireiron.language.tree import Context, Decomposition, Expansion, Node, verb
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
@@ -23,6 +23,9 @@ from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import GL, SH, Block, Kernel, Thread
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Storage, Tensor, View, whole_view
+
+if TYPE_CHECKING:
+    from fireiron.language.strategy import Strategy
 
 MULTIPLE = 16
 """Bytes of which rows (columns) and the address are multiples behind it."""
@@ -263,6 +266,29 @@ def _factors(view: View, along: int) -> tuple[int, ...]:
     """Elements of which rows begin and end at multiples."""
     steps = (step.factor for axis, step in enumerate(view.tensor.storage().steps) if axis != along and step is not None)
     return max(view.tensor.align // view.dtype.bytes, 1), view.shape[along].factor, *steps
+
+
+@verb()
+def repack(operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Repack:
+    """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+    cannot read its own so.
+
+    That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+    the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+    Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+    the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+    array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+    Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+    rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+    >>> from fireiron import *
+    >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+    >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+    Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+    Source: decision 32.
+    """
+    return Repack.of(operand, move, order)
 
 
 EXAMPLES = (Repack("A"),)

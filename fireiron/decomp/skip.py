@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.region import equalities, left_out
-from fireiron.decomp.steps import passed
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
-from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
+from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among, verb
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
 from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
+from fireiron.specs.verbs import says_nothing
+from fireiron.stepping.region import equalities, left_out
+from fireiron.stepping.steps import passed
 
 
 def _names(value: Any) -> Any:
@@ -104,6 +105,33 @@ def _of_elements(value: Value, made: FusedDefinition) -> Any:
             f"skip: the condition asks for {value}, which no step of this part has", legal=[*made.temporaries, *made.arrays]
         )
     return Element(value.tensor, tuple(map(Index, dims)))
+
+
+@verb()
+def skip(*steps: str, where: str = "") -> SkipSteps | None:
+    """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+
+    Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
+    Steps side by side are one region, under one branch.
+    Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
+    is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+    rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+
+    Source: decision 44.
+
+    >>> from fireiron import *
+    >>> peak = Fused(
+    ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+    ...     first={"low": "top[m] = -inf"},
+    ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+    ...     last={"out": "y[m] = top[m]"},
+    ... )
+    >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+    >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+    >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+    ['if (__any_sync(0xffffffff, keep_needed[0])) {']
+    """
+    return None if says_nothing(steps, where) else SkipSteps(steps, where, origin=call_site())
 
 
 EXAMPLES = (SkipSteps(("scale",), "alpha == 1"),)

@@ -7,10 +7,6 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.hidden import shown_turn
-from fireiron.decomp.masks import seen
-from fireiron.decomp.stagger import require_order_free, staggered
-from fireiron.decomp.steps import implied, parts_of, passed
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
 from fireiron.ir.ask import NOTHING, Ask, Asks
@@ -21,10 +17,14 @@ from fireiron.ir.asks.produced import Produced
 from fireiron.ir.asks.running import Running
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved
 from fireiron.language.substrategy import divisors, fits
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
-from fireiron.language.tunable import by_dimension, checked_tile_size, chosen_tile_size, tile_size
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
+from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
 from fireiron.specs.fused import AGAIN, fused, with_definition
+from fireiron.stepping.hidden import shown_turn
+from fireiron.stepping.masks import seen
+from fireiron.stepping.stagger import require_order_free, staggered
+from fireiron.stepping.steps import implied, parts_of, passed
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var, any_of, as_expr, ceildiv, constant, minimum
 from fireiron.values.tensor import View
 
@@ -287,6 +287,21 @@ def _with_required_barrier(program: tuple[Stmt, ...], subject: str, context: Con
     if not isinstance(loop, For):
         return (*program, point)
     return (attrs.evolve(loop, body=(*loop.body, point)),)
+
+
+@verb()
+def split(*sizes: TileSize, **by_dim: TileSize) -> Split:
+    """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+    Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+    a static tile.
+    rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+    >>> from fireiron import *
+    >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+    MatMul(64,64,4)(GL,GL,GL)(Block)
+    """
+    return Split.of(sizes, by_dim)
 
 
 __all__ = ["Split"]

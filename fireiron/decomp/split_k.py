@@ -7,27 +7,30 @@ small sizes, arranged in three dimensions). Across blocks there is no memory to 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.steps import implied
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.atomic_add import TYPES
 from fireiron.ir import Comment, Hole
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
-from fireiron.language.tunable import chosen, count, integral
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.specs.reduction import Reduction
+from fireiron.stepping.steps import implied
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import SH, Architecture, Block, Level, Warp, Warpgroup, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
 from fireiron.values.units import check_below, threads_for
+
+if TYPE_CHECKING:
+    from fireiron.language.strategy import Strategy
 
 MOST_PARTS = 64
 """The most parts: so many partial results are added for each element."""
@@ -286,6 +289,28 @@ def _conflict_free(step: int) -> Swizzle | None:
     if step < 16 or step & (step - 1):
         return None
     return Swizzle(1, 3, 2) if step == 16 else Swizzle(2, 3, step.bit_length() - 4)
+
+
+@verb()
+def split_k(parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> SplitK:
+    """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+    Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+    `Reduction` that adds the partial results (none: one element a thread).
+    In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+    level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+    k is the first dimension of several elements that is added up.
+    Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+    rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+    >>> from fireiron import *
+    >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+    >>> print(mm.split_k(2, Warp, 64).result)
+    MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+    Source: Fireiron, section 5.3; decision 11.
+    """
+    return SplitK.of(parts, level, step, combine)
 
 
 EXAMPLES = (SplitK(2, Warp, 8),)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site, shown
 from fireiron.ir import Hole
-from fireiron.language.substrategy import chain, default_copy, require_steps
-from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
+from fireiron.language.substrategy import Chain, chain, default_copy, require_steps
+from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, fused
+
+if TYPE_CHECKING:
+    from fireiron.language.strategy import Strategy
 
 
 def _steps(value: Any) -> Any:
     """The steps of a strategy, or a tuple of them."""
-    from fireiron.language.strategy import Strategy
-
-    if not isinstance(value, Strategy):
+    if not isinstance(value, Chain):
         return value
     if value.spec is not None or value.others:
         raise DecompositionError("step: the strategy is bound to a spec, or has alternatives", hint="build it from MatMul or Move")
@@ -71,6 +72,27 @@ class StepOf(Decomposition):
         chosen = {**dict(made.chosen), self.name: self.strategy}
         child = attrs.evolve(spec, kind=spec.kind.of(chosen=tuple(chosen.items())))
         return Expansion((Child("body", child),), (Hole("body"),))
+
+
+@verb()
+def step(name: str, strategy: Strategy) -> StepOf:
+    """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+
+    Legal on a definition with such a step.
+    rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
+
+    >>> from fireiron import *
+    >>> doubled = Fused(
+    ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+    ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+    ... )
+
+    >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
+    >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
+    >>> [line.strip() for line in text.splitlines() if "// twice" in line]
+    ['// twice: C[m,n] = c[m,n] * 2']
+    """
+    return StepOf(name, strategy, origin=call_site())
 
 
 EXAMPLES = (StepOf("mm", ()),)

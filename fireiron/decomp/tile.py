@@ -16,8 +16,18 @@ from fireiron.language.dealing import PLAIN, Dealing, Grouping, Place, Taking
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product, shares_of_digits
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.to_blocks import dealt_to_blocks, left_to_the_next
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
-from fireiron.language.tunable import Integer, by_dimension, checked_tile_size, chosen, chosen_tile_size, count, integral, tile_size
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
+from fireiron.language.tunable import (
+    Integer,
+    TileSize,
+    by_dimension,
+    checked_tile_size,
+    chosen,
+    chosen_tile_size,
+    count,
+    integral,
+    tile_size,
+)
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
@@ -458,6 +468,25 @@ def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step
     body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, draft.origin),)
     active = conditions if deal.spare is None else all_of((deal.spare, conditions))
     return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
+
+
+@verb()
+def tile(*sizes: TileSize | Strided, **by_dim: TileSize) -> Tile:
+    """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+    Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+    dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+    that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+    first elements of the other tiles (Graphene, section 3.3).
+    Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+    has each element once, and fills the dimension together with its complement.
+    rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+    >>> from fireiron import *
+    >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+    MatMul(32,16,8)(GL,GL,GL)(Block)
+    """
+    return Tile.of(sizes, by_dim)
 
 
 __all__ = ["Strided", "Tile"]

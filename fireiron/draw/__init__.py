@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.draw.explorer import Explorer
     from fireiron.draw.gallery import Gallery
-    from fireiron.draw.shapes import Picture
+    from fireiron.draw.picture import Picture
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.language.strategy import Strategy
     from fireiron.values.machine import Architecture

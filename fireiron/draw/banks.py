@@ -14,7 +14,8 @@ from fireiron.check.persistence import dealt
 from fireiron.check.scene import Scene
 from fireiron.compiler import Program
 from fireiron.draw import colours
-from fireiron.draw.shapes import PALE, Cells, Page, Picture, Rect, Text
+from fireiron.draw.picture import Page, Picture
+from fireiron.draw.shapes import PALE, Cells, Rect, Text
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 from fireiron.values.layout import Swizzle

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fireiron.draw.shapes import Picture
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.files import NEVER_WRITTEN, TAKEN, path_of, there, unwritten, write
+
+if TYPE_CHECKING:
+    from fireiron.draw.picture import Picture
 
 SUFFIXES = (".svg", ".png", ".html")
 

@@ -9,7 +9,8 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.draw import colours
-from fireiron.draw.shapes import PALE, Line, Page, Picture, Rect, text_width, wrapped
+from fireiron.draw.picture import Page, Picture
+from fireiron.draw.shapes import PALE, Line, Rect, text_width, wrapped
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedDefinition, Step, shown
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 
 from fireiron.compiler import Program
-from fireiron.draw.shapes import Picture
+from fireiron.draw.picture import Picture
 
 
 @attrs.frozen(eq=False)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fireiron.draw.shapes import Picture
 from fireiron.draw.svg import escaped, svg
+
+if TYPE_CHECKING:
+    from fireiron.draw.picture import Picture
 
 _STYLE = """
 body { font-family: Helvetica, Arial, sans-serif; color: #1f2328; background: #ffffff;

@@ -8,7 +8,8 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.draw import colours
-from fireiron.draw.shapes import PALE, Cells, Page, Picture, Text
+from fireiron.draw.picture import Page, Picture
+from fireiron.draw.shapes import PALE, Cells, Text
 from fireiron.ir import Exec, execs
 from fireiron.ir.lanes import LaneMap
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fireiron.draw.shapes import Cells, Line, Picture, Rect, Shape, Text
+from fireiron.draw.shapes import Cells, Line, Rect, Shape, Text
 from fireiron.draw.svg import arrow_head
 from fireiron.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from fireiron.draw.picture import Picture
 
 _DPI = 100
 _SMALLER = 0.93

@@ -16,7 +16,8 @@ from fireiron.check.persistence import dealt
 from fireiron.check.scene import Frame, Scene, assumed
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
-from fireiron.draw.shapes import PALE, Page, Picture, Rect
+from fireiron.draw.picture import Page, Picture
+from fireiron.draw.shapes import PALE, Rect
 from fireiron.ir import (
     Acquire,
     Barrier,

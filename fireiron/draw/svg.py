@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import TYPE_CHECKING
 
-from fireiron.draw.shapes import Cells, Line, Picture, Rect, Shape, Text
+from fireiron.draw.shapes import Cells, Line, Rect, Shape, Text
+
+if TYPE_CHECKING:
+    from fireiron.draw.picture import Picture
 
 _SANS = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _MONO = "'DejaVu Sans Mono', Menlo, Consolas, monospace"

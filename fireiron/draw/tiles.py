@@ -13,7 +13,8 @@ from fireiron.check.scene import Scene, Use, assumed
 from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
-from fireiron.draw.shapes import PALE, Cells, Page, Picture, Rect, Text, text_width
+from fireiron.draw.picture import Page, Picture
+from fireiron.draw.shapes import PALE, Cells, Rect, Text, text_width
 from fireiron.draw.turns import turns, turns_panel
 from fireiron.inspect.show import main_child
 from fireiron.ir import Buffer

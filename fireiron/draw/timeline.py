@@ -13,8 +13,9 @@ from fireiron.check.scene import Frame, Scene, Use, assumed
 from fireiron.check.turns import left_out
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
+from fireiron.draw.picture import Page, Picture
 from fireiron.draw.ring import picture_of_ring, roles_of
-from fireiron.draw.shapes import PALE, Page, Picture, Rect
+from fireiron.draw.shapes import PALE, Rect
 from fireiron.ir import For, Wait, statements
 from fireiron.values.expr import ZERO, conjuncts, constant
 

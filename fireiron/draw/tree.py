@@ -9,7 +9,8 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.draw import colours
-from fireiron.draw.shapes import INK, PALE, Line, Page, Picture, Rect, text_width, wrapped
+from fireiron.draw.picture import Page, Picture
+from fireiron.draw.shapes import INK, PALE, Line, Rect, text_width, wrapped
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import Barrier, For, Kernel, Stmt, execs, located, statements
 from fireiron.ir.asks.pipelined import Pipelined

@@ -16,7 +16,8 @@ import numpy as np
 
 from fireiron.draw import colours
 from fireiron.draw.owners import Owners
-from fireiron.draw.shapes import PALE, Cells, Page, Rect, Text, text_width
+from fireiron.draw.picture import Page
+from fireiron.draw.shapes import PALE, Cells, Rect, Text, text_width
 
 Array = Any
 _WIDTH: Final = 256.0

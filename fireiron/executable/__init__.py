@@ -1,8 +1,9 @@
 """Instructions, one family a file. An instruction set is an immutable tuple; extend it by making a new one.
 
 The folder is the registry: a file states its `INSTRUCTIONS`, and by `__all__` which of its names stand in `fireiron`.
+What several families share stands in `performing`.
 
-May import: values, specs, ir, language.
+May import: values, specs, ir, language, performing.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Final
 
 from fireiron import folders
 from fireiron.language.tree import Executable
+from fireiron.performing import mma
 
-MODULES: Final = folders.modules(__name__, __path__)
-"""The files of the folder, in the order of their names."""
+MODULES: Final = tuple(sorted((*folders.modules(__name__, __path__), mma), key=lambda module: module.__name__.rpartition(".")[2]))
+"""The files of the folder, and that of the class of all forms of mma.sync, in the order of their names."""
 
 _RANKED: Final = sorted(MODULES, key=lambda module: getattr(module, "RANK", 0))
 

@@ -16,11 +16,11 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.by_lanes import target_mismatch
 from fireiron.ir import Commit, Exec, Mechanism, Stmt
 from fireiron.ir.mechanisms import cp_async
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, execution
+from fireiron.performing.by_lanes import target_mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.expr import constant

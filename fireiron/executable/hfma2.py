@@ -13,11 +13,11 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.fma import check_fields, fma_mismatches
-from fireiron.executable.pairs import old_pair, pair, stored_pair
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
+from fireiron.performing.multiply_add import check_fields, fma_mismatches
+from fireiron.performing.pairs import old_pair, pair, stored_pair
 from fireiron.spec import Spec
 from fireiron.values.document import Call
 from fireiron.values.machine import RF, Architecture, DType, bfloat16, float16

@@ -13,18 +13,18 @@ are named by the elements they hold, so the order below only decides which lanes
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
-from fireiron.executable.by_lanes import MatrixCopy, family, listed, matrices, registers, statements_by_lanes, with_registers
-from fireiron.executable.follow import lanes_of
 from fireiron.ir import Exec, Stmt
-from fireiron.ir.lanes import LaneMap, Part
+from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Mismatch
+from fireiron.performing.by_lanes import listed, registers, statements_by_lanes, with_registers
+from fireiron.performing.follow import lanes_of
+from fireiron.performing.held import held_mismatch
+from fireiron.performing.matrices import MatrixCopy, addressed, family, matrices, received
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import Architecture
@@ -101,87 +101,6 @@ class LdMatrix(MatrixCopy):
         )
         note = f"{matrices(self.count)} from shared memory to the registers of a warp{', transposed' if trans else ''}"
         return Function(f"ldmatrix_x{self.count}{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
-
-
-def held_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
-    """Why lanes that have what `given` says do not hold an operand in registers as something else decided; if nobody did, this may."""
-    holding = context.held.get(spec.operands[name].tensor.name)
-    if holding is None:
-        return () if context.decides else (Mismatch("registers", "an operand of which something else says who holds what", "none"),)
-    wanted = lanes_of(spec, name, holding, context)
-    if wanted is None:
-        return (Mismatch("registers", "what the lanes of a warp hold", f"what {holding.level} holds"),)
-    return registers_mismatch(given, wanted)
-
-
-def _grid(matrices: tuple[int, int], turned: bool) -> tuple[Part, ...]:
-    """The matrices one after the other: first along the first dimension, or the last if `turned`."""
-    parts = tuple((count, dim, 8) for dim, count in enumerate(matrices) if count > 1)
-    return parts[::-1] if turned else parts
-
-
-@functools.cache
-def addressed(matrices: tuple[int, int], along: int, turned: bool = False) -> LaneMap:
-    """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
-    count = matrices[0] * matrices[1]
-    lanes = ((8, 1 - along, 1), *_grid(matrices, turned), *(((4 // count, 0, 0),) if count < 4 else ()))
-    return LaneMap.along((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
-
-
-@functools.cache
-def received(matrices: tuple[int, int], pairs: int, turned: bool = False) -> LaneMap:
-    """Lane and register half to the element that it has in registers."""
-    return LaneMap.along((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices, turned)))
-
-
-@functools.lru_cache(maxsize=4096)
-def registers_mismatch(given: LaneMap, wanted: LaneMap) -> tuple[Mismatch, ...]:
-    """Why lanes that have what `given` says do not hold what `wanted` says; both layouts, and where they first differ."""
-    if given.threads != wanted.threads:
-        return (Mismatch("registers", f"those of {given.threads} lanes", f"those of {wanted.threads}"),)
-    difference = first_difference(given, wanted)
-    if difference is None:
-        return ()
-    lane, value, point = difference
-    tile = _common_tile(given, wanted)
-    return (
-        Mismatch("registers", f"{_first_lanes(given)}", f"{_first_lanes(wanted)} in the instruction of the main chain"),
-        Mismatch(f"lane {lane}", f"{point} as its value {value}", f"{_listed(_wrapped(wanted, lane, tile))} of each {tile[0]}x{tile[1]}"),
-    )
-
-
-def first_difference(given: LaneMap, wanted: LaneMap) -> tuple[int, int, tuple[int, ...]] | None:
-    """The first lane, value and coordinate, modulo the common tile, that a lane has and should not hold; None if there is none."""
-    import numpy
-
-    tile = _common_tile(given, wanted)
-    numbers, held = (numpy.ravel_multi_index(tuple(numpy.moveaxis(one.points % tile, -1, 0)), tile) for one in (given, wanted))
-    lanes = numpy.arange(given.threads)[:, None]
-    holds = numpy.zeros((given.threads, math.prod(tile)), dtype=bool)
-    holds[lanes, held] = True
-    missing = numpy.argwhere(~holds[lanes, numbers])
-    if not len(missing):
-        return None
-    lane, value = map(int, missing[0])
-    return lane, value, _wrapped(given, lane, tile)[value]
-
-
-def _common_tile(one: LaneMap, other: LaneMap) -> tuple[int, ...]:
-    return tuple(min(sizes) for sizes in zip(one.tile, other.tile, strict=True))
-
-
-def _wrapped(lane_map: LaneMap, lane: int, tile: tuple[int, ...]) -> list[tuple[int, ...]]:
-    return [tuple(int(part) % size for part, size in zip(point, tile, strict=True)) for point in lane_map.table[lane]]
-
-
-def _listed(points: Iterable[tuple[int, ...]]) -> str:
-    return " ".join(f"({', '.join(map(str, point))})" for point in dict.fromkeys(points))
-
-
-def _first_lanes(lane_map: LaneMap) -> str:
-    """What the first two lanes hold, in the order of their values."""
-    lanes = "; ".join(f"lane {lane} {_listed(lane_map.table[lane])}" for lane in range(2))
-    return f"{lanes} of {lane_map.tile[0]}x{lane_map.tile[1]}"
 
 
 LDMATRIX: tuple[LdMatrix, ...] = family(LdMatrix, "LDMATRIX")

@@ -17,8 +17,8 @@ t = lane % 4, in the order of the registers:
 
 from __future__ import annotations
 
-from fireiron.executable.mma import Mma
 from fireiron.ir.lanes import LaneMap
+from fireiron.performing.mma import Mma
 from fireiron.values.layout import Layout
 from fireiron.values.machine import DType, bfloat16, float16, float32
 

@@ -17,8 +17,8 @@ mma.m16n8k16 with floating point type", type .f64. With g = lane/4 and t = lane%
 
 from __future__ import annotations
 
-from fireiron.executable.mma import Mma
 from fireiron.ir.lanes import LaneMap, Part
+from fireiron.performing.mma import Mma
 from fireiron.values.machine import float64
 
 

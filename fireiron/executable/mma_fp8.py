@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fireiron.executable.mma import Mma
 from fireiron.ir.lanes import LaneMap, Part
+from fireiron.performing.mma import Mma
 from fireiron.values.machine import DType, float8_e4m3, float8_e5m2, float16, float32
 
 _PTX: Mapping[DType, str] = {float8_e4m3: "e4m3", float8_e5m2: "e5m2", float16: "f16", float32: "f32"}

@@ -19,8 +19,8 @@ Sums that do not fit 32 bits wrap around, as those of the simulator do.
 
 from __future__ import annotations
 
-from fireiron.executable.mma import Mma
 from fireiron.ir.lanes import LaneMap, Part
+from fireiron.performing.mma import Mma
 from fireiron.values.machine import int8, int32
 
 

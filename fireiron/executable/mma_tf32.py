@@ -20,8 +20,8 @@ of the mantissa, toward zero. The simulator does the same (`fireiron.specs.meani
 
 from __future__ import annotations
 
-from fireiron.executable.mma import Mma
 from fireiron.ir.lanes import LaneMap
+from fireiron.performing.mma import Mma
 from fireiron.values.machine import float32, tf32
 
 _ROWS = ((4, 1, 1), (8, 0, 1))

@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fireiron.executable.mma import Mma
 from fireiron.ir.lanes import LaneMap, Part
+from fireiron.performing.mma import Mma
 from fireiron.values.machine import DType, QuadPair, Warp, float16, float32
 
 _LOW: Mapping[str, Part] = {"Arow": (4, 0, 1), "Acol": (4, 1, 1), "Brow": (4, 0, 1), "Bcol": (4, 1, 1)}

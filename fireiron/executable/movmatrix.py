@@ -15,7 +15,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from fireiron.executable.by_lanes import (
+from fireiron.ir import Exec, Stmt
+from fireiron.ir.lanes import LaneMap
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.performing.by_lanes import (
     level_mismatch,
     memory_mismatch,
     shape_mismatch,
@@ -25,11 +29,8 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.executable.ldmatrix import held_mismatch, received
-from fireiron.ir import Exec, Stmt
-from fireiron.ir.lanes import LaneMap
-from fireiron.ir.text import Function, Item, Printer
-from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.performing.held import held_mismatch
+from fireiron.performing.matrices import received
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import RF, Architecture, Warp, bfloat16, float16

@@ -3,7 +3,7 @@
 A formula is computed in float, in double where an input is, and its result converted once. What is made of integers is exact until it meets
 a float: in int, or in long long where that could overflow (`fireiron.specs.integers`). Functions are
 those of the CUDA Math API, and the compiler contracts a product and a sum: a result may differ from the simulator's by their errors.
-Where half arithmetic gives the same, neighbours that are kept side by side are computed in pairs (see `fireiron.executable.packed`).
+Where half arithmetic gives the same, neighbours that are kept side by side are computed in pairs (see `fireiron.performing.packed`).
 
 >>> from fireiron import *
 >>> leaf = Pointwise("y[m,n] = relu(x[m,n] + b[n])", 1, 1)(RF, RF, RF)(Thread)
@@ -19,12 +19,12 @@ from typing import ClassVar, Final
 
 import attrs
 
-from fireiron.executable.joining import SIGNS, old_value, together, widened
-from fireiron.executable.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
-from fireiron.executable.pairs import pair, stored_pair
 from fireiron.ir import Exec
 from fireiron.ir.text import Braces, Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
+from fireiron.performing.joining import SIGNS, old_value, together, widened
+from fireiron.performing.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
+from fireiron.performing.pairs import pair, stored_pair
 from fireiron.spec import Spec
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.integers import WRAPPING, Range, fits, int64, is_integral, range_of, sides_of, uint32

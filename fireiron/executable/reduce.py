@@ -14,10 +14,10 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.joining import SIGNS, old_value, together, widened
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
+from fireiron.performing.joining import SIGNS, old_value, together, widened
 from fireiron.spec import Spec
 from fireiron.specs.integers import joined_in
 from fireiron.values.document import Assignment, Text

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.executable.by_lanes import level_mismatch, memory_mismatch, require_whole_warps, shape_mismatch, statements_by_lanes, tile_of
-from fireiron.executable.ldmatrix import held_mismatch
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.performing.by_lanes import level_mismatch, memory_mismatch, require_whole_warps, shape_mismatch, statements_by_lanes, tile_of
+from fireiron.performing.held import held_mismatch
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index
 from fireiron.values.document import Assignment, Call

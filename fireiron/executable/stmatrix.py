@@ -17,12 +17,13 @@ from collections.abc import Sequence
 
 import attrs
 
-from fireiron.executable.by_lanes import MatrixCopy, family, listed, matrices, registers, statements_by_lanes, with_registers
-from fireiron.executable.ldmatrix import addressed, held_mismatch, received
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Mismatch
+from fireiron.performing.by_lanes import listed, registers, statements_by_lanes, with_registers
+from fireiron.performing.held import held_mismatch
+from fireiron.performing.matrices import MatrixCopy, addressed, family, matrices, received
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import Architecture

@@ -18,7 +18,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from fireiron.executable.by_lanes import (
+from fireiron.ir import Exec, Stmt
+from fireiron.ir.lanes import LaneMap
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.performing.by_lanes import (
     level_mismatch,
     listed,
     memory_mismatch,
@@ -28,13 +32,9 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.executable.by_warps import addressed_by_warp, held_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
-from fireiron.executable.ldmatrix import held_mismatch
-from fireiron.executable.wgmma import accumulator_map
-from fireiron.ir import Exec, Stmt
-from fireiron.ir.lanes import LaneMap
-from fireiron.ir.text import Function, Item, Printer
-from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.performing.by_warps import addressed_by_warp, held_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
+from fireiron.performing.held import held_mismatch
+from fireiron.performing.warpgroups import accumulator_map
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import RF, SH, Architecture, DType, Warpgroup, bfloat16, float16, float32

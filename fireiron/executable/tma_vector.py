@@ -17,12 +17,12 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
-from fireiron.executable.tma import MOST_ROWS, MULTIPLE, RANKS, load_function
 from fireiron.ir import Exec, Mechanism, Side, Stmt, TensorMap
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, access_of
+from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, load_function
+from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.values.document import called

@@ -23,7 +23,14 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.by_lanes import (
+from fireiron.ir import Exec, Mechanism, Stmt, edited
+from fireiron.ir.awaited import awaited
+from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
+from fireiron.ir.lanes import LaneMap, Part
+from fireiron.ir.mechanisms import wgmma
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Draft, Executable, Mismatch
+from fireiron.performing.by_lanes import (
     level_mismatch,
     listed,
     memory_mismatch,
@@ -32,14 +39,8 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.executable.mma import wrapped
-from fireiron.ir import Exec, Mechanism, Stmt, edited
-from fireiron.ir.awaited import awaited
-from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
-from fireiron.ir.lanes import LaneMap, Part
-from fireiron.ir.mechanisms import wgmma
-from fireiron.ir.text import Function, Item, Printer
-from fireiron.language.tree import Draft, Executable, Mismatch
+from fireiron.performing.mma import wrapped
+from fireiron.performing.warpgroups import ROWS, accumulator_map, held_map
 from fireiron.spec import Spec
 from fireiron.values.document import Call, Chain, Text, called
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, constant
@@ -60,9 +61,6 @@ from fireiron.values.machine import (
     tf32,
 )
 from fireiron.values.tensor import MatrixLayout, Storage, View
-
-ROWS = 64
-"""Rows of an accumulator."""
 
 HELD = 4
 """Registers of 32 bits in which a thread holds its part of a factor."""
@@ -315,23 +313,6 @@ def _descriptor(printer: Printer, statement: Exec, name: str, chunks: Chunks) ->
 
 
 # ---------------------------------------------------------------------------------------------- who holds, and who reads
-
-
-@functools.lru_cache(maxsize=256)
-def accumulator_map(columns: int, swapped: bool) -> LaneMap:
-    """Which thread of a warpgroup holds which element of 64 x n (PTX ISA, "Register Fragments for wgmma", D)."""
-    m, n = (1, 0) if swapped else (0, 1)
-    tile = (columns, ROWS) if swapped else (ROWS, columns)
-    return LaneMap.along(tile, ((4, n, 2), (8, m, 1), (4, m, 16)), ((2, n, 1), (2, m, 8), (columns // 8, n, 8)))
-
-
-@functools.cache
-def held_map(element: int, swapped: bool) -> LaneMap:
-    """Which thread of a warpgroup holds which element of 64 rows by 32 bytes (PTX ISA, "Register Fragments for wgmma", A)."""
-    m, k = (1, 0) if swapped else (0, 1)
-    together = 4 // element
-    tile = (8 * together, ROWS) if swapped else (ROWS, 8 * together)
-    return LaneMap.along(tile, ((4, k, together), (8, m, 1), (4, m, 16)), ((together, k, 1), (2, m, 8), (2, k, 4 * together)))
 
 
 @functools.lru_cache(maxsize=256)

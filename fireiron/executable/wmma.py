@@ -22,7 +22,12 @@ from typing import ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.executable.by_lanes import (
+from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
+from fireiron.ir.fragments import forms_of, fragment_type, maps_of, matrix_order, role
+from fireiron.ir.lanes import LaneMap
+from fireiron.ir.text import Braces, Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.performing.by_lanes import (
     level_mismatch,
     memory_mismatch,
     product_mismatch,
@@ -32,11 +37,6 @@ from fireiron.executable.by_lanes import (
     tile_of,
     type_mismatch,
 )
-from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
-from fireiron.ir.fragments import forms_of, fragment_type, maps_of, matrix_order, role
-from fireiron.ir.lanes import LaneMap
-from fireiron.ir.text import Braces, Item, Printer
-from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.expr import ONE, Expr, constant

@@ -6,7 +6,6 @@ import functools
 from typing import Final
 
 from fireiron import decomp, specs
-from fireiron.found import FoundSteps
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
 from fireiron.spec import AnyStarter, Kind, Spec, Starter
@@ -37,7 +36,7 @@ def steps() -> dict[str, type[Decomposition]]:
     """The steps that have methods, by their verb."""
     every = (getattr(module, name) for module in decomp.MODULES for name in getattr(module, "__all__", ()))
     found = (one for one in every if isinstance(one, type) and issubclass(one, Decomposition))
-    return {one.verb: one for one in found if hasattr(Verbs, one.verb) or hasattr(FoundSteps, one.verb)}
+    return {one.verb: one for one in found if hasattr(Verbs, one.verb)}
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
 from fireiron.found import ForAny, FoundOnAny, FoundOnEpilog, FoundOnLoad, FoundOnSplit, FoundOnSplitK, FoundOnTile
-from fireiron.language.substrategy import require_steps
+from fireiron.language.substrategy import Chain, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
 from fireiron.refine.ahead import Ahead
@@ -62,7 +62,7 @@ def _binding(bind: Callable[[S, Spec], S]) -> Callable[[S, Spec], S]:
 
 
 @attrs.frozen(repr=False, eq=False)
-class Strategy(Offering, FoundOnAny, ForAny, Displayed):
+class Strategy(Offering, FoundOnAny, ForAny, Chain, Displayed):
     """A chain of `steps`; bound if `spec` is given. Equal if steps, spec, start and the `others` are equal.
 
     `start` is the name of the kind of spec that the chain is for, `AnySpec` for one of every kind; of a bound one, that of its spec: what a

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
 
+import attrs
+
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.dividing import divide
 from fireiron.language.tree import Child, Decomposition, Draft
-from fireiron.spec import AnyStarter, Spec, Starter
+from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.allocate import Allocate
 from fireiron.values.expr import ZERO, Expr, as_expr
 from fireiron.values.machine import Block, DType, Kernel, Memory, Thread
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
+
+
+class Chain:
+    """What has steps: a strategy, which is defined above those that take one as an argument."""
+
+    __slots__: tuple[()] = ()
+
+    steps: tuple[Decomposition, ...]
+    spec: Spec | None
+    start: Starter | AnyStarter
+    others: tuple[Any, ...]
+
+
+def written(strategy: Chain) -> tuple[Decomposition, ...]:
+    """The steps of a strategy that a decomposition writes itself, as users do: they come from no line of theirs."""
+    return tuple(attrs.evolve(step, origin=None) for step in strategy.steps)
 
 
 def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decomposition, ...]:
@@ -21,13 +40,13 @@ def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decompo
 
     It is for any number of dimensions: `steps_at` makes it for those of the spec that it meets.
     """
-    from fireiron.decomp.done import Done
-    from fireiron.decomp.tile import Tile
-    from fireiron.refine.layout import DealOrder
-    from fireiron.refine.to import To
+    return _default_copy(order, rank)
 
-    refinements = (To(Thread),) if order == RowMajor else (To(Thread), DealOrder(order))
-    return (Tile((1,) * rank, refinements=refinements), Done())
+
+@functools.cache
+def _default_copy(order: MatrixLayout, rank: int) -> tuple[Decomposition, ...]:
+    tile = AnySpec.tile(*(1,) * rank).to(Thread)
+    return written((tile if order == RowMajor else tile.layout(order)).done())
 
 
 def steps_at(steps: tuple[Decomposition, ...], spec: Spec) -> tuple[Decomposition, ...]:
@@ -40,17 +59,15 @@ def steps_at(steps: tuple[Decomposition, ...], spec: Spec) -> tuple[Decompositio
 
 def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decomposition, ...]:
     """The steps of a strategy given as an argument; the default copy for None or `_`; an error for a bound or an empty one."""
-    from fireiron.language.strategy import Strategy
-
     if move is None:
         return default_copy()
-    if isinstance(move, Strategy) and move.spec is not None:
+    if isinstance(move, Chain) and move.spec is not None:
         raise DecompositionError(
             f"{what}: the strategy is bound to a spec", hint=f"build it from {starters[0]}, not from a spec", at=call_site()
         )
     if isinstance(move, AnyStarter) or (isinstance(move, Starter) and move.kind.title in starters):
         raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
-    if not isinstance(move, Strategy):
+    if not isinstance(move, Chain):
         raise ArgumentError(
             f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
         )

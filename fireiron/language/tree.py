@@ -74,12 +74,13 @@ def _called(value: Any, *found: type[Any]) -> str | None:
 
 
 def verb(*steps: str, name: str = "", is_step: bool = False) -> Callable[[V], V]:
-    """Make a function the verb of the refinement in its file: a method of chains with its name, signature and docstring.
+    """Make a function the verb of the step or the refinement in its file: a method of chains with its name, signature and docstring.
 
-    The function returns the refinement.
+    The function returns the step or the refinement.
 
-    Args: the verbs of the steps that it refines here (none: all that the refinement applies to); `name`, if the function has another;
-    `is_step`, if a step has this verb too: the method appends the step where the function returns None.
+    Args: the verbs of the steps that a refinement refines here (none: all that it applies to); `name`, if the function has another;
+    `is_step`, if a step has this verb too: the method appends the step where the function returns None. That of the step returns None
+    where the refinement is meant.
     """
 
     def declared(make: V) -> V:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from fireiron.decomp.masks import AtLeast, all_of_them
 from fireiron.gpu.arguments import evaluated
 from fireiron.spec import Spec
 from fireiron.specs.formula import Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition
+from fireiron.stepping.masks import AtLeast, all_of_them
 from fireiron.values.machine import int32
 
 

@@ -6,6 +6,7 @@ May import: everything but the command line.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -28,13 +29,14 @@ def pretty(value: Any) -> str:
     """The `repr` of a value over several lines, an expression of the same value where the `repr` is; of findings, of what was predicted
     or tuned, their tables.
     """
+    from fireiron.found import FoundSteps
     from fireiron.notebook.views import TEXTS
-    from fireiron.specs.verbs import Verbs
 
     told = _of_class(TEXTS, value)
     if told is not None:
         return told(value)
-    return laid_out(repr_of(value), opens={name for name in vars(Verbs) if not name.startswith("_")})
+    of_language = {name for name, method in vars(FoundSteps).items() if inspect.isfunction(getattr(method, "made_by", None))}
+    return laid_out(repr_of(value), opens={"then", *of_language})
 
 
 def _of_class(found: Mapping[str, T], value: Any) -> T | None:

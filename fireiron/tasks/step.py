@@ -17,9 +17,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.decomp.done import Done
-from fireiron.decomp.masks import may_fail
 from fireiron.decomp.split import Split
-from fireiron.decomp.steps import extent_of
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, StoreError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
@@ -42,6 +40,8 @@ from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Operation
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
+from fireiron.stepping.masks import may_fail
+from fireiron.stepping.steps import extent_of
 from fireiron.tasks.external import external, order_of, performer, require_privileges
 from fireiron.tasks.grid import Blocks, dealt_to_blocks
 from fireiron.tasks.legal import distinct, require_few_registers, require_inside, require_promises

@@ -159,7 +159,7 @@ class Tensor:
         return _storage(self)
 
     def __str__(self) -> str:
-        return _in_notation(self, "tensor_text")
+        return Printed.text(self, "tensor_text")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -401,16 +401,15 @@ class View:
         return any(dim.bound is not None for dim in self.numerals)
 
     def __str__(self) -> str:
-        return _in_notation(self, "view_text")
+        return Printed.text(self, "view_text")
 
 
-def _in_notation(value: Tensor | View, text: str) -> str:
-    """Graphene's notation of a value; its `repr` where no text says all of it."""
-    from fireiron.values import notation
+class Printed:
+    """How tensors and views are printed: as their `repr`, until the notation, which is made of them, tells a text."""
 
-    try:
-        return str(getattr(notation, text)(value))
-    except LayoutError:
+    @staticmethod
+    def text(value: Tensor | View, kind: str) -> str:
+        """The text of a value: a `tensor_text`, a `view_text` or a `tiles_text`."""
         return repr(value)
 
 
@@ -448,7 +447,7 @@ class Tiled:
         return self.at(place, unit=False)
 
     def __str__(self) -> str:
-        return _in_notation(self.at((0,) * len(self.cuts), unit=True), "tiles_text")
+        return Printed.text(self.at((0,) * len(self.cuts), unit=True), "tiles_text")
 
     def at(self, place: tuple[Expr | int, ...], unit: bool) -> View:
         """The tile at a place: a number per dimension, which differs from unit to unit (`unit`) or from one turn of a loop to the next.

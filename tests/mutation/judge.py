@@ -65,7 +65,7 @@ CORPUS_SECONDS = 240.0
 MOST_PRINTED = 40
 """Kernels that are printed of those which run the line; they are lowered already, so that each takes milliseconds."""
 
-MORE_THAN_TEXT = ("sim/", "check/", "ir/", "executable/", "specs/", "values/")
+MORE_THAN_TEXT = ("sim/", "check/", "ir/", "executable/", "performing/", "specs/", "values/")
 """Modules that decide more than the text of a kernel: where they change, the same text proves nothing."""
 
 

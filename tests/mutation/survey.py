@@ -149,7 +149,9 @@ def _traced(one: Any) -> tuple[float, dict[str, list[int]]]:
 
 
 def _lines_of(function: Callable[[], object]) -> dict[str, list[int]]:
-    measured = coverage.Coverage(data_file=None, include=[f"{PACKAGE}/lower/*", f"{PACKAGE}/decomp/*"], messages=False)
+    measured = coverage.Coverage(
+        data_file=None, include=[f"{PACKAGE}/lower/*", f"{PACKAGE}/decomp/*", f"{PACKAGE}/stepping/*"], messages=False
+    )
     measured.start()
     try:
         function()

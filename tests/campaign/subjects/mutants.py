@@ -11,7 +11,7 @@ from mutation.operators import Mutant, sample
 
 from campaign import Outcome, Subject, agreed, found, refused
 
-PASSES = ("lower", "decomp", "values")
+PASSES = ("lower", "decomp", "stepping", "values")
 PRINTER = ("cuda", "gpu/maps.py", "gpu/arguments.py", "gpu/prepared.py", "gpu/launch.py", "gpu/arrays.py")
 """The printer, and of launches what decides their parameters without a GPU."""
 

@@ -20,7 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.executable.by_lanes import (
+from fireiron.ir import Exec, Stmt
+from fireiron.ir.lanes import LaneMap
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Draft, Executable, Mismatch
+from fireiron.performing.by_lanes import (
     level_mismatch,
     listed,
     memory_mismatch,
@@ -34,10 +38,6 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.ir import Exec, Stmt
-from fireiron.ir.lanes import LaneMap
-from fireiron.ir.text import Function, Item, Printer
-from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import Assignment, called
 from fireiron.values.machine import RF, Architecture, DType, Level, Warp, tf32

@@ -6,10 +6,10 @@ the elements is written to shared memory by these, and read back by those; `sync
 
 from __future__ import annotations
 
-from fireiron.executable.follow import Following, same_elements, steps_of
 from fireiron.ir import Comment, Hole
 from fireiron.language.substrategy import temporary
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.performing.follow import Following, same_elements, steps_of
 from fireiron.specs.move import Move
 from fireiron.values.machine import SH
 from fireiron.values.tensor import ColMajor, MatrixLayout

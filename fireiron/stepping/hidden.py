@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fireiron.decomp.masks import all_of_them, changed_without, condition_of, hides, numbers_of
 from fireiron.errors import DecompositionError
 from fireiron.ir import For, Let, Stmt
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.specs.formula import Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition, Step, fused, shown
+from fireiron.stepping.masks import all_of_them, changed_without, condition_of, hides, numbers_of
 from fireiron.values.expr import Expr, Var, all_of, as_expr, less
 from fireiron.values.machine import Block
 from fireiron.values.tensor import View

@@ -9,12 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from fireiron.decomp.behind import Behind
-from fireiron.decomp.masks import in_place, may_fail, numbers_of
-from fireiron.decomp.region import Run, runs_of
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
-from fireiron.executable.follow import LARGEST, by_thread
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Begin, Comment, Hole, Skip, Stmt
 from fireiron.ir.effect import Effects
@@ -22,6 +18,7 @@ from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
+from fireiron.performing.follow import LARGEST, by_thread
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
@@ -31,6 +28,9 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
+from fireiron.stepping.behind import Behind
+from fireiron.stepping.masks import in_place, may_fail, numbers_of
+from fireiron.stepping.region import Run, runs_of
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
 from fireiron.values.machine import RF, SH, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view

@@ -12,9 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from fireiron.decomp.split import Split
 from fireiron.errors import DecompositionError
-from fireiron.executable.follow import (
+from fireiron.executable.reduce import MOST_PARTS
+from fireiron.ir import Comment, For, Hole, Stmt
+from fireiron.ir.holding import By, Digit, Holding
+from fireiron.language.dividing import moved
+from fireiron.language.substrategy import default_copy, temporary, written
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
+from fireiron.performing.follow import (
     Following,
     by_thread,
     ended,
@@ -28,13 +33,7 @@ from fireiron.executable.follow import (
     taking_part,
     with_modes,
 )
-from fireiron.executable.reduce import MOST_PARTS
-from fireiron.ir import Comment, For, Hole, Stmt
-from fireiron.ir.holding import By, Digit, Holding
-from fireiron.language.dividing import moved
-from fireiron.language.substrategy import default_copy, temporary
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
-from fireiron.spec import Spec
+from fireiron.spec import AnySpec, Spec
 from fireiron.specs.init import Init
 from fireiron.specs.meaning import neutral
 from fireiron.specs.move import Move
@@ -503,5 +502,5 @@ def _in_turns(total: Spec, parts: int, last: Decomposition) -> tuple[Decompositi
     layout = total.dst.tensor.layout
     order = RowMajor if isinstance(layout, MatrixLayout) and layout.order == "row" else ColMajor
     tile = default_copy(order, len(total.tile_dims))[:-1]
-    few = math.gcd(parts, MOST_PARTS)
-    return (*tile, Split(by_dim=((PARTS, few),)), last) if parts > MOST_PARTS else (*tile, last)
+    turns = written(AnySpec.split(**{PARTS: math.gcd(parts, MOST_PARTS)})) if parts > MOST_PARTS else ()
+    return (*tile, *turns, last)

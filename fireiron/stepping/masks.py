@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 import attrs
 
-from fireiron.decomp.unseen import Fails, changed_by
 from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused, shown
+from fireiron.stepping.unseen import Fails, changed_by
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, all_of, any_of, as_expr, less, lookup, minimum
 from fireiron.values.machine import Block, int32
 from fireiron.values.tensor import View

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 
-from fireiron.decomp.unseen import Unknown, Values
 from fireiron.specs.formula import Element, Number, Value
 from fireiron.specs.fused import Step
+from fireiron.stepping.unseen import Unknown, Values
 
 
 @attrs.define

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
@@ -15,8 +14,8 @@ from fireiron.ir.text import Braces, Item, Registers
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, edge_refused
 from fireiron.spec import Spec
-from fireiron.values.expr import Expr, Var, as_expr, constant
-from fireiron.values.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
+from fireiron.values.expr import Expr, Var, constant
+from fireiron.values.machine import Architecture, DType, Level, Memory
 from fireiron.values.tensor import View
 from fireiron.values.units import index_in, same_threads, thread_name
 
@@ -157,12 +156,6 @@ def listed(constraint: str, name: str, count: int) -> str:
     return ", ".join(f'"{constraint}"({name}[{number}])' for number in range(count))
 
 
-def matrices(count: int) -> str:
-    """So many matrices, for a comment."""
-    number = {1: "an", 2: "two", 4: "four"}[count]
-    return f"{number} 8x8 {'matrices' if count > 1 else 'matrix'} of 16-bit elements"
-
-
 def with_registers(items: Sequence[Item], *operands: Registers) -> Sequence[Item]:
     """Items between what gathers the values of operands that a lane keeps apart, and what brings them back."""
     if not any(one.before for one in operands):
@@ -173,88 +166,3 @@ def with_registers(items: Sequence[Item], *operands: Registers) -> Sequence[Item
 
 
 # ---------------------------------------------------------------------------------------------- copies of matrices
-
-Copy = TypeVar("Copy", bound="MatrixCopy")
-
-
-_SHARED_AND_REGISTERS = frozenset({("block", None), ("thread", None)})
-"""Who shares the two memories of a copy of matrices, and which hold fragments: none."""
-
-
-@attrs.frozen
-class MatrixCopy(Executable):
-    """A copy of `r x c` matrices, `matrices = (r, c)`, of 8x8 elements of 16 bits between shared memory and the registers of a warp.
-
-    `along` is the dimension in which shared memory is contiguous: 0 for column-major storage, 1 for row-major. `pairs` is the
-    dimension along which a lane has two neighbours; where the two differ, the instruction transposes.
-    """
-
-    matrices: tuple[int, int] = (2, 2)
-    along: int = 1
-    pairs: int = 1
-    capability: int = 75
-
-    @property
-    def count(self) -> int:
-        """Matrices, and 32-bit registers."""
-        return self.matrices[0] * self.matrices[1]
-
-    @property
-    def transposes(self) -> bool:
-        """Whether the instruction is `.trans`."""
-        return self.along != self.pairs
-
-    def maps(self) -> dict[str, LaneMap]:
-        """The lane maps by operand."""
-        return {}
-
-    def may_perform(self, spec: Spec) -> bool:
-        if not spec.copies or not same_threads(spec.level, Warp) or len(spec.dims) != 2:
-            return False
-        return {(one.shared_by, one.fragment) for one in spec.memories} == _SHARED_AND_REGISTERS
-
-    def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
-        """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
-        if len(spec.dims) != 2:
-            return (Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))),)
-        found = [
-            *level_mismatch(spec, Warp),
-            *shape_mismatch(spec, tile_of(spec, self.maps()), multiples=True),
-            *type_mismatch(spec, "src", (float16, bfloat16)),
-            *type_mismatch(spec, "dst", (spec.src.dtype,)),
-            *memory_mismatch(spec, shared, (SH,)),
-            *memory_mismatch(spec, held, (RF,)),
-            *target_mismatch(architecture, self.capability),
-        ]
-        view = spec.operands[shared]
-        if view.order != ("row" if self.along else "col"):
-            found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(view.tensor.layout)))
-        elif not _rows_whole(view, self.along):
-            found.append(Mismatch(f"{shared} rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(view)))
-        return tuple(found)
-
-
-def _rows_whole(view: View, along: int) -> bool:
-    """Whether eight neighbours along a dimension lie side by side and start at a multiple of eight elements."""
-    tensor = view.tensor
-    storage = tensor.storage()
-    if tensor.swizzle is not None and tensor.swizzle.bits and tensor.swizzle.base < 3:
-        return False
-    steps = [as_expr(digit.weight).factor for dim, digits in enumerate(storage.dims) if dim != view.axis(along) for digit in digits]
-    return math.gcd(view.dims[along].base.factor, *steps) % 8 == 0
-
-
-def _storage_text(view: View) -> str:
-    tensor = view.tensor
-    swizzle = "" if tensor.swizzle is None else f", {tensor.swizzle}"
-    return f"{tensor.layout} {'x'.join(map(str, tensor.shape))}, pad {tensor.pad}{swizzle}"
-
-
-def family(kind: type[Copy], name: str) -> tuple[Copy, ...]:
-    """All forms of a copy, those with most matrices first."""
-    found = []
-    for matrices in ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1)):
-        for along, pairs in ((1, 1), (0, 0), (1, 0), (0, 1)):
-            order, trans = "ROW" if along else "COL", "_T" if along != pairs else ""
-            found.append(kind(f"{name}_{8 * matrices[0]}x{8 * matrices[1]}_{order}{trans}", matrices, along, pairs))
-    return tuple(found)

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 import attrs
 
-from fireiron.decomp.exchange import held_otherwise
-from fireiron.decomp.unseen import Values
 from fireiron.errors import DecompositionError, call_site
-from fireiron.executable.follow import Following, same_elements, steps_of
 from fireiron.ir.holding import Digit
 from fireiron.language.tree import Context
+from fireiron.performing.follow import Following, same_elements, steps_of
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Number, Operation
 from fireiron.specs.fused import FusedDefinition, Skipped, Step, shown
+from fireiron.stepping.exchange import held_otherwise
+from fireiron.stepping.unseen import Values
 
 WARP = 32
 """Threads of a warp."""

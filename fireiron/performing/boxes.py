@@ -1,0 +1,95 @@
+"""Boxes of an array, as TMA copies them: how large they may be, which arrays have them, and the copies as functions.
+
+PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor".
+"""
+
+from __future__ import annotations
+
+import functools
+
+from fireiron.ir.text import Function
+
+MOST_ROWS = 256
+"""Elements of a box along each dimension (CUDA Driver API, cuTensorMapEncodeTiled)."""
+
+MULTIPLE = 16
+"""Bytes of which an array's address and strides must be multiples."""
+
+RANKS = range(2, 6)
+"""Dimensions of an array. A tile has two of them; along the others, those of a stack of matrices, its boxes have one element."""
+
+_NAMES = "xyzuv"
+"""Coordinates of a box, that along neighbours first."""
+
+_WHAT = ("a vector", "a matrix", "a matrix of a stack")
+
+
+@functools.cache
+def load_function(rank: int) -> Function:
+    """The load of a box of an array of so many dimensions."""
+    return Function(
+        f"tma_load{_suffix(rank)}",
+        ("unsigned target", "const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned barrier"),
+        (
+            "asm volatile(",
+            f'    "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "',
+            f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}];"',
+            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier) : "memory");',
+        ),
+        f"a box of {_what(rank)} to shared memory by TMA: its bytes are counted by a barrier",
+    )
+
+
+@functools.cache
+def multicast_function(rank: int) -> Function:
+    """The load of a box of an array of so many dimensions to several blocks of the cluster."""
+    return Function(
+        f"tma_load_multicast{_suffix(rank)}",
+        (
+            "unsigned target",
+            "const TensorMap* map",
+            *(f"int {name}" for name in _NAMES[:rank]),
+            "unsigned barrier",
+            "unsigned short blocks",
+        ),
+        (
+            "asm volatile(",
+            f'    "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "',
+            f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}], %{rank + 3};"',
+            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier), "h"(blocks) : "memory");',
+        ),
+        f"a box of {_what(rank)} by TMA to the same place in several blocks of the cluster, a bit for each: a barrier of each counts "
+        "its bytes",
+    )
+
+
+@functools.cache
+def store_function(rank: int) -> Function:
+    """The store of a box of an array of so many dimensions."""
+    instruction = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+    return Function(
+        f"tma_store{_suffix(rank)}",
+        ("const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned source"),
+        (
+            f'asm volatile("{instruction} [%0, {{{_places(1, rank)}}}], [%{rank + 1}];"',
+            f'    :: "l"(map), {_operands(rank)}, "r"(source) : "memory");',
+        ),
+        f"a box of {_what(rank)} from shared memory by TMA, under way until it is waited for",
+    )
+
+
+def _what(rank: int) -> str:
+    return _WHAT[min(rank, len(_WHAT)) - 1]
+
+
+def _suffix(rank: int) -> str:
+    return "" if rank == 2 else f"_{rank}d"
+
+
+def _places(first: int, rank: int) -> str:
+    return ", ".join(f"%{place}" for place in range(first, first + rank))
+
+
+def _operands(rank: int) -> str:
+    """The coordinates as operands of inline PTX."""
+    return ", ".join(f'"r"({name})' for name in _NAMES[:rank])

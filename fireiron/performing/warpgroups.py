@@ -1,0 +1,30 @@
+"""Which thread of a warpgroup holds which element of accumulators, and of a factor in registers.
+
+PTX ISA, "Register Fragments for wgmma".
+"""
+
+from __future__ import annotations
+
+import functools
+
+from fireiron.ir.lanes import LaneMap
+
+ROWS = 64
+"""Rows of an accumulator."""
+
+
+@functools.lru_cache(maxsize=256)
+def accumulator_map(columns: int, swapped: bool) -> LaneMap:
+    """Which thread of a warpgroup holds which element of 64 x n (PTX ISA, "Register Fragments for wgmma", D)."""
+    m, n = (1, 0) if swapped else (0, 1)
+    tile = (columns, ROWS) if swapped else (ROWS, columns)
+    return LaneMap.along(tile, ((4, n, 2), (8, m, 1), (4, m, 16)), ((2, n, 1), (2, m, 8), (columns // 8, n, 8)))
+
+
+@functools.cache
+def held_map(element: int, swapped: bool) -> LaneMap:
+    """Which thread of a warpgroup holds which element of 64 rows by 32 bytes (PTX ISA, "Register Fragments for wgmma", A)."""
+    m, k = (1, 0) if swapped else (0, 1)
+    together = 4 // element
+    tile = (8 * together, ROWS) if swapped else (ROWS, 8 * together)
+    return LaneMap.along(tile, ((4, k, together), (8, m, 1), (4, m, 16)), ((together, k, 1), (2, m, 8), (2, k, 4 * together)))
