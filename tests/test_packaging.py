@@ -120,7 +120,9 @@ def _names(folder: str, *endings: str) -> set[str]:
 def test_the_wheel_has_all_that_the_package_needs(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    package = _names("fireiron", ".py", ".pyi", "py.typed", ".txt", ".cu", ".css", ".js", ".cpp") - {"fireiron/strategies/__init__.py"}
+    package = _names("fireiron", ".py", ".pyi", "py.typed", ".txt", ".cu", ".css", ".js", ".c", ".cpp") - {
+        "fireiron/strategies/__init__.py"
+    }
     library = {f"fireiron/{name}" for name in _names("strategies", ".py", ".cu", ".jsonl", ".gitattributes")}
     installed = {name for name in names if ".dist-info/" not in name}
     assert installed == {*package, *library, "pytest_fireiron.py"}

@@ -52,7 +52,11 @@ def test_a_ring_is_one_loop_without_anything_ahead():
     assert before.rings == () and (ring.stages, ring.buffers) == (3, ("a_sh", "b_sh"))
     assert {after.buffer(name).tensor.copies for name in ring.buffers} == {3}
     (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.asked(one, "producers")]
-    assert shape_of(loop.body)[:2] == ["load", "load"] and (loop.period, making.asked(loop, "producers"), making.asked(loop, "stages")) == (3, 32, 0)
+    assert shape_of(loop.body)[:2] == ["load", "load"] and (loop.period, making.asked(loop, "producers"), making.asked(loop, "stages")) == (
+        3,
+        32,
+        0,
+    )
     for one, _ in ir.execs(loop.body):
         for part in one.accesses:
             if part.buffer in ring.buffers:

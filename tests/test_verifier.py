@@ -52,7 +52,9 @@ def passes(*body, final=True, **options):
 
 
 def test_a_kernel_without_fault():
-    passes(copy(), making.comment("what stands here"), making.barrier(BLOCK_SCOPE), making.under_way(copy()), making.commit(), making.wait(0))
+    passes(
+        copy(), making.comment("what stands here"), making.barrier(BLOCK_SCOPE), making.under_way(copy()), making.commit(), making.wait(0)
+    )
 
 
 def test_all_threads_of_a_block_have_work():
