@@ -1,0 +1,331 @@
+"""Events as an oracle: every order that the events of a program of tasks ask for holds in its kernel's happens-before.
+
+The event program is derived from names and partitions alone, the kernel by the passes of all strategies. Each copy and call of the one is
+found in the other by the launch that it is of, and each turn by its number. Then the agents of the race check run the kernel's statements,
+and each statement must know of those that its launch waits for (Cypress, section 4.1).
+
+What it does not see: orders that no event asks for, lanes of one warp where shared memory is not involved, and launches whose turns are not
+those of the event program (`Account.left_out`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from fireiron.check import Finding, Scene
+from fireiron.check.races.places import WARP
+from fireiron.compiler import Program
+from fireiron.errors import FireironError
+from fireiron.inspect.oracle.marks import Inner, Marker, Path, marks
+from fireiron.inspect.oracle.order import Found, Known, Rule, Watching
+from fireiron.inspect.oracle.units import reaches
+from fireiron.ir import Exec, For, Hole, Kernel, NextTile, located, statements
+from fireiron.language.tree import Node
+from fireiron.tasks.allocate import allocated
+from fireiron.tasks.events import EventProgram, types_of
+from fireiron.tasks.mapping import Mapping as TaskMap
+from fireiron.tasks.orders import Need, Placed, needs, placed
+from fireiron.tasks.passes import events_of
+from fireiron.tasks.step import TaskProgram
+from fireiron.values.expr import Expr, Var, compiled, constant
+
+
+Extents = tuple[int | None, ...]
+"""How many turns the loops around a launch have; None where blocks differ, which only the outermost may."""
+
+
+@attrs.frozen
+class Account:
+    """What was compared: the findings, the needs that hold or do not, those of the event program, and launches left out, with the reason."""
+
+    findings: tuple[Finding, ...] = ()
+    compared: tuple[Need, ...] = ()
+    needs: tuple[Need, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+
+
+def check_events(program: Program, kernel: Kernel | None = None, events: EventProgram | None = None) -> tuple[Finding, ...]:
+    """An error for each order of events that the kernel does not keep; nothing for strategies that are no program of tasks.
+
+    Args: another `kernel` than the program's, or other `events`, for tests of the oracle itself.
+
+    Raises: the program's own errors where it has no kernel.
+    """
+    return account(program, kernel, events).findings
+
+
+def account(program: Program, kernel: Kernel | None = None, events: EventProgram | None = None) -> Account:
+    """The findings of `check_events`, and what they are about."""
+    task = _task(program.tree)
+    if task is None:
+        return Account()
+    depth, node = task
+    kernel = program.lowered if kernel is None else kernel
+    sizes = {one.name: _size(one) for one in kernel.symbols}
+    events = _events(node, kernel) if events is None else events
+    return Comparison(node, depth, kernel, events, sizes).account()
+
+
+def _task(tree: Node) -> tuple[int, Node] | None:
+    """The node that is a program of tasks, and how many names lead to it."""
+    return next(((len(path), node) for path, node in tree.paths() if isinstance(node.step, TaskProgram)), None)
+
+
+def _events(node: Node, kernel: Kernel) -> EventProgram:
+    """The event program, in which no two tensors share bytes: that is the kernel's own affair, and the race check's."""
+    assert isinstance(node.step, TaskProgram)
+    mapping = node.step.mapped
+    return allocated(events_of(node.step.program, mapping, node.spec, until="eliminate"), attrs.evolve(mapping, within=0))
+
+
+def _size(symbol: Var) -> int:
+    """A size known at run time only, for which loops have a few turns."""
+    step = max(symbol.multiple_of, 1)
+    return max(min(-(-SIZE // step) * step, symbol.high), symbol.low)
+
+
+SIZE = 200
+"""Elements of a dimension known at run time only, at least."""
+
+
+@attrs.define(eq=False)
+class Comparison:
+    """An event program beside a kernel."""
+
+    node: Node
+    depth: int
+    kernel: Kernel
+    events: EventProgram
+    sizes: dict[str, int]
+    leaves: dict[str, Placed] = attrs.field(init=False)
+    paths: dict[str, tuple[Path, ...]] = attrs.field(factory=dict, init=False)
+    left_out: dict[str, str] = attrs.field(factory=dict, init=False)
+    extents: dict[str, Extents] = attrs.field(factory=dict, init=False)
+    by_visit: dict[Path, tuple[bool, int | None]] = attrs.field(factory=dict, init=False)
+    findings: list[Finding] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.leaves = placed(self.events)
+        self.extents = {event: tuple(self._extent(size) for _, size in one.loops) for event, one in self.leaves.items()}
+
+    def account(self) -> Account:
+        """Run the kernel's statements, and compare."""
+        for event in self.leaves:
+            self._find(event)
+        marker = Marker(Scene(self.kernel), self._inner(), self.sizes, self._tiles())
+        traces = tuple(itertools.chain(*(marker._of_block({}, rank) for rank in range(marker.blocks.count))))
+        self._count(traces)
+        known = {event for event in self.paths if event not in self.left_out}
+        wanted = needs(self.events, lambda event: event in known)
+        rules = [rule for need in wanted if (rule := self._rule(need)) is not None]
+        by_path: dict[Path, list[Rule]] = {}
+        for rule in rules:
+            for path in self.paths[rule.need.second]:
+                by_path.setdefault(path, []).append(rule)
+        watching = Watching(traces, marker.blocks.count, by_path, self._turn_of)
+        try:
+            watching.run()
+        except FireironError as error:
+            self.findings.append(Finding("events", "error", None, f"the kernel does not end: {error}"))
+        self.findings += map(self._finding, watching.missing.values())
+        compared = tuple(rule.need for rule in rules if id(rule) in watching.checked)
+        return Account(tuple(self.findings), compared, wanted, tuple(self.left_out.items()))
+
+    # -------------------------------------------------------------------------------------- launches and statements
+
+    def _find(self, event: str) -> None:
+        """The statements that carry out a copy or a call: those of the children of its launch."""
+        children = [name for name, launch in self.node.launches if launch == self.leaves[event].leaf.launch]
+        wanted = [path for name in children for path in _paths_below(self.node, name)]
+        if not wanted:
+            self.left_out[event] = "no statement is of it"
+            return
+        there = self._there
+        missing = [path for path in wanted if path not in there]
+        if missing and not self._may_miss(children[0]):
+            text = f"{self._called(event)}: no statement of the kernel carries it out ({'/'.join(missing[0])})"
+            self.findings.append(Finding("events", "error", None, text))
+        self.paths[event] = tuple(path for path in wanted if path in there)
+        if not self.paths[event]:
+            self.left_out[event] = "the kernel does without it"
+
+    @property
+    def _there(self) -> frozenset[Path]:
+        """The paths of the kernel's statements."""
+        return frozenset(_path(one, self.depth) for one in statements(self.kernel.body) if isinstance(one, Exec))
+
+    def _may_miss(self, child: str) -> bool:
+        """Whether the first product overwrites what is cleared, so that nothing clears it."""
+        spec = self.node.child(child).spec
+        buffers = {view.tensor.name for name, view in spec.operands.items() if name in spec.outputs}
+        products = [
+            one
+            for one in statements(self.kernel.body)
+            if isinstance(one, Exec) and any(access.write and access.buffer in buffers for access in one.accesses)
+        ]
+        return spec.fills and bool(products) and any(constant(one.accumulate) != 1 for one in products)
+
+    def _inner(self) -> Inner:
+        """The loops inside the work of launches."""
+        programs = [node.program for path, node in self.node.paths() if path]
+        names = {one.var.name for program in programs for one in statements(program) if isinstance(one, For)}
+        return Inner(frozenset(names), self.depth)
+
+    def _tiles(self) -> str | None:
+        """The variable of the loop in which a block takes several tiles."""
+        assert isinstance(self.node.step, TaskProgram)
+        if not self.node.step.mapped.root.persistent:
+            return None
+        loops = [tuple(one for one in around if isinstance(one, For)) for hole, around in located(self.node.program) if isinstance(hole, Hole)]
+        outermost = {id(around[0]) if around else 0 for around in loops}
+        return loops[0][0].var.name if len(outermost) == 1 and loops[0] else None
+
+    # -------------------------------------------------------------------------------------- turns
+
+    def _extent(self, size: Expr) -> int | None:
+        names = {var.name for var in size.variables()}
+        return int(compiled(size)(self.sizes)) if names <= self.sizes.keys() else None
+
+    def _count(self, traces: Sequence[Any]) -> None:
+        """Which number of a statement is its turn: that of its visits, or of those that its loops let it have."""
+        most: dict[Path, list[int]] = {}
+        for trace in {id(one): one for one in traces}.values():
+            for one in marks(trace):
+                counts = most.setdefault(one.path, [0, 0])
+                counts[:] = max(counts[0], one.visit + 1), max(counts[1], one.performed + 1)
+        for event, paths in self.paths.items():
+            for path in paths:
+                self._numbered(event, path, most.get(path, [0, 0]))
+
+    def _numbered(self, event: str, path: Path, counts: Sequence[int]) -> None:
+        extents = self.extents[event]
+        if None in extents[1:]:
+            self.left_out.setdefault(event, "how often it is launched differs between the turns of a loop")
+        total = None if None in extents else math.prod(one or 0 for one in extents)
+        self.by_visit[path] = counts[0] == total, total
+        if total is not None and total not in counts:
+            self.left_out.setdefault(event, f"it has {total} turns, and the kernel {counts[1]}")
+
+    def _turn_of(self, mark: Any) -> int | None:
+        if mark.path not in self.by_visit:
+            return None
+        by_visit, total = self.by_visit[mark.path]
+        turn = mark.visit if by_visit else mark.performed
+        return int(turn) if total is None or turn < total else None
+
+    # -------------------------------------------------------------------------------------- rules
+
+    def _rule(self, need: Need) -> Rule | None:
+        first, second = self.leaves[need.first], self.leaves[need.second]
+        buffers = self._buffers(need.first, True), self._buffers(need.second, None)
+        own = self._buffers(need.first, None) & buffers[1]
+        shared = frozenset(one for one in buffers[0] & buffers[1] if not self.kernel.buffer(one).memory.private)
+        private = bool(own) and all(self.kernel.buffer(one).memory.private for one in own)
+        warps = reaches(second.leaf.over, first.leaf.over, need.index, self.kernel.workers)
+        return Rule(need, self.paths[need.first], self._turns(need), warps, private, shared)
+
+    def _buffers(self, event: str, write: bool | None) -> frozenset[str]:
+        """The buffers that the statements of a launch write, or touch."""
+        paths = self.paths[event]
+        return frozenset(
+            access.buffer
+            for one in statements(self.kernel.body)
+            if isinstance(one, Exec) and _path(one, self.depth) in paths
+            for access in one.accesses
+            if write is None or access.write == write
+        )
+
+    def _turns(self, need: Need) -> Any:
+        """The turns of the first launch, by the turn of the second."""
+        first, second = self.leaves[need.first], self.leaves[need.second]
+        mine, theirs = self.extents[need.second], self.extents[need.first]
+        names = [var.name for var, _ in second.loops]
+        further = self._further(need)
+
+        def turns(number: int) -> Sequence[int]:
+            values = dict(zip(names, _digits(number, mine), strict=True))
+            each: list[Sequence[int]] = []
+            for turn, extent in zip(need.turns, theirs, strict=True):
+                each.append(_meant(turn, extent, values, further))
+            return [_number(one, theirs) for one in itertools.product(*each)]
+
+        return _remembered(turns) if first.loops else lambda number: (0,)
+
+    def _further(self, need: Need) -> int:
+        """How many stages more a ring of the kernel has than the loop of the mapping, where its buffer is filled again."""
+        before = max((one.before for one in need.turns), default=0)
+        written = self._buffers(need.second, True) & self._buffers(need.first, False)
+        stages = [ring.stages for ring in self.kernel.rings if written & set(ring.buffers)]
+        return max(max(stages, default=0) - before, 0) if before > 1 else 0
+
+    # -------------------------------------------------------------------------------------- texts
+
+    def _called(self, event: str) -> str:
+        leaf = self.leaves[event].leaf
+        return f"{event} ({leaf.launch})"
+
+    def _finding(self, found: Found) -> Finding:
+        need, statement = found.rule.need, found.mark.statement
+        text = (
+            f"{self._called(need.second)} waits for {self._called(need.first)} by {need.by}, and in the kernel {'/'.join(found.mark.path)} in "
+            f"turn {found.turns[1]} of warp {found.warps[1]} does not follow {'/'.join(found.first)} in turn {found.turns[0]} of warp "
+            f"{found.warps[0]}: {found.why}"
+        )
+        details = {"first": need.first, "second": need.second, "turns": list(found.turns), "warps": list(found.warps)}
+        return Finding("events", "error", None, text, statement.origin, None, details)
+
+
+def _path(statement: Exec, depth: int) -> Path:
+    return (statement.path or ())[depth:]
+
+
+def _paths_below(node: Node, name: str) -> Iterator[Path]:
+    """The paths of the statements of a child."""
+    for path, inner in node.child(name).paths((name,)):
+        if any(isinstance(one, Exec) for one in statements(inner.program)):
+            yield path
+
+
+def _digits(number: int, extents: Extents) -> list[int]:
+    """A number of turns as the turn of each loop, the outermost first."""
+    found: list[int] = []
+    for extent in reversed(extents[1:]):
+        found.insert(0, number % (extent or 1))
+        number //= extent or 1
+    return [number, *found] if extents else []
+
+
+def _number(turns: Sequence[int], extents: Extents) -> int:
+    number = 0
+    for turn, extent in zip(turns, extents, strict=True):
+        number = number * (extent or 1) + turn
+    return number
+
+
+def _meant(turn: Any, extent: int | None, values: Mapping[str, int], further: int) -> Sequence[int]:
+    """The turns of a loop that are meant."""
+    known = isinstance(turn.index, Expr) and {var.name for var in turn.index.variables()} <= values.keys()
+    if not known:
+        return range(extent or 0)
+    before = turn.before + (further if turn.before > 1 else 0)
+    place = int(compiled(turn.index)(values)) - before
+    return (place,) if place >= 0 and (extent is None or place < extent) else ()
+
+
+def _remembered(function: Any) -> Any:
+    known: dict[int, Sequence[int]] = {}
+
+    def remembered(number: int) -> Sequence[int]:
+        if number not in known:
+            known[number] = function(number)
+        return known[number]
+
+    return remembered
+
+
+__all__ = ["Account", "account", "check_events"]
