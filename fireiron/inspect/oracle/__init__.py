@@ -21,8 +21,8 @@ from fireiron.check import Finding, Scene
 from fireiron.check.races.places import WARP
 from fireiron.compiler import Program
 from fireiron.errors import FireironError
-from fireiron.inspect.oracle.marks import Inner, Marker, Path, marks
-from fireiron.inspect.oracle.order import Found, Known, Rule, Watching
+from fireiron.inspect.oracle.marks import Inner, Mark, Marker, Path, marks
+from fireiron.inspect.oracle.order import Found, Rule, Watching
 from fireiron.inspect.oracle.units import reaches
 from fireiron.ir import Exec, For, Hole, Kernel, NextTile, located, statements
 from fireiron.language.tree import Node
@@ -106,7 +106,7 @@ class Comparison:
     paths: dict[str, tuple[Path, ...]] = attrs.field(factory=dict, init=False)
     left_out: dict[str, str] = attrs.field(factory=dict, init=False)
     extents: dict[str, Extents] = attrs.field(factory=dict, init=False)
-    by_visit: dict[Path, tuple[bool, int | None]] = attrs.field(factory=dict, init=False)
+    numbers: dict[Path, tuple[bool, int]] = attrs.field(factory=dict, init=False)
     findings: list[Finding] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -122,7 +122,7 @@ class Comparison:
         self._count(traces)
         known = {event for event in self.paths if event not in self.left_out}
         wanted = needs(self.events, lambda event: event in known)
-        rules = [rule for need in wanted if (rule := self._rule(need)) is not None]
+        rules = [self._rule(need) for need in wanted]
         by_path: dict[Path, list[Rule]] = {}
         for rule in rules:
             for path in self.paths[rule.need.second]:
@@ -133,6 +133,8 @@ class Comparison:
         except FireironError as error:
             self.findings.append(Finding("events", "error", None, f"the kernel does not end: {error}"))
         self.findings += map(self._finding, watching.missing.values())
+        self.findings += [Finding("events", "error", None, text) for text in watching.broken]
+        self.findings += map(self._unended, watching.unended.values())
         compared = tuple(rule.need for rule in rules if id(rule) in watching.checked)
         return Account(tuple(self.findings), compared, wanted, tuple(self.left_out.items()))
 
@@ -160,15 +162,13 @@ class Comparison:
         return frozenset(_path(one, self.depth) for one in statements(self.kernel.body) if isinstance(one, Exec))
 
     def _may_miss(self, child: str) -> bool:
-        """Whether the first product overwrites what is cleared, so that nothing clears it."""
+        """Whether a launch prepares registers that the first product overwrites, as it then does not add to them: it may be left out."""
         spec = self.node.child(child).spec
-        buffers = {view.tensor.name for name, view in spec.operands.items() if name in spec.outputs}
-        products = [
-            one
+        buffers = {view.tensor.name for name, view in spec.operands.items() if name in spec.outputs and view.memory.private}
+        return any(
+            isinstance(one, Exec) and constant(one.accumulate) is None and any(each.write and each.buffer in buffers for each in one.accesses)
             for one in statements(self.kernel.body)
-            if isinstance(one, Exec) and any(access.write and access.buffer in buffers for access in one.accesses)
-        ]
-        return spec.fills and bool(products) and any(constant(one.accumulate) != 1 for one in products)
+        )
 
     def _inner(self) -> Inner:
         """The loops inside the work of launches."""
@@ -192,42 +192,54 @@ class Comparison:
         return int(compiled(size)(self.sizes)) if names <= self.sizes.keys() else None
 
     def _count(self, traces: Sequence[Any]) -> None:
-        """Which number of a statement is its turn: that of its visits, or of those that its loops let it have."""
+        """Which turn each point of a statement is of."""
         most: dict[Path, list[int]] = {}
         for trace in {id(one): one for one in traces}.values():
             for one in marks(trace):
                 counts = most.setdefault(one.path, [0, 0])
-                counts[:] = max(counts[0], one.visit + 1), max(counts[1], one.performed + 1)
+                counts[:] = max(counts[0], one.visit + one.points), max(counts[1], one.performed + one.points)
         for event, paths in self.paths.items():
             for path in paths:
                 self._numbered(event, path, most.get(path, [0, 0]))
 
     def _numbered(self, event: str, path: Path, counts: Sequence[int]) -> None:
+        """Find out how many points a turn has; refuse a statement that has not as many turns as its launch."""
         extents = self.extents[event]
         if None in extents[1:]:
             self.left_out.setdefault(event, "how often it is launched differs between the turns of a loop")
-        total = None if None in extents else math.prod(one or 0 for one in extents)
-        self.by_visit[path] = counts[0] == total, total
-        if total is not None and total not in counts:
-            self.left_out.setdefault(event, f"it has {total} turns, and the kernel {counts[1]}")
+            return
+        turns = None if None in extents else math.prod(one or 0 for one in extents)
+        seen = self._may_miss(path[0])  # its first turns may be left out
+        count, each = counts[0 if seen else 1], self._points(path)
+        if turns is not None and count != turns * each and turns and count and count % turns == 0:
+            each = count // turns
+        self.numbers[path] = seen, each
+        if turns is not None and count != turns * each:
+            text = f"{self._called(event)} has {turns} turns, and {'/'.join(path)} of the kernel {count / each:g}"
+            self.findings.append(Finding("events", "error", None, text))
+
+    def _points(self, path: Path) -> int:
+        """How often a statement is executed in a turn of its launch, by the tree."""
+        node, points = self.node, 1
+        for name in path:
+            node = node.child(name)
+            around = [outer for one, outer in located(node.program) if isinstance(one, (Exec, Hole))]
+            points *= math.prod(constant(one.extent) or 1 for one in (around[0] if around else ()) if isinstance(one, For))
+        return points
 
     def _turn_of(self, mark: Any) -> int | None:
-        if mark.path not in self.by_visit:
-            return None
-        by_visit, total = self.by_visit[mark.path]
-        turn = mark.visit if by_visit else mark.performed
-        return int(turn) if total is None or turn < total else None
+        known = self.numbers.get(mark.path)
+        return None if known is None else (mark.visit if known[0] else mark.performed) // known[1]
 
     # -------------------------------------------------------------------------------------- rules
 
-    def _rule(self, need: Need) -> Rule | None:
+    def _rule(self, need: Need) -> Rule:
         first, second = self.leaves[need.first], self.leaves[need.second]
-        buffers = self._buffers(need.first, True), self._buffers(need.second, None)
-        own = self._buffers(need.first, None) & buffers[1]
-        shared = frozenset(one for one in buffers[0] & buffers[1] if not self.kernel.buffer(one).memory.private)
-        private = bool(own) and all(self.kernel.buffer(one).memory.private for one in own)
+        wrote, writes = self._buffers(need.first, True), self._buffers(need.second, True)
+        met = (wrote & self._buffers(need.second, None)) | (writes & self._buffers(need.first, None))
+        shared = frozenset(one for one in met if not self.kernel.buffer(one).memory.private)
         warps = reaches(second.leaf.over, first.leaf.over, need.index, self.kernel.workers)
-        return Rule(need, self.paths[need.first], self._turns(need), warps, private, shared)
+        return Rule(need, self.paths[need.first], self._turns(need), warps, bool(met) and not shared, wrote & shared)
 
     def _buffers(self, event: str, write: bool | None) -> frozenset[str]:
         """The buffers that the statements of a launch write, or touch."""
@@ -268,6 +280,10 @@ class Comparison:
     def _called(self, event: str) -> str:
         leaf = self.leaves[event].leaf
         return f"{event} ({leaf.launch})"
+
+    def _unended(self, mark: Mark) -> Finding:
+        text = f"{'/'.join(mark.path)} is still under way at the end of the kernel: nobody waits for it"
+        return Finding("events", "error", None, text, mark.statement.origin)
 
     def _finding(self, found: Found) -> Finding:
         need, statement = found.rule.need, found.mark.statement

@@ -45,7 +45,8 @@ TILES = 3
 
 @attrs.frozen(eq=False, slots=False)
 class Mark:
-    """A statement, executed: the visit of its path, counted in each tile, of all and of those whose loops let it be performed.
+    """A statement, executed: at which point of all `points` of its path a visit begins, counted in each tile, of all visits, and of those that
+    loops let be `performed`.
 
     To the order of events it is a write of nothing: what a touch has, without a place. `warps` are those that perform it, none: all.
     """
@@ -55,6 +56,7 @@ class Mark:
     tile: int
     visit: int
     performed: int
+    points: int
     fixed: Mapping[str, int]
     warps: frozenset[int] | None
     step: int
@@ -92,6 +94,21 @@ class Inner:
     depth: int
 
 
+@attrs.define(eq=False)
+class Points:
+    """How much of the work of a launch was done: a point for each iteration of its own loops; by place and loops where each visit began."""
+
+    total: int = 0
+    begun: dict[Any, int] = attrs.field(factory=dict)
+
+    def at(self, key: Any, points: int) -> int:
+        """Where a visit begins, of so many points."""
+        if key not in self.begun:
+            self.begun[key] = self.total
+            self.total += points
+        return self.begun[key]
+
+
 class Marker(Tracer):
     """The kernel as traces of marks and of what orders them, for sizes that are numbers."""
 
@@ -101,8 +118,9 @@ class Marker(Tracer):
         self.rings = {one.name: one for one in scene.kernel.rings}
         self.turns: dict[Any, Turn] = {}
         self.place: list[int] = []
-        self.visits: dict[tuple[Path, int], dict[Any, int]] = {}
-        self.performed: dict[tuple[Path, int], dict[Any, int]] = {}
+        self.visits: dict[tuple[Path, int], Points] = {}
+        self.performed: dict[tuple[Path, int], Points] = {}
+        self.whole: dict[int, int] = {}
         self.known: dict[Expr, Any] = {}
         self.acting: dict[int, frozenset[int] | None] = {}
         self.steps = 0
@@ -127,6 +145,7 @@ class Marker(Tracer):
         once = statement.var.name in self.inner.loops and not any(isinstance(one, ORDERING) for one in statements(statement.body))
         count = int(self._value(statement.extent, walk))
         if once:
+            self.whole[id(statement)] = count
             self._list(statement.body if count else (), walk.into(statement, 0))
             return
         values: Sequence[int] = statement.values(count)
@@ -147,15 +166,15 @@ class Marker(Tracer):
         if not path:
             return
         tile = walk.fixed.get(self.tiles, 0) if self.tiles else 0
-        key = tuple(self.place), tuple(walk.fixed[one.var.name] for one in walk.loops if one.var.name not in self.inner.loops)
-        visit = _numbered(self.visits.setdefault((path, tile), {}), key)
+        key = tuple(self.place), tuple(walk.fixed[one.var.name] for one in walk.loops if id(one) not in self.whole)
+        points = math.prod(self.whole.get(id(one), 1) for one in walk.loops)
+        visit = self.visits.setdefault((path, tile), Points()).at(key, points)
         if any(self._decided(one, walk) is False for one in conjuncts(statement.active)):
             return
-        performed = _numbered(self.performed.setdefault((path, tile), {}), key)
+        performed = self.performed.setdefault((path, tile), Points()).at(key, points)
         turn = self._loaded(statement, walk) if statement.ring else None
-        walk.events.append(
-            Mark(statement, path, tile, visit, performed, walk.fixed, self._acting(statement), self.steps, turn, self._bytes(statement))
-        )
+        acting, width = self._acting(statement), self._bytes(statement)
+        walk.events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, turn, width))
         self.steps += 1
 
     def _loaded(self, statement: Exec, walk: Walk) -> Turn:
@@ -205,10 +224,6 @@ class Marker(Tracer):
 
     def _tile(self, statement: NextTile, walk: Walk) -> None:
         """The number of a tile from a counter: here those of a block that is alone."""
-
-
-def _numbered(found: dict[Any, int], key: Any) -> int:
-    return found.setdefault(key, len(found))
 
 
 def marks(trace: Trace) -> Iterator[Mark]:

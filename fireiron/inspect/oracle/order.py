@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import attrs
 
-from fireiron.check.races.order import Agent, Order
+from fireiron.check.races.order import Agent, Order, bits
 from fireiron.inspect.oracle.marks import Mark, Path
 from fireiron.inspect.oracle.units import Reach
 from fireiron.tasks.orders import Need
@@ -64,8 +65,18 @@ class Watching(Order):
         self.done: dict[tuple[int, Visit], dict[int, Known]] = {}
         self.missing: dict[Any, Found] = {}
         self.checked: set[int] = set()
+        self.unended: dict[Path, Mark] = {}
         super().__init__(traces, blocks, 0, lambda one, other, warp: True, {}, {})
         self.performers = self._performers()
+
+    def run(self) -> None:
+        """Run all agents to the end, at which nothing is under way."""
+        super().run()
+        for agent in self.agents:
+            late = [each for each in (*agent.issued.values(), *itertools.chain(*agent.groups.values())) if each & ~agent.own]
+            for number in itertools.chain.from_iterable(map(bits, late)):
+                operation, _ = self.operations[number]
+                self.unended.setdefault(operation.path, operation)  # type: ignore[attr-defined]
 
     def _performers(self) -> dict[tuple[int, Visit], frozenset[int]]:
         """The warps that perform each turn of each path."""
@@ -95,37 +106,42 @@ class Watching(Order):
 
     def _require(self, agent: Agent, event: Mark, turn: int, rule: Rule) -> None:
         """Note what an agent does not know and should."""
-        reach = rule.warps.get(agent.warp)
-        for earlier in rule.turns(turn):
-            for path in rule.paths:
-                visit = agent.rank, (path, event.tile, earlier)
-                performers = self.performers.get(visit, frozenset())
-                for warp in performers if reach is None or not performers & reach.warps else performers & reach.warps:
-                    self.checked.add(id(rule))
-                    alike = warp == agent.warp and (rule.private or (reach is not None and reach.alike))
-                    why = self._why(agent, event, self.done.get(visit, {}).get(warp), alike, bool(rule.through))
-                    if why:
-                        found = Found(rule, path, event, (earlier, turn), (warp, agent.warp), why)
-                        self.missing.setdefault((rule.need.first, rule.need.second, why), found)
+        for earlier, path in itertools.product(rule.turns(turn), rule.paths):
+            visit = agent.rank, (path, event.tile, earlier)
+            done = self.done.get(visit, {})
+            for warp in self._meant(agent, rule, self.performers.get(visit, frozenset())):
+                self.checked.add(id(rule))
+                why = self._why(agent, event, done.get(warp), rule, warp)
+                if why:
+                    found = Found(rule, path, event, (earlier, turn), (warp, agent.warp), why)
+                    self.missing.setdefault((rule.need.first, rule.need.second, why), found)
 
-    def _why(self, agent: Agent, event: Mark, known: Known | None, alike: bool, by_memory: bool) -> str:
+    def _meant(self, agent: Agent, rule: Rule, performers: frozenset[int]) -> frozenset[int]:
+        """The warps that an agent waits for: registers are nobody else's."""
+        if rule.private:
+            return performers & {agent.warp}
+        reach = rule.warps.get(agent.warp)
+        return performers if reach is None or not performers & reach.warps else performers & reach.warps
+
+    def _why(self, agent: Agent, event: Mark, known: Known | None, rule: Rule, warp: int) -> str:
         """What is missing between two statements; nothing if they are in order."""
         if known is None:
             return "it comes before"
         if known.run != self.run_of_bits:
             return ""
-        if known.bits & ~agent.own:
-            late = known.bits & ~agent.own
-            operation, issuer = self.operations[late.bit_length() - 1]
-            return "it is still under way" if self._is_late(operation, late, issuer) else "nothing orders them"
+        late = known.bits & ~agent.own
+        if late:
+            first, issuer = self.operations[late.bit_length() - 1]
+            if rule.private and event.under_way and first.under_way and first.mechanism is event.mechanism:
+                return ""  # an engine takes products on the same registers in their order (PTX ISA, wgmma.fence)
+            return "it is still under way" if first.under_way and not self.agents[issuer].own & late else "nothing orders them"
+        reach = rule.warps.get(agent.warp)
+        alike = warp == agent.warp and (rule.private or (reach is not None and reach.alike))
         if not alike and known.bits & ~agent.seen:
             return "other lanes may be behind"
-        if by_memory and event.by_engine and known.bits & self.written & ~agent.fenced:
+        if rule.through and event.by_engine and known.bits & self.written & ~agent.fenced:
             return "no fence of the asynchronous proxy stands between"
         return ""
-
-    def _is_late(self, operation: Any, late: int, issuer: int) -> bool:
-        return bool(operation.under_way) and not self.agents[issuer].own & late
 
     rules = MappingProxyType({**Order.rules, Mark: _mark})
 
