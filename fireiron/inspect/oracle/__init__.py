@@ -10,6 +10,7 @@ those of the event program (`Account.left_out`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from fireiron.check import Finding, Scene
 from fireiron.check.races.places import WARP
 from fireiron.compiler import Program
 from fireiron.errors import FireironError
+from fireiron.inspect.oracle.elements import Elements
 from fireiron.inspect.oracle.marks import Inner, Mark, Marker, Path, marks
 from fireiron.inspect.oracle.order import Found, Rule, Watching
 from fireiron.inspect.oracle.units import reaches
@@ -93,7 +95,7 @@ SIZE = 200
 """Elements of a dimension known at run time only, at least."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class Comparison:
     """An event program beside a kernel."""
 
@@ -122,12 +124,10 @@ class Comparison:
         self._count(traces)
         known = {event for event in self.paths if event not in self.left_out}
         wanted = needs(self.events, lambda event: event in known)
-        rules = [self._rule(need) for need in wanted]
-        by_path: dict[Path, list[Rule]] = {}
-        for rule in rules:
-            for path in self.paths[rule.need.second]:
-                by_path.setdefault(path, []).append(rule)
-        watching = Watching(traces, marker.blocks.count, by_path, self._turn_of)
+        rules: dict[Path, list[Rule]] = {}
+        for path, rule in itertools.chain.from_iterable(map(self._rules, wanted)):
+            rules.setdefault(path, []).append(rule)
+        watching = Watching(traces, marker.blocks.count, rules, self._turn_of, Elements(self.kernel, self.depth).meet)
         try:
             watching.run()
         except FireironError as error:
@@ -135,7 +135,7 @@ class Comparison:
         self.findings += map(self._finding, watching.missing.values())
         self.findings += [Finding("events", "error", None, text) for text in watching.broken]
         self.findings += map(self._unended, watching.unended.values())
-        compared = tuple(rule.need for rule in rules if id(rule) in watching.checked)
+        compared = tuple(need for need in wanted if id(need) in watching.checked)
         return Account(tuple(self.findings), compared, wanted, tuple(self.left_out.items()))
 
     # -------------------------------------------------------------------------------------- launches and statements
@@ -149,7 +149,7 @@ class Comparison:
             return
         there = self._there
         missing = [path for path in wanted if path not in there]
-        if missing and not self._may_miss(children[0]):
+        if not all(self._may_miss(path[0]) for path in missing):
             text = f"{self._called(event)}: no statement of the kernel carries it out ({'/'.join(missing[0])})"
             self.findings.append(Finding("events", "error", None, text))
         self.paths[event] = tuple(path for path in wanted if path in there)
@@ -233,24 +233,34 @@ class Comparison:
 
     # -------------------------------------------------------------------------------------- rules
 
-    def _rule(self, need: Need) -> Rule:
+    def _rules(self, need: Need) -> Iterator[tuple[Path, Rule]]:
+        """A need as pairs of statements, by the path of the second: those that meet in a buffer, or all if none do."""
         first, second = self.leaves[need.first], self.leaves[need.second]
-        wrote, writes = self._buffers(need.first, True), self._buffers(need.second, True)
-        met = (wrote & self._buffers(need.second, None)) | (writes & self._buffers(need.first, None))
-        shared = frozenset(one for one in met if not self.kernel.buffer(one).memory.private)
         warps = reaches(second.leaf.over, first.leaf.over, need.index, self.kernel.workers)
-        return Rule(need, self.paths[need.first], self._turns(need), warps, bool(met) and not shared, wrote & shared)
+        rule = Rule(need, (), self._turns(need), warps)
+        pairs = list(itertools.product(self.paths[need.first], self.paths[need.second]))
+        met = {pair: self._met(*pair) for pair in pairs}
+        for one, other in [pair for pair in pairs if met[pair]] or pairs:
+            common = met[one, other]
+            shared = frozenset(each for each in common if not self.kernel.buffer(each).memory.private)
+            through = shared & self.touched[one][1]
+            yield other, attrs.evolve(rule, first=one, met=common, private=bool(common) and not shared, through=through)
 
-    def _buffers(self, event: str, write: bool | None) -> frozenset[str]:
-        """The buffers that the statements of a launch write, or touch."""
-        paths = self.paths[event]
-        return frozenset(
-            access.buffer
-            for one in statements(self.kernel.body)
-            if isinstance(one, Exec) and _path(one, self.depth) in paths
-            for access in one.accesses
-            if write is None or access.write == write
-        )
+    def _met(self, one: Path, other: Path) -> frozenset[str]:
+        """The buffers in which two statements meet, and one of them writes."""
+        (touched, wrote), (also, writes) = self.touched[one], self.touched[other]
+        return (wrote & also) | (writes & touched)
+
+    @functools.cached_property
+    def touched(self) -> dict[Path, tuple[frozenset[str], frozenset[str]]]:
+        """The buffers that each path's statements touch, and those that they write."""
+        found: dict[Path, tuple[set[str], set[str]]] = {}
+        for one in statements(self.kernel.body):
+            if isinstance(one, Exec):
+                touched, written = found.setdefault(_path(one, self.depth), (set(), set()))
+                touched |= {access.buffer for access in one.accesses}
+                written |= {access.buffer for access in one.accesses if access.write}
+        return {path: (frozenset(one), frozenset(other)) for path, (one, other) in found.items()}
 
     def _turns(self, need: Need) -> Any:
         """The turns of the first launch, by the turn of the second."""
@@ -271,7 +281,7 @@ class Comparison:
     def _further(self, need: Need) -> int:
         """How many stages more a ring of the kernel has than the loop of the mapping, where its buffer is filled again."""
         before = max((one.before for one in need.turns), default=0)
-        written = self._buffers(need.second, True) & self._buffers(need.first, False)
+        written = frozenset[str]().union(*(self._met(*pair) for pair in itertools.product(self.paths[need.first], self.paths[need.second])))
         stages = [ring.stages for ring in self.kernel.rings if written & set(ring.buffers)]
         return max(max(stages, default=0) - before, 0) if before > 1 else 0
 
@@ -289,7 +299,7 @@ class Comparison:
         need, statement = found.rule.need, found.mark.statement
         text = (
             f"{self._called(need.second)} waits for {self._called(need.first)} by {need.by}, and in the kernel {'/'.join(found.mark.path)} in "
-            f"turn {found.turns[1]} of warp {found.warps[1]} does not follow {'/'.join(found.first)} in turn {found.turns[0]} of warp "
+            f"turn {found.turns[1]} of warp {found.warps[1]} does not follow {'/'.join(found.rule.first)} in turn {found.turns[0]} of warp "
             f"{found.warps[0]}: {found.why}"
         )
         details = {"first": need.first, "second": need.second, "turns": list(found.turns), "warps": list(found.warps)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -20,16 +20,18 @@ Visit: TypeAlias = "tuple[Path, int, int]"
 
 @attrs.frozen(eq=False)
 class Rule:
-    """A need as statements: by the paths of the first launch, which turns of it a turn of the second waits for, and which warps of which.
+    """A need as two statements: which turns of the `first` a turn of the `second` waits for, and which warps of which.
 
-    `private` if what they have in common is in registers, `through` the shared buffers that the first writes and the second uses.
+    `met` are the buffers that both touch and one writes, if there are any; `private` if all of them are registers; `through` those in shared
+    memory that the first writes.
     """
 
     need: Need
-    paths: tuple[Path, ...]
+    first: Path
     turns: Callable[[int], Sequence[int]]
     warps: Mapping[int, Reach]
-    private: bool
+    met: frozenset[str] = frozenset()
+    private: bool = False
     through: frozenset[str] = frozenset()
 
 
@@ -38,7 +40,6 @@ class Found:
     """An order that a kernel does not keep: which statement does not know of which, in which turns, by which warps, and why."""
 
     rule: Rule
-    first: Path
     mark: Mark
     turns: tuple[int, int]
     warps: tuple[int, int]
@@ -46,11 +47,19 @@ class Found:
 
 
 @attrs.define(eq=False)
-class Known:
-    """What marks were met: which bits say so, and of which run of bits."""
+class Done:
+    """What was done of a turn of a statement: by warp the bits that say so, those of all together, and of which run of bits they are."""
 
-    run: int
-    bits: int
+    run: int = -1
+    together: int = 0
+    by_warp: dict[int, int] = attrs.field(factory=dict)
+
+    def add(self, warp: int, bit: int, run: int) -> None:
+        """A warp has done it, or some of it."""
+        if run != self.run:
+            self.run, self.together, self.by_warp = run, 0, dict.fromkeys(self.by_warp, 0)
+        self.together |= bit
+        self.by_warp[warp] = self.by_warp.get(warp, 0) | bit
 
 
 class Watching(Order):
@@ -59,10 +68,15 @@ class Watching(Order):
     run_of_bits = -1
 
     def __init__(
-        self, traces: Sequence[Sequence[Any]], blocks: int, rules: Mapping[Path, Sequence[Rule]], turn_of: Callable[[Mark], int | None]
+        self,
+        traces: Sequence[Sequence[Any]],
+        blocks: int,
+        rules: Mapping[Path, Sequence[Rule]],
+        turn_of: Callable[[Mark], int | None],
+        meet: Callable[[Rule, Mark, tuple[int, int]], bool],
     ) -> None:
-        self.asked, self.turn_of = rules, turn_of
-        self.done: dict[tuple[int, Visit], dict[int, Known]] = {}
+        self.asked, self.turn_of, self.meet = rules, turn_of, meet
+        self.done: dict[tuple[int, Visit], Done] = {}
         self.missing: dict[Any, Found] = {}
         self.checked: set[int] = set()
         self.unended: dict[Path, Mark] = {}
@@ -99,21 +113,24 @@ class Watching(Order):
             self._require(agent, event, turn, rule)
         bit = 1 << len(self.operations)
         self._record(agent, event, ())  # type: ignore[arg-type]
-        known = self.done.setdefault((agent.rank, (event.path, event.tile, turn)), {}).setdefault(agent.warp, Known(self.run_of_bits, 0))
-        known.bits = bit if known.run != self.run_of_bits else known.bits | bit
-        known.run = self.run_of_bits
+        done = self.done.setdefault((agent.rank, (event.path, event.tile, turn)), Done())
+        done.add(agent.warp, bit, self.run_of_bits)
         return True
 
     def _require(self, agent: Agent, event: Mark, turn: int, rule: Rule) -> None:
         """Note what an agent does not know and should."""
-        for earlier, path in itertools.product(rule.turns(turn), rule.paths):
-            visit = agent.rank, (path, event.tile, earlier)
-            done = self.done.get(visit, {})
-            for warp in self._meant(agent, rule, self.performers.get(visit, frozenset())):
-                self.checked.add(id(rule))
-                why = self._why(agent, event, done.get(warp), rule, warp)
-                if why:
-                    found = Found(rule, path, event, (earlier, turn), (warp, agent.warp), why)
+        for earlier in rule.turns(turn):
+            visit = agent.rank, (rule.first, event.tile, earlier)
+            done, performers = self.done.get(visit) or Done(), self.performers.get(visit, frozenset())
+            meant = self._meant(agent, rule, performers)
+            if meant:
+                self.checked.add(id(rule.need))
+            if len(done.by_warp) == len(performers) and self._knows(agent, event, done, rule):
+                continue
+            for warp in meant:
+                why = self._why(agent, event, done, rule, warp)
+                if why and (warp == agent.warp or self.meet(rule, event, (warp, agent.warp))):
+                    found = Found(rule, event, (earlier, turn), (warp, agent.warp), why)
                     self.missing.setdefault((rule.need.first, rule.need.second, why), found)
 
     def _meant(self, agent: Agent, rule: Rule, performers: frozenset[int]) -> frozenset[int]:
@@ -123,13 +140,18 @@ class Watching(Order):
         reach = rule.warps.get(agent.warp)
         return performers if reach is None or not performers & reach.warps else performers & reach.warps
 
-    def _why(self, agent: Agent, event: Mark, known: Known | None, rule: Rule, warp: int) -> str:
+    def _knows(self, agent: Agent, event: Mark, done: Done, rule: Rule) -> bool:
+        """Whether all lanes of an agent know of all that was done in a turn: most do."""
+        if done.run != self.run_of_bits:
+            return True
+        return not done.together & ~agent.seen and not self._hidden(agent, event, done.together, rule)
+
+    def _why(self, agent: Agent, event: Mark, done: Done, rule: Rule, warp: int) -> str:
         """What is missing between two statements; nothing if they are in order."""
-        if known is None:
+        if warp not in done.by_warp:
             return "it comes before"
-        if known.run != self.run_of_bits:
-            return ""
-        late = known.bits & ~agent.own
+        known = done.by_warp[warp] if done.run == self.run_of_bits else 0
+        late = known & ~agent.own
         if late:
             first, issuer = self.operations[late.bit_length() - 1]
             if rule.private and event.under_way and first.under_way and first.mechanism is event.mechanism:
@@ -137,11 +159,13 @@ class Watching(Order):
             return "it is still under way" if first.under_way and not self.agents[issuer].own & late else "nothing orders them"
         reach = rule.warps.get(agent.warp)
         alike = warp == agent.warp and (rule.private or (reach is not None and reach.alike))
-        if not alike and known.bits & ~agent.seen:
+        if not alike and known & ~agent.seen:
             return "other lanes may be behind"
-        if rule.through and event.by_engine and known.bits & self.written & ~agent.fenced:
-            return "no fence of the asynchronous proxy stands between"
-        return ""
+        return "no fence of the asynchronous proxy stands between" if self._hidden(agent, event, known, rule) else ""
+
+    def _hidden(self, agent: Agent, event: Mark, known: int, rule: Rule) -> bool:
+        """Whether an engine may not see what was written to shared memory."""
+        return bool(rule.through and event.by_engine and known & self.written & ~agent.fenced)
 
     rules = MappingProxyType({**Order.rules, Mark: _mark})
 
@@ -150,10 +174,3 @@ def _acts(agent: Agent, mark: Mark) -> bool:
     """Whether an agent performs a statement; those of another role's warps are all of theirs."""
     return mark.warps is None or agent.warp in mark.warps or mark.turn is not None
 
-
-def paths_of(rules: Mapping[Path, Sequence[Rule]]) -> Iterator[Path]:
-    """The paths that rules are about."""
-    for path, several in rules.items():
-        yield path
-        for rule in several:
-            yield from rule.paths
