@@ -2,7 +2,7 @@
 
 import attrs
 
-from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Let, Release, Wait
+from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait
 
 ORDERING = (Barrier, Wait, Fence, Commit, Acquire, Release)
 
@@ -23,7 +23,7 @@ def _bodies(body, around):
             exchanged = (*body[:number], body[number + 1], one, *body[number + 2 :])
             yield f"exchanged {where} {_called(one)} and {_called(body[number + 1])}", exchanged
         if isinstance(one, Release):
-            first = next((at for at, each in enumerate(body) if not isinstance(each, Let)), 0)
+            first = next((at + 1 for at, each in enumerate(body) if isinstance(each, Acquire)), number)
             if first < number:
                 yield f"moved up {where} {_called(one)}", (*body[:first], one, *body[first:number], *body[number + 1 :])
         for place, inner in enumerate(one.children):

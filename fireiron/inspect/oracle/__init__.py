@@ -164,6 +164,8 @@ class Comparison:
     def _may_miss(self, child: str) -> bool:
         """Whether a launch prepares registers that the first product overwrites, as it then does not add to them: it may be left out."""
         spec = self.node.child(child).spec
+        if spec.contracts:
+            return False
         buffers = {view.tensor.name for name, view in spec.operands.items() if name in spec.outputs and view.memory.private}
         return any(
             isinstance(one, Exec) and constant(one.accumulate) is None and any(each.write and each.buffer in buffers for each in one.accesses)
@@ -211,25 +213,22 @@ class Comparison:
         turns = None if None in extents else math.prod(one or 0 for one in extents)
         seen = self._may_miss(path[0])  # its first turns may be left out
         count, each = counts[0 if seen else 1], self._points(path)
-        if turns is not None and count != turns * each and turns and count and count % turns == 0:
-            each = count // turns
         self.numbers[path] = seen, each
         if turns is not None and count != turns * each:
-            text = f"{self._called(event)} has {turns} turns, and {'/'.join(path)} of the kernel {count / each:g}"
+            text = f"{self._called(event)} has {turns} turns, and {'/'.join(path)} of the kernel {count / max(each, 1):g}"
             self.findings.append(Finding("events", "error", None, text))
 
     def _points(self, path: Path) -> int:
         """How often a statement is executed in a turn of its launch, by the tree."""
-        node, points = self.node, 1
-        for name in path:
+        node, points = self.node.child(path[0]), 1
+        for name in path[1:]:
+            points *= _iterations(next(around for one, around in located(node.program) if isinstance(one, Hole) and one.child == name))
             node = node.child(name)
-            around = [outer for one, outer in located(node.program) if isinstance(one, (Exec, Hole))]
-            points *= math.prod(constant(one.extent) or 1 for one in (around[0] if around else ()) if isinstance(one, For))
-        return points
+        return points * _iterations(next(around for one, around in located(node.program) if isinstance(one, Exec)))
 
     def _turn_of(self, mark: Any) -> int | None:
         known = self.numbers.get(mark.path)
-        return None if known is None else (mark.visit if known[0] else mark.performed) // known[1]
+        return None if known is None else (mark.visit if known[0] else mark.performed) // max(known[1], 1)
 
     # -------------------------------------------------------------------------------------- rules
 
@@ -308,6 +307,11 @@ class Comparison:
 
 def _path(statement: Exec, depth: int) -> Path:
     return (statement.path or ())[depth:]
+
+
+def _iterations(around: Sequence[Any]) -> int:
+    """How often what stands in loops of known length is done."""
+    return math.prod(constant(one.extent) or 0 for one in around if isinstance(one, For))
 
 
 def _paths_below(node: Node, name: str) -> Iterator[Path]:
