@@ -58,13 +58,17 @@ class Placed:
 
 @attrs.frozen
 class Need:
-    """`second` waits for `first`, by an event of its precondition: at an index for each of the first's dimensions, in a turn of each loop."""
+    """`second` waits for `first`, by an event of its precondition: at an index for each of the first's dimensions, in a turn of each loop.
+
+    `through` is a copy or a call between them that is not known, if there is one.
+    """
 
     first: str
     second: str
     by: Event
     index: tuple[Index, ...]
     turns: tuple[Turn, ...]
+    through: str | None = None
 
     def __str__(self) -> str:
         before = max((one.before for one in self.turns), default=0)
@@ -97,6 +101,15 @@ def needs(program: EventProgram, is_known: Callable[[str], bool] = lambda event:
 Turns: TypeAlias = "Mapping[Var, Turn]"
 
 
+@attrs.frozen
+class Waiting:
+    """Who waits, by which event, and through which copy or call that is not known."""
+
+    second: str
+    by: Event
+    through: str | None = None
+
+
 @attrs.define(eq=False)
 class Orders:
     """Follows events to copies and calls."""
@@ -127,30 +140,31 @@ class Orders:
             for event, one in self.leaves.items()
             if self.is_known(event)
             for waited in one.leaf.after
-            for need in self._of((waited,), {}, event, waited, frozenset())
+            for need in self._of((waited,), {}, Waiting(event, waited), frozenset())
         )
         return tuple(dict.fromkeys(found))
 
-    def _of(self, events: Iterable[Event], turns: Turns, second: str, by: Event, seen: frozenset[str]) -> Iterator[Need]:
+    def _of(self, events: Iterable[Event], turns: Turns, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
         for one in events:
             if one.name in self.leaves:
-                yield from self._leaf(one, turns, second, by, seen)
+                yield from self._leaf(one, turns, waiting, seen)
             elif one.name in self.loops:
                 loop, number = self.loops[one.name]
-                yield from self._result(one, loop, number, turns, second, by, seen)
+                yield from self._result(one, loop, number, turns, waiting, seen)
             elif one.name not in seen:
-                yield from self._carried(one, turns, second, by, seen | {one.name})
+                yield from self._carried(one, turns, waiting, seen | {one.name})
 
-    def _leaf(self, event: Event, turns: Turns, second: str, by: Event, seen: frozenset[str]) -> Iterator[Need]:
+    def _leaf(self, event: Event, turns: Turns, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
         one = self.leaves[event.name]
         if self.is_known(event.name):
-            yield Need(event.name, second, by, event.index, tuple(turns.get(var, Turn(var)) for var, _ in one.loops))
+            meant = tuple(turns.get(var, Turn(var)) for var, _ in one.loops)
+            yield Need(event.name, waiting.second, waiting.by, event.index, meant, waiting.through)
             return
         values = {var: turn.index for var, turn in turns.items()} | _values(one.leaf.over, event.index)
-        yield from self._of(_at(one.leaf.after, values), turns, second, by, seen)
+        yield from self._of(_at(one.leaf.after, values), turns, attrs.evolve(waiting, through=event.name), seen)
 
     def _result(
-        self, event: Event, loop: For | Pfor | Branch, number: int, turns: Turns, second: str, by: Event, seen: frozenset[str]
+        self, event: Event, loop: For | Pfor | Branch, number: int, turns: Turns, waiting: Waiting, seen: frozenset[str]
     ) -> Iterator[Need]:
         """What the event of a loop is made of: in all of its turns, or in those at the event's indices."""
         over, index, inner = loop.results[number].over, event.index, dict(turns)
@@ -161,19 +175,19 @@ class Orders:
         elif isinstance(loop, For):
             values = {loop.variable: EVERY}
             if number < len(loop.carries):
-                yield from self._of(_at(loop.carries[number].initial, _values(over, index)), turns, second, by, seen)
+                yield from self._of(_at(loop.carries[number].initial, _values(over, index)), turns, waiting, seen)
         inner |= {var: Turn(one) for var, one in values.items()}
         for block in blocks_of(loop):
-            yield from self._of(_at(block.yields[number], values | _values(over, index)), inner, second, by, seen)
+            yield from self._of(_at(block.yields[number], values | _values(over, index)), inner, waiting, seen)
 
-    def _carried(self, event: Event, turns: Turns, second: str, by: Event, seen: frozenset[str]) -> Iterator[Need]:
+    def _carried(self, event: Event, turns: Turns, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
         """What is done before a loop, and in turns before."""
         loop, number = self.carries[event.name]
         carry = loop.carries[number]
         values = _values(carry.over, event.index)
-        yield from self._of(_at(carry.initial, values), turns, second, by, seen)
+        yield from self._of(_at(carry.initial, values), turns, waiting, seen)
         earlier = {**turns, loop.variable: turns.get(loop.variable, Turn(loop.variable)).earlier(carry.distance)}
-        yield from self._of(_at(loop.body.yields[number], values), earlier, second, by, seen)
+        yield from self._of(_at(loop.body.yields[number], values), earlier, waiting, seen)
 
 
 def _values(over: Type, index: tuple[Index, ...]) -> dict[Var, Index]:

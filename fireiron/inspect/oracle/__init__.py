@@ -168,9 +168,14 @@ class Comparison:
             return False
         buffers = {view.tensor.name for name, view in spec.operands.items() if name in spec.outputs and view.memory.private}
         return any(
-            isinstance(one, Exec) and constant(one.accumulate) is None and any(each.write and each.buffer in buffers for each in one.accesses)
+            isinstance(one, Exec) and one.spec.contracts and constant(one.accumulate) != 1 and any(each.write and each.buffer in buffers for each in one.accesses)
             for one in statements(self.kernel.body)
         )
+
+    def _seldom(self, child: str) -> bool:
+        """Whether a launch does nothing in some turns, as its own condition says: where no element is hidden, a mask changes none."""
+        loops = {one.var for one in statements(self.node.program) if isinstance(one, For)}
+        return any(one.active.variables() & loops for one, _ in self.node.child(child).execs)
 
     def _inner(self) -> Inner:
         """The loops inside the work of launches."""
@@ -211,12 +216,22 @@ class Comparison:
             self.left_out.setdefault(event, "how often it is launched differs between the turns of a loop")
             return
         turns = None if None in extents else math.prod(one or 0 for one in extents)
-        seen = self._may_miss(path[0])  # its first turns may be left out
+        seen = self._may_miss(path[0]) or self._seldom(path[0])
         count, each = counts[0 if seen else 1], self._points(path)
         self.numbers[path] = seen, each
-        if turns is not None and count != turns * each:
+        if turns is not None and count != turns * each and count == self._read_turns(event) * each:
+            self.left_out.setdefault(event, "the kernel does it in each turn of a loop, and the events once")
+        elif turns is not None and count != turns * each:
             text = f"{self._called(event)} has {turns} turns, and {'/'.join(path)} of the kernel {count / max(each, 1):g}"
             self.findings.append(Finding("events", "error", None, text))
+
+    def _read_turns(self, event: str) -> int:
+        """How often a launch is made by the text of the program, before any copy is moved."""
+        step = self.node.step
+        assert isinstance(step, TaskProgram)
+        read = placed(events_of(step.program, step.mapped, self.node.spec, until="vectorize")).values()
+        loops = next((one.loops for one in read if one.leaf.launch == self.leaves[event].leaf.launch), ())
+        return math.prod(self._extent(size) or 0 for _, size in loops)
 
     def _points(self, path: Path) -> int:
         """How often a statement is executed in a turn of its launch, by the tree."""
@@ -233,13 +248,16 @@ class Comparison:
     # -------------------------------------------------------------------------------------- rules
 
     def _rules(self, need: Need) -> Iterator[tuple[Path, Rule]]:
-        """A need as pairs of statements, by the path of the second: those that meet in a buffer, or all if none do."""
+        """A need as pairs of statements, by the path of the second: those that meet in a buffer, or all if none do.
+
+        Through a launch that the kernel does without only those wait that meet.
+        """
         first, second = self.leaves[need.first], self.leaves[need.second]
         warps = reaches(second.leaf.over, first.leaf.over, need.index, self.kernel.workers)
         rule = Rule(need, (), self._turns(need), warps)
         pairs = list(itertools.product(self.paths[need.first], self.paths[need.second]))
         met = {pair: self._met(*pair) for pair in pairs}
-        for one, other in [pair for pair in pairs if met[pair]] or pairs:
+        for one, other in [pair for pair in pairs if met[pair]] or ([] if need.through else pairs):
             common = met[one, other]
             shared = frozenset(each for each in common if not self.kernel.buffer(each).memory.private)
             through = shared & self.touched[one][1]

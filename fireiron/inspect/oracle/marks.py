@@ -211,9 +211,8 @@ class Marker(Tracer):
         return int(self._value(value, walk, thread=thread))
 
     def _decided(self, condition: Expr, walk: Walk) -> bool | None:
-        """Whether a condition on loops alone holds; those on blocks and sizes count as true."""
-        loops = walk.fixed.keys() - self.sizes.keys() - {"block"}
-        return bool(self._value(condition, walk)) if self.scene.roots(condition) <= loops else None
+        """Whether a condition on loops and sizes alone holds; those on blocks count as true."""
+        return bool(self._value(condition, walk)) if self.scene.roots(condition) <= walk.fixed.keys() - {"block"} else None
 
     def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
         if statement.side is Side.FULL or statement.active == TRUE:

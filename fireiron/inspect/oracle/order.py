@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -13,6 +13,12 @@ from fireiron.check.races.order import Agent, Order, bits
 from fireiron.inspect.oracle.marks import Mark, Path
 from fireiron.inspect.oracle.units import Reach
 from fireiron.tasks.orders import Need
+
+BEFORE: Final = "it comes before"
+UNORDERED: Final = "nothing orders them"
+LANES: Final = "other lanes may be behind"
+BETWEEN_THREADS: Final = (BEFORE, UNORDERED, LANES)
+"""What is missing only where threads touch elements that others have touched."""
 
 Visit: TypeAlias = "tuple[Path, int, int]"
 """A statement of a launch, in a tile, and its turn there."""
@@ -73,7 +79,7 @@ class Watching(Order):
         blocks: int,
         rules: Mapping[Path, Sequence[Rule]],
         turn_of: Callable[[Mark], int | None],
-        meet: Callable[[Rule, Mark, tuple[int, int]], bool],
+        meet: Callable[[Rule, Mark, tuple[int, int], bool], bool],
     ) -> None:
         self.asked, self.turn_of, self.meet = rules, turn_of, meet
         self.done: dict[tuple[int, Visit], Done] = {}
@@ -129,7 +135,7 @@ class Watching(Order):
                 continue
             for warp in meant:
                 why = self._why(agent, event, done, rule, warp)
-                if why and (warp == agent.warp or self.meet(rule, event, (warp, agent.warp))):
+                if why and (why not in BETWEEN_THREADS or self.meet(rule, event, (warp, agent.warp), why == LANES)):
                     found = Found(rule, event, (earlier, turn), (warp, agent.warp), why)
                     self.missing.setdefault((rule.need.first, rule.need.second, why), found)
 
@@ -149,18 +155,18 @@ class Watching(Order):
     def _why(self, agent: Agent, event: Mark, done: Done, rule: Rule, warp: int) -> str:
         """What is missing between two statements; nothing if they are in order."""
         if warp not in done.by_warp:
-            return "it comes before"
+            return BEFORE
         known = done.by_warp[warp] if done.run == self.run_of_bits else 0
         late = known & ~agent.own
         if late:
             first, issuer = self.operations[late.bit_length() - 1]
             if rule.private and event.under_way and first.under_way and first.mechanism is event.mechanism:
                 return ""  # an engine takes products on the same registers in their order (PTX ISA, wgmma.fence)
-            return "it is still under way" if first.under_way and not self.agents[issuer].own & late else "nothing orders them"
+            return "it is still under way" if first.under_way and not self.agents[issuer].own & late else UNORDERED
         reach = rule.warps.get(agent.warp)
         alike = warp == agent.warp and (rule.private or (reach is not None and reach.alike))
         if not alike and known & ~agent.seen:
-            return "other lanes may be behind"
+            return LANES
         return "no fence of the asynchronous proxy stands between" if self._hidden(agent, event, known, rule) else ""
 
     def _hidden(self, agent: Agent, event: Mark, known: int, rule: Rule) -> bool:
