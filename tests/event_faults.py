@@ -42,4 +42,4 @@ def _called(one):
         return "/".join(one.path or ())
     if isinstance(one, For):
         return f"For {one.var}"
-    return f"{type(one).__name__} {getattr(one, 'ring', '') or getattr(one, 'mechanism', None) and one.mechanism.name or getattr(one, 'reason', '')}"
+    return f"{type(one).__name__} {getattr(one, 'ring', '') or (getattr(one, 'mechanism', None) and one.mechanism.name) or getattr(one, 'reason', '')}"

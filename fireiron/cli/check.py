@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 def register(add: Add) -> None:
     """Add the command."""
-    add_strategy(add("check", run, "races, bounds, alignment, bank conflicts, coalescing, resources, the order of events of tasks; exit status 1 on an error"), json=True)
+    add_strategy(
+        add(
+            "check",
+            run,
+            "races, bounds, alignment, bank conflicts, coalescing, resources, the order of events of tasks; exit status 1 on an error",
+        ),
+        json=True,
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

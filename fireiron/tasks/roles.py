@@ -88,4 +88,3 @@ def _text(leaf: Leaf) -> str:
     if isinstance(leaf, Copy):
         return f"copy({leaf.source.tensor}, {leaf.target.tensor})"
     return f"call({', '.join((leaf.task, *(ref.tensor for ref in leaf.arguments)))})"
-

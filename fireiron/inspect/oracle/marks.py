@@ -45,8 +45,8 @@ TILES = 3
 
 @attrs.frozen(eq=False, slots=False)
 class Mark:
-    """A statement, executed: at which point of all `points` of its path a visit begins, counted in each tile, of all visits, and of those that
-    loops let be `performed`.
+    """A statement, executed: at which point of its path this `visit` of so many `points` begins, counted in each tile; `performed` counts
+    those alone that loops let be performed.
 
     To the order of events it is a write of nothing: what a touch has, without a place. `warps` are those that perform it, none: all.
     """

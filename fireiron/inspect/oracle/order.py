@@ -28,8 +28,8 @@ Visit: TypeAlias = "tuple[Path, int, int]"
 class Rule:
     """A need as two statements: which turns of the `first` a turn of the `second` waits for, and which warps of which.
 
-    `met` are the buffers that both touch and one writes, if there are any; `private` if all of them are registers; `through` those in shared
-    memory that the first writes.
+    `met` are the buffers that both touch and one writes, if there are any; `private` if all of them are registers; `through` those in
+    shared memory that the first writes.
     """
 
     need: Need
@@ -179,4 +179,3 @@ class Watching(Order):
 def _acts(agent: Agent, mark: Mark) -> bool:
     """Whether an agent performs a statement; those of another role's warps are all of theirs."""
     return mark.warps is None or agent.warp in mark.warps or mark.turn is not None
-
