@@ -174,7 +174,8 @@ class Marker(Tracer):
         performed = self.performed.setdefault((path, tile), Points()).at(key, points)
         turn = self._loaded(statement, walk) if statement.ring else None
         acting, width = self._acting(statement), self._bytes(statement)
-        walk.events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, turn, width))
+        events: list[Any] = walk.events
+        events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, turn, width))
         self.steps += 1
 
     def _loaded(self, statement: Exec, walk: Walk) -> Turn:

@@ -95,8 +95,8 @@ class Watching(Order):
         for agent in self.agents:
             late = [each for each in (*agent.issued.values(), *itertools.chain(*agent.groups.values())) if each & ~agent.own]
             for number in itertools.chain.from_iterable(map(bits, late)):
-                operation, _ = self.operations[number]
-                self.unended.setdefault(operation.path, operation)  # type: ignore[attr-defined]
+                operation: Any = self.operations[number][0]
+                self.unended.setdefault(operation.path, operation)
 
     def _performers(self) -> dict[tuple[int, Visit], frozenset[int]]:
         """The warps that perform each turn of each path."""
