@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from fireiron.check import Finding, Scene
-from fireiron.errors import FireironError
+from fireiron.errors import VerificationError
 from fireiron.inspect.oracle.elements import Elements
 from fireiron.inspect.oracle.marks import Inner, Mark, Marker, Path, marks
 from fireiron.inspect.oracle.order import Found, Rule, Watching
@@ -59,27 +59,51 @@ class Comparison:
         self.extents = {event: tuple(self._extent(size) for _, size in one.loops) for event, one in self.leaves.items()}
 
     def account(self) -> Account:
-        """Run the kernel's statements, and compare."""
+        """Run the kernel's statements, and compare; what cannot be followed is an error."""
         for event in self.leaves:
             self._find(event)
-        marker = Marker(Scene(self.kernel), self._inner(), self.sizes, self._tiles())
-        traces = tuple(itertools.chain(*(marker._of_block({}, rank) for rank in range(marker.blocks.count))))
-        self._count(traces)
-        known = {event for event in self.paths if event not in self.left_out}
-        wanted = needs(self.events, lambda event: event in known)
+        wanted: tuple[Need, ...] = ()
+        checked: set[int] = set()
+        try:
+            marker = Marker(Scene(self.kernel), self._inner(), self.sizes, self._tiles())
+            traces = marker.traces({})
+            self._count(traces)
+            known = self.paths.keys() - self.left_out.keys()
+            wanted = needs(self.events, lambda event: event in known)
+            checked = self._run(Watching(traces, marker.blocks.count, self._all_rules(wanted), self._turn_of, self._meet))
+        except VerificationError as error:
+            self._error(f"undecided: {error}")
+        compared = tuple(need for need in wanted if id(need) in checked)
+        return Account(tuple(self.findings), compared, wanted, tuple(self.left_out.items()))
+
+    def _run(self, watching: Watching) -> set[int]:
+        """Run the agents; the needs that were looked at."""
+        try:
+            watching.run()
+        except VerificationError as error:
+            self._error(f"the kernel does not end: {error}")
+        for found in watching.missing.values():
+            self._report(found)
+        for text in watching.broken:
+            self._error(text)
+        for mark in watching.unended.values():
+            text = f"{'/'.join(mark.path)} is still under way at the end of the kernel: nobody waits for it"
+            self._error(text, mark.statement.origin)
+        return watching.checked
+
+    def _error(self, text: str, at: str | None = None, **details: Any) -> None:
+        self.findings.append(Finding("events", "error", None, text, at, None, details))
+
+    def _all_rules(self, wanted: Sequence[Need]) -> dict[Path, list[Rule]]:
+        """The rules of all needs, by the path of the statement that waits."""
         rules: dict[Path, list[Rule]] = {}
         for path, rule in itertools.chain.from_iterable(map(self._rules, wanted)):
             rules.setdefault(path, []).append(rule)
-        watching = Watching(traces, marker.blocks.count, rules, self._turn_of, Elements(self.kernel, self.depth).meet)
-        try:
-            watching.run()
-        except FireironError as error:
-            self.findings.append(Finding("events", "error", None, f"the kernel does not end: {error}"))
-        self.findings += map(self._finding, watching.missing.values())
-        self.findings += [Finding("events", "error", None, text) for text in watching.broken]
-        self.findings += map(self._unended, watching.unended.values())
-        compared = tuple(need for need in wanted if id(need) in watching.checked)
-        return Account(tuple(self.findings), compared, wanted, tuple(self.left_out.items()))
+        return rules
+
+    @functools.cached_property
+    def _meet(self) -> Callable[..., bool]:
+        return Elements(self.kernel, self.depth).meet
 
     # -------------------------------------------------------------------------------------- launches and statements
 
@@ -94,7 +118,7 @@ class Comparison:
         missing = [path for path in wanted if path not in there]
         if not all(self._may_miss(path[0]) for path in missing):
             text = f"{self._called(event)}: no statement of the kernel carries it out ({'/'.join(missing[0])})"
-            self.findings.append(Finding("events", "error", None, text))
+            self._error(text)
         self.paths[event] = tuple(path for path in wanted if path in there)
         if not self.paths[event]:
             self.left_out[event] = "the kernel does without it"
@@ -171,7 +195,7 @@ class Comparison:
             self.left_out.setdefault(event, "the kernel does it in each turn of a loop, and the events once")
         elif turns is not None and count != turns * each:
             text = f"{self._called(event)} has {turns} turns, and {'/'.join(path)} of the kernel {count / max(each, 1):g}"
-            self.findings.append(Finding("events", "error", None, text))
+            self._error(text)
 
     def _read_turns(self, event: str) -> int:
         """How often a launch is made by the text of the program, before any copy is moved."""
@@ -256,19 +280,15 @@ class Comparison:
         leaf = self.leaves[event].leaf
         return f"{event} ({leaf.launch})"
 
-    def _unended(self, mark: Mark) -> Finding:
-        text = f"{'/'.join(mark.path)} is still under way at the end of the kernel: nobody waits for it"
-        return Finding("events", "error", None, text, mark.statement.origin)
-
-    def _finding(self, found: Found) -> Finding:
-        need, statement = found.rule.need, found.mark.statement
+    def _report(self, found: Found) -> None:
+        need = found.rule.need
         text = (
             f"{self._called(need.second)} waits for {self._called(need.first)} by {need.by}, and in the kernel "
             f"{'/'.join(found.mark.path)} in turn {found.turns[1]} of warp {found.warps[1]} does not follow "
             f"{'/'.join(found.rule.first)} in turn {found.turns[0]} of warp {found.warps[0]}: {found.why}"
         )
-        details = {"first": need.first, "second": need.second, "turns": list(found.turns), "warps": list(found.warps)}
-        return Finding("events", "error", None, text, statement.origin, None, details)
+        turns, warps = list(found.turns), list(found.warps)
+        self._error(text, found.mark.statement.origin, first=need.first, second=need.second, turns=turns, warps=warps)
 
 
 def _path(statement: Exec, depth: int) -> Path:

@@ -18,6 +18,7 @@ from fireiron.check.races.clusters import at_places, blocks_of
 from fireiron.check.races.loops import ORDERING
 from fireiron.check.races.places import WARP
 from fireiron.check.races.traces import Kind, Trace, Tracer, Turn, Walk
+from fireiron.errors import VerificationError
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -206,7 +207,10 @@ class Marker(Tracer):
         function = self.known.get(value)
         if function is None:
             function = self.known[value] = compiled(self.scene.opened(value))
-        return function({"thread": 0, **walk.fixed, **more})
+        try:
+            return function({"thread": 0, **walk.fixed, **more})
+        except KeyError as name:
+            raise VerificationError(f"the order of events: {value} depends on {name.args[0]}, which no size says") from None
 
     def _number(self, value: Expr, walk: Walk, thread: int = 0) -> int:
         return int(self._value(value, walk, thread=thread))
