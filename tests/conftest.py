@@ -1,5 +1,8 @@
-"""Which of a family's cases run by default: of a large family a sample, always the same one; `make fuzz` runs all."""
+"""Which of a family's cases run by default: of a large family a sample, always the same one; `make fuzz` runs all. And what holds of each
+program of tasks that a test compiles.
+"""
 
+import functools
 import zlib
 
 import pytest
@@ -81,3 +84,23 @@ def pytest_collection_modifyitems(items):
 def chance(item):
     """A number that a case's name draws, the same in every process."""
     return zlib.crc32(item.name.encode())
+
+
+@pytest.fixture(autouse=True)
+def events_are_compared(request, monkeypatch):
+    """Whatever program of tasks a test of tasks compiles keeps the order of its events."""
+    if not request.path.stem.startswith("test_tasks"):
+        return
+    from fireiron.compiler import Program
+    from fireiron.inspect.oracle import check_events
+
+    made = Program.__dict__["ir"].func
+
+    def compared(program):
+        kernel = made(program)
+        assert [str(one) for one in check_events(program)] == []
+        return kernel
+
+    replaced = functools.cached_property(compared)
+    replaced.__set_name__(Program, "ir")
+    monkeypatch.setattr(Program, "ir", replaced)

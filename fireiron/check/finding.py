@@ -19,7 +19,7 @@ class Finding(Displayed):
     """One result of a check.
 
     `kind` is `"race"`, `"registers"`, `"bounds"`, `"alignment"`, `"banks"`, `"coalescing"`, `"resources"` or `"ineffective"` (the command
-    line adds `"decomposition"` and `"micro-kernel"`); `at` the line of the user's strategy,
+    line adds `"decomposition"`, `"micro-kernel"` and, of programs of tasks, `"events"`); `at` the line of the user's strategy,
     `access` says who touches the buffer how; `details` are numbers and names for programs, with plain values only.
     """
 

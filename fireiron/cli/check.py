@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 def register(add: Add) -> None:
     """Add the command."""
-    add_strategy(add("check", run, "races, bounds, alignment, bank conflicts, coalescing, resources; exit status 1 on an error"), json=True)
+    add_strategy(
+        add(
+            "check",
+            run,
+            "races, bounds, alignment, bank conflicts, coalescing, resources, the order of events of tasks; exit status 1 on an error",
+        ),
+        json=True,
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,6 +45,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, li
     """The program, or why there is none, and all findings."""
     from fireiron.check import check, ordered
     from fireiron.inspect.ineffective import ineffective
+    from fireiron.inspect.oracle import check_events
     from fireiron.language.tree import require_complete
 
     program = _program_or_error(arguments)
@@ -46,7 +54,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, li
     require_complete(program.tree)
     try:
         copies = [finding for one in program.launches for finding in check(one.program.ir)]
-        return program, list(ordered((*copies, *check(program.ir), *_of_texts(program), *ineffective(program))))
+        return program, list(ordered((*copies, *check(program.ir), *check_events(program), *_of_texts(program), *ineffective(program))))
     except (SynchronizationError, ResourceError, DecompositionError) as error:
         return program, [_finding(error)]
 

@@ -177,7 +177,7 @@ class Expansion:
     step behind deals more of them; `effects` what is said of all blocks and of the launch; `cluster` the blocks that are launched together.
     A leaf `waits` if who performs it depends on who holds registers of its operands, and nobody said so yet; it is asked again when
     somebody does.
-    `settled` are the storages of buffers that were free.
+    `settled` are the storages of buffers that were free; `launches` tell of children which launch of a program of tasks each is of.
     """
 
     children: tuple[Child, ...]
@@ -192,6 +192,7 @@ class Expansion:
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
+    launches: tuple[tuple[str, Any], ...] = attrs.field(default=(), kw_only=True, eq=False, repr=False)
 
     @property
     def tells(self) -> bool:
@@ -709,7 +710,7 @@ class Node:
     """A spec with the step that decomposes it (None: an open leaf), its program and its children by name.
 
     A leaf that waits for who holds its registers keeps the context in which it will be expanded, and what it does `alone`. `names` are
-    those that the step made: of values, loops and buffers.
+    those that the step made: of values, loops and buffers; `launches` tell of children which launch of a program of tasks each is of.
     """
 
     spec: Spec
@@ -720,6 +721,7 @@ class Node:
     waiting: Context | None = attrs.field(default=None, repr=False)
     alone: tuple[Decomposition, ...] = attrs.field(default=(), repr=False)
     names: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
+    launches: tuple[tuple[str, Any], ...] = attrs.field(default=(), eq=False, repr=False)
 
     @functools.cached_property
     def complete(self) -> bool:
@@ -822,7 +824,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         asked = _in_registers(one.spec for one in order[number + 1 :]) - set(here.held)
         here = here.knowing({**held_by(node, asked), **here.held} if asked else here.held, whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
-    return Node(spec, step, expansion.program, children, expansion.facts, names=expansion.names), here.whole
+    return Node(spec, step, expansion.program, children, expansion.facts, names=expansion.names, launches=expansion.launches), here.whole
 
 
 def _or_alone(node: Node, alone: tuple[Decomposition, ...]) -> Node:

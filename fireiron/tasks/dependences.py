@@ -38,7 +38,7 @@ from fireiron.tasks.events import (
 )
 from fireiron.tasks.mapping import NONE, Mapping, Place, Processor, TaskMapping
 from fireiron.tasks.partition import Partition
-from fireiron.tasks.program import Form, Runner, Tasks, TaskTensor, Variant, plain
+from fireiron.tasks.program import CALL, Form, Launch, Runner, Tasks, TaskTensor, Variant, plain
 from fireiron.tasks.reduce import reduced, renumbered
 from fireiron.tasks.scalar import scalar
 from fireiron.values.expr import Expr, Var, as_expr, constant
@@ -158,16 +158,16 @@ class Analyst(Runner):
                 continue
             fresh = self._alloc(name, tuple(map(as_expr, each.extents)), each.dtype, place)
             if name in variant.reads:
-                self._copy(each.data, fresh)
+                self._copy(each.data, fresh, self.launch_of(f"in {name}"))
             inner.append(attrs.evolve(each, data=fresh))
         self._run(one, variant, tuple(inner))
         for name, each, passed in zip(variant.tensors, tensors, inner, strict=True):
             if name in variant.writes:
-                self._copy(passed.data, each.data)
+                self._copy(passed.data, each.data, self.launch_of(f"out {name}"))
         return None
 
-    def _copy(self, source: Ref, target: Ref) -> None:
-        self._leaf(lambda event, after: Copy(event, source, target, after), ((source, False), (target, True)))
+    def _copy(self, source: Ref, target: Ref, launch: Launch) -> None:
+        self._leaf(lambda event, after: Copy(event, source, target, after, launch=launch), ((source, False), (target, True)))
 
     def _run(self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
         """Run an instance on its tensors; a leaf becomes a call."""
@@ -178,7 +178,8 @@ class Analyst(Runner):
         self.tasks.setdefault(one.instance, LeafTask(one.instance, privileges))
         arguments = tuple(each.data for each in tensors)
         accesses = [(ref, writes) for ref, (_, reads, writes) in zip(arguments, privileges, strict=True) if reads or writes]
-        self._leaf(lambda event, after: Call(event, one.instance, arguments, after), tuple(accesses))
+        launch = self.launch_of(CALL)
+        self._leaf(lambda event, after: Call(event, one.instance, arguments, after, launch=launch), tuple(accesses))
 
     def _note(self, one: TaskMapping) -> None:
         """To which processors the launches of a loop go."""

@@ -20,6 +20,7 @@ import attrs
 from fireiron.errors import ArgumentError, closest
 from fireiron.tasks.mapping import Place, Processor
 from fireiron.tasks.partition import Partition
+from fireiron.tasks.program import Launch
 from fireiron.values.expr import Expr, Var, constant
 from fireiron.values.machine import Block as BlockLevel
 from fireiron.values.machine import DType, Kernel
@@ -132,24 +133,26 @@ class Alloc:
 
 @attrs.frozen
 class Copy:
-    """Copies `source` to `target`, both of one shape, when `after` is done."""
+    """Copies `source` to `target`, both of one shape, when `after` is done; of the `launch` of a program that is read, if it is."""
 
     event: str
     source: Ref
     target: Ref
     after: Events = ()
     over: Type = ()
+    launch: Launch | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
 
 
 @attrs.frozen
 class Call:
-    """Runs a leaf task on tensors, when `after` is done; what it reads and writes the program says (`LeafTask`)."""
+    """Runs a leaf task on tensors, when `after` is done; what it reads and writes the program says (`LeafTask`); `launch` as of a copy."""
 
     event: str
     task: str
     arguments: tuple[Ref, ...]
     after: Events = ()
     over: Type = ()
+    launch: Launch | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
 
 
 @attrs.frozen

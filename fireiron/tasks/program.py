@@ -379,6 +379,25 @@ def plain(size: Any) -> Any:
     return value if number is None else number
 
 
+CALL: Final = "call"
+"""What of a launch a leaf's work is; else it is the copy of an argument."""
+
+
+@attrs.frozen
+class Launch:
+    """A launch of a program under a mapping, the same for whoever reads it: the numbers of launches from the entry point on.
+
+    Of each variant on the way it is the place in its text, counted, and how often that was entered before. `what` is the call, or the copy
+    of an argument `in` or `out`.
+    """
+
+    path: tuple[tuple[int, int], ...]
+    what: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(f'{place}' if not times else f'{place}+{times}' for place, times in self.path) or 'entry'} {self.what}"
+
+
 @attrs.define(eq=False)
 class Frame:
     """A variant that runs as an instance: the launches that it has made so far, by their places in its text."""
@@ -390,6 +409,10 @@ class Frame:
     """The lines of the loops that the variant is in."""
     record: Record = attrs.field(factory=Record)
     works: bool = False
+    entered: dict[object, int] = attrs.field(factory=dict)
+    """How often a launch at each place was entered."""
+    at: tuple[int, int] = (0, 0)
+    """The launch that is made: the number of its place, and how often it was entered before."""
 
 
 @attrs.define(eq=False)
@@ -573,7 +596,13 @@ class Runner:
         self._check_privileges(variant, tensors)
         self._check_apart(variant, tensors)
         if not self.dry:
+            times = here.entered.get(site, 0)
+            here.entered[site], here.at = times + 1, (list(here.sites).index(site), times)
             self.enter(one, variant, tensors)
+
+    def launch_of(self, what: str, inside: bool = False) -> Launch:
+        """The launch that is made, or, `inside` it, the one that runs: and what of it."""
+        return Launch(tuple(one.at for one in self.frames[: len(self.frames) - inside]), what)
 
     def _check_apart(self, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
         """Refuse two arguments of one launch with common elements, of which it writes one: copies of them would differ."""

@@ -8,25 +8,14 @@ function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import attrs
 
-from fireiron.tasks.events import (
-    Call,
-    Copy,
-    Event,
-    EventProgram,
-    Events,
-    For,
-    Leaf,
-    Statement,
-    blocks_of,
-    tensors_of,
-    walk,
-)
+from fireiron.tasks.events import Call, Copy, EventProgram, Leaf, tensors_of, walk
 from fireiron.tasks.mapping import GLOBAL, SHARED, Mapping
+from fireiron.tasks.orders import needs
 
 Choice: TypeAlias = "Callable[[EventProgram, Leaf], str]"
 """The role of a copy or a call."""
@@ -78,12 +67,10 @@ def divided(program: EventProgram, choose: Choice = loads_apart) -> Roles:
     """The partition of a program by a function, and the dependences that cross it."""
     leaves = {one.event: one for one in walk(program.body) if isinstance(one, (Copy, Call))}
     roles = {event: choose(program, leaf) for event, leaf in leaves.items()}
-    sources = _Sources(program)
     found = [
-        Crossing(first, event, turns)
-        for event, leaf in leaves.items()
-        for first, turns in sources.of(leaf.after)
-        if roles[first] != roles[event]
+        Crossing(one.first, one.second, sum(turn.before for turn in one.turns))
+        for one in needs(program)
+        if roles[one.first] != roles[one.second]
     ]
     return Roles(tuple(roles.items()), tuple(dict.fromkeys(found)))
 
@@ -101,40 +88,3 @@ def _text(leaf: Leaf) -> str:
     if isinstance(leaf, Copy):
         return f"copy({leaf.source.tensor}, {leaf.target.tensor})"
     return f"call({', '.join((leaf.task, *(ref.tensor for ref in leaf.arguments)))})"
-
-
-@attrs.define(eq=False)
-class _Sources:
-    """The copies and calls that events are made of, each with the number of turns that it lies before."""
-
-    program: EventProgram
-    parts: dict[str, list[tuple[Events, int]]] = attrs.field(factory=dict, init=False)
-    leaves: set[str] = attrs.field(factory=set, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        for one in walk(self.program.body):
-            if isinstance(one, (Copy, Call)):
-                self.leaves.add(one.event)
-            else:
-                self._compound(one)
-
-    def _compound(self, one: Statement) -> None:
-        for block in blocks_of(one):
-            for result, used in zip(getattr(one, "results", ()), block.yields, strict=True):
-                self.parts.setdefault(result.name, []).append((used, 0))
-        if isinstance(one, For):
-            for carry, result, used in zip(one.carries, one.results, one.body.yields, strict=False):
-                self.parts[carry.name] = [(carry.initial, 0), (used, carry.distance)]
-                self.parts[result.name].append((carry.initial, 0))
-
-    def of(self, events: Iterable[Event]) -> tuple[tuple[str, int], ...]:
-        """The leaves of some events."""
-        return tuple(dict.fromkeys(self._of(events, 0, frozenset())))
-
-    def _of(self, events: Iterable[Event], turns: int, seen: frozenset[str]) -> Iterator[tuple[str, int]]:
-        for one in events:
-            if one.name in self.leaves:
-                yield one.name, turns
-            elif one.name not in seen:
-                for used, before in self.parts.get(one.name, ()):
-                    yield from self._of(used, turns + before, seen | {one.name})

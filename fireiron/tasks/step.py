@@ -49,7 +49,7 @@ from fireiron.tasks.made import MappingOf, Refused
 from fireiron.tasks.mapping import NONE, Mapping, Place, Stored, TaskMapping, plain_mapping, read_mapping
 from fireiron.tasks.named import changes, found_function, found_program, plain_function, plain_program, title
 from fireiron.tasks.partition import Partition, pieces
-from fireiron.tasks.program import Leaf, Runner, Tasks, TaskTensor, Variant, plain, require_program
+from fireiron.tasks.program import CALL, Launch, Leaf, Runner, Tasks, TaskTensor, Variant, plain, require_program
 from fireiron.tasks.scalar import scalar
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, any_of, as_expr, constant, less, mod
 from fireiron.values.machine import INDEX, RF, WARPGROUP_ARCHITECTURE, Block, DType, Kernel, Level, Memory, Warpgroup, int32
@@ -119,6 +119,7 @@ class Reader(Runner):
     loops: list[Loop] = attrs.field(factory=list, init=False)
     out: list[list[Stmt]] = attrs.field(factory=lambda: [[]], init=False)
     children: list[Child] = attrs.field(factory=list, init=False)
+    labels: list[tuple[str, Launch]] = attrs.field(factory=list, init=False)
     active: list[Expr] = attrs.field(factory=list, init=False)
     units: set[Var] = attrs.field(factory=set, init=False)
     grid: Expr | None = attrs.field(default=None, init=False)
@@ -459,9 +460,8 @@ class Reader(Runner):
             if self.draft is None:
                 continue
             if name in variant.reads:
-                self._child(
-                    fresh.view.tensor.name, Move.on(self.level, part.view, fresh.view), f"{name} to {fresh.view.tensor.name}", wanted=wanted
-                )
+                copied = fresh.view.tensor.name
+                self._child(copied, Move.on(self.level, part.view, fresh.view), f"{name} to {copied}", wanted=wanted, what=f"in {name}")
             if name in variant.writes:
                 back.append((name, Move.on(self.level, fresh.view, part.view), part.present))
         self.call(one, variant, passed)
@@ -471,7 +471,8 @@ class Reader(Runner):
                 f"instance {one.instance}: pipeline={one.pipeline}, and {variant.name} has no srange", legal="pipeline=0", at=variant.origin
             )
         for name, move, present in back:
-            self._child(f"{move.src.tensor.name}_out", move, f"{move.src.tensor.name} to {name}", wanted=present)
+            copied = move.src.tensor.name
+            self._child(f"{copied}_out", move, f"{copied} to {name}", wanted=present, what=f"out {name}")
 
     def _known_copy(self, key: object, wanted: Expr) -> Part | None:
         """A copy that was made before, for all results or for those that are wanted now."""
@@ -604,17 +605,27 @@ class Reader(Runner):
             left += new
         return {one for each in found for one in self.known.flows.get(each, {0}) if one >= 0}
 
-    def _child(self, name: str, spec: Spec, note: str, named: bool = True, wanted: Expr = TRUE, kernel: MicroKernel | None = None) -> None:
-        """A spec as a child, at this place of the program, with a note, behind which the spec is `named`."""
+    def _child(
+        self, name: str, spec: Spec, note: str, named: bool = True, wanted: Expr = TRUE, kernel: MicroKernel | None = None, what: str = CALL
+    ) -> None:
+        """A spec as a child, at this place of the program, with a note, behind which the spec is `named`; `what` of a launch it is."""
         steps = _steps(spec) if kernel is None else (Done(kernel, origin=call_site()),)
         if kernel is not None:
             self.known.performed.append((spec, steps))
         if self.draft is None:
             return
-        self._perform(name, spec, note, named, steps, follows=kernel is None, wanted=wanted)
+        self._perform(name, spec, note, named, steps, follows=kernel is None, wanted=wanted, what=what)
 
     def _perform(
-        self, name: str, spec: Spec, note: str, named: bool, steps: tuple[Decomposition, ...], follows: bool, wanted: Expr
+        self,
+        name: str,
+        spec: Spec,
+        note: str,
+        named: bool,
+        steps: tuple[Decomposition, ...],
+        follows: bool,
+        wanted: Expr,
+        what: str = CALL,
     ) -> None:
         """A spec as a child that some steps perform, of whose registers others say who holds them where it `follows`."""
         assert self.draft is not None
@@ -624,6 +635,7 @@ class Reader(Runner):
         follows = follows and spec.level.threads != 1 and any(view.memory.private for view in spec.views)
         alone = steps_at(default_copy(), spec) if follows and not spec.contracts else ()
         self.children.append(Child(called, spec, steps, all_of((*self.active, wanted)), f"{called.lower()}_", alone))
+        self.labels.append((called, self.launch_of(what, inside=what == CALL)))
         self.out[-1] += [Comment(f"{note}: {spec}" if named else note)] if note else []
         self.out[-1].append(Hole(called))
 
@@ -884,6 +896,7 @@ class TaskProgram(Decomposition):
             grid=reader.grid,
             cluster=reader.cluster,
             effects=Effects((SharedBound(self.mapped.within),)),
+            launches=tuple(reader.labels),
         )
 
     def _known(self, spec: Spec) -> Known:

@@ -123,7 +123,7 @@ class Rounds:
 
     def count(self, barrier: Any, over: int) -> int:
         """How many phases of a barrier a set has."""
-        return sum(1 for one in _bits(over) if one % len(self.places) == self.places[barrier])
+        return sum(1 for one in bits(over) if one % len(self.places) == self.places[barrier])
 
 
 @attrs.frozen(eq=False)
@@ -478,7 +478,7 @@ class Order:
 
     def _meet(self, agent: Agent, event: Touch, late: int, hidden: bool = False) -> None:
         """Operations that an agent does not know and that touch what it touches; or that its engine does not, if they are `hidden`."""
-        for number in _bits(late):
+        for number in bits(late):
             before, other = self.operations[number]
             warp = self.agents[other].warp
             if hidden:
@@ -538,7 +538,8 @@ def mark(one: Touch, other: Touch) -> Any:
     return frozenset((id(touch.use.statement), touch.use.access) for touch in (one, other))
 
 
-def _bits(value: int) -> Iterator[int]:
+def bits(value: int) -> Iterator[int]:
+    """The numbers of the bits that are set, the lowest first."""
     while value:
         low = value & -value
         yield low.bit_length() - 1

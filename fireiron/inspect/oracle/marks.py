@@ -1,0 +1,249 @@
+"""Traces of the statements of a kernel, each with the turn of its launch: the race check's traces, with a mark for each statement.
+
+All accesses are left out, so marks of registers cost no more than others. Loops run as often as they do for some sizes, in one block. Those
+inside the work of a launch run once, unless threads meet in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from fireiron.check import Scene
+from fireiron.check.races.clusters import at_places, blocks_of
+from fireiron.check.races.loops import ORDERING
+from fireiron.check.races.places import WARP
+from fireiron.check.races.traces import Kind, Trace, Tracer, Turn, Walk
+from fireiron.errors import VerificationError
+from fireiron.ir import (
+    Acquire,
+    Barrier,
+    ClusterBarrier,
+    Commit,
+    Exec,
+    Fence,
+    For,
+    Leave,
+    Mechanism,
+    NextTile,
+    Release,
+    Side,
+    Stmt,
+    Wait,
+    statements,
+)
+from fireiron.values.expr import TRUE, Expr, compiled, conjuncts
+
+Path: TypeAlias = "tuple[str, ...]"
+
+TILES = 3
+"""As many tiles of a block that takes several one after the other are followed."""
+
+
+@attrs.frozen(eq=False, slots=False)
+class Mark:
+    """A statement, executed: at which point of its path this `visit` of so many `points` begins, counted in each tile; `performed` counts
+    those alone that loops let be performed.
+
+    To the order of events it is a write of nothing: what a touch has, without a place. `warps` are those that perform it, none: all.
+    """
+
+    statement: Exec
+    path: Path
+    tile: int
+    visit: int
+    performed: int
+    points: int
+    fixed: Mapping[str, int]
+    warps: frozenset[int] | None
+    step: int
+    turn: Turn | None = None
+    width: int = 0
+    kind: Kind = Kind.WRITE
+    footprint: None = None
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """By what it is done."""
+        return self.statement.mechanism
+
+    @property
+    def by_engine(self) -> bool:
+        """Whether it goes through the asynchronous proxy."""
+        return self.statement.instruction.mechanism.by_engine
+
+    @property
+    def under_way(self) -> bool:
+        """Whether anything of it is done later than the statement."""
+        return any(self.mechanism.is_late(access.write) for access in self.statement.accesses)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that it brings to a ring."""
+        return self.width
+
+
+@attrs.frozen
+class Inner:
+    """What is inside the work of launches: the names of its loops; and how many names lead to the program of tasks."""
+
+    loops: frozenset[str]
+    depth: int
+
+
+@attrs.define(eq=False)
+class Points:
+    """How much of the work of a launch was done: a point for each iteration of its own loops; by place and loops where each visit began."""
+
+    total: int = 0
+    begun: dict[Any, int] = attrs.field(factory=dict)
+
+    def at(self, key: Any, points: int) -> int:
+        """Where a visit begins, of so many points."""
+        if key not in self.begun:
+            self.begun[key] = self.total
+            self.total += points
+        return self.begun[key]
+
+
+class Marker(Tracer):
+    """The kernel as traces of marks and of what orders them, for sizes that are numbers."""
+
+    def __init__(self, scene: Scene, inner: Inner, sizes: Mapping[str, int], tiles: str | None) -> None:
+        self.scene = scene = at_places(scene)
+        self.blocks, self.inner, self.sizes, self.tiles = blocks_of(scene.kernel), inner, sizes, tiles
+        self.rings = {one.name: one for one in scene.kernel.rings}
+        self.turns: dict[Any, Turn] = {}
+        self.place: list[int] = []
+        self.visits: dict[tuple[Path, int], Points] = {}
+        self.performed: dict[tuple[Path, int], Points] = {}
+        self.whole: dict[int, int] = {}
+        self.known: dict[Expr, Any] = {}
+        self.acting: dict[int, frozenset[int] | None] = {}
+        self.steps = 0
+
+    # -------------------------------------------------------------------------------------- walking
+
+    def _trace(self, body: Sequence[Stmt], lengths: Any, rank: int) -> Trace:
+        self.visits, self.performed = {}, {}
+        walk = Walk((), {**self.sizes, "block": rank, **self.blocks.places(rank)}, lengths, [], rank)
+        self._list(body, walk)
+        return tuple(walk.events)
+
+    def _list(self, body: Sequence[Stmt], walk: Walk) -> None:
+        for number, one in enumerate(body):
+            rule = _RULES.get(type(one))
+            if rule is not None:
+                self.place.append(number)
+                rule(self, one, walk)
+                self.place.pop()
+
+    def _loop(self, statement: For, walk: Walk) -> None:
+        once = statement.var.name in self.inner.loops and not any(isinstance(one, ORDERING) for one in statements(statement.body))
+        count = int(self._value(statement.extent, walk))
+        if once:
+            self.whole[id(statement)] = count
+            self._list(statement.body if count else (), walk.into(statement, 0))
+            return
+        values: Sequence[int] = statement.values(count)
+        values = values[:TILES] if statement.var.name == self.tiles else values
+        value = -1
+        for value in values:
+            inside = walk.into(statement, value)
+            if statement.taken is not None:
+                before = walk.taken.get(statement.taken.name, 0)
+                inside = attrs.evolve(inside, fixed={**inside.fixed, statement.taken.name: before})
+                walk.taken[statement.taken.name] = before + self._number(statement.growth, inside)
+            self._list(statement.body, inside)
+        last = next((number for number, one in enumerate(statement.body) if isinstance(one, Leave)), 0)
+        self._list(statement.body[:last], walk.into(statement, value + statement.step))
+
+    def _exec(self, statement: Exec, walk: Walk) -> None:
+        path = (statement.path or ())[self.inner.depth :]
+        if not path:
+            return
+        tile = walk.fixed.get(self.tiles, 0) if self.tiles else 0
+        key = tuple(self.place), tuple(walk.fixed[one.var.name] for one in walk.loops if id(one) not in self.whole)
+        points = math.prod(self.whole.get(id(one), 1) for one in walk.loops)
+        visit = self.visits.setdefault((path, tile), Points()).at(key, points)
+        if any(self._decided(one, walk) is False for one in conjuncts(statement.active)):
+            return
+        performed = self.performed.setdefault((path, tile), Points()).at(key, points)
+        turn = self._loaded(statement, walk) if statement.ring else None
+        acting, width = self._acting(statement), self._bytes(statement)
+        events: list[Any] = walk.events
+        events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, turn, width))
+        self.steps += 1
+
+    def _loaded(self, statement: Exec, walk: Walk) -> Turn:
+        """The turn of a ring that a load is of, in all blocks that it comes to."""
+        peers = () if statement.multicast is None else (statement.multicast,)
+        ranks = self.blocks.ranks(peers, walk.rank) or (walk.rank,)
+        return self._same(statement.ring, Side.FULL, self._number(statement.turn, walk), None, ranks)
+
+    def _bytes(self, statement: Exec) -> int:
+        """The bytes of a load."""
+        written = (access for access in statement.accesses if access.write)
+        return sum(math.prod(access.shape) * self.scene.kernel.buffer(access.buffer).dtype.bytes for access in written)
+
+    def _acting(self, statement: Exec) -> frozenset[int] | None:
+        """The warps of which some thread performs a statement, as far as the thread alone decides it; None for all."""
+        if id(statement) not in self.acting:
+            own = [one for one in conjuncts(statement.active) if self.scene.roots(one) == {"thread"}]
+            acting = np.ones(self.scene.threads.shape, dtype=bool)
+            for one in own:
+                acting &= self.scene.frame([("thread", self.scene.threads)]).full(one).astype(bool)
+            warps = frozenset(int(one) for one in self.scene.threads[acting] // WARP)
+            self.acting[id(statement)] = warps if own else None
+        return self.acting[id(statement)]
+
+    # -------------------------------------------------------------------------------------- values
+
+    def _value(self, value: Expr, walk: Walk, **more: int) -> Any:
+        function = self.known.get(value)
+        if function is None:
+            function = self.known[value] = compiled(self.scene.opened(value))
+        try:
+            return function({"thread": 0, **walk.fixed, **more})
+        except KeyError as name:
+            raise VerificationError(f"the order of events: {value} depends on {name.args[0]}, which no size says") from None
+
+    def _number(self, value: Expr, walk: Walk, thread: int = 0) -> int:
+        return int(self._value(value, walk, thread=thread))
+
+    def _decided(self, condition: Expr, walk: Walk) -> bool | None:
+        """Whether a condition on loops and sizes alone holds; those on blocks count as true."""
+        return bool(self._value(condition, walk)) if self.scene.roots(condition) <= walk.fixed.keys() - {"block"} else None
+
+    def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
+        if statement.side is Side.FULL or statement.active == TRUE:
+            return super()._arrivals(statement, walk)
+        frame = self.scene.frame([("thread", self.scene.threads)], walk.fixed)
+        speaking = np.broadcast_to(frame.full(statement.active).astype(bool), self.scene.threads.shape)
+        return tuple(int(one) for one in np.add.reduceat(speaking, np.arange(0, speaking.size, WARP)))
+
+    def _tile(self, statement: NextTile, walk: Walk) -> None:
+        """The number of a tile from a counter: here those of a block that is alone."""
+
+
+def marks(trace: Trace) -> Iterator[Mark]:
+    """The marks of a trace."""
+    return (one for one in trace if isinstance(one, Mark))
+
+
+_RULES: Mapping[type[Stmt], Any] = {
+    Exec: Marker._exec,
+    For: Marker._loop,
+    Barrier: Marker._ordering,
+    ClusterBarrier: Marker._ordering,
+    Commit: Marker._ordering,
+    Wait: Marker._ordering,
+    Fence: Marker._ordering,
+    Acquire: Marker._turn,
+    Release: Marker._turn,
+}
+"""What a statement adds to a trace; others add nothing."""

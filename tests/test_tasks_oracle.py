@@ -1,0 +1,229 @@
+"""Events as an oracle: kernels keep the order of events, and faults planted into kernels, and orders that no kernel keeps, are found."""
+
+import collections
+
+import attrs
+import pytest
+from event_faults import faults
+from test_tasks_attention import bound
+from test_tasks_programs import ALL, CASES, SIZES, TARGETS
+
+from fireiron import *
+from fireiron import tasks
+from fireiron.check import safety
+from fireiron.inspect.oracle import account, check_events
+from fireiron.inspect.oracle.units import places
+from fireiron.strategies import hopper, tasks_attention, tasks_batched, tasks_dual, tasks_gated, tasks_gemm, tasks_row_sum
+from fireiron.tasks import *
+from fireiron.tasks.event_text import parse, text
+from fireiron.tasks.events import Dim
+from fireiron.tasks.orders import needs
+from fireiron.tasks.passes import events_of
+from fireiron.values.expr import as_expr
+
+NIGHT = pytest.mark.night
+GEMM = {
+    "FFMA": (tasks_gemm.ffma(), "sm_80", (256, 256, 64)),
+    "mma.sync": (tasks_gemm.ampere(32, 32, 32, 2, 2, 3, ahead=2, staged=True), "sm_80", (128, 128, 128)),
+    "wgmma": (tasks_gemm.hopper(128, 128, 64, 2, 3, chunk=64), "sm_90a", (256, 256, 512)),
+}
+
+
+def gemm(name):
+    mapping, target, sizes = GEMM[name]
+    return tasks.strategy(tasks_gemm.program, mapping)(tasks_gemm.spec(*sizes)).program(target)
+
+
+def require_kept(program):
+    """All orders are compared but those through launches without statements, and hold."""
+    found = account(program)
+    assert [str(one) for one in found.findings] == []
+    assert found.compared and all(one.through or any(turn.before for turn in one.turns) for one in set(found.needs) - set(found.compared))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- kernels keep them
+
+
+LIBRARY = [
+    (module, name)
+    for module in (tasks_gemm, tasks_batched, tasks_dual, tasks_gated, tasks_row_sum, tasks_attention)
+    for name in ("strategy", "warpgroups", "warpgroups_shared")
+    if hasattr(module, name)
+]
+
+
+@pytest.mark.parametrize(("module", "name"), LIBRARY, ids=lambda one: getattr(one, "__name__", one))
+def test_strategies_of_the_library(module, name):
+    require_kept(getattr(module, name)(module.spec(*module.SIZES)).program("sm_80" if name == "strategy" else "sm_90a"))
+
+
+@pytest.mark.parametrize(("name", "mapped"), ALL)
+def test_small_programs(name, mapped):
+    case = CASES[name]
+    require_kept(tasks.strategy(case.program, case.mappings[mapped])(case.spec(*SIZES[mapped])).program(TARGETS[mapped]))
+
+
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("name", ("FlashAttention-2", "FlashAttention-3"))
+@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
+def test_attention(name, target, causal):
+    small = {"U": 64, "WGS": 1, "W": 32, "persistent": 2} if target == "sm_90a" else {}
+    require_kept(bound(name, target, 128, 256, causal=causal, heads=2, **small)[0].program(target))
+
+
+def test_every_order_of_the_products():
+    """Who waits for whom, in how many turns; all of it is compared."""
+    found = require_kept(gemm("wgmma"))
+    assert found.left_out == () and set(found.compared) == set(found.needs)
+    assert [str(one) for one in found.needs] == [
+        "e6 before e4, 3 turns before", "e6 before e5, 3 turns before", "e2 before e6", "e4 before e6", "e5 before e6",
+        "e6 before e6, 1 turn before", "e6 before e8", "e8 before e9",
+    ]  # fmt: skip
+
+
+def test_no_program_of_tasks_has_no_events():
+    assert account(hopper.strategy(hopper.spec(256, 256, 256)).program("sm_90a")) == type(account(gemm("FFMA")))()
+
+
+# ---------------------------------------------------------------------------------------------- faults are found
+
+
+def of_case(name, mapped, *sizes):
+    case = CASES[name]
+    return tasks.strategy(case.program, case.mappings[mapped])(case.spec(*sizes)).program(TARGETS[mapped])
+
+
+PLANTED = {
+    "FFMA": lambda: gemm("FFMA"),
+    "mma.sync": lambda: gemm("mma.sync"),
+    "wgmma": lambda: gemm("wgmma"),
+    "dual, mma.sync": lambda: of_case("dual", "ampere", 20, 24, 128),
+    "gated, wgmma": lambda: of_case("gated", "hopper", 72, 24, 80),
+    "sums in shared memory": lambda: of_case("row_sum", "hopper, sums shared", 72, 24, 80),
+    "FlashAttention-2": lambda: bound("FlashAttention-2", "sm_80", 64, 128, heads=2)[0].program("sm_80"),
+    "FlashAttention-3": lambda: bound("FlashAttention-3", "sm_90a", 64, 128, heads=2, U=64, WGS=1, W=32)[0].program("sm_90a"),
+}
+OFTEN = ("FFMA", "mma.sync", "wgmma")
+
+
+def counted(program):
+    """How many faults are planted, found, found by events alone, and found by other checks alone; those missed that others find, by name."""
+    counts, missed = collections.Counter(), []
+    for name, kernel in faults(program.lowered):
+        found, others = bool(check_events(program, kernel)), bool(safety(kernel))
+        counts += collections.Counter(planted=1, found=found, alone=found and not others, others=others and not found)
+        missed += [name] if others and not found else []
+    return counts, missed
+
+
+COUNTS = {
+    "FFMA": (15, 15, 3, 0),
+    "mma.sync": (34, 32, 5, 0),
+    "wgmma": (37, 27, 3, 7),
+    "dual, mma.sync": (42, 40, 10, 0),
+    "gated, wgmma": (74, 39, 4, 19),
+    "sums in shared memory": (62, 38, 7, 8),
+    "FlashAttention-2": (70, 53, 16, 4),
+    "FlashAttention-3": (157, 97, 23, 27),
+}
+"""Of each kernel the faults planted, found, found by events alone, and found by other checks alone."""
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=NIGHT) for name in PLANTED])
+def test_faults_are_found(name):
+    """What is missed is no order that an event asks for: of rings' protocols, of bytes that turns share, of the work inside a launch."""
+    counts, missed = counted(PLANTED[name]())
+    assert tuple(counts[one] for one in ("planted", "found", "alone", "others")) == COUNTS[name], missed
+
+
+def faulty(program, wanted):
+    """The messages about the first fault of that name."""
+    kernel = next(kernel for name, kernel in faults(program.lowered) if wanted in name)
+    return [one.message for one in check_events(program, kernel)]
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "message"),
+    [
+        ("mma.sync", "Barrier a_sh, b_sh complete", "e8 (0.1.0.0 in A) waits for e5 (0.1 in A) by e5, and in the kernel a_rf in turn 0 of warp 0"),
+        ("mma.sync", "without 15 Wait", "it is still under way"),
+        ("mma.sync", "without 18 a_rf", "e8 (0.1.0.0 in A) has 8 turns, and a_rf of the kernel 7"),
+        ("wgmma", "moved up", "e4 (0.1 in A) waits for e6 (0.1.0.0.0 call) by p2[:, :, :, :]"),
+        ("wgmma", "Wait product", "it is still under way"),
+        ("wgmma", "Fence dst_sh", "no fence of the asynchronous proxy stands between"),
+        ("wgmma", "without 5.1.5 Release", "waits for ever"),
+        ("wgmma", "Commit bulk", "still under way at the end of the kernel"),
+        ("FFMA", "a_sh/dealt/body", "no statement of the kernel carries it out"),
+        ("FFMA", "For k and For copy_m", "it comes before"),
+    ],
+)  # fmt: skip
+def test_a_finding_says_who_waits_for_whom(name, fault, message):
+    found = faulty(gemm(name), fault)
+    assert any(message in one for one in found), found
+
+
+# ---------------------------------------------------------------------------------------------- orders that are not there
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("wgmma", "e5: () = copy(Bpp[k, 0], B2), {", "e5: () = copy(Bpp[k, 0], B2), {e4, "),  # two loads fly together
+        ("wgmma", "{} 3 turns before", "{} 2 turns before"),  # the producer is further ahead
+        ("mma.sync", "e6: () = copy(Bpp[k, 0], B2), {", "e6: () = copy(Bpp[k, 0], B2), {e5, "),
+        ("mma.sync", "e13: () = call(copy_out, Cp[i, j], t1), {e12[:, :]}", "e13: () = call(copy_out, Cp[i, j], t1), {}"),
+    ],
+)
+def test_an_order_that_the_kernel_does_not_keep_is_refused(name, old, new):
+    """And one that is asked for no more is not missed."""
+    program = gemm(name)
+    mapping, _, sizes = GEMM[name]
+    events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
+    written = text(events)
+    assert old in written
+    changed = parse(written.replace(old, new))
+    labels = {one.event: one.launch for one in leaves(events.body)}
+    found = check_events(program, events=labelled(changed, labels))
+    assert bool(found) == ("{}" not in new or "turns" in new), found
+
+
+def leaves(block):
+    from fireiron.tasks.events import Call, Copy, walk
+
+    return [one for one in walk(block) if isinstance(one, (Copy, Call))]
+
+
+def labelled(program, labels):
+    """A program that was read, with the launches that its copies and calls are of."""
+    from fireiron.tasks.events import Block, Call, Copy, blocks_of, with_blocks
+
+    def of(block):
+        statements = (
+            attrs.evolve(one, launch=labels[one.event])
+            if isinstance(one, (Copy, Call))
+            else with_blocks(one, tuple(map(of, blocks_of(one))))
+            for one in block.statements
+        )
+        return Block(tuple(statements), block.yields)
+
+    return attrs.evolve(program, body=of(program.body))
+
+
+def test_needs_follow_loops_and_what_they_carry():
+    mapping, _, sizes = GEMM["mma.sync"]
+    events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
+    found = {str(one): one for one in needs(events)}
+    assert [str(turn.index) for turn in found["e8 before e5, 3 turns before"].turns] == ["k", ":"]
+    without = needs(events, lambda event: event != "e12")
+    assert [(one.first, one.through) for one in without if one.second == "e13"] == [("e3", "e12"), ("e11", "e12")]
+
+
+def test_places_of_threads():
+    """Digits of one level, the last fastest; those past the end have none."""
+    over = (Dim(as_expr(2), WARPGROUP), Dim(as_expr(2), WARP), Dim(as_expr(32), THREAD))
+    found = places(over, 384)
+    assert (
+        found[:, 0].tolist() == [0, 0, 0] and found[:, 161].tolist() == [1, 1, 1] and (found[:, 64] < 0).any() and (found[:, 300] < 0).any()
+    )
