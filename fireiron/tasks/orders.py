@@ -27,12 +27,10 @@ from fireiron.tasks.events import (
     Pfor,
     Type,
     blocks_of,
-    outside,
     processor_variables,
 )
 from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.machine import Block as BlockLevel
-from fireiron.values.machine import Kernel
 
 Loop: TypeAlias = "tuple[Var, Expr]"
 """The variable of a loop inside a block, and how many turns it has."""
@@ -80,7 +78,7 @@ class Need:
 def placed(program: EventProgram, grids: int = 1) -> dict[str, Placed]:
     """All copies and calls by their events, in the order of the text.
 
-    As many loops over blocks as there are `grids`, from the outermost in, are dealt to blocks; those inside are turns of each block.
+    As many loops over blocks as there are `grids`, from the outermost in, are dealt to blocks; all others are turns of each block.
     """
     return {one.leaf.event: one for one in _placed(program.body, (), grids)}
 
@@ -92,8 +90,8 @@ def _placed(block: Block, loops: tuple[Loop, ...], grids: int) -> Iterator[Place
         mine, left = loops, grids
         if isinstance(one, For):
             mine = (*loops, (one.variable, one.extent))
-        elif isinstance(one, Pfor) and outside(one) and (grids or one.processor.level == Kernel):
-            left = grids - (one.processor.level == BlockLevel)
+        elif isinstance(one, Pfor) and grids and one.processor.level == BlockLevel:
+            left = grids - 1
         elif isinstance(one, Pfor):
             mine = (*loops, *zip(one.variables, one.extents, strict=True))
         for inner in blocks_of(one):
