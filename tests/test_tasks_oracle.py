@@ -1,22 +1,25 @@
 """Events as an oracle: kernels keep the order of events, and faults planted into kernels, and orders that no kernel keeps, are found."""
 
 import collections
+import contextlib
 
 import attrs
 import pytest
 from event_faults import faults
+from event_random import MIX, drawn
 from test_tasks_attention import bound
 from test_tasks_programs import ALL, CASES, SIZES, TARGETS
 
 from fireiron import *
 from fireiron import tasks
 from fireiron.check import safety
+from fireiron.errors import FireironError
 from fireiron.inspect.oracle import account, check_events
 from fireiron.inspect.oracle.units import places
 from fireiron.strategies import hopper, tasks_attention, tasks_batched, tasks_dual, tasks_gated, tasks_gemm, tasks_row_sum
 from fireiron.tasks import *
 from fireiron.tasks.event_text import parse, text
-from fireiron.tasks.events import Dim
+from fireiron.tasks.events import Block, Call, Copy, Dim, blocks_of, walk, with_blocks
 from fireiron.tasks.orders import needs
 from fireiron.tasks.passes import events_of
 from fireiron.values.expr import as_expr
@@ -190,14 +193,11 @@ def test_an_order_that_the_kernel_does_not_keep_is_refused(name, old, new):
 
 
 def leaves(block):
-    from fireiron.tasks.events import Call, Copy, walk
-
     return [one for one in walk(block) if isinstance(one, (Copy, Call))]
 
 
 def labelled(program, labels):
     """A program that was read, with the launches that its copies and calls are of."""
-    from fireiron.tasks.events import Block, Call, Copy, blocks_of, with_blocks
 
     def of(block):
         statements = (
@@ -227,3 +227,16 @@ def test_places_of_threads():
     assert (
         found[:, 0].tolist() == [0, 0, 0] and found[:, 161].tolist() == [1, 1, 1] and (found[:, 64] < 0).any() and (found[:, 300] < 0).any()
     )
+
+
+def test_drawn_programs_that_are_kernels():
+    """Few of the programs of `event_random` are kernels of one block; drawn mappings of the library's are compared by `test_tasks_random`."""
+    compared = 0
+    for seed in range(400):
+        program, mapping, _ = drawn(seed)
+        spec = MIX(4, 4, dtype=int32, X=RowMajor, Y=RowMajor, D=RowMajor)(GL, GL, GL)(Kernel)
+        with contextlib.suppress(FireironError):
+            compiled = tasks.strategy(program, mapping)(spec).program("sm_80")
+            assert compiled.ir and account(compiled).compared
+            compared += 1
+    assert compared >= 4

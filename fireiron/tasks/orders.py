@@ -27,10 +27,10 @@ from fireiron.tasks.events import (
     Pfor,
     Type,
     blocks_of,
-    outside,
     processor_variables,
 )
 from fireiron.values.expr import Expr, Var, as_expr
+from fireiron.values.machine import Block as BlockLevel
 
 Loop: TypeAlias = "tuple[Var, Expr]"
 """The variable of a loop inside a block, and how many turns it has."""
@@ -75,27 +75,32 @@ class Need:
         return f"{self.first} before {self.second}" + (f", {before} turn{'s' if before > 1 else ''} before" if before else "")
 
 
-def placed(program: EventProgram) -> dict[str, Placed]:
-    """All copies and calls by their events, in the order of the text."""
-    return {one.leaf.event: one for one in _placed(program.body, ())}
+def placed(program: EventProgram, grids: int = 1) -> dict[str, Placed]:
+    """All copies and calls by their events, in the order of the text.
+
+    As many loops over blocks as there are `grids`, from the outermost in, are dealt to blocks; all others are turns of each block.
+    """
+    return {one.leaf.event: one for one in _placed(program.body, (), grids)}
 
 
-def _placed(block: Block, loops: tuple[Loop, ...]) -> Iterator[Placed]:
+def _placed(block: Block, loops: tuple[Loop, ...], grids: int) -> Iterator[Placed]:
     for one in block.statements:
         if isinstance(one, (Copy, Call)):
             yield Placed(one, loops)
-        mine = loops
+        mine, left = loops, grids
         if isinstance(one, For):
             mine = (*loops, (one.variable, one.extent))
-        elif isinstance(one, Pfor) and not outside(one):
+        elif isinstance(one, Pfor) and grids and one.processor.level == BlockLevel:
+            left = grids - 1
+        elif isinstance(one, Pfor):
             mine = (*loops, *zip(one.variables, one.extents, strict=True))
         for inner in blocks_of(one):
-            yield from _placed(inner, mine)
+            yield from _placed(inner, mine, left)
 
 
-def needs(program: EventProgram, is_known: Callable[[str], bool] = lambda event: True) -> tuple[Need, ...]:
+def needs(program: EventProgram, is_known: Callable[[str], bool] = lambda event: True, grids: int = 1) -> tuple[Need, ...]:
     """All pairs of copies and calls that events order, directly; through those that are not known, by what these wait for."""
-    return Orders(program, is_known).all()
+    return Orders(program, is_known, placed(program, grids)).all()
 
 
 Turns: TypeAlias = "Mapping[Var, Turn]"
@@ -116,12 +121,11 @@ class Orders:
 
     program: EventProgram
     is_known: Callable[[str], bool]
-    leaves: dict[str, Placed] = attrs.field(init=False)
+    leaves: dict[str, Placed]
     loops: dict[str, tuple[For | Pfor | Branch, int]] = attrs.field(factory=dict, init=False)
     carries: dict[str, tuple[For, int]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.leaves = placed(self.program)
         self._note(self.program.body)
 
     def _note(self, block: Block) -> None:

@@ -55,8 +55,14 @@ class Comparison:
     findings: list[Finding] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.leaves = placed(self.events)
+        self.leaves = placed(self.events, self._grids)
         self.extents = {event: tuple(self._extent(size) for _, size in one.loops) for event, one in self.leaves.items()}
+
+    @property
+    def _grids(self) -> int:
+        """How many loops over blocks are dealt to blocks: none, where one block does all."""
+        assert isinstance(self.node.step, TaskProgram)
+        return 0 if constant(self.kernel.grid) == 1 and not self.node.step.mapped.root.persistent else 1
 
     def account(self) -> Account:
         """Run the kernel's statements, and compare; what cannot be followed is an error."""
@@ -69,7 +75,7 @@ class Comparison:
             traces = marker.traces({})
             self._count(traces)
             known = self.paths.keys() - self.left_out.keys()
-            wanted = needs(self.events, lambda event: event in known)
+            wanted = needs(self.events, lambda event: event in known, self._grids)
             checked = self._run(Watching(traces, marker.blocks.count, self._all_rules(wanted), self._turn_of, self._meet))
         except VerificationError as error:
             self._error(f"undecided: {error}")
@@ -201,7 +207,7 @@ class Comparison:
         """How often a launch is made by the text of the program, before any copy is moved."""
         step = self.node.step
         assert isinstance(step, TaskProgram)
-        read = placed(events_of(step.program, step.mapped, self.node.spec, until="vectorize")).values()
+        read = placed(events_of(step.program, step.mapped, self.node.spec, until="vectorize"), self._grids).values()
         loops = next((one.loops for one in read if one.leaf.launch == self.leaves[event].leaf.launch), ())
         return math.prod(self._extent(size) or 0 for _, size in loops)
 
