@@ -1,0 +1,87 @@
+"""Where a fence of the asynchronous proxy stands: in front of the first barrier behind a write that an engine reads, on every way there."""
+
+import attrs
+import making
+import pytest
+from handmade import THREAD, access, execution, kernel_of, local
+
+from fireiron import *
+from fireiron import ir
+from fireiron.executable.cp_async import CP_ASYNC
+from fireiron.executable.thread_move import MOVE
+from fireiron.executable.tma import TMA_STORE
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.lower.fence import fence
+from fireiron.values.expr import Var, as_expr
+
+SPEC = Move(64, 1)(GL, GL)
+TURNS = Var("T", 0, 8)
+"""How many turns a loop has, which may be none."""
+
+
+def barrier():
+    """Another one each time: the pass knows barriers by identity."""
+    return making.barrier(ir.BLOCK_SCOPE)
+
+
+def write(later=False):
+    """Each thread writes its element of the tile: at once, or by an asynchronous copy."""
+    move = Move(1, 1)(GL, SH)(Thread)
+    places = access("src", (THREAD, 0)), access("x", (THREAD, 0), write=True)
+    return execution(CP_ASYNC[-1], move, *places, mechanism=CP_ASYNC_GROUPS) if later else execution(MOVE, move, *places)
+
+
+def store():
+    """An engine reads the tile."""
+    places = access("x", (as_expr(0), as_expr(0)), (64, 1)), access("dst", (as_expr(0), as_expr(0)), (64, 1), write=True)
+    return execution(TMA_STORE, Move(64, 1)(SH, GL)(Warp), *places, mechanism=TMA_STORES)
+
+
+def fenced(*body):
+    """For each barrier of a program, outer ones before inner ones, whether a fence stands in front of it."""
+    tile = attrs.evolve(local("x", (64, 1), SH), offset=0)
+    done = fence(kernel_of(SPEC, body, tile, symbols=(TURNS,), target="sm_90a"))
+    found = []
+
+    def follow(statements):
+        for before, one in zip((None, *statements), statements, strict=False):
+            if isinstance(one, ir.Barrier):
+                found.append(isinstance(before, ir.Fence))
+            for child in one.children:
+                follow(child)
+
+    follow(done.body)
+    return found
+
+
+def loop(extent, *body):
+    return making.loop(Var("k", 0, 7), extent, body)
+
+
+def test_the_first_barrier_behind_a_write():
+    assert fenced(write(), barrier(), barrier(), store()) == [True, False]
+    assert fenced(barrier(), write(), store(), barrier()) == [False, True]
+    assert fenced(barrier(), store()) == [False]
+
+
+@pytest.mark.parametrize(("extent", "behind"), [(as_expr(4), False), (TURNS, True), (TURNS + 1, False)])
+def test_behind_a_loop_that_may_have_no_turn(extent, behind):
+    """Its barrier may not be reached: what was written in front of it is fenced behind it too."""
+    assert fenced(write(), loop(extent, barrier()), barrier(), store()) == [True, behind]
+
+
+def test_what_an_iteration_leaves_behind_meets_the_barrier_of_the_next():
+    assert fenced(loop(as_expr(4), barrier(), store(), write()), barrier()) == [True, True]
+
+
+@pytest.mark.parametrize(("left", "first"), [(0, True), (1, False)])
+def test_a_copy_is_written_where_a_wait_may_find_it_done(left, first):
+    """With one group left a wait behind one commit finds nothing done."""
+    body = (write(later=True), making.commit(), making.wait(left), barrier(), making.wait(0), barrier(), store())
+    assert fenced(*body) == [first, not first]
+
+
+def test_a_wait_of_a_loop_finds_the_groups_of_turns_before():
+    turn = (write(later=True), making.commit(), making.wait(2), barrier(), store())
+    assert fenced(loop(as_expr(8), *turn), making.wait(0), barrier()) == [True, True]
