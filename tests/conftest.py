@@ -88,10 +88,8 @@ def chance(item):
 
 @pytest.fixture(autouse=True)
 def events_are_compared(request, monkeypatch):
-    """Whatever program of tasks a test of tasks compiles keeps the order of its events: in every test of the night, by day in one of four."""
+    """Whatever program of tasks a test of tasks compiles keeps the order of its events."""
     if not request.path.stem.startswith("test_tasks"):
-        return
-    if request.node.get_closest_marker("night") is None and chance(request.node) % 4:
         return
     from fireiron.compiler import Program
     from fireiron.inspect.oracle import check_events
