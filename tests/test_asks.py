@@ -37,7 +37,7 @@ def test_a_listing_writes_and_reads_each(ask):
     written = ask.written(str)
     assert {name for name, _, _ in (option.partition("=") for option in ask.options)} == set(written)
     assert type(ask).read(written, lambda text: ask.tiles) == ask
-    assert type(ask)().written is not None and Asks((type(ask)(),)) == NOTHING
+    assert Asks((type(ask)(),)) == NOTHING, "made without arguments it asks for nothing"
 
 
 def test_an_option_that_says_no_number_or_pair():

@@ -125,22 +125,22 @@ def _in_regions(kernel: Kernel) -> Kernel:
 
     Raises: ResourceError where a region has not so many bytes.
     """
-    spans, top = live_spans(kernel), kernel.shared_bytes
-    buffers = list(kernel.buffers)
-    for region in dict.fromkeys(one.memory.region for one in buffers if one.memory.of_block and not one.memory.in_shared):
+    top = kernel.shared_bytes
+    beside = [one for one in kernel.buffers if one.memory.of_block and not one.memory.in_shared]
+    placed: dict[str, Buffer] = {}
+    for region in dict.fromkeys(one.memory.region for one in beside):
+        inside = [one for one in beside if one.memory.region == region]
         start = top = _align(top, ALIGNMENT)
-        for place, buffer in enumerate(buffers):
-            if buffer.memory.of_block and buffer.memory.region == region and buffer.name in spans:
-                buffers[place] = attrs.evolve(buffer, offset=_align(top, max(16, buffer.tensor.align)))
-                top = buffers[place].offset + buffer.bytes
+        for buffer in inside:
+            placed[buffer.name] = attrs.evolve(buffer, offset=_align(top, max(16, buffer.tensor.align)))
+            top = placed[buffer.name].offset + buffer.bytes
         if top - start > region.bytes:
-            inside = [one for one in buffers if one.memory.of_block and one.memory.region == region and one.name in spans]
             largest = max(inside, key=lambda one: one.bytes)
             raise ResourceError(
                 f"{top - start} bytes in {region.name}: {', '.join(f'{one.name} {one.bytes}' for one in inside)}",
                 within=kernel.spec, legal=f"at most {region.bytes} bytes", at=largest.tensor.origin, hint="smaller tiles, or a load to SH",
             )  # fmt: skip
-    return attrs.evolve(kernel, buffers=tuple(buffers)) if buffers != list(kernel.buffers) else kernel
+    return attrs.evolve(kernel, buffers=tuple(placed.get(one.name, one) for one in kernel.buffers)) if placed else kernel
 
 
 def _placed(kernel: Kernel) -> Kernel:

@@ -415,7 +415,8 @@ class _Writer:
             return
         names = frozenset().union(*met.values())
         orders = tuple(one for one in _met(self.follower.products, behind, first_writes=False) if one.buffer in names)
-        left = min(self.sky.groups[number] for number in met)
+        ages = self.sky.groups
+        left = min(ages[number] for number in met)
         written = {name for number, found in met.items() for name in found & self.follower.groups[number].writes}
         states = ((written, "is", "are", "there"), (names - written, "has", "have", "been read"))
         parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
