@@ -14,7 +14,7 @@ from fireiron.decomp.mma_tile import MmaTile as MmaTile
 from fireiron.decomp.partial import Partial as Partial
 from fireiron.decomp.place import Place as Place
 from fireiron.decomp.repack import Repack as Repack
-from fireiron.decomp.skip import SkipSteps as SkipSteps
+from fireiron.decomp.skip_steps import SkipSteps as SkipSteps
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
 from fireiron.decomp.step import StepOf as StepOf
@@ -173,26 +173,26 @@ from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.converted import Converted as Converted
 from fireiron.refine.delay import Delay as Delay
 from fireiron.refine.in_flight import InFlight as InFlight
-from fireiron.refine.in_turns import InTurns as InTurns
 from fireiron.refine.last_first import LastFirst as LastFirst
 from fireiron.refine.layout import DealOrder as DealOrder
 from fireiron.refine.no_sync import NoSync as NoSync
+from fireiron.refine.order_mma import OrderMma as OrderMma
 from fireiron.refine.pad import Pad as Pad
 from fireiron.refine.permute import Permute as Permute
 from fireiron.refine.persistent import Persistent as Persistent
+from fireiron.refine.pingpong import PingPong as PingPong
 from fireiron.refine.pipeline import Pipeline as Pipeline
 from fireiron.refine.resident import Resident as Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
 from fireiron.refine.share import Share as Share
-from fireiron.refine.skip import Skip as Skip
+from fireiron.refine.skip_masked_tiles import SkipMaskedTiles as SkipMaskedTiles
 from fireiron.refine.specialize import Specialize as Specialize
 from fireiron.refine.stages import OwnStages as OwnStages
 from fireiron.refine.staggered import Staggered as Staggered
 from fireiron.refine.storage_layout import StorageLayout as StorageLayout
-from fireiron.refine.swizzle import SwizzleStorage as SwizzleStorage
+from fireiron.refine.swizzle_storage import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
-from fireiron.refine.turns import Turns as Turns
 from fireiron.refine.unchecked import Unchecked as Unchecked
 from fireiron.refine.unroll import Unroll as Unroll
 from fireiron.refine.within import Within as Within
@@ -380,7 +380,6 @@ __all__ = [
     "INDEX",
     "INSTRUCTIONS",
     "InFlight",
-    "InTurns",
     "IncompleteError",
     "Init",
     "Kernel",
@@ -419,6 +418,7 @@ __all__ = [
     "Move",
     "NoSync",
     "Operand",
+    "OrderMma",
     "OutdatedRecordWarning",
     "OwnStages",
     "Pad",
@@ -426,6 +426,7 @@ __all__ = [
     "Partial",
     "Permute",
     "Persistent",
+    "PingPong",
     "Pipeline",
     "Place",
     "Pointwise",
@@ -478,7 +479,7 @@ __all__ = [
     "ShflUp",
     "Shuffle",
     "SimulationError",
-    "Skip",
+    "SkipMaskedTiles",
     "SkipSteps",
     "Spec",
     "Specialize",
@@ -515,7 +516,6 @@ __all__ = [
     "TmaVectorLoad",
     "To",
     "Tunable",
-    "Turns",
     "UNLESS_ONE",
     "UnaryPointwise",
     "Unchecked",

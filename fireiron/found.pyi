@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from numpy.typing import ArrayLike, NDArray
-from typing import Any, Final, Self, SupportsIndex, overload
+from typing import Any, Final, Self, SupportsIndex
 from fireiron.decomp.tile import Strided
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
@@ -96,8 +96,15 @@ class FoundOnTile:
 
         With `specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
         is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `last_first`. Legal on a
-        tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, turns and chained.
+        tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, pingpong and chained.
         rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
+        """
+    def pingpong(self, warpgroups: Integer) -> Self:
+        """Alternate the tiles of a persistent block between `warpgroups` groups of consumers: one computes while another stores.
+
+        Args: warpgroups: groups of consumer warpgroups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
+        whose tile is distributed over whole warpgroups.
+        rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
         """
     def resident(self, blocks: Integer) -> Self:
         """Keep to registers that let a multiprocessor hold so many blocks at once.
@@ -117,13 +124,6 @@ class FoundOnTile:
         Legal when the level is below the spec's; to Block several times behind each other: `MatMul.tile(b=1).to(Block).then(strategy)`
         gives blocks one of b each, of which the strategy deals tiles to them.
         rewrite: for m: for n: S --> unit u: S at level, tile number u
-        """
-    def turns(self, groups: Integer) -> Self:
-        """Let `groups` groups of consumers take the tiles of a persistent block in turns: one multiplies while another stores.
-
-        Args: groups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
-        whose tile is dealt to whole warpgroups.
-        rewrite: consumers: for turn: S(turn) --> consumers g: for turn = g, g + groups ...: wait for turn - 1; products; pass on; store
         """
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
@@ -166,6 +166,14 @@ class FoundOnSplit:
         Legal on a split with `specialize`, from 0 to one less than its stages, for a number or a tunable.
         rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
         """
+    def order_mma(self, first: str, last: str) -> Self:
+        """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
+
+        The MMAs of one warpgroup then run while others do the steps between. `order_mma("s", "pv")` goes with `delay("pv", behind="s")`, by
+        which both MMAs are issued together. Legal on the split of a fused definition with `specialize`, where both steps are MMAs by wgmma. It
+        changes nothing for one warpgroup, or if TMA does none of the loads.
+        rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
+        """
     def pipeline(self, stages: Integer, spread: bool = False) -> Self:
         """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
 
@@ -173,25 +181,28 @@ class FoundOnSplit:
         once. Legal where at least one load stands under the split.
         rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
         """
-    @overload
-    def skip(self) -> Self:
-        """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
+    def skip_masked_tiles(self) -> Self:
+        """Run only those iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element visible to the block.
 
-        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
-        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
-        says, by `positive`.
-        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
+        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and where an iteration
+        whose elements are all masked changes nothing that the loop carries, whatever the arrays hold. A definition promises that numbers passed
+        by value are above 0 by `positive`.
         rewrite: for n in all: S --> for n in those that the block's rows see: S
-        """
-    @overload
-    def skip(self, *steps: str, where: str) -> Strategy:
-        """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
 
-        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
-        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
-        says, by `positive`.
-        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
-        rewrite: for n in all: S --> for n in those that the block's rows see: S
+        Source: decision 38.
+
+        >>> from fireiron import *
+        >>> masked = Fused(
+        ...     name="masked_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"zero": "t[m] = 0"},
+        ...     each={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
+        ...     last={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> tiles = masked.tile(m=1).to(Block).split(n=128).skip_masked_tiles()
+        >>> text = tiles.load("X", RF, row).done()(masked(m=512, n=512)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "int n =" in line]
+        ['for (int n = 0; n < block / 128 + 1; ++n) {']
         """
     def specialize(self, threads: Integer = 32) -> Self:
         """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
@@ -220,14 +231,6 @@ class FoundOnSplit:
         """Require a block barrier last in the body of the loop.
 
         Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
-        """
-    def turns(self, first: str, last: str) -> Self:
-        """Let warpgroups issue the products from the step `first` to the step `last` of a turn of the loop one after the other.
-
-        So one's products run while others do the steps between. `turns("s", "pv")` goes with `delay("pv", behind="s")`, by which both
-        products are issued together. Legal on the split of a fused definition with `specialize`, where both steps are products by wgmma; of
-        one warpgroup, and where TMA takes none of the loads, it changes nothing.
-        rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for turn i * warpgroups + w - 1; P(i); give on turn i * warpgroups + w; R(i)
         """
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
@@ -294,10 +297,21 @@ class FoundOnLoad:
 
         Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
         """
-    def swizzle(self, swizzle: Swizzle | None = None) -> Self:
-        """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
+    def swizzle_storage(self, swizzle: Swizzle | None = None) -> Self:
+        """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 
-        Legal for every `Swizzle`. rewrite: A_sh[i] --> A_sh[swizzle(i)]
+        Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default is computed from the buffer's leading dimension:
+        16-byte pieces of adjacent rows (columns) are in different banks.
+        rewrite: A_sh[i] --> A_sh[swizzle(i)]
+
+        Source: CUDA C++ Programming Guide, "Shared Memory".
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+        >>> loads = blocks.split(8).load(A, SH).swizzle_storage(Swizzle(2, 0, 3)).load(B, SH)
+        >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "int a_sh_swizzle" in line]
+        ['const int a_sh_swizzle = thread_m % 4;', 'const int a_sh_swizzle2 = thread_m / 2;']
         """
     def to_col_major(self) -> Self:
         """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
@@ -585,13 +599,13 @@ class ForEvery:
 
         Source: decision 32.
         """
-    def skip(self, *steps: str, where: str) -> EveryStrategy:
-        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+    def skip_steps(self, *steps: str, where: str) -> EveryStrategy:
+        """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
 
-        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
-        Steps side by side are one region, under one branch.
-        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
-        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+        Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
+        Consecutive steps share one branch.
+        Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
+        branch. That is proved on the formulas, for all finite numbers in the arrays.
         rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
         Source: decision 44.
@@ -604,7 +618,7 @@ class ForEvery:
         ...     last={"out": "y[m] = top[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
         >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
         ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
@@ -675,11 +689,7 @@ class EveryStrategy(ForEvery, Strategy):
 
 class EveryTile(EveryStrategy, TileStrategy): ...
 
-class EverySplit(EveryStrategy, SplitStrategy):
-    @overload
-    def skip(self) -> Self: ...
-    @overload
-    def skip(self, *steps: str, where: str) -> EveryStrategy: ...
+class EverySplit(EveryStrategy, SplitStrategy): ...
 
 class EverySplitK(EveryStrategy, SplitKStrategy): ...
 
@@ -1364,13 +1374,13 @@ class ForFused:
 
         Source: decision 32.
         """
-    def skip(self, *steps: str, where: str) -> FusedStrategy:
-        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+    def skip_steps(self, *steps: str, where: str) -> FusedStrategy:
+        """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
 
-        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
-        Steps side by side are one region, under one branch.
-        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
-        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+        Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
+        Consecutive steps share one branch.
+        Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
+        branch. That is proved on the formulas, for all finite numbers in the arrays.
         rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
         Source: decision 44.
@@ -1383,7 +1393,7 @@ class ForFused:
         ...     last={"out": "y[m] = top[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
         >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
         ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
@@ -1454,11 +1464,7 @@ class FusedStrategy(ForFused, Strategy):
 
 class FusedTile(FusedStrategy, TileStrategy): ...
 
-class FusedSplit(FusedStrategy, SplitStrategy):
-    @overload
-    def skip(self) -> Self: ...
-    @overload
-    def skip(self, *steps: str, where: str) -> FusedStrategy: ...
+class FusedSplit(FusedStrategy, SplitStrategy): ...
 
 class FusedSplitK(FusedStrategy, SplitKStrategy): ...
 

@@ -12,7 +12,7 @@ product = MatMul.tile(16, 16).unroll().mma_tile().done()
 """Fragments in registers, by the instruction of the target."""
 
 
-staged = Move.load(SRC, SH, Move.done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+staged = Move.load(SRC, SH, Move.done()).converted().swizzle_storage().reuse_buffer().coalesced(8).done()
 """A warp's tile in registers to memory: converted, through shared memory of its own, in pieces of 16 bytes."""
 
 by_warpgroups = MatMul.split(16).unroll().done()

@@ -125,7 +125,7 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
 
 copy, fragments = Move.coalesced(8).done(), Move.done()
 tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
-staged = Move.load(SRC, SH, fragments).converted().swizzle().reuse_buffer().coalesced(8).done()
+staged = Move.load(SRC, SH, fragments).converted().swizzle_storage().reuse_buffer().coalesced(8).done()
 
 
 def masks(made):
@@ -146,13 +146,13 @@ def by_rows(made, held=False, apart=False, branch=True):
     seen = masks(made)
     queries = (made.partial("sums", 4) if apart else made).tile(m=bm, r=1, g=1, b=1).to(Block)
     queries = queries.last_first("m", together) if "mask" in seen else queries
-    queries = queries.load("Q", SH, copy).swizzle()
+    queries = queries.load("Q", SH, copy).swizzle_storage()
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)
-    blocks = blocks.skip() if seen else blocks
-    rows = blocks.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=wm).to(Warp).step("s", scores.then(tiles))
+    blocks = blocks.skip_masked_tiles() if seen else blocks
+    rows = blocks.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=wm).to(Warp).step("s", scores.then(tiles))
     if branch and any(one.name == "shrink" for one in made.made.steps):
-        rows = rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
+        rows = rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
     else:
         rows = rows.step("rescale", Pointwise.done(UNLESS_ONE) if branch else Pointwise.done())
     return rows.step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).step("store", staged).done()

@@ -4,7 +4,7 @@
       partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
       tile(m=bm, r=1, g=1, t=1).to(Block)     attention_packed(128,n,d,1)(GL,...)(Block)      a tile of packed queries, of one head
       load(Q, SH)                             attention_packed(128,n,d,1)(SH,...)(Block)
-      split(n=bn).pipeline(stages).skip()     attention_packed(128,64,d,1)(SH,...)(Block)     the blocks of keys that queries of it see
+      split(n=bn).pipeline(stages).skip_masked_tiles()     attention_packed(128,64,d,1)(SH,...)(Block)     the blocks of keys that queries of it see
       load(K, SH), load(V, SH)                attention_packed(128,64,d,1)(SH,SH,SH,...)
       tile(m=wm).to(Warp)                     attention_packed(16,64,d,1)(...)(Warp)          ldmatrix and HMMA; `hopper`: TMA, wgmma
 
@@ -87,14 +87,14 @@ definition = Fused(
 
 def seldom(rows):
     """What is left out where no maximum of a warp's rows moves."""
-    return rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
+    return rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
 
 
 def by_warps():
     """Instructions up to sm_80."""
     copy = attention.copy
-    queries = definition.partial("sums", 4).tile(m=bm, r=1, g=1, t=1).to(Block).load("Q", SH, copy).swizzle()
-    turns = queries.split(n=bn).pipeline(stages).skip().load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    queries = definition.partial("sums", 4).tile(m=bm, r=1, g=1, t=1).to(Block).load("Q", SH, copy).swizzle_storage()
+    turns = queries.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
     return seldom(turns.tile(m=wm).to(Warp).step("s", scores).step("pv", values)).step("store", attention.staged).done()
@@ -104,7 +104,7 @@ def by_engines():
     """TMA, wgmma, and a producer."""
     copy = Move.done()
     queries = definition.partial("sums", 4).tile(r=1, g=1, t=1).to(Block).tile(m=bm).to(Block).load("Q", SH, copy)
-    turns = queries.split(n=bn).pipeline(stages).skip().specialize(128).delay("pv", behind="s").load("K", SH, copy).load("V", SH, copy)
+    turns = queries.split(n=bn).pipeline(stages).skip_masked_tiles().specialize(128).delay("pv", behind="s").load("K", SH, copy).load("V", SH, copy)
     rows = seldom(turns.tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups))
     return rows.step("store", hopper_attention.staged).done()
 

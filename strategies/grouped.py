@@ -45,9 +45,9 @@ main_loop = (
     MatMul.split(bk)
     .pipeline(stages, spread=True)
     .load(A, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load(B, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .tile(wm, wn)
     .to(Warp)
     .split(16)
@@ -58,7 +58,7 @@ main_loop = (
     .then(product)
 )
 
-store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle_storage().reuse_buffer().coalesced(8).done()
 
 strategy = definition.tile(g=1, m=bm, n=bn).to(Block).step("product", main_loop).step("store", store).done()
 

@@ -2,7 +2,7 @@
 
     grouped_ragged(M,N,K,G)(GL,GL,GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).bands(8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
-      split(g=1).skip()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
+      split(g=1).skip_masked_tiles()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
       step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
         split(bk).pipeline(stages)     MatMul(128,128,32)(GL,GL,RF)(Block)           copies of 16 bytes, under way
         load(A, SH), load(B, SH)       MatMul(128,128,32)(SH,SH,RF)(Block)           swizzled
@@ -50,9 +50,9 @@ main_loop = (
     MatMul.split(bk)
     .pipeline(stages, spread=True)
     .load(A, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load(B, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .tile(wm, wn)
     .to(Warp)
     .split(16)
@@ -63,9 +63,9 @@ main_loop = (
     .then(product)
 )
 
-store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle_storage().reuse_buffer().coalesced(8).done()
 
-strategy = definition.tile(m=bm, n=bn).to(Block).bands(8).split(g=1).skip().step("product", main_loop).step("store", store).done()
+strategy = definition.tile(m=bm, n=bn).to(Block).bands(8).split(g=1).skip_masked_tiles().step("product", main_loop).step("store", store).done()
 
 
 def spec(M, N, K, groups=8, **options):

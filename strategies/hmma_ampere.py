@@ -4,8 +4,8 @@
       tile(bm,bn).to(Block).bands(8)   MatMul(128,256,K)(GL,GL,GL)(Block)
       epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       stored through shared memory
       split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      copies of 16 bytes, under way
-      load(A, SH).swizzle()            MatMul(128,256,64)(SH,GL,RF)(Block)
-      load(B, SH).swizzle()            MatMul(128,256,64)(SH,SH,RF)(Block)
+      load(A, SH).swizzle_storage()            MatMul(128,256,64)(SH,GL,RF)(Block)
+      load(B, SH).swizzle_storage()            MatMul(128,256,64)(SH,SH,RF)(Block)
       tile(wm,wn).to(Warp)             MatMul(64,64,64)(SH,SH,RF)(Warp)
       split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments a step ahead
       load(A, RF), load(B, RF)         MatMul(64,64,16)(RF,RF,RF)(Warp)         ldmatrix.x4, .trans where storage asks for it
@@ -41,9 +41,9 @@ strategy = (
     .split(bk)
     .pipeline(stages, spread=True)
     .load(A, SH, Move.coalesced(8).done())
-    .swizzle()
+    .swizzle_storage()
     .load(B, SH, Move.coalesced(8).done())
-    .swizzle()
+    .swizzle_storage()
     .tile(wm, wn)
     .to(Warp)
     .split(16)

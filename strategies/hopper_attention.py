@@ -95,13 +95,13 @@ def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=
     queries = queries.load("Q", SH, copy)
     queries = queries.load("Q", RF, fragments) if held else queries
     steps = queries.split(n=bn).pipeline(stages)
-    steps = steps.skip() if masks else steps
+    steps = steps.skip_masked_tiles() if masks else steps
     steps = steps.specialize(128)
     steps = steps.delay("pv", behind="s") if delayed else steps
-    steps = steps.turns("s", "pv") if turns else steps
+    steps = steps.order_mma("s", "pv") if turns else steps
     rows = steps.load("K", SH, copy).load("V", SH, copy).tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups)
     if "shrink" in names:
-        rows = rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
+        rows = rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
     return rows.step("store", staged).done()
 
 

@@ -2,7 +2,7 @@
 
     grouped_ragged(M,N,K,G)(GL,GL,GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).bands(8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
-      split(g=1).skip()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
+      split(g=1).skip_masked_tiles()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
       step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
         split(bk).pipeline(stages)     MatMul(128,128,64)(GL,GL,RF)(Block)           a ring, which goes on from group to group
           .specialize()                filled by a warp of its own, which looks for the groups by itself
@@ -48,7 +48,7 @@ def by_rings(neighbours=1):
     """The strategy, with clusters of so many blocks along columns."""
     tiles = grouped_ragged.definition.tile(m=bm, n=bn).to(Block)
     tiles = tiles.cluster(1, neighbours) if neighbours > 1 else tiles
-    return tiles.bands(bands).split(g=1).skip().step("product", product).step("store", store).done()
+    return tiles.bands(bands).split(g=1).skip_masked_tiles().step("product", product).step("store", store).done()
 
 
 strategy = by_rings()

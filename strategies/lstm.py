@@ -69,13 +69,13 @@ def of(definition):
         .split(k=bk)
         .pipeline(stages, spread=True)
         .load("X", SH, copy)
-        .swizzle()
+        .swizzle_storage()
         .load("W", SH, copy)
-        .swizzle()
+        .swizzle_storage()
         .load("H", SH, copy)
-        .swizzle()
+        .swizzle_storage()
         .load("R", SH, copy)
-        .swizzle()
+        .swizzle_storage()
         .tile(m=wm, n=wn)
         .to(Warp)
         .split(k=16)
@@ -154,13 +154,13 @@ def main_loop(again=False):
     """The loop of one product; of one that comes `again` the stages lie where those of the one before lay."""
     chain = MatMul.split(bk).pipeline(stages, spread=True)
     for operand in (A, B):
-        chain = chain.load(operand, SH, copy).swizzle()
+        chain = chain.load(operand, SH, copy).swizzle_storage()
         chain = chain.reuse_buffer() if again else chain
     chain = chain.tile(wm, wn).to(Warp).split(16).unroll().pipeline(2)
     return chain.load(A, RF, fragments).load(B, RF, fragments).then(product)
 
 
-store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle_storage().reuse_buffer().coalesced(8).done()
 
 in_turn = (
     one_by_one.tile(m=bm, n=bn)

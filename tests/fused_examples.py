@@ -18,7 +18,7 @@ gemm_bias_relu = Fused(
     each={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "act": "d[m,n] = relu(acc[m,n] + bias[n])", "store": "D[m,n] = d[m,n]"},
 )
 main_loop = (
-    MatMul.split(32).pipeline(3, spread=True).load(A, SH, copy).swizzle().load(B, SH, copy).swizzle()
+    MatMul.split(32).pipeline(3, spread=True).load(A, SH, copy).swizzle_storage().load(B, SH, copy).swizzle_storage()
     .tile(32, 32).to(Warp).split(16).unroll().pipeline(2).load(A, RF, fragments).load(B, RF, fragments).then(mma)
 )  # fmt: skip
 gemm_strategy = gemm_bias_relu.tile(m=64, n=64).to(Block).step("mm", main_loop).done()
@@ -64,8 +64,8 @@ attention = Fused(
 )
 product = MatMul.split(16).unroll().pipeline(2).load(B, RF, fragments).then(mma)
 attention_strategy = (
-    attention.tile(m=64, b=1).to(Block).load("Q", SH, copy).swizzle().load("Q", RF, Move.tile(16).to(Warp).done())
-    .split(n=32).pipeline(2).load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    attention.tile(m=64, b=1).to(Block).load("Q", SH, copy).swizzle_storage().load("Q", RF, Move.tile(16).to(Warp).done())
+    .split(n=32).pipeline(2).load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     .tile(m=16).to(Warp).step("s", product).step("pv", product).done()
 )  # fmt: skip
 
@@ -79,7 +79,7 @@ mlp = Fused(
     last={"out": "Y[m,n] = h[m,n]"},
 )
 mlp_strategy = (
-    mlp.tile(m=32).to(Block).place("h", SH, pad=8).split(l=1).pipeline(2).load("W", SH, copy).swizzle().step("x", copy)
+    mlp.tile(m=32).to(Block).place("h", SH, pad=8).split(l=1).pipeline(2).load("W", SH, copy).swizzle_storage().step("x", copy)
     .step("mm", MatMul.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(mma))
     .step("out", copy).done()
 )  # fmt: skip
@@ -100,7 +100,7 @@ dual = Fused(
 half = MatMul.load(B, RF, fragments).then(mma)
 dual_strategy = (
     dual.tile(m=64, n=64).to(Block).split(k=32).pipeline(3)
-    .load("A", SH, copy).swizzle().load("B1", SH, copy).swizzle().load("B2", SH, copy).swizzle()
+    .load("A", SH, copy).swizzle_storage().load("B1", SH, copy).swizzle_storage().load("B2", SH, copy).swizzle_storage()
     .tile(m=32, n=32).to(Warp).split(k=16).unroll().load("A", RF, fragments).step("u", half).step("v", half).done()
 )  # fmt: skip
 

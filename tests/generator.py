@@ -189,7 +189,7 @@ class Drawn:
         if self.chance(0.4, "storage layout"):
             chain = chain.storage_layout(self.pick((RowMajor, ColMajor)))
         if self.chance(0.15, "swizzled storage"):
-            chain = chain.swizzle() if self.chance(0.5, "swizzle by rows") else chain.swizzle(Swizzle(2, self.pick((0, 2)), 3))
+            chain = chain.swizzle_storage() if self.chance(0.5, "swizzle by rows") else chain.swizzle_storage(Swizzle(2, self.pick((0, 2)), 3))
         if first and self.chance(0.5, "no_sync"):
             chain = chain.no_sync()
         return chain

@@ -114,7 +114,7 @@ class DrawnHopper:
         if self.chance(0.3, "persistent"):
             chain = chain.persistent(self.pick((2, 8, 132)), self.chance(0.2, "dynamic"))
         if self.groups == 2 and self.bm == 2 * self.wm and self.chance(0.2, "turns"):
-            chain = chain.turns(2)
+            chain = chain.pingpong(2)
         return chain
 
     def pipelined(self, chain):

@@ -44,7 +44,7 @@ def product(
     chain = chain if cluster is None else chain.cluster(*cluster)
     chain = chain.bands(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
     chain = chain.persistent(blocks, dynamic) if blocks else chain
-    chain = chain.turns(turns) if turns > 1 else chain
+    chain = chain.pingpong(turns) if turns > 1 else chain
     chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).specialize(producer)
     chain = chain if in_flight is None else chain.in_flight(in_flight)
     chain = chain if staggered is None else chain.staggered(staggered)
@@ -62,7 +62,7 @@ def by_warps(stages=2, *, target=(64, 64), tma=False, producer=32, bk=64):
     chain = MatMul.tile(*target).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), store)
     chain = chain.split(bk).pipeline(stages).specialize(producer)
     for operand in (A, B):
-        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
+        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle_storage(ROWS_OF_128_BYTES)
     chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
     return chain.tile(16, 16).unroll().mma_tile().done()
 
@@ -71,7 +71,7 @@ def by_threads(stages=2):
     """A product whose consumers are threads that multiply element by element."""
     chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(stages).specialize()
     for operand in (A, B):
-        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
+        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle_storage(ROWS_OF_128_BYTES)
     return chain.tile(8, 4).to(Thread).tile(1, 1).split(1).done()
 
 

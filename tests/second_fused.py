@@ -289,7 +289,7 @@ def _row_strategy(r, sizes, operands, each, over, reductions, temporaries, outpu
         in_warp = True
     if over:
         how = [
-            one for one, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.25), ("unroll()", 0.2), ("skip()", 0.1), ("sync()", 0.05)) if w.chance(p)
+            one for one, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.25), ("unroll()", 0.2), ("skip_masked_tiles()", 0.1), ("sync()", 0.05)) if w.chance(p)
         ]
         w.add(f"split(n={w.pick(32, 64, 16, 128, 7, 8)})", *how)
     loads(0.75, in_warp)
@@ -395,7 +395,7 @@ def _products(r: random.Random) -> Definition:
         w.add(f"split(k={bk})", *how)
         for name in ("A", "B", "B2"):
             if name in operands and w.chance(0.85):
-                w.add(f"load({name!r}, SH{', ' + copy if copy else ''})", w.pick(None, "swizzle()", "pad(8)"))
+                w.add(f"load({name!r}, SH{', ' + copy if copy else ''})", w.pick(None, "swizzle_storage()", "pad(8)"))
         if tensor and w.chance(0.7):
             w.add(f"tile(m={wm}, n={wn})", "to(Warp)")
             w.add("split(k=16)", "unroll()" if w.chance(0.5) else None)
@@ -409,7 +409,7 @@ def _products(r: random.Random) -> Definition:
             chain = f"MatMul.tile({w.pick(1, 2)}, {w.pick(1, 2)}).to(Thread).split(1).tile(1, 1).done()"
     elif tensor:
         load = ", " + copy if copy else ""
-        chain = f"MatMul.split({bk}){w.pick('', '.pipeline(2)', '.pipeline(3)')}.load(A, SH{load}){w.pick('', '.swizzle()')}.load(B, SH{load}){w.pick('', '.swizzle()', '.pad(8)')}.tile({wm}, {wn}).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()"
+        chain = f"MatMul.split({bk}){w.pick('', '.pipeline(2)', '.pipeline(3)')}.load(A, SH{load}){w.pick('', '.swizzle_storage()')}.load(B, SH{load}){w.pick('', '.swizzle_storage()', '.pad(8)')}.tile({wm}, {wn}).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()"
     else:
         loads = w.pick("", ".load(A, SH)", ".load(A, SH).load(B, SH)", ".load(B, SH, Move.coalesced(4).done()).pad(1)")
         chain = f"MatMul.split({bk}){w.pick('', '.pipeline(2)') if loads else ''}{loads}.tile({w.pick(1, 2, 4)}, {w.pick(1, 2)}).to(Thread).split(1).tile(1, 1).done()"
@@ -504,7 +504,7 @@ def _groups(r: random.Random) -> Definition:
     w = _Writer(r, 0.0)
     bm, bn = r.choice((8, 16)), r.choice((8, 16))
     w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, "persistent(2)", "bands(2)"))
-    w.add("split(g=1)", w.pick("skip()", "skip()", None), "unroll()" if w.chance(0.2) else None)
+    w.add("split(g=1)", w.pick("skip_masked_tiles()", "skip_masked_tiles()", None), "unroll()" if w.chance(0.2) else None)
     if bm == bn == 16 and w.chance(0.5):
         chain = "MatMul.split(16).pipeline(2).load(A, SH, Move.coalesced(8).done()).load(B, SH, Move.coalesced(8).done()).tile(16, 16).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile().done()"
     else:
@@ -545,12 +545,12 @@ def _online(r: random.Random) -> Definition:
     in_warp = w.chance(0.6)
     if in_warp:
         w.add("tile(m=1)", "to(Warp)")
-    w.add(f"split(n={w.pick(32, 64, 128, 16)})", w.pick(None, "skip()", "pipeline(2)", "unroll()"))
+    w.add(f"split(n={w.pick(32, 64, 128, 16)})", w.pick(None, "skip_masked_tiles()", "pipeline(2)", "unroll()"))
     w.add(f"load('X', RF, {_row_copy(w, sizes['n'], in_warp) or 'Move.done()'})")
     if "alpha" in each and w.chance(0.4):
-        w.add("skip('alpha', 'shrink', where='new == top')")
+        w.add("skip_steps('alpha', 'shrink', where='new == top')")
     elif w.chance(0.2):
-        w.add("skip('keep', where='new == top')")
+        w.add("skip_steps('keep', where='new == top')")
     w.add("done()")
     return Definition(
         Script("made", "made(m={m}, n={n}, dtype=float32)", sizes, tuple(w.steps), w.pick("sm_80", "sm_90"), (text_of(made),)),

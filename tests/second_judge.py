@@ -380,7 +380,7 @@ def _swapped_values(draw: Draw) -> dict[str, int]:
     return {name: exchanged[size] for name, size in (one.split("=") for one in draw.symbols)}
 
 
-NEEDED = ("reuse_buffer", "within", "to_col_major", "to_row_major", "storage_layout", "pad(", "align", "swizzle(", "stages(")
+NEEDED = ("reuse_buffer", "within", "to_col_major", "to_row_major", "storage_layout", "pad(", "align", "swizzle_storage(", "stages(")
 
 
 def _needed(script: Script, error: errors.FireironError) -> bool:

@@ -151,7 +151,7 @@ def _tiles(w: _Writer, dims: tuple[str, ...], tile: list[int]) -> None:
         )
         memory = w.pick("SH", "SH", "RF")
         how = (
-            w.pick(None, None, "pad(1)", "swizzle()", "to_col_major()", "swizzle(Swizzle(2, 0, 3))", "converted()")
+            w.pick(None, None, "pad(1)", "swizzle_storage()", "to_col_major()", "swizzle_storage(Swizzle(2, 0, 3))", "converted()")
             if memory == "SH"
             else None
         )

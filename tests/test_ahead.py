@@ -141,7 +141,7 @@ def of_whole_rows(blocks):
 def with_residual(blocks):
     """An epilogue whose residual's tile is fetched ahead of the product, and read by lanes."""
     chain = MatMul.epilogue("relu(acc + R[m,n])").tile(m=128, n=64).to(Block).persistent(blocks)
-    chain = chain.load("R", SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
+    chain = chain.load("R", SH, Move.done()).storage_layout(RowMajor).swizzle_storage(ROWS_OF_128_BYTES)
     chain = chain.epilog(RF, float32, Init.done(), STORED).split(64).pipeline(2).specialize()
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
 

@@ -99,7 +99,7 @@ def test_turns_are_those_of_the_part():
         last={"y": "y[m] = s[m]"},
     )  # fmt: skip
     with pytest.raises(DecompositionError, match="no step hides elements") as caught:
-        doubled.tile(m=4).to(Block).split(n=32).skip().tile(m=1).to(Thread).done()(doubled(m=8, n=64, dtype=float32)).cuda()
+        doubled.tile(m=4).to(Block).split(n=32).skip_masked_tiles().tile(m=1).to(Thread).done()(doubled(m=8, n=64, dtype=float32)).cuda()
     assert "has n 2 times" in caught.value.got
 
 

@@ -251,7 +251,7 @@ POSITIONS = [
     ("storage_layout(x)", lambda x: loaded.storage_layout(x), only("RowMajor", "ColMajor(ld)", "Layout"), True),
     ("pad(x)", lambda x: loaded.pad(x), only("0", "tunable", "derived"), True),
     ("align(x)", lambda x: loaded.align(x), only(), True),
-    ("swizzle(x) of a load", lambda x: loaded.swizzle(x), only("Swizzle", "None"), True),
+    ("swizzle_storage(x) of a load", lambda x: loaded.swizzle_storage(x), only("Swizzle", "None"), True),
     # ---------------------------------------------------------------- strategies
     ("bind(x)", lambda x: block(x), only("spec"), True),
     ("program(x)", lambda x: done(mm).program(x).ir, only("None", "architecture"), None),

@@ -148,7 +148,7 @@ WARP_LOADS = (
     .split(1)
     .done()
 )
-IN_SHARED = MatMul.tile(32, 32).to(Block).epilog(SH).split(6).load(A, SH).pad(1).load(B, SH).swizzle(Swizzle(2, 0, 3))
+IN_SHARED = MatMul.tile(32, 32).to(Block).epilog(SH).split(6).load(A, SH).pad(1).load(B, SH).swizzle_storage(Swizzle(2, 0, 3))
 IN_SHARED = IN_SHARED.tile(2, 4).to(Thread).split(4).tile(1, 1).split(1).done()
 MICRO = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).tile(16, 16).to(Warp).done("/* text */;\n")
 
@@ -620,7 +620,7 @@ def transposed(**options):
     copy = Move.tile(1, 1).to(Thread).layout(ColMajor).done()
     load = Move.tile(32, 32).to(Block).load(SRC, SH, copy)
     load = load.pad(options["pad"]) if "pad" in options else load
-    load = load.swizzle(options["swizzle"]) if "swizzle" in options else load
+    load = load.swizzle_storage(options["swizzle"]) if "swizzle" in options else load
     return load.tile(1, 1).to(Thread).done()(Move(32, 32)(GL, GL)(Kernel)).program().lowered
 
 

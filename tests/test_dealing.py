@@ -21,13 +21,13 @@ SAID = {
     "split_k": lambda tile: tile,
     "persistent": lambda tile: tile.persistent(2),
     "dynamic": lambda tile: tile.persistent(2, dynamic=True),
-    "turns": lambda tile: tile.turns(2),
+    "pingpong": lambda tile: tile.pingpong(2),
     "chained": lambda tile: tile.chained(),
     "once": lambda tile: tile,
 }
 """How what the table names is said."""
 
-TEXTS = {"split_k": "split_k(.., Block)", "persistent": "persistent(2)", "dynamic": "persistent(2, dynamic=True)", "turns": "turns(2)"}
+TEXTS = {"split_k": "split_k(.., Block)", "persistent": "persistent(2)", "dynamic": "persistent(2, dynamic=True)", "pingpong": "pingpong(2)"}
 ROWS = [(pair, other) for pair in ILLEGAL for other in pair.others]
 
 
@@ -47,7 +47,7 @@ def refused(*names):
 def test_rows_are_refused_in_their_words(pair, other):
     texts = [TEXTS.get(name, name) for name in (pair.first, other)]
     for names in ((pair.first, other), (other, pair.first)):
-        error = refused("persistent", *names) if (pair.first, other) == ("turns", "cluster") else refused(*names)
+        error = refused("persistent", *names) if (pair.first, other) == ("pingpong", "cluster") else refused(*names)
         assert error.asked == pair.what.format(*texts) and error.hint == pair.hint.format(*texts)
         assert error.got == (pair.got and pair.got.format(*texts))
 
@@ -56,10 +56,10 @@ def test_rows_are_refused_in_their_words(pair, other):
     ("names", "first"),
     [
         (("persistent", "swizzle", "cluster"), "cluster: swizzle"),
-        (("dynamic", "turns", "cluster"), "turns(2) in clusters"),
-        (("dynamic", "turns", "swizzle"), "persistent(2): swizzle"),
-        (("last_first", "bands", "turns"), "last_first: bands"),
-        (("dynamic", "chained", "turns"), "persistent(2, dynamic=True): groups"),
+        (("dynamic", "pingpong", "cluster"), "pingpong(2) in clusters"),
+        (("dynamic", "pingpong", "swizzle"), "persistent(2): swizzle"),
+        (("last_first", "bands", "pingpong"), "last_first: bands"),
+        (("dynamic", "chained", "pingpong"), "persistent(2, dynamic=True): groups"),
     ],
 )
 def test_of_several_rows_the_first_is_refused(names, first):

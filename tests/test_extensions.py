@@ -553,7 +553,6 @@ def test_one_new_file_in_each_folder_is_all(tmp_path):
         ("refine/remark.py", 'verb = "remark"', 'verb = "pad"'),
         ("refine/reason.py", 'name="measured"', 'name="bands"'),
         ("refine/reason.py", 'name="measured"', 'name="load"'),
-        ("refine/reason.py", 'name="measured"', 'name="measured", is_step=True'),
     ],
 )
 def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folder, own, verb):

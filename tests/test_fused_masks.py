@@ -150,7 +150,7 @@ def masked(**steps):
 def test_sums_of_what_is_seen():
     """Not attention: rows of a triangle added up."""
     made = masked()
-    strategy = chain(made).skip().load("X", RF, Move.tile(1, 16).to(Warp).tile(1, 1).to(Lane).done()).done()
+    strategy = chain(made).skip_masked_tiles().load("X", RF, Move.tile(1, 16).to(Warp).tile(1, 1).to(Lane).done()).done()
     x = np.arange(40 * 40).reshape(40, 40).astype(np.float16) % 7
     got = strategy(made(m=40, n=40, types={"Y": float32})).compile("sm_80")(x)
     np.testing.assert_array_equal(got, 2 * np.tril(x).sum(1))
@@ -169,20 +169,20 @@ def test_sums_of_what_is_seen():
 def test_refusals(steps, message):
     made = masked(**steps)
     with pytest.raises(DecompositionError, match=message):
-        chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
+        chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
 
 
 def test_a_product_has_no_mask():
     with pytest.raises(DecompositionError, match="no mask says what to skip"):
-        MatMul.tile(16, 16).to(Block).split(8).skip().done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80")
+        MatMul.tile(16, 16).to(Block).split(8).skip_masked_tiles().done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80")
 
 
 @pytest.mark.parametrize("size", [Layout((4, 2), (1, 8)), Layout(16, 2)], ids=str)
 def test_turns_that_are_left_out_are_of_neighbours(size):
     made = masked()
     with pytest.raises(DecompositionError, match="skip wants turns of neighbours") as refused:
-        made.tile(m=16).to(Block).split(n=size).skip().done()(made(m=32, n=32)).cuda("sm_80")
-    assert refused.value.legal == "split(n=64).skip()"
+        made.tile(m=16).to(Block).split(n=size).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
+    assert refused.value.legal == "split(n=64).skip_masked_tiles()"
 
 
 def test_of_a_condition_that_compares_nothing_nothing_is_known():
@@ -255,10 +255,10 @@ def log_sum_exp(hidden, scaled="s[m,n]"):
 def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
     """Whatever arrays hold: -1000 vanishes beside drawn scores, but not beside those below it."""
     good = log_sum_exp("-inf")
-    assert "n_hidden" not in chain(good).skip().load("X", RF, Move.done()).done()(good(m=32, n=32)).cuda("sm_80")
+    assert "n_hidden" not in chain(good).skip_masked_tiles().load("X", RF, Move.done()).done()(good(m=32, n=32)).cuda("sm_80")
     made = log_sum_exp(hidden, scaled)
     with pytest.raises(DecompositionError, match=message):
-        _ = chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
+        _ = chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
 
 
 @pytest.mark.sampled(1)
@@ -281,7 +281,7 @@ def test_what_is_known_of_a_hidden_turn(hidden, value, changes):
         name="x", dims="m n", over="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale", first={"zero": "t[m] = 0"},
         each={"mask": f"s[m,n] = where(n <= m, X[m,n], {hidden})", "total": f"t[m] += {value}"}, last={"y": "y[m] = t[m] * scale"},
     )  # fmt: skip
-    strategy = chain(made).skip().load("X", RF, Move.done()).done()(made(m=32, n=32))
+    strategy = chain(made).skip_masked_tiles().load("X", RF, Move.done()).done()(made(m=32, n=32))
     if changes:
         with pytest.raises(DecompositionError, match="hides all elements changes t"):
             _ = strategy.program("sm_80").ir
@@ -293,7 +293,7 @@ def test_why_a_condition_bounds_no_turns():
     for mask, why in (("n == m", "n == m is no inequality"), ("n + n <= m", "<= m has n 2 times")):
         made = masked(mask=f"s[m,n] = where({mask}, s[m,n], 0)")
         with pytest.raises(DecompositionError) as caught:
-            _ = chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
+            _ = chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
         assert why in str(caught.value)
 
 

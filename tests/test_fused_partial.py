@@ -54,8 +54,8 @@ def attending(parts):
     copy, fragments = Move.coalesced(8).done(), Move.done()
     tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
     chain = attention.definition(causal=True)
-    chain = (chain.partial("sums", parts) if parts else chain).tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle()
-    chain = chain.split(n=32).pipeline(2).load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=16).to(Warp)
+    chain = (chain.partial("sums", parts) if parts else chain).tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage()
+    chain = chain.split(n=32).pipeline(2).load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=16).to(Warp)
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     return chain.step("s", scores).step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).done()
 

@@ -118,8 +118,8 @@ def attention():
     )  # fmt: skip
     product = MatMul.split(16).unroll().pipeline(2).load(B, RF, FRAGMENTS).then(MMA)
     strategy = (
-        fused.tile(m=64).to(Block).load("Q", SH, COPY).swizzle().load("Q", RF, Move.tile(16).to(Warp).done())
-        .split(n=32).pipeline(2).load("K", SH, COPY).swizzle().load("V", SH, COPY).swizzle().tile(m=16).to(Warp)
+        fused.tile(m=64).to(Block).load("Q", SH, COPY).swizzle_storage().load("Q", RF, Move.tile(16).to(Warp).done())
+        .split(n=32).pipeline(2).load("K", SH, COPY).swizzle_storage().load("V", SH, COPY).swizzle_storage().tile(m=16).to(Warp)
         .step("s", product).step("pv", product).done()
     )  # fmt: skip
     return strategy(fused(m=64, n=64, d=64))
@@ -132,7 +132,7 @@ def two_outputs():
         last={"D": "D[m,n] = relu(u[m,n])", "y": "y[m] = r[m]"},
     )  # fmt: skip
     strategy = (
-        dual.tile(m=64, n=64).to(Block).split(k=32).pipeline(3).load("A", SH, COPY).swizzle().load("B1", SH, COPY).swizzle()
+        dual.tile(m=64, n=64).to(Block).split(k=32).pipeline(3).load("A", SH, COPY).swizzle_storage().load("B1", SH, COPY).swizzle_storage()
         .tile(m=32, n=32).to(Warp).split(k=16).unroll().load("A", RF, FRAGMENTS).step("u", MatMul.load(B, RF, FRAGMENTS).then(MMA)).done()
     )  # fmt: skip
     return strategy(dual(m=64, n=64, k=96))

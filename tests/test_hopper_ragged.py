@@ -110,7 +110,7 @@ def test_printed_text_of_many_groups(tmp_path):
 
 def clustered(*cluster):
     """The strategy by clusters of blocks."""
-    made = hopper_ragged.grouped_ragged.definition.tile(m=64, n=32).to(Block).cluster(*cluster).split(g=1).skip()
+    made = hopper_ragged.grouped_ragged.definition.tile(m=64, n=32).to(Block).cluster(*cluster).split(g=1).skip_masked_tiles()
     product = (
         MatMul.split(32).pipeline(2).specialize(32).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
     )

@@ -33,7 +33,7 @@ def query_gradient(first="n <= m", second="n <= m", keep="0"):
 
 def bound(made, skip=True, m=32, n=32):
     chain = made.tile(m=8).to(Block).split(n=4)
-    chain = chain.skip() if skip else chain
+    chain = chain.skip_masked_tiles() if skip else chain
     for name in ("s", "p", "dp", "ds"):
         chain = chain.place(name, SH)
     for step in ("score", "dp", "add"):

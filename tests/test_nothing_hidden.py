@@ -153,13 +153,13 @@ TOLD = (
     ({"t": ".within(100000).unchecked('why').swizzle('uid')", "e": ".ahead()", "l": ".no_sync().align(4).to_col_major()"},
      {"within", "unchecked", "swizzle", "ahead", "no_sync", "align", "storage_layout"}),
     ({"t": ".persistent(4)", "s": ".sync()", "l": ".pad(0)", "w": ".unroll()", "k": ".pipeline(1)"}, {"persistent", "sync", "pad", "unroll", "pipeline"}),
-    ({"t": ".cluster(1).turns(1).bands(1)", "w": ".layout(RowMajor)", "r": ".swizzle()"}, {"cluster", "turns", "bands", "layout", "swizzle"}),
+    ({"t": ".cluster(1).pingpong(1).bands(1)", "w": ".layout(RowMajor)", "r": ".swizzle_storage()"}, {"cluster", "pingpong", "bands", "layout", "swizzle_storage"}),
 )  # fmt: skip
 """Refinements that change nothing where they stand, and what is told of."""
 
 REFUSED = {
-    "t": (".chained()", ".turns(2)"),
-    "s": (".in_flight(1)", ".specialize()", ".skip()", ".delay('a', behind='b')", ".turns('a', 'b')"),
+    "t": (".chained()", ".pingpong(2)"),
+    "s": (".in_flight(1)", ".specialize()", ".skip_masked_tiles()", ".delay('a', behind='b')", ".order_mma('a', 'b')"),
     "l": (".stages(2)", ".converted()", ".share(B)"),
     "b": (".reuse_buffer()",),
     "r": (".no_sync()", ".reuse_buffer()", ".stages(2)"),
@@ -192,8 +192,7 @@ def test_every_refinement_is_in_one_of_the_tables():
     methods = {
         call.func.attr for call in ast.walk(ast.parse(written)) if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     }
-    known = {"to_col_major": "StorageLayout", "layout": "DealOrder", "swizzle": "Permute SwizzleStorage", "stages": "OwnStages",
-             "turns": "Turns InTurns"}  # fmt: skip
+    known = {"to_col_major": "StorageLayout", "layout": "DealOrder", "swizzle": "Permute", "stages": "OwnStages", "pingpong": "PingPong"}
     covered = {kind for method in methods for kind in known.get(method, method.title().replace("_", "")).split()} | ALWAYS
     assert {one.__name__ for one in kinds} - {"Refinement"} <= covered
 

@@ -274,13 +274,13 @@ SUGGESTED = {
     "without a pad": ("matmul", "    .pad(4)  # without which banks conflict: take it out, and ask `check`\n", "", "banks"),
     "copies of 16 bytes": ("matmul", "copy = Move.tile(1, 1).to(Thread).done()", "copy = Move.coalesced(4).done()", ""),
     "tiles under way": ("matmul", ".split(bk)", ".split(bk).pipeline(2)", ""),
-    "without a swizzle": ("tensor-core", "    .swizzle()  # no bank conflicts: take it out, and ask `check`\n", "", "banks"),
+    "without a swizzle": ("tensor-core", "    .swizzle_storage()  # no bank conflicts: take it out, and ask `check`\n", "", "banks"),
     "fragments ahead": ("tensor-core", "    .split(16)\n    .unroll()\n", "    .split(16)\n    .unroll()\n    .pipeline(2)\n", ""),
     "bands": ("tensor-core", "    .to(Block)\n", "    .to(Block)\n    .bands(8)\n", ""),
     "blocks that stay": ("hopper", "    .to(Block)\n", "    .to(Block)\n    .bands(8)\n    .persistent()\n", ""),
     "a column in one bank": ("move", "    .pad(1)  #", "    #", "banks"),
     "another order": ("move", "    .layout(ColMajor)  #", "    #", "coalescing"),
-    "a swizzle": ("move", ".pad(1)", ".swizzle()", "banks"),
+    "a swizzle": ("move", ".pad(1)", ".swizzle_storage()", "banks"),
 }
 """What the files suggest: the kind, what is replaced by what, and what `check` warns of then."""
 

@@ -14,7 +14,7 @@ from problems import integers, library
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_banks, safety
-from fireiron.refine.swizzle import by_rows
+from fireiron.refine.swizzle_storage import by_rows
 from fireiron.sim import simulate
 from fireiron.values.expr import constant, hilbert
 

@@ -161,8 +161,8 @@ def attending(mask, ends, in_parts=False):
     )  # fmt: skip
     copy, fragments = Move.coalesced(8).done(), Move.done()
     tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
-    chain = (made.partial("sums", 4) if in_parts else made).tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle()
-    chain = chain.split(n=32).pipeline(2).skip().load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=16).to(Warp)
+    chain = (made.partial("sums", 4) if in_parts else made).tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle_storage()
+    chain = chain.split(n=32).pipeline(2).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=16).to(Warp)
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     return made, chain.step("s", scores).step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).done()
 
@@ -264,7 +264,7 @@ def test_elements_outside_are_refused(program):
 KEEP = "acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])"
 
 
-def kernel(keep=KEEP, split=lambda chain: chain.split(g=1).skip(), types=None, **more):
+def kernel(keep=KEEP, split=lambda chain: chain.split(g=1).skip_masked_tiles(), types=None, **more):
     """A kernel of a definition with another last step of a turn."""
     first = {"zero": "acc[m,n] = 0", **more.pop("first", {})}
     each = {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep, **more.pop("each", {})}
@@ -293,8 +293,8 @@ REFUSED = {
         ),
         "under different conditions",
     ),
-    "below a block": (kernel(split=lambda chain: chain.tile(m=32, n=32).to(Warp).split(g=1).skip()), "units of a block"),
-    "loads ahead": (kernel(split=lambda chain: chain.split(g=1).pipeline(2).skip()), "loads ahead"),
+    "below a block": (kernel(split=lambda chain: chain.tile(m=32, n=32).to(Warp).split(g=1).skip_masked_tiles()), "units of a block"),
+    "loads ahead": (kernel(split=lambda chain: chain.split(g=1).pipeline(2).skip_masked_tiles()), "loads ahead"),
 }
 
 

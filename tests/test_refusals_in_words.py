@@ -161,7 +161,7 @@ OF_GROUPS = Fused(
 
 def test_a_condition_is_shown_as_it_was_written():
     """Not as `index_m[m] < ...`, which no user wrote."""
-    skipping = OF_GROUPS.tile(m=8, n=8).to(Block).split(g=1, q=1).skip().tile(m=1, n=1).to(Thread).done()
+    skipping = OF_GROUPS.tile(m=8, n=8).to(Block).split(g=1, q=1).skip_masked_tiles().tile(m=1, n=1).to(Thread).done()
     with pytest.raises(DecompositionError, match="compares no coordinate with an integer of the turn") as refused:
         skipping(OF_GROUPS(m=16, n=16, g=3, q=2)).cuda("sm_80")
     assert refused.value.got == "m < q + g"
@@ -169,9 +169,9 @@ def test_a_condition_is_shown_as_it_was_written():
 
 def test_a_number_above_the_most_is_told_the_most():
     halves = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
-    blocks = MatMul.tile(64, 64).to(Block).persistent(2).turns(3).epilog(RF, float32).split(64).pipeline(2).specialize()
+    blocks = MatMul.tile(64, 64).to(Block).persistent(2).pingpong(3).epilog(RF, float32).split(64).pipeline(2).specialize()
     strategy = blocks.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
-    with pytest.raises(DecompositionError, match="turns: must be at most 2") as refused:
+    with pytest.raises(DecompositionError, match="pingpong: must be at most 2") as refused:
         strategy(MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel)).cuda("sm_90a")
     assert refused.value.got == 3 and refused.value.legal == "1 ... 2"
 

@@ -103,7 +103,7 @@ def test_spare_threads_stay_idle_under_a_permutation():
 
 def test_micro_kernels_reach_swizzled_storage_by_elements_only():
     store = "dst[dst_stride_m] = src[0];"
-    chain = MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.done(MicroKernel("bad", store))).swizzle(Swizzle(2, 0, 3)).then(INNER)
+    chain = MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.done(MicroKernel("bad", store))).swizzle_storage(Swizzle(2, 0, 3)).then(INNER)
     with pytest.raises(DecompositionError, match="no fixed step"):
         kernel(chain, 16, 16, 16).cuda()
 
@@ -693,7 +693,7 @@ def test_the_cost_of_loops_that_data_and_tiles_decide():
     )  # fmt: skip
     problem = groups(m=21, n=8, k=4, g=4, types={"begin": int32, "end": int32, "D": float32})
     product = MatMul.split(4).load(A, SH).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
-    strategy = groups.tile(m=8, n=16).to(Block).persistent(2).split(g=1).skip().step("product", product).done()
+    strategy = groups.tile(m=8, n=16).to(Block).persistent(2).split(g=1).skip_masked_tiles().step("product", product).done()
     assert predict(strategy(problem), "H200").us > 0
 
 

@@ -32,12 +32,12 @@ PLAIN, CAUSAL = attention.definition(), attention.definition(causal=True)
 
 def blocks(made=PLAIN, stages=2, delay=("pv", "s"), skip=False, copy=attention.copy, producer=False):
     """Rows of two warps, keys by 16: the chain down to the loop."""
-    chain = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle().split(n=16)
+    chain = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=16)
     chain = chain.pipeline(stages) if stages else chain
     chain = chain.specialize() if producer else chain
-    chain = chain.skip() if skip else chain
+    chain = chain.skip_masked_tiles() if skip else chain
     chain = chain.delay(delay[0], behind=delay[1]) if delay else chain
-    return chain.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    return chain.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
 
 
 def rows(chain, **steps):
@@ -131,9 +131,9 @@ PACKED = Fused(
 
 
 def packed(stages, copy=attention.copy, producer=False):
-    chain = PACKED.tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle().split(n=16)
-    chain = (chain.pipeline(stages) if stages else chain).skip().delay("pv", behind="s")
-    chain = (chain.specialize() if producer else chain).load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    chain = PACKED.tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=16)
+    chain = (chain.pipeline(stages) if stages else chain).skip_masked_tiles().delay("pv", behind="s")
+    chain = (chain.specialize() if producer else chain).load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     return rows(chain)(PACKED(m=32, n=70, d=32, b=4, types={"begin": int32, "end": int32}, end=Strides(b=1).aligned(4)))
 
 
@@ -180,9 +180,9 @@ TIED = Fused(
 
 def tied(stages):
     """Keys are the values too: what is delayed and what comes in front of it read one buffer."""
-    chain = TIED.tile(m=32).to(Block).load("Q", SH, attention.copy).swizzle().split(n=16)
+    chain = TIED.tile(m=32).to(Block).load("Q", SH, attention.copy).swizzle_storage().split(n=16)
     chain = (chain.pipeline(stages) if stages else chain).delay("pv", behind="s")
-    return rows(chain.load("K", SH, attention.copy).swizzle())(TIED(m=32, n=58, d=32)).program("sm_80")
+    return rows(chain.load("K", SH, attention.copy).swizzle_storage())(TIED(m=32, n=58, d=32)).program("sm_80")
 
 
 @pytest.mark.night

@@ -148,7 +148,7 @@ def test_mappings_at_random(seed):
 
 def test_amperes_mapping_has_the_statements_of_its_fluent_twin():
     tiles, copy = MatMul.tile(32, 32).to(Block).epilog(RF, float32).split(32).pipeline(2), Move.coalesced(8).done()
-    warps = tiles.load(A, SH, copy).swizzle().load(B, SH, copy).swizzle().tile(16, 16).to(Warp).split(16).unroll()
+    warps = tiles.load(A, SH, copy).swizzle_storage().load(B, SH, copy).swizzle_storage().tile(16, 16).to(Warp).split(16).unroll()
     fluent = warps.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 8).unroll().done()
     problem = halves(64, 64, 96)
 

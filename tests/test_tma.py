@@ -311,7 +311,7 @@ def test_sizes_that_say_nothing_of_their_factors():
 def test_a_chunk_layout_by_hand():
     """A storage of two chunks that the user writes is loaded as it is."""
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(128).pipeline(2).specialize()
-    chain = chain.load(A, SH, Move.done()).storage_layout(chunk_layout((64, 128), 1, 128, 2)).swizzle(ROWS_OF_128_BYTES)
+    chain = chain.load(A, SH, Move.done()).storage_layout(chunk_layout((64, 128), 1, 128, 2)).swizzle_storage(ROWS_OF_128_BYTES)
     strategy = chain.load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     program = require_right(strategy, halves(64, 64, 256))
     assert len([one for one in boxes_of(program.cuda, "tma_load") if "&A_map" in one]) == 2

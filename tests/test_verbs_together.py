@@ -37,9 +37,9 @@ def attended(
     chain = chain.persistent(blocks, dynamic) if blocks else chain
     chain = chain.load("Q", SH, copy).split(n=16).pipeline(stages).specialize()
     chain = chain.delay("pv", behind="s") if delay else chain
-    chain = chain.turns(*turns) if turns else chain
+    chain = chain.order_mma(*turns) if turns else chain
     chain = chain if in_flight is None else chain.in_flight(in_flight)
-    chain = chain.skip() if skip else chain
+    chain = chain.skip_masked_tiles() if skip else chain
     second = "V" if first == "K" else "K"
     chain = chain.load(first, SH, copy).load(second, SH, copy)
     chain = chain.share(first) if share else chain

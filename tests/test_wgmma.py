@@ -216,10 +216,10 @@ def by_hand(layout, swizzle, operand="A", form=F16, orders=None, tiles=(64, 64),
     chain = MatMul.tile(*tiles).to(Block).epilog(RF, form.result, Init.done(), Move.done()).split(chunk)
     chain = chain.load(A, SH, move)
     if operand == "A":
-        chain = chain.storage_layout(layout) if swizzle is None else chain.storage_layout(layout).swizzle(swizzle)
+        chain = chain.storage_layout(layout) if swizzle is None else chain.storage_layout(layout).swizzle_storage(swizzle)
     chain = chain.load(B, SH, move)
     if operand == "B":
-        chain = chain.storage_layout(layout) if swizzle is None else chain.storage_layout(layout).swizzle(swizzle)
+        chain = chain.storage_layout(layout) if swizzle is None else chain.storage_layout(layout).swizzle_storage(swizzle)
     a, b = orders or (RowMajor, ColMajor)
     spec = MatMul(tiles[0], 2 * tiles[1], 2 * chunk, dtype=form.factors, c_dtype=form.result, A=a, B=b, C=RowMajor)(GL, GL, GL)(Kernel)
     return chain.tile(64, tiles[1]).to(Warpgroup).split(form.depth).unroll().done()(spec)
@@ -298,7 +298,7 @@ def test_two_leaves_that_want_different_storages():
     text = str(caught.value)
     wanted = f"as {wide.layout}, {wide.swizzle} and as {narrow.layout}, {narrow.swizzle}"
     assert text.startswith(f"a_sh: two leaves want it stored differently, {wanted}")
-    assert "load the operand twice, or say the storage: .storage_layout(...).swizzle(...)" in text
+    assert "load the operand twice, or say the storage: .storage_layout(...).swizzle_storage(...)" in text
     assert draft.expansion((), ()).settled == (("a_sh", wide),)
 
 

@@ -376,7 +376,7 @@ REFUSED = {
     ),
     "leading dimension": (direct(FR16, float32), problem(A=RowMajor(ld=sym("lda", low=64))), "leading dimension lda of A", "multiple_of=16"),
     "swizzle": (
-        direct(FR16, float32, lambda chain: chain.load(A, SH).swizzle(Swizzle(1, 3, 3)).load(B, SH)),
+        direct(FR16, float32, lambda chain: chain.load(A, SH).swizzle_storage(Swizzle(1, 3, 3)).load(B, SH)),
         problem(),
         "src layout wants one with a leading dimension, so no swizzle",
         "fireiron explain",

@@ -34,24 +34,24 @@ MOST_TRIES_FOR_RINGS = 48
 
 USUAL = {
     "To": 0.0, "NoSync": 0.04, "Unchecked": 0.03, "Chained": 0.06, "Persistent": 0.08, "Cluster": 0.04, "ReuseBuffer": 0.01, "Within": 0.05,
-    "OwnStages": 0.05, "Share": 0.05, "Specialize": 0.06, "InFlight": 0.1, "Turns": 0.05, "Staggered": 0.06, "Permute": 0.06, "Sync": 0.08,
-    "Align": 0.08, "StorageLayout": 0.2, "LastFirst": 0.03, "Delay": 0.02, "InTurns": 0.02, "Skip": 0.02, "Converted": 0.3, "Ahead": 0.4,
+    "OwnStages": 0.05, "Share": 0.05, "Specialize": 0.06, "InFlight": 0.1, "PingPong": 0.05, "Staggered": 0.06, "Permute": 0.06, "Sync": 0.08,
+    "Align": 0.08, "StorageLayout": 0.2, "LastFirst": 0.03, "Delay": 0.02, "OrderMma": 0.02, "SkipMaskedTiles": 0.02, "Converted": 0.3, "Ahead": 0.4,
     "Pipeline": 0.35, "Unroll": 0.35,
 }  # fmt: skip
 """How often a refinement that is offered is taken, by its class; others: 0.15."""
 
 AT = {"Warpgroup": {"Pipeline": 0.8, "Specialize": 0.6, "Pad": 0.05, "StorageLayout": 0.05, "SwizzleStorage": 0.05, "Align": 0.03,
-                    "Cluster": 0.25, "Persistent": 0.3, "Chained": 0.15, "Turns": 0.3, "OwnStages": 0.15, "InFlight": 0.3, "Share": 0.2}}  # fmt: skip
+                    "Cluster": 0.25, "Persistent": 0.3, "Chained": 0.15, "PingPong": 0.3, "OwnStages": 0.15, "InFlight": 0.3, "Share": 0.2}}  # fmt: skip
 """The same where the goal is an instruction of a level."""
 
-BEHIND = {"OwnStages": "Specialize", "Share": "Specialize", "InFlight": "Pipeline", "Specialize": "Pipeline", "Turns": "Persistent"}
+BEHIND = {"OwnStages": "Specialize", "Share": "Specialize", "InFlight": "Pipeline", "Specialize": "Pipeline", "PingPong": "Persistent"}
 """What a refinement is worth little without."""
 
-RINGS = {f"refine {name}" for name in ("Specialize", "Cluster", "OwnStages", "Share", "InFlight", "Turns")}
+RINGS = {f"refine {name}" for name in ("Specialize", "Cluster", "OwnStages", "Share", "InFlight", "PingPong")}
 """What needs a producer, loads by an engine, and a target that has one."""
 
 NEEDS = {"Specialize": ("Pipeline",), "OwnStages": ("Specialize", "Pipeline"), "Share": ("Specialize", "Pipeline"), "InFlight": ("Specialize", "Pipeline"),
-         "Cluster": ("Specialize", "Pipeline"), "Turns": ("Persistent", "Specialize", "Pipeline")}  # fmt: skip
+         "Cluster": ("Specialize", "Pipeline"), "PingPong": ("Persistent", "Specialize", "Pipeline")}  # fmt: skip
 """What is wanted with a refinement that is nothing alone."""
 
 ROWS_OF_128_BYTES = Swizzle(3, 3, 3)

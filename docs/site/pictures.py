@@ -34,7 +34,7 @@ def staged(tile=(4, 4), copies=(copy, copy), refined=lambda chain: chain):
 def on_tensor_cores(refined=lambda chain: chain):
     """A product of halves by `mma.sync`, from shared memory as it is loaded."""
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), Move.tile(32, 32).to(Warp).done())
-    chain = refined(chain.split(32).pipeline(3).load(A, SH, Move.coalesced(8).done())).load(B, SH, Move.coalesced(8).done()).swizzle()
+    chain = refined(chain.split(32).pipeline(3).load(A, SH, Move.coalesced(8).done())).load(B, SH, Move.coalesced(8).done()).swizzle_storage()
     chain = chain.tile(32, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done())
     return chain.tile(16, 16).mma_tile().done()
 
@@ -63,7 +63,7 @@ OF = {
     "instructions/mma_f16": Drawn("Who holds what of m16n8k16", on_tensor_cores()(HALVES), "lanes"),
     "instructions/wgmma": Drawn("Who holds what of a product of 64 x 64 by a warpgroup", ring()(HALVES), "lanes"),
     "refinements-load/swizzle": Drawn(
-        "Banks of shared memory, A with a swizzle", on_tensor_cores(lambda chain: chain.swizzle())(HALVES), "banks"
+        "Banks of shared memory, A with a swizzle", on_tensor_cores(lambda chain: chain.swizzle_storage())(HALVES), "banks"
     ),
     "refinements-load/pad": Drawn(
         "Banks of shared memory, A with padded rows", on_tensor_cores(lambda chain: chain.pad(8))(HALVES), "banks"

@@ -141,7 +141,7 @@ class Split(Decomposition):
         if plan.skip and self._one_at_a_time(spec):
             if Pipelined in plan.asks:
                 raise DecompositionError(
-                    f"{self.label()}: loads ahead, for turns that may be left out", hint="pipeline inside, or no skip()"
+                    f"{self.label()}: loads ahead, for turns that may be left out", hint="pipeline inside, or no skip_masked_tiles()"
                 )
             point, inner = Hole(name), ()
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
@@ -182,7 +182,7 @@ class Split(Decomposition):
             raise DecompositionError(f"{self.label()}: no mask says what to skip", legal="one dimension of a fused definition", within=spec)
         ((dim, size),) = self.extents(spec).items()
         if not isinstance(size, int) or len(digits) > 1:
-            raise DecompositionError(f"{self.label()}: skip wants turns of neighbours", got=size, legal=f"split({dim}=64).skip()")
+            raise DecompositionError(f"{self.label()}: skip wants turns of neighbours", got=size, legal=f"split({dim}=64).skip_masked_tiles()")
         if not digits:
             return loop_over(spec, views, digits, unroll, draft, inner)
         whole = ceildiv(spec.size(dim), as_expr(size))
@@ -257,7 +257,7 @@ def _require_steps(spec: Spec, delayed: Delayed) -> None:
 def _require_turns(spec: Spec, asks: Asks) -> None:
     """Refuse turns at steps that the loop has not, or not in this order, and turns of loops without a producer."""
     first, last = asks[Ordered].first, asks[Ordered].last
-    said, made = f"turns({first!r}, {last!r})", fused(spec)
+    said, made = f"order_mma({first!r}, {last!r})", fused(spec)
     if made is None:
         raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
     names = [one.name for one in made.steps]

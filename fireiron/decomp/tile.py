@@ -311,7 +311,7 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     assert level is not None
     if plan.about_blocks:
         raise DecompositionError(
-            f"bands, cluster, resident, within, persistent, turns and chained are about blocks, these tiles go to {level}",
+            f"bands, cluster, resident, within, persistent, pingpong and chained are about blocks, these tiles go to {level}",
             legal="tile(...).to(Block)",
         )
     total = product(order)

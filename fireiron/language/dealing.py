@@ -278,7 +278,7 @@ class Taking(Aspect):
     @property
     def of_groups(self) -> Mapping[str, str]:
         """What is said of groups of consumers."""
-        return {"turns": f"turns({self.groups})"} if self.groups > 1 else {}
+        return {"pingpong": f"pingpong({self.groups})"} if self.groups > 1 else {}
 
     @property
     def most(self) -> int:
@@ -306,16 +306,16 @@ ILLEGAL: Final = (
     ),
     Pair("cluster", ("split_k", "swizzle"), "cluster: {1} says which block does what", "cluster, or {1}; bands"),
     Pair(
-        "turns",
+        "pingpong",
         ("cluster",),
-        "{0} in clusters: whether barriers of other blocks may be waited for by parity is not proved for groups that take turns",
+        "{0} in clusters: whether barriers of other blocks may be waited for by parity is not proved for groups that alternate tiles",
         "cluster, or {0}",
     ),
     Pair("persistent", ("split_k", "swizzle"), "{0}: {1} says which block does what", "persistent, or {1}; bands", late=True),
     _one_counter("cluster", "the blocks of a cluster take neighbouring tiles, and each of them takes its own from the counter"),
-    _one_counter("turns", "groups take tiles in turns by their numbers, and the last tile of a block is not known before"),
+    _one_counter("pingpong", "groups alternate tiles by their numbers, and the last tile of a block is not known before"),
     _one_counter("chained", "the kernel before may still take tiles from the counter when this one begins"),
-    Pair("turns", ("once",), "{0}: a block has one tile, and nothing to take in turns", "persistent().{0}", late=True),
+    Pair("pingpong", ("once",), "{0}: a block has one tile, so groups have nothing to alternate", "persistent().{0}", late=True),
 )
 """The table: in this order pairs are refused."""
 

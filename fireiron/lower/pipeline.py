@@ -270,7 +270,7 @@ class _Pipeline:
                 got=f"{loop.extent} turns",
                 legal="one number of turns that differs, for one group of consumers",
                 at=loop.origin,
-                hint="leave out .turns()" if Grouped in around.asks else "leave out .persistent(), or the .skip() of the split",
+                hint="leave out .pingpong()" if Grouped in around.asks else "leave out .persistent(), or the .skip_masked_tiles() of the split",
             )
         return self.counts[around.var]
 

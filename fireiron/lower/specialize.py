@@ -170,14 +170,14 @@ def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
     if kernel.workers % GROUP_THREADS:
         raise DecompositionError(
-            f"turns({groups}): the tile is dealt to {kernel.workers} threads, and a group of consumers is whole warpgroups",
+            f"pingpong({groups}): the tile is dealt to {kernel.workers} threads, and a group of consumers is whole warpgroups",
             legal="a multiple of 128 threads",
         )
     if len(loops) > 1:
-        raise DecompositionError(f"turns({groups}): {len(loops)} splits with producers in one tile", legal="one", at=loops[1].origin)
+        raise DecompositionError(f"pingpong({groups}): {len(loops)} splits with producers in one tile", legal="one", at=loops[1].origin)
     if kernel.workers * groups + producers > MOST_THREADS:
         raise DecompositionError(
-            f"turns({groups}): {groups} groups of {kernel.workers} threads and {producers} of the producer",
+            f"pingpong({groups}): {groups} groups of {kernel.workers} threads and {producers} of the producer",
             legal=f"at most {MOST_THREADS} threads in all",
         )
 

@@ -89,7 +89,7 @@ def left_out(made: FusedDefinition, skipped: Skipped) -> dict[str, Number | None
             raise DecompositionError(
                 f"skip: step {step.name} is not the same left out where {skipped.condition}",
                 got=f"{shown(step.formula)}, there {step.formula.target} = {after}",
-                legal=f"{step.formula.target} = {before}, as it was, or a number", hint="skip(...) without the step, or another condition",
+                legal=f"{step.formula.target} = {before}, as it was, or a number", hint="skip_steps(...) without the step, or another condition",
             )  # fmt: skip
         found[step.name] = after if isinstance(after, Number) and after != before else None
     return found
@@ -145,7 +145,7 @@ def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
     if not alike or held_otherwise(following, context):
         raise DecompositionError(
             "skip: the threads that do the step have not the elements of the condition", got=f"{spec}, and {needed}",
-            within=spec, at=context.origin, hint="leave the step out of skip(...), or hold both alike",
+            within=spec, at=context.origin, hint="leave the step out of skip_steps(...), or hold both alike",
         )  # fmt: skip
 
 

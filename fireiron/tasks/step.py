@@ -34,7 +34,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import copies_of, default_copy, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
 from fireiron.language.tunable import has_part, tunables_in
-from fireiron.refine.swizzle import by_rows
+from fireiron.refine.swizzle_storage import by_rows
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Operation

@@ -20,6 +20,9 @@ from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.ir.lanes import LaneMap
 from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import DealOrder
+from fireiron.refine.order_mma import OrderMma
+from fireiron.refine.pingpong import PingPong
+from fireiron.refine.skip_masked_tiles import SkipMaskedTiles
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
 from fireiron.specs.fused import NAMES, PAIRED, FusedDefinition, FusedKind, definition, definition_fields
@@ -67,12 +70,16 @@ def _plain(value: Any) -> Any:
         return {"mapping": sorted(([_plain(key), _plain(part)] for key, part in value.items()), key=json.dumps)}
     if attrs.has(type(value)):
         name = _RECORDED_AS.get(type(value), type(value).__qualname__)
-        return {"type": name, **{f".{field}": _plain(part) for field, part in _recorded(value).items()}}
+        fields = _RECORDED_FIELDS.get(type(value), {})
+        return {"type": name, **{f".{fields.get(field, field)}": _plain(part) for field, part in _recorded(value).items()}}
     raise StoreError(f"a strategy with a value of {type(value).__qualname__} has no hash", got=value, hint="make it a frozen attrs class")
 
 
-_RECORDED_AS: Final[Mapping[type, str]] = {DealOrder: "Layout"}
+_RECORDED_AS: Final[Mapping[type, str]] = {DealOrder: "Layout", PingPong: "Turns", OrderMma: "InTurns", SkipMaskedTiles: "Skip"}
 """Classes that had another name when the first records were written: the hashes of strategies stay."""
+
+_RECORDED_FIELDS: Final[Mapping[type, Mapping[str, str]]] = {PingPong: {"warpgroups": "groups"}}
+"""Fields that had another name when the first records were written, by class."""
 
 
 def _recorded(value: Any) -> dict[str, Any]:

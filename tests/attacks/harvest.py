@@ -25,7 +25,7 @@ SEEDS = (
     "MatMul.tile(Tunable('bm', 16, 32), 32).to(Block).bands(2).swizzle('uid ^ 1').split(8).pipeline(2).load(A, SH, Move.tile(1, 4).to(Thread).done(vector(4)))",
     "MatMul.tile(32, 32).to(Block).epilog(RF, float32, Init.tile(4, 4).to(Thread).done()).split_k(2, Warp, 4).split(4)",
     "MatMul.tile(Strided((4, 8), (4, 8))).to(Warp).done(MicroKernel.of('c[0] = 0;'))",
-    "MatMul.tile(32, 32).to(Block).load(A, SH).storage_layout(Layout((8, 4), (4, 1))).swizzle(Swizzle(2, 0, 3))",
+    "MatMul.tile(32, 32).to(Block).load(A, SH).storage_layout(Layout((8, 4), (4, 1))).swizzle_storage(Swizzle(2, 0, 3))",
     "MatMul.tile(32, 32)",
     "MatMul.tile(32, 32).to(Block).epilog(RF)",
     "Move.tile(8, 8).to(Thread)",

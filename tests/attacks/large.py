@@ -148,7 +148,7 @@ FAMILIES: Mapping[str, Callable[[int], object]] = {
         MatMul.tile(32, 32).to(Block).split(8).load(A, SH).storage_layout(Layout((32, 8), (n, 1))).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done(), _matrix(64, 64, 64)
     ),
     "swizzled storage": lambda n: _program(
-        MatMul.tile(32, 32).to(Block).split(8).load(A, SH).swizzle(Swizzle(n.bit_length(), 0, n.bit_length())).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done(),
+        MatMul.tile(32, 32).to(Block).split(8).load(A, SH).swizzle_storage(Swizzle(n.bit_length(), 0, n.bit_length())).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done(),
         _matrix(64, 64, 64),
     ),
     "values of a tunable": lambda n: Tunable("bm", *range(1, min(n, 300_000) + 1)),

@@ -28,7 +28,7 @@ in_a_ring = (
 
 OF_DEFINITIONS: dict[str, Reason] = {
     "refine Delay": Reason("names steps of a definition", lambda: blocks.split(8).delay("a", behind="b"), "is one step"),
-    "refine InTurns": Reason("names steps of a definition", lambda: blocks.split(8).turns("a", "b"), "is one step"),
+    "refine OrderMma": Reason("names steps of a definition", lambda: blocks.split(8).order_mma("a", "b"), "is one step"),
     "refine Share": Reason(
         "the factors of one product are used together, so none takes turns with the other",
         lambda: (
@@ -36,7 +36,7 @@ OF_DEFINITIONS: dict[str, Reason] = {
         ),
         "are used together",
     ),
-    "refine Skip": Reason("a mask of a definition says what to skip", lambda: blocks.split(8).skip(), "no mask says what to skip"),
+    "refine SkipMaskedTiles": Reason("a mask of a definition says what to skip", lambda: blocks.split(8).skip_masked_tiles(), "no mask says what to skip"),
 }
 """Refinements of loops of definitions: with no other feature of a plain product."""
 

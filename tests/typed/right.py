@@ -21,7 +21,7 @@ bm, bn = Tunable("bm", 64, 128), Tunable("bn", 64, 128)
 assert_type(MatMul.tile(bm, bn), MatMulTile)
 assert_type(MatMul.tile(64, 64).to(Block).layout(ColMajor).unroll(), MatMulTile)
 assert_type(MatMul.tile(m=bm * 2, n=np.int64(8)).tile(Strided((4, 32), (bn // 4, 16))).tile(Layout(2, 4), 8), MatMulTile)
-assert_type(MatMul.tile(8, 8).to(Block).epilog(RF).split(8).load(A, SH).pad(4).swizzle(), MatMulLoad)
+assert_type(MatMul.tile(8, 8).to(Block).epilog(RF).split(8).load(A, SH).pad(4).swizzle_storage(), MatMulLoad)
 assert_type(MatMul.load(MatMul.a, SH, Move.coalesced(4).done()).no_sync().to_row_major(), MatMulLoad)
 copy: Strategy = Move.tile(1, 4).to(Thread).done(STREAMED)
 product: MatMulStrategy = MatMul.tile(bm, bn).to(Block).within(48 * 1024).bands(8).persistent(132).chained(ready=B)
@@ -104,7 +104,7 @@ total = Fused(
     first={"zero": "s[m] = 0"}, each={"s": "s[m] += sum(n, X[m,n])"}, last={"y": "y[m] = s[m]"},
 )  # fmt: skip
 assert_type(total(m=64, n=K, dtype=float16, X=ColMajor), FusedSpec)
-rows = total.tile(m=1).to(Block).place("s", RF).split(n=32).skip().delay("s", behind="zero").partial("s", 4).step("s", AnySpec.done())
-assert_type(rows.skip("s", where="s == 0").done(), FusedStrategy)
+rows = total.tile(m=1).to(Block).place("s", RF).split(n=32).skip_masked_tiles().delay("s", behind="zero").partial("s", 4).step("s", AnySpec.done())
+assert_type(rows.skip_steps("s", where="s == 0").done(), FusedStrategy)
 assert_type(rows.done()(total(m=64, n=64)).compile(), FusedKernel)
 assert_type(MatMul.epilogue("relu(acc)").tile(m=8, n=8).to(Block).epilog(RF).ahead(fetched=False).done(), FusedStrategy)

@@ -22,7 +22,9 @@ from fireiron.language.store.checks import check_value
 from fireiron.language.store.classes import (
     CHAINS,
     FORMER,
+    FORMER_CLASSES,
     FORMER_EXECUTABLES,
+    FORMER_FIELDS,
     LEFT_OUT,
     MAKERS,
     NAMED,
@@ -218,6 +220,7 @@ class Store:
         above = later(name)
         if above is not None:
             return above
+        name = name if name in self.table else FORMER_CLASSES.get(name, name)
         if name not in self.table:
             known = len(name) < 100 and name.isidentifier()
             raise StoreError(f"unknown class {shown(name)}", hint=f"classes=[{name}] if it is yours" if known else None)
@@ -237,7 +240,8 @@ class Store:
             raise StoreError(f"{value['type']} is no {base.__name__}")
         if value["type"] in FORMER_EXECUTABLES:
             return FORMER_EXECUTABLES[value["type"]]
-        fields = {key: part for key, part in value.items() if key != "type"}
+        former = FORMER_FIELDS.get(cls.__name__, {})
+        fields = {former.get(key, key): part for key, part in value.items() if key != "type"}
         if cls is Spec:
             return self._spec(value["type"], fields)
         if cls is later(value["type"]):
