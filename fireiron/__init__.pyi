@@ -6,14 +6,14 @@ from fireiron.attention import attention as attention
 from fireiron.cost import Prediction as Prediction
 from fireiron.cost import predict as predict
 from fireiron.cost.gpus import Gpu as Gpu
-from fireiron.decomp.coalesced import Coalesced as Coalesced
+from fireiron.decomp.coalesced_copy import CoalescedCopy as CoalescedCopy
 from fireiron.decomp.done import Done as Done
 from fireiron.decomp.epilog import Epilog as Epilog
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
-from fireiron.decomp.partial import Partial as Partial
-from fireiron.decomp.place import Place as Place
 from fireiron.decomp.repack import Repack as Repack
+from fireiron.decomp.rfactor import Rfactor as Rfactor
+from fireiron.decomp.set_memory import SetMemory as SetMemory
 from fireiron.decomp.skip_steps import SkipSteps as SkipSteps
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
@@ -165,16 +165,15 @@ from fireiron.language.tunable import Tunable as Tunable
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
 from fireiron.performing.mma import Mma as Mma
-from fireiron.refine.ahead import Ahead as Ahead
 from fireiron.refine.align import Align as Align
-from fireiron.refine.bands import Bands as Bands
-from fireiron.refine.chained import Chained as Chained
+from fireiron.refine.cast_on_copy import CastOnCopy as CastOnCopy
 from fireiron.refine.cluster import Cluster as Cluster
-from fireiron.refine.converted import Converted as Converted
-from fireiron.refine.delay import Delay as Delay
-from fireiron.refine.in_flight import InFlight as InFlight
-from fireiron.refine.last_first import LastFirst as LastFirst
+from fireiron.refine.defer import Defer as Defer
 from fireiron.refine.layout import DealOrder as DealOrder
+from fireiron.refine.longest_first import LongestFirst as LongestFirst
+from fireiron.refine.max_shared_bytes import MaxSharedBytes as MaxSharedBytes
+from fireiron.refine.min_blocks_per_sm import MinBlocksPerSm as MinBlocksPerSm
+from fireiron.refine.mma_in_flight import MmaInFlight as MmaInFlight
 from fireiron.refine.no_sync import NoSync as NoSync
 from fireiron.refine.order_mma import OrderMma as OrderMma
 from fireiron.refine.pad import Pad as Pad
@@ -182,20 +181,21 @@ from fireiron.refine.permute import Permute as Permute
 from fireiron.refine.persistent import Persistent as Persistent
 from fireiron.refine.pingpong import PingPong as PingPong
 from fireiron.refine.pipeline import Pipeline as Pipeline
-from fireiron.refine.resident import Resident as Resident
+from fireiron.refine.prefetch_epilogue import PrefetchEpilogue as PrefetchEpilogue
+from fireiron.refine.programmatic_launch import ProgrammaticLaunch as ProgrammaticLaunch
+from fireiron.refine.rasterize import Rasterize as Rasterize
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
-from fireiron.refine.share import Share as Share
+from fireiron.refine.share_stages import ShareStages as ShareStages
 from fireiron.refine.skip_masked_tiles import SkipMaskedTiles as SkipMaskedTiles
-from fireiron.refine.specialize import Specialize as Specialize
-from fireiron.refine.stages import OwnStages as OwnStages
-from fireiron.refine.staggered import Staggered as Staggered
+from fireiron.refine.stages import Stages as Stages
+from fireiron.refine.stagger_blocks import StaggerBlocks as StaggerBlocks
 from fireiron.refine.storage_layout import StorageLayout as StorageLayout
 from fireiron.refine.swizzle_storage import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
 from fireiron.refine.unchecked import Unchecked as Unchecked
 from fireiron.refine.unroll import Unroll as Unroll
-from fireiron.refine.within import Within as Within
+from fireiron.refine.warp_specialize import WarpSpecialize as WarpSpecialize
 from fireiron.spec import AnySpec as AnySpec
 from fireiron.spec import Kind as Kind
 from fireiron.spec import Parameter as Parameter
@@ -212,11 +212,11 @@ from fireiron.specs.operand import C as C
 from fireiron.specs.operand import DST as DST
 from fireiron.specs.operand import Operand as Operand
 from fireiron.specs.operand import SRC as SRC
-from fireiron.specs.partial import in_parts as in_parts
 from fireiron.specs.pointwise import BinaryPointwise as BinaryPointwise
 from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise
 from fireiron.specs.reduction import Reduction as Reduction
+from fireiron.specs.rfactor import rfactor as rfactor
 from fireiron.specs.shfl import Shfl as Shfl
 from fireiron.specs.shfl import ShflDown as ShflDown
 from fireiron.specs.shfl import ShflIdx as ShflIdx
@@ -286,7 +286,6 @@ __all__ = [
     "ANY",
     "APPROXIMATE_PAIRS",
     "ARCHITECTURES",
-    "Ahead",
     "Align",
     "Allocate",
     "AnySpec",
@@ -298,21 +297,19 @@ __all__ = [
     "B",
     "BFMA",
     "BFMA2",
-    "Bands",
     "BinaryPointwise",
     "Block",
     "C",
     "CP_ASYNC",
     "CacheWarning",
-    "Chained",
+    "CastOnCopy",
     "Child",
     "Choice",
     "Cluster",
-    "Coalesced",
+    "CoalescedCopy",
     "ColMajor",
     "Const",
     "Context",
-    "Converted",
     "CpAsync",
     "Cut",
     "DFMA",
@@ -326,7 +323,7 @@ __all__ = [
     "Dealt",
     "Decomposition",
     "DecompositionError",
-    "Delay",
+    "Defer",
     "Derived",
     "Dim",
     "Done",
@@ -379,7 +376,6 @@ __all__ = [
     "IMMA_8816_S8",
     "INDEX",
     "INSTRUCTIONS",
-    "InFlight",
     "IncompleteError",
     "Init",
     "Kernel",
@@ -392,7 +388,6 @@ __all__ = [
     "LOAD_MATRIX_SYNC",
     "Lane",
     "LaneMap",
-    "LastFirst",
     "LaunchError",
     "Layout",
     "LayoutError",
@@ -400,6 +395,7 @@ __all__ = [
     "LdMatrixWarpgroup",
     "Level",
     "Load",
+    "LongestFirst",
     "MMA_SYNC",
     "MOVMATRIX_COL",
     "MOVMATRIX_ROW",
@@ -407,10 +403,13 @@ __all__ = [
     "MatchError",
     "MatrixLayout",
     "MatrixSync",
+    "MaxSharedBytes",
     "Memory",
     "MicroKernel",
+    "MinBlocksPerSm",
     "Mismatch",
     "Mma",
+    "MmaInFlight",
     "MmaSync",
     "MmaTile",
     "Mode",
@@ -420,17 +419,16 @@ __all__ = [
     "Operand",
     "OrderMma",
     "OutdatedRecordWarning",
-    "OwnStages",
     "Pad",
     "Parameter",
-    "Partial",
     "Permute",
     "Persistent",
     "PingPong",
     "Pipeline",
-    "Place",
     "Pointwise",
     "Prediction",
+    "PrefetchEpilogue",
+    "ProgrammaticLaunch",
     "QMMA_16816_F16_E4M3",
     "QMMA_16816_F16_E4M3_E5M2",
     "QMMA_16816_F16_E5M2",
@@ -449,14 +447,15 @@ __all__ = [
     "QMMA_16832_F32_E5M2_E4M3",
     "QuadPair",
     "RF",
+    "Rasterize",
     "Record",
     "Records",
     "Reduction",
     "Refinement",
     "Repack",
-    "Resident",
     "ResourceError",
     "ReuseBuffer",
+    "Rfactor",
     "RowMajor",
     "SH",
     "SHFL_DOWN",
@@ -472,7 +471,8 @@ __all__ = [
     "STORE_MATRIX_SYNC",
     "STREAMED",
     "ScaleUnlessOne",
-    "Share",
+    "SetMemory",
+    "ShareStages",
     "Shfl",
     "ShflDown",
     "ShflIdx",
@@ -482,12 +482,12 @@ __all__ = [
     "SkipMaskedTiles",
     "SkipSteps",
     "Spec",
-    "Specialize",
     "Split",
     "SplitK",
     "StMatrix",
     "StMatrixWarpgroup",
-    "Staggered",
+    "Stages",
+    "StaggerBlocks",
     "StepOf",
     "StorageLayout",
     "StoreError",
@@ -526,9 +526,9 @@ __all__ = [
     "View",
     "WGMMA",
     "Warp",
+    "WarpSpecialize",
     "Warpgroup",
     "Wgmma",
-    "Within",
     "WrongResultError",
     "all_of",
     "any_of",
@@ -544,13 +544,13 @@ __all__ = [
     "float64",
     "float8_e4m3",
     "float8_e5m2",
-    "in_parts",
     "int32",
     "int8",
     "matmul",
     "minimum",
     "positive",
     "predict",
+    "rfactor",
     "sweep",
     "sym",
     "tf32",

@@ -32,7 +32,7 @@ definition = Fused(
 def by_pieces(chained=False):
     """A block for each piece of a row; `chained`: it begins while the kernel in front of it ends."""
     pieces = definition.tile(m=1, n=cols * THREADS).to(Block)
-    pieces = pieces.chained() if chained else pieces
+    pieces = pieces.programmatic_launch() if chained else pieces
     return pieces.split(p=bp).tile(n=cols).to(Thread).done()
 
 

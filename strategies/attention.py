@@ -123,9 +123,9 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
     )
 
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
-staged = Move.load(SRC, SH, fragments).converted().swizzle_storage().reuse_buffer().coalesced(8).done()
+staged = Move.load(SRC, SH, fragments).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
 
 def masks(made):
@@ -144,8 +144,8 @@ def by_rows(made, held=False, apart=False, branch=True):
     scores = scores if held else scores.load(A, RF, fragments)
     scores = scores.tile(wm, bn // parts).unroll().load(B, RF, fragments)
     seen = masks(made)
-    queries = (made.partial("sums", 4) if apart else made).tile(m=bm, r=1, g=1, b=1).to(Block)
-    queries = queries.last_first("m", together) if "mask" in seen else queries
+    queries = (made.rfactor("sums", 4) if apart else made).tile(m=bm, r=1, g=1, b=1).to(Block)
+    queries = queries.longest_first("m", together) if "mask" in seen else queries
     queries = queries.load("Q", SH, copy).swizzle_storage()
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)

@@ -45,7 +45,7 @@ definition = Fused(
 def by_columns(chained=False):
     """A block for each row, a thread for each of its elements; `chained`: it begins while the kernel in front of it ends."""
     rows = definition.tile(m=1, b=1, g=1).to(Block)
-    rows = rows.chained() if chained else rows
+    rows = rows.programmatic_launch() if chained else rows
     return rows.split(p=bp).tile(d=1).to(Thread).done()
 
 

@@ -70,8 +70,8 @@ def definition(size=SIZE, lengths=False):
 
 def by_parts(made, chained=False):
     """The strategy on a definition; `chained`: it begins while the kernel in front of it ends."""
-    rows = made.partial("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
-    rows = rows.chained() if chained else rows
+    rows = made.rfactor("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
+    rows = rows.programmatic_launch() if chained else rows
     rows = rows.load("Q", SH, copy).swizzle_storage().load("Q", RF, Move.tile(16).to(Warp).done())
     turns = rows.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     scores = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)

@@ -93,7 +93,7 @@ def seldom(rows):
 def by_warps():
     """Instructions up to sm_80."""
     copy = attention.copy
-    queries = definition.partial("sums", 4).tile(m=bm, r=1, g=1, t=1).to(Block).load("Q", SH, copy).swizzle_storage()
+    queries = definition.rfactor("sums", 4).tile(m=bm, r=1, g=1, t=1).to(Block).load("Q", SH, copy).swizzle_storage()
     turns = queries.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
@@ -103,8 +103,8 @@ def by_warps():
 def by_engines():
     """TMA, wgmma, and a producer."""
     copy = Move.done()
-    queries = definition.partial("sums", 4).tile(r=1, g=1, t=1).to(Block).tile(m=bm).to(Block).load("Q", SH, copy)
-    turns = queries.split(n=bn).pipeline(stages).skip_masked_tiles().specialize(128).delay("pv", behind="s").load("K", SH, copy).load("V", SH, copy)
+    queries = definition.rfactor("sums", 4).tile(r=1, g=1, t=1).to(Block).tile(m=bm).to(Block).load("Q", SH, copy)
+    turns = queries.split(n=bn).pipeline(stages).skip_masked_tiles().warp_specialize(128).defer("pv", after="s").load("K", SH, copy).load("V", SH, copy)
     rows = seldom(turns.tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups))
     return rows.step("store", hopper_attention.staged).done()
 

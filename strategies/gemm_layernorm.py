@@ -44,11 +44,11 @@ definition = Fused(
     },
 )
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 main_loop = (
     MatMul.split(bk)
-    .pipeline(stages, spread=True)
+    .pipeline(stages, interleave=True)
     .load(A, SH, copy)
     .swizzle_storage()
     .load(B, SH, copy)
@@ -63,7 +63,7 @@ main_loop = (
     .then(product)
 )
 
-store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle_storage().reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
 strategy = (
     definition.tile(m=bm)

@@ -71,7 +71,7 @@ strategy, at_once = of(layernorm), of(one_pass)
 
 def in_parts(warps):
     """`at_once` where so many warps share a row (2 or more): they exchange both sums behind the shuffles of both."""
-    return of(one_pass.partial("sum", warps).partial("squares", warps))
+    return of(one_pass.rfactor("sum", warps).rfactor("squares", warps))
 
 
 def spec(M, N, form="two_passes", **options):

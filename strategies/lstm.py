@@ -1,7 +1,7 @@
 """The gate of an LSTM cell: D = relu(X·W + H·R + bias), two products into one accumulator, on tensor cores from Ampere on.
 
     lstm(M,N,K)(GL,GL,GL,GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block).bands(8)   lstm(128,128,K)(GL,GL,GL,GL,GL,GL)(Block)
+      tile(bm,bn).to(Block).rasterize(group_m=8)   lstm(128,128,K)(GL,GL,GL,GL,GL,GL)(Block)
       split(bk).pipeline(stages)       lstm(128,128,32)(GL,GL,GL,GL,RF)(Block)     copies of 16 bytes, under way
       load(X, SH), load(W, SH), ...    lstm(128,128,32)(SH,SH,SH,SH,RF)(Block)     swizzled
       tile(wm,wn).to(Warp)             lstm(64,32,32)(SH,SH,SH,SH,RF)(Warp)
@@ -56,7 +56,7 @@ def cell(function):
     )
 
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 
 def of(definition):
@@ -64,10 +64,10 @@ def of(definition):
     return (
         definition.tile(m=bm, n=bn)
         .to(Block)
-        .bands(8)
+        .rasterize(group_m=8)
         .step("store", staged)
         .split(k=bk)
-        .pipeline(stages, spread=True)
+        .pipeline(stages, interleave=True)
         .load("X", SH, copy)
         .swizzle_storage()
         .load("W", SH, copy)
@@ -102,13 +102,13 @@ def by_engines(definition):
     return (
         definition.tile(m=high, n=wide)
         .to(Block)
-        .bands(bands)
+        .rasterize(group_m=bands)
         .persistent(blocks)
         .load("bias", SH, Move.done())
         .split(k=deep)
         .pipeline(turns)
-        .specialize(128)
-        .in_flight(fly)
+        .warp_specialize(128)
+        .mma_in_flight(fly)
         .load("X", SH, Move.done())
         .load("W", SH, Move.done())
         .load("H", SH, Move.done())
@@ -152,7 +152,7 @@ one_by_one = Fused(
 
 def main_loop(again=False):
     """The loop of one product; of one that comes `again` the stages lie where those of the one before lay."""
-    chain = MatMul.split(bk).pipeline(stages, spread=True)
+    chain = MatMul.split(bk).pipeline(stages, interleave=True)
     for operand in (A, B):
         chain = chain.load(operand, SH, copy).swizzle_storage()
         chain = chain.reuse_buffer() if again else chain
@@ -160,12 +160,12 @@ def main_loop(again=False):
     return chain.load(A, RF, fragments).load(B, RF, fragments).then(product)
 
 
-store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle_storage().reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
 in_turn = (
     one_by_one.tile(m=bm, n=bn)
     .to(Block)
-    .bands(8)
+    .rasterize(group_m=8)
     .step("input", main_loop())
     .step("hidden", main_loop(again=True))
     .step("store", store)

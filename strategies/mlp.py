@@ -48,7 +48,7 @@ definition = Fused(
     last={"store": "Y[m,n] = h[m,n]"},
 )
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 
 def by_layers(stages):
@@ -56,7 +56,7 @@ def by_layers(stages):
     return (
         definition.tile(m=bm)
         .to(Block)
-        .place("h", SH, pad=8)
+        .set_memory("h", SH, pad=8)
         .step("start", copy)
         .split(l=1)
         .pipeline(stages)
@@ -96,7 +96,7 @@ hopper = (
     .load("X", SH, Move.done())
     .split(l=1)
     .pipeline(turns)
-    .specialize(128)
+    .warp_specialize(128)
     .load("W", SH, Move.done())
     .load("bias", SH, Move.done())
     .tile(m=64)

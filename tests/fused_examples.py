@@ -8,7 +8,7 @@ import numpy as np
 
 from fireiron import *
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 mma = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 gemm_bias_relu = Fused(
@@ -18,7 +18,7 @@ gemm_bias_relu = Fused(
     each={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "act": "d[m,n] = relu(acc[m,n] + bias[n])", "store": "D[m,n] = d[m,n]"},
 )
 main_loop = (
-    MatMul.split(32).pipeline(3, spread=True).load(A, SH, copy).swizzle_storage().load(B, SH, copy).swizzle_storage()
+    MatMul.split(32).pipeline(3, interleave=True).load(A, SH, copy).swizzle_storage().load(B, SH, copy).swizzle_storage()
     .tile(32, 32).to(Warp).split(16).unroll().pipeline(2).load(A, RF, fragments).load(B, RF, fragments).then(mma)
 )  # fmt: skip
 gemm_strategy = gemm_bias_relu.tile(m=64, n=64).to(Block).step("mm", main_loop).done()
@@ -79,7 +79,7 @@ mlp = Fused(
     last={"out": "Y[m,n] = h[m,n]"},
 )
 mlp_strategy = (
-    mlp.tile(m=32).to(Block).place("h", SH, pad=8).split(l=1).pipeline(2).load("W", SH, copy).swizzle_storage().step("x", copy)
+    mlp.tile(m=32).to(Block).set_memory("h", SH, pad=8).split(l=1).pipeline(2).load("W", SH, copy).swizzle_storage().step("x", copy)
     .step("mm", MatMul.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(mma))
     .step("out", copy).done()
 )  # fmt: skip

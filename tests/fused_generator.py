@@ -26,7 +26,7 @@ UNARY = (
 BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})")
 REDUCED = ("sum", "max", "min")
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 mma = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 
@@ -247,7 +247,7 @@ class DrawnDefinition:
         def chain(start):
             blocks = start.tile(m=bm, n=bn).to(Block)
             if temporary and self.chance(0.3, "placed"):
-                blocks = blocks.place(temporary, SH)
+                blocks = blocks.set_memory(temporary, SH)
             return blocks.step("mm", loop).done()
 
         self.finish("m n k", sizes, chain, halves=halves, dtype=dtype)

@@ -252,7 +252,7 @@ def _row_copy(w: _Writer, n: int, in_warp: bool) -> str | None:
         f"Move.tile(1, {32 * v}).to(Warp).tile(1, {v}).to(Lane).done()" if not in_warp else f"Move.tile(1, {v}).to(Lane).done()",
         f"Move.tile(1, {32 * v * w.pick(1, 2, 4)}).to(Warp).tile(1, {v}).to(Lane).done()",
         f"Move.tile(1, {v}).to({'Lane' if in_warp else 'Thread'}).done()", f"Move.tile(1, 1).to({'Lane' if in_warp else 'Thread'}).done()",
-        f"Move.coalesced({v}).done()", "Move.done()", None,
+        f"Move.coalesced_copy({v}).done()", "Move.done()", None,
     )  # fmt: skip
 
 
@@ -388,7 +388,7 @@ def _products(r: random.Random) -> Definition:
     w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, None, None, "bands(2)", "layout(ColMajor)", "persistent(2)"))
     if w.chance(0.1):
         w.add(f"place({w.pick('acc', 'acc', 's')!r}, {w.pick('SH', 'RF')})")
-    copy = w.pick("Move.coalesced(8).done()", "Move.coalesced(2).done()", "")
+    copy = w.pick("Move.coalesced_copy(8).done()", "Move.coalesced_copy(2).done()", "")
     wm, wn = bm // w.pick(1, bm // 16) if tensor else 1, bn // w.pick(1, bn // 16) if tensor else 1
     if over:
         how = [one for one, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.4), ("unroll()", 0.2)) if w.chance(p)]
@@ -411,7 +411,7 @@ def _products(r: random.Random) -> Definition:
         load = ", " + copy if copy else ""
         chain = f"MatMul.split({bk}){w.pick('', '.pipeline(2)', '.pipeline(3)')}.load(A, SH{load}){w.pick('', '.swizzle_storage()')}.load(B, SH{load}){w.pick('', '.swizzle_storage()', '.pad(8)')}.tile({wm}, {wn}).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()"
     else:
-        loads = w.pick("", ".load(A, SH)", ".load(A, SH).load(B, SH)", ".load(B, SH, Move.coalesced(4).done()).pad(1)")
+        loads = w.pick("", ".load(A, SH)", ".load(A, SH).load(B, SH)", ".load(B, SH, Move.coalesced_copy(4).done()).pad(1)")
         chain = f"MatMul.split({bk}){w.pick('', '.pipeline(2)') if loads else ''}{loads}.tile({w.pick(1, 2, 4)}, {w.pick(1, 2)}).to(Thread).split(1).tile(1, 1).done()"
     for name in product_names:
         w.add(f"step({name!r}, {chain})")
@@ -487,7 +487,7 @@ def _epilogue(r: random.Random) -> Definition:
     dtype = re.search(r"dtype=(\w+), c_dtype=(\w+)", base.script.problem)
     a_type = dtype[1]
     spec = f"made(m={{m}}, n={{n}}, k={{k}}, dtype={a_type}, types={{{', '.join(f'{name!r}: float32' for name in operands if name not in 'AB')}}}{_stored(r, operands)})"
-    script = base.script.with_(problem=spec, sizes=sizes, before=(*base.script.before, f"made = MatMul.epilogue({text!r})"))
+    script = base.script.with_(problem=spec, sizes=sizes, before=(*base.script.before, f"made = MatMul.fuse_epilogue({text!r})"))
     return Definition(script, made)
 
 
@@ -506,7 +506,7 @@ def _groups(r: random.Random) -> Definition:
     w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, "persistent(2)", "bands(2)"))
     w.add("split(g=1)", w.pick("skip_masked_tiles()", "skip_masked_tiles()", None), "unroll()" if w.chance(0.2) else None)
     if bm == bn == 16 and w.chance(0.5):
-        chain = "MatMul.split(16).pipeline(2).load(A, SH, Move.coalesced(8).done()).load(B, SH, Move.coalesced(8).done()).tile(16, 16).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile().done()"
+        chain = "MatMul.split(16).pipeline(2).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done()).tile(16, 16).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile().done()"
     else:
         chain = f"MatMul.split({w.pick(1, 2, 4)}){w.pick('', '.load(A, SH)', '.load(A, SH).load(B, SH)')}.tile({w.pick(1, 2)}, {w.pick(1, 2)}).to(Thread).split(1).tile(1, 1).done()"
     w.add(f"step('product', {chain})")

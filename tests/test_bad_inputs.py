@@ -601,7 +601,7 @@ def of_chains():
     yield "no such operand", lambda: loaded.at(Load, B)
     yield "no second step", lambda: loaded.at(Load, A, 1)
     yield "blocks behind warps", lambda: chained((Block, Warp, Block))
-    yield "bands before the last blocks", lambda: MatMul.tile(16, 16).to(Block).bands(2).tile(8, 8).to(Block)(mm).result
+    yield "bands before the last blocks", lambda: MatMul.tile(16, 16).to(Block).rasterize(group_m=2).tile(8, 8).to(Block)(mm).result
     yield "two blocks in a copy", lambda: finish(block.split(8).load(A, SH, Move.tile(4, 4).to(Block).tile(1, 1).done()))
     yield "layout without to", lambda: finish(block.tile(16, 16).layout(ColMajor))
     yield "swizzle without to", lambda: finish(block.tile(16, 16).swizzle(lambda uid: uid ^ 1))

@@ -154,7 +154,7 @@ def test_partial_tree_is_drawn():
 # ---------------------------------------------------------------------------------------------- owners
 
 strided_blocks = MatMul.tile(Strided((8, 64), (16, 128))).to(Block).tile(2, 4).to(Thread).split(1).tile(1, 1).done()
-banded = MatMul.tile(32, 32).to(Block).bands(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+banded = MatMul.tile(32, 32).to(Block).rasterize(group_m=2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 curved = MatMul.tile(32, 32).to(Block).hilbert().tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 OWNED = {
     **{
@@ -395,7 +395,7 @@ RING_STRATEGIES = {
     "in flight 2": (product(stages=4, in_flight=2), halves(128, 64, 640)),
     "one stage": (product((64, 64, 64), stages=1), halves(64, 64, 320)),
     "warps": (by_warps(), halves(128, 64, 320)),
-    "chained": (product(stages=2).at(Tile).refine(Chained()), halves(128, 64, 320)),
+    "chained": (product(stages=2).at(Tile).refine(ProgrammaticLaunch()), halves(128, 64, 320)),
     "sizes at run time": (product((64, 64, 64), blocks=3), halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8))),
 }
 

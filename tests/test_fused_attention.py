@@ -92,7 +92,7 @@ def test_any_number_of_warps_share_a_tile():
     spec = attention.spec(70, 64, 64, made=made)
     arrays = inputs(spec)
     expected = softmax(*arrays.values(), causal=True)[0]
-    copy, fragments = Move.coalesced(8).done(), Move.done()
+    copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     products = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
     for warps in (2, 3, 4):
@@ -106,7 +106,7 @@ def test_any_number_of_warps_share_a_tile():
 
 def staying(stages, spec, made):
     """Blocks that stay, all threads of which load, and take another number of turns in each tile."""
-    copy, fragments = Move.coalesced(8).done(), Move.done()
+    copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     products = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
     turns = made.tile(m=32, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, copy).split(n=32)

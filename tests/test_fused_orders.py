@@ -1,4 +1,4 @@
-"""Blocks whose tiles lie last along a dimension begin first (`last_first`), and products left out where all factors are 1 (`UNLESS_ONE`)."""
+"""Blocks whose tiles lie last along a dimension begin first (`longest_first`), and products left out where all factors are 1 (`UNLESS_ONE`)."""
 
 import re
 
@@ -30,7 +30,7 @@ def tiles(strategy, **sizes):
 
 
 def chain(together=0):
-    return copied.tile(m=4, g=1).to(Block).last_first("m", together).done()
+    return copied.tile(m=4, g=1).to(Block).longest_first("m", together).done()
 
 
 def test_the_last_tiles_come_first():
@@ -65,7 +65,7 @@ def test_one_tile_is_the_first_and_the_last():
 def test_more_blocks_than_can_be_enumerated_are_told_apart():
     program = chain()(copied(m=1 << 24, n=8, g=4)).program("sm_80")
     assert not errors(program.ir)
-    narrow = copied.tile(m=4, g=1).to(Block).last_first("m").done()
+    narrow = copied.tile(m=4, g=1).to(Block).longest_first("m").done()
     assert not errors(narrow(copied(m=sym("m"), n=8, g=1 << 22)).program("sm_80").ir)
 
 
@@ -92,15 +92,15 @@ def test_whole_tiles_of_sizes_at_run_time_are_proved_inside(together):
 def test_it_is_stored_and_shown():
     strategy = chain(2)
     assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
-    assert ".last_first(dim='m', together=2)" in strategy(copied(m=8, n=8, g=4)).cuda("sm_80")
+    assert ".longest_first(dim='m', group=2)" in strategy(copied(m=8, n=8, g=4)).cuda("sm_80")
 
 
 @pytest.mark.parametrize(
     ("refined", "said"),
     [
-        (lambda one: one.last_first("k"), "no dimension that is tiled"),
-        (lambda one: one.last_first("m", 3), "side by side"),
-        (lambda one: one.last_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
+        (lambda one: one.longest_first("k"), "no dimension that is tiled"),
+        (lambda one: one.longest_first("m", 3), "side by side"),
+        (lambda one: one.longest_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
     ],
 )
 def test_what_is_refused(refined, said):
@@ -110,7 +110,7 @@ def test_what_is_refused(refined, said):
 
 def test_it_is_about_blocks():
     with pytest.raises(DecompositionError, match="about blocks"):
-        copied.tile(m=4, g=1).to(Block).tile(m=1).to(Warp).last_first("m").done()(copied(m=8, n=8, g=4)).cuda("sm_80")
+        copied.tile(m=4, g=1).to(Block).tile(m=1).to(Warp).longest_first("m").done()(copied(m=8, n=8, g=4)).cuda("sm_80")
 
 
 # ------------------------------------------------------------------------------------------ factors that are 1

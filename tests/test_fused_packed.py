@@ -130,14 +130,14 @@ def test_targets(target, dtype, packed):
 
 def test_epilogues_of_the_library():
     """Accumulated in float32, rounded to halves in pairs, then a bias and a residual on halves."""
-    definition = MatMul.epilogue("h = acc; h = relu(h + bias[n]); h = h + R[m,n]; C = h", types={"h": float16})
+    definition = MatMul.fuse_epilogue("h = acc; h = relu(h + bias[n]); h = h + R[m,n]; C = h", types={"h": float16})
     text = hmma_ampere.strategy(definition(m=70, n=72, k=64)).cuda("sm_80")
     assert "__floats2half2_rn(" in text and "__hmax2(" in text and text.count("__hadd2(") >= 2 and "__half2float" not in text
 
 
 def test_fragments_of_mma_are_pairs():
     """Halves that a product accumulated, and those of a bias of any even number."""
-    copy, fragments, mma = Move.coalesced(8).done(), Move.done(), MatMul.tile(16, 16).unroll().mma_tile().done()
+    copy, fragments, mma = Move.coalesced_copy(8).done(), Move.done(), MatMul.tile(16, 16).unroll().mma_tile().done()
     loop = MatMul.split(32).load(A, SH, copy).load(B, SH, copy).tile(32, 32).to(Warp).split(16).unroll()
     loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
     made = Fused(
@@ -160,7 +160,7 @@ def test_fragments_of_mma_are_pairs():
 def test_elements_apart_are_not_packed():
     """Tiles of a thread whose registers are neighbours along m, with a residual whose neighbours lie along n."""
     by_threads = MatMul.tile(32, 32).to(Block).epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-    definition = MatMul.epilogue("relu(acc + R[m,n])", types={"acc": float16})
+    definition = MatMul.fuse_epilogue("relu(acc + R[m,n])", types={"acc": float16})
     text = by_threads(definition(m=64, n=64, k=32)).cuda("sm_80")
     assert "2*>(" in text and "__hadd2" not in text
     turned = by_threads(definition(m=64, n=64, k=32, R=ColMajor, C=ColMajor)).cuda("sm_80")

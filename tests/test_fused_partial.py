@@ -1,4 +1,4 @@
-"""Reductions left in parts: `.partial(step, parts)` on strategies that deal terms to lanes and to warps.
+"""Reductions left in parts: `.rfactor(step, parts)` on strategies that deal terms to lanes and to warps.
 
 The reference is the definition in float64, which knows of no parts. Planted faults: a completion that leaves a lane out, and barriers.
 """
@@ -21,7 +21,7 @@ from fireiron.ir import execs, rewritten
 from fireiron.measure.data import drawn
 from fireiron.sim import simulate
 from fireiron.specs.fused import fused
-from fireiron.specs.partial import in_parts
+from fireiron.specs.rfactor import in_parts
 from fireiron.strategies import attention
 
 rows = Fused(
@@ -45,16 +45,16 @@ def by_warps(*partial, definition=rows):
     load = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
     chain = definition
     for one in partial:
-        chain = chain.partial(*one)
+        chain = chain.rfactor(*one)
     return chain.tile(m=1).to(Block).split(n=256).load("X", RF, load).done()
 
 
 def attending(parts):
     """Attention whose row sums are left in parts."""
-    copy, fragments = Move.coalesced(8).done(), Move.done()
+    copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
     chain = attention.definition(causal=True)
-    chain = (chain.partial("sums", parts) if parts else chain).tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage()
+    chain = (chain.rfactor("sums", parts) if parts else chain).tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage()
     chain = chain.split(n=32).pipeline(2).load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=16).to(Warp)
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     return chain.step("s", scores).step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).done()
@@ -197,13 +197,13 @@ def test_refusals(definition, partial, parts):
 
 
 def test_refusals_by_place():
-    late = rows.tile(m=1).to(Block).split(n=256).partial("total", 4).done()
-    alone = rows.partial("total", 4).tile(m=32).to(Block).tile(m=1).to(Thread).split(n=4).done()
-    in_memory = rows.partial("total", 4).tile(m=1).to(Block).place("sq", SH).split(n=256).done()
+    late = rows.tile(m=1).to(Block).split(n=256).rfactor("total", 4).done()
+    alone = rows.rfactor("total", 4).tile(m=32).to(Block).tile(m=1).to(Thread).split(n=4).done()
+    in_memory = rows.rfactor("total", 4).tile(m=1).to(Block).set_memory("sq", SH).split(n=256).done()
     by_lanes = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-    placed = rows.partial("total", 4).tile(m=1).to(Block).place("t_parts", SH).split(n=256).load("X", RF, by_lanes).done()
-    product = attention.definition().partial("pv", 2).done()
-    own = rows.step("total", Reduction.done()).partial("total", 4).done()
+    placed = rows.rfactor("total", 4).tile(m=1).to(Block).set_memory("t_parts", SH).split(n=256).load("X", RF, by_lanes).done()
+    product = attention.definition().rfactor("pv", 2).done()
+    own = rows.step("total", Reduction.done()).rfactor("total", 4).done()
     for strategy, message in (
         (late, "before split"), (alone, "one thread has all terms"), (in_memory, "only what threads hold of the terms"),
         (placed, "parts lie in registers"), (own, "a strategy of its own"),
@@ -213,10 +213,10 @@ def test_refusals_by_place():
     with pytest.raises(DecompositionError, match="split_k"):
         product(attention.spec(64, 64, 32)).cuda("sm_80")
     with pytest.raises(DecompositionError, match="is one step"):
-        MatMul(8, 8, 8)(GL, GL, GL)(Kernel).partial("total", 4).tile(8, 8).to(Block).done().cuda("sm_80")
+        MatMul(8, 8, 8)(GL, GL, GL)(Kernel).rfactor("total", 4).tile(8, 8).to(Block).done().cuda("sm_80")
     for wrong in (1, 2.0, True):
         with pytest.raises(ArgumentError, match="how many parts"):
-            rows.partial("total", wrong)
+            rows.rfactor("total", wrong)
 
 
 def completed(made, name):

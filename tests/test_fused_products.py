@@ -221,10 +221,10 @@ def test_one_block_stores_a_row_sum():
 
 def test_where_a_sum_lies_is_one_word_of_the_strategy():
     """Each turn adds to the row sum in registers, or, placed there, in shared memory; the rest of the chain is the same."""
-    made, kinds, copy = library("gemm_row_sum").definition, [], Move.coalesced(8).done()
+    made, kinds, copy = library("gemm_row_sum").definition, [], Move.coalesced_copy(8).done()
     spec = library("gemm_row_sum").spec(100, 72, 96)
     mma = MatMul.tile(16, 16).unroll().mma_tile().done()
-    for chain in (made.tile(m=64, n=64).to(Block), made.tile(m=64, n=64).to(Block).place("s", SH)):
+    for chain in (made.tile(m=64, n=64).to(Block), made.tile(m=64, n=64).to(Block).set_memory("s", SH)):
         chain = chain.split(k=32).pipeline(3).load("A", SH, copy).swizzle_storage().load("B", SH, copy).swizzle_storage().tile(m=32, n=32).to(Warp)
         chain = chain.split(k=16).unroll().load("A", RF, Move.done()).load("B", RF, Move.done())
         program = chain.step("product", mma).done()(spec).program(TARGET)
@@ -278,7 +278,7 @@ def test_an_unguarded_replica_is_found():
 
 # ---------------------------------------------------------------------------------------------- refusals
 
-COPY, FRAGMENTS = Move.coalesced(8).done(), Move.done()
+COPY, FRAGMENTS = Move.coalesced_copy(8).done(), Move.done()
 PRODUCT = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 
@@ -353,7 +353,7 @@ REFUSALS = {
         ["performs Move(2,16)(SH,RF)(Lane)", "level    wants one whose threads hold all of the 2x16 elements, got Lane", "in      Move(2,16)"],
     ),
     "operand placed": (
-        lambda: dual(library("dual").definition.tile(m=64, n=64).to(Block).place("A", SH)),
+        lambda: dual(library("dual").definition.tile(m=64, n=64).to(Block).set_memory("A", SH)),
         ["place('A'): an operand", "legal   acc", "do      load('A', SH)"],
     ),
     "several layers at once": (

@@ -232,7 +232,7 @@ def test_tune_ranks_by_prediction(command, tmp_path):
     (tmp_path / "tuned.py").write_text(
         '''"""A product with an epilogue."""
 from fireiron import *
-gemm = MatMul.epilogue("relu(acc + bias[n])")
+gemm = MatMul.fuse_epilogue("relu(acc + bias[n])")
 bm = Tunable("bm", 64, 32)
 strategy = gemm.tile(m=bm, n=32).to(Block).then(MatMul.epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done())
 def spec(M, N, K, **options):

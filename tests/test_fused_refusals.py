@@ -177,12 +177,12 @@ def test_stacks_and_layers_one_at_a_time():
 
 def test_temporaries_are_placed():
     def placed(*arguments, **more):
-        return lambda: built(mlp.tile(m=32).to(Block).place(*arguments, **more).done(), **LAYERS)
+        return lambda: built(mlp.tile(m=32).to(Block).set_memory(*arguments, **more).done(), **LAYERS)
 
     refused(DecompositionError, placed("X", SH), "place('X'): an operand of mlp", "legal   h acc", "load('X', SH)")
     refused(DecompositionError, placed("hh", SH), "place('hh'): no temporary of mlp", "legal   h acc")
     refused(DecompositionError, placed("h", GL), "nowhere for it here", "legal   SH RF")
-    refused(DecompositionError, lambda: built(mlp.place("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
+    refused(DecompositionError, lambda: built(mlp.set_memory("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
     refused(ArgumentError, placed("h", SH, pad=-1), "place: pad: elements behind each row", "0 ... 4096")
 
 
@@ -195,7 +195,7 @@ def test_an_epilog_makes_nothing_in_global_memory():
     """The accumulators of all blocks would be one: it ended as a race between them."""
     around = Init.tile(1, 1).to(Thread).done(), Move.tile(1, 1).to(Thread).done()
     strategy = MatMul.tile(24, 4).to(Block).epilog(GL, *around).tile(1, 1).to(Thread).split(1).done()
-    problem = MatMul.epilogue("acc + r[m]")(m=24, n=9, k=2, types={"r": float32, "C": float32})
+    problem = MatMul.fuse_epilogue("acc + r[m]")(m=24, n=9, k=2, types={"r": float32, "C": float32})
     refused(DecompositionError, lambda: strategy(problem).program("sm_80").ir, "epilog(GL): buffers in global memory", "legal   SH RF")
 
 

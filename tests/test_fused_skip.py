@@ -290,7 +290,7 @@ REFUSED = {
         "rescale has a strategy of its own",
     ),
     "what others see": (
-        lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).place("x", SH).skip_steps("scale", where="f == 1")),
+        lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).set_memory("x", SH).skip_steps("scale", where="f == 1")),
         "touches x, which other threads see",
     ),
     "an operand": (lambda: rows_of(definition({}).skip_steps("Y", where="f == 1")), "step Y is not the same"),

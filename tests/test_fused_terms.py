@@ -65,7 +65,7 @@ def test_a_carried_product():
         name="twice", dims="m n", over="n", operands=ROWS, first={"one": "p[m] = 1"},
         each={"part": "q[m] = prod(n, X[m,n])", "p": "p[m] = p[m] * q[m]"}, last={"t": "t[m] = p[m]"},
     )  # fmt: skip
-    parts = twice.partial("part", 32).tile(m=2).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, held).done()
+    parts = twice.rfactor("part", 32).tile(m=2).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, held).done()
     program = parts(twice(m=3, n=70, dtype=float32)).program("sm_80")
     assert np.allclose(simulate(program.ir, {"X": 1 + x * 0.01}).outputs["t"], t, rtol=1e-5)
     assert program.cuda.index("__shfl_xor_sync") > program.cuda.index("// t: ") - 1000 and "p_whole" in program.cuda
@@ -83,7 +83,7 @@ def test_a_factor_that_is_an_expression():
     )  # fmt: skip
     assert "mm_left[m,k] = relu(A[m,k])" in str(definition) and eval(repr(definition)) == definition
     product = MatMul.tile(16, 16).to(Warp).split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(mma)
-    strategy = definition.tile(m=32, n=32).to(Block).place("mm_left", SH, pad=8).load("B", SH, copy).step("mm", product).done()
+    strategy = definition.tile(m=32, n=32).to(Block).set_memory("mm_left", SH, pad=8).load("B", SH, copy).step("mm", product).done()
     a, b = (np.random.default_rng(0).standard_normal(shape).astype(np.float16) for shape in ((40, 32), (32, 40)))
     c = strategy(definition(m=40, n=40, k=32)).compile("sm_80")(a, b)
     assert np.allclose(c, np.maximum(a, 0).astype(np.float32) @ b.astype(np.float32), atol=2e-2)

@@ -140,7 +140,7 @@ def test_records_of_definitions_that_are_none():
 
 
 def test_strategies_for_products_are_for_definitions_around_them():
-    gemm = MatMul.epilogue("relu(acc + bias[n])")
+    gemm = MatMul.fuse_epilogue("relu(acc + bias[n])")
     bound = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).tile(8, 8).to(Thread).split(1).tile(1, 1).done()(gemm(m=64, n=64, k=64))
     assert loads(dumps(bound)) == bound and again(repr(bound)) == bound
     for dtype in (None, float16):

@@ -19,7 +19,7 @@ from fireiron.sim import simulate
 from fireiron.strategies import attention, hmma_ampere, layernorm
 from fireiron.values.expr import FALSE, TRUE, Var, conjuncts, less
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 mma = MatMul.tile(16, 16).unroll().mma_tile().done()
 loop = MatMul.split(32).pipeline(2).load(A, SH, copy).load(B, SH, copy).tile(32, 32).to(Warp).split(16).unroll().load(A, RF, fragments)
 loop = loop.load(B, RF, fragments).then(mma)
@@ -148,7 +148,7 @@ def test_tiles_inside_have_no_conditions(name):
 
 
 def test_epilogues_of_the_library():
-    strategy = hmma_ampere.strategy(MatMul.epilogue("relu(acc + bias[n]) + R[m,n]")(m=M, n=N, k=K))
+    strategy = hmma_ampere.strategy(MatMul.fuse_epilogue("relu(acc + bias[n]) + R[m,n]")(m=M, n=N, k=K))
     whole, inside, outside = versions_of(step_of(strategy.cuda("sm_80"), "epilogue"))
     assert "M" in whole and "N" in whole and "?" not in inside and "__half2" in inside
     assert outside.count("?") == 2, "one for two elements of the bias, one for two of the residual"

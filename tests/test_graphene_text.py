@@ -92,7 +92,7 @@ def test_several_kernels_are_no_text():
 
 # ------------------------------------------------------------------------------------------------------------ fused kernels
 
-COPY, FRAGMENTS = Move.coalesced(8).done(), Move.done()
+COPY, FRAGMENTS = Move.coalesced_copy(8).done(), Move.done()
 MMA = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 
@@ -552,9 +552,9 @@ def test_literals():
 def test_names_that_statements_make_in_front_of_others_are_said():
     """The lane of a shuffle, or of a fragment's store, is named by the statement itself; names behind it were read in front of it."""
     fragments = FR(16, 16, 16)
-    store = Move.load(SRC, SH, Move.tile(16, 16).to(Warp).done()).coalesced(4).done()
+    store = Move.load(SRC, SH, Move.tile(16, 16).to(Warp).done()).coalesced_copy(4).done()
     chain = MatMul.tile(48, 16).to(Block).epilog(fragments, float16, Init.tile(16, 16).to(Warp).done(), store).split(k=32)
-    chain = chain.load(A, SH, Move.coalesced(8).done()).load(B, SH).tile(16, 16).to(Warp).split(16)
+    chain = chain.load(A, SH, Move.coalesced_copy(8).done()).load(B, SH).tile(16, 16).to(Warp).split(16)
     chain = chain.load(A, fragments, Move.done()).load(B, fragments, Move.done()).done()
     program = chain(MatMul(1, 1, 1, dtype=float16, C=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90")
     text = graphene_text(program)
@@ -566,8 +566,8 @@ def test_former_names_of_completion_mechanisms_are_read():
     """Texts of before they were values say `completion=Completion.BULK`."""
     halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
     blocks = MatMul(128, 64, 64, **halves)(GL, GL, GL)(Kernel).tile(64, 64).to(Block)
-    store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).converted().done()
-    turns = blocks.epilog(RF, float32, Init.done(), store).split(64).pipeline(2).specialize()
+    store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
+    turns = blocks.epilog(RF, float32, Init.done(), store).split(64).pipeline(2).warp_specialize()
     program = turns.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done().program("sm_90a")
     text = graphene_text(program)
     former = re.sub(r"mechanism=Mechanism\.(\w+)", lambda found: f"completion=Completion.{found[1].upper()}", text)

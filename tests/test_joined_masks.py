@@ -35,7 +35,7 @@ def bound(made, skip=True, m=32, n=32):
     chain = made.tile(m=8).to(Block).split(n=4)
     chain = chain.skip_masked_tiles() if skip else chain
     for name in ("s", "p", "dp", "ds"):
-        chain = chain.place(name, SH)
+        chain = chain.set_memory(name, SH)
     for step in ("score", "dp", "add"):
         chain = chain.step(step, element)
     return chain.done()(made(m=m, n=n, d=4, dtype=float32))

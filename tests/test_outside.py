@@ -108,7 +108,7 @@ FOUND = (
     "Var(3)", "Spec(Kernel, 'x', ())", "Spec(Kernel, MatMul.kind, 'x')", "Spec(Kernel, MatMul.kind, (), {'a': 1})", "FR(Int(8), deep(), 8)", "all_of(np.array(8))",
     "Shuffle('s', np.array([8]))", "LdMatrix(object())", "Wgmma(3)", r"ThreadMove('a\nb')", "MatrixLayout(np.zeros(0))", "MatrixLayout('diagonal')", "AnyStride('8')",
     "Strides(m=None)", "Swizzle(Int(8), 0, 3)", "Layout((4, 2), (2, 1))[deep()]", "Layout((4, 2), (2, 1)).address()",
-    "MatMul.tile(8, 8).epilogue('relu(acc)', Block)", "Pointwise('z[m] = relu(x[m])', 8)(GL, GL)(Kernel).tile(8).epilog(RF).epilogue('relu(acc)')",
+    "MatMul.tile(8, 8).fuse_epilogue('relu(acc)', Block)", "Pointwise('z[m] = relu(x[m])', 8)(GL, GL)(Kernel).tile(8).epilog(RF).fuse_epilogue('relu(acc)')",
     "MatMul.tile(8, 8).with_(x=Int(8))", "MatMul.tile(8, 8)(Int(8))", "MatMul.tile(8, 8).repack('A', order=EqualRaises())", "MatMul.tile(8, 8).skip_steps(where=np.array([8, 8]))",
     "Move.tile(8, 8).skip_steps(where=NotImplemented)", "MatMul.step(Text('8'), 3)", "MatMul(8, 8, 8, signature=np.zeros(0))", "Reduction(8, 8, axes=b'8', signature=np.zeros(0))",
     "Fma(Text('8'), int32, 3)", "Mma(Text('8'), 0, 0, 0, 0)", "DType(Text('8'), 16, '?', 'x', 'x')", "MatMul.tile(8, 8).swizzle('1or uid')", "Records.load(3)", "Records.load('x' * 5000)",

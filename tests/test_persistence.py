@@ -16,7 +16,7 @@ BLOCKS = 3
 def plain(blocks=BLOCKS, bands=0):
     """Without a ring: every thread has elements of each tile."""
     chain = MatMul.tile(16, 16).to(Block)
-    chain = chain.bands(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
+    chain = chain.rasterize(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
     return chain.persistent(blocks).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
 
 

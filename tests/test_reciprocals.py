@@ -141,7 +141,7 @@ def test_a_flat_grid_divides_once(everywhere):
 
 def test_names_are_no_other_names(everywhere):
     spec = MatMul(sym("band"), sym("band_reciprocal"), sym("K"))(GL, GL, GL)(Kernel)
-    strategy = MatMul.tile(16, 16).to(Block).bands(4).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
+    strategy = MatMul.tile(16, 16).to(Block).rasterize(group_m=4).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
     names = [one.name for one in strategy(spec).program("sm_80").ir.parameters]
     assert len(names) == len(set(names)) and sum("reciprocal" in name for name in names) == 3
     with pytest.raises(ArgumentError, match="quotient"):
@@ -151,7 +151,7 @@ def test_names_are_no_other_names(everywhere):
 @pytest.mark.parametrize("bands", [3, 4])
 def test_every_tile_is_somebody_s(bands, everywhere):
     """The simulator, which knows nothing of reciprocals, and the numbers of the text agree for all ragged grids."""
-    strategy = MatMul.tile(8, 8).to(Block).bands(bands).persistent(5).tile(4, 2).to(Thread).tile(1, 1).split(1).done()
+    strategy = MatMul.tile(8, 8).to(Block).rasterize(group_m=bands).persistent(5).tile(4, 2).to(Thread).tile(1, 1).split(1).done()
     program = strategy(MatMul(*map(sym, "MNK"), dtype=int32, c_dtype=int32)(GL, GL, GL)(Kernel)).program("sm_80")
     kernel, names = program.ir, {}
     for one in statements(kernel.body):

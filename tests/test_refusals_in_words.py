@@ -57,7 +57,7 @@ REFUSED = (
     ("Move.split(8)(MOVED).program('sm_80').tree", "has no reduction dimension"), ("Move.split_k(2, Block, 4)(MOVED).program('sm_80').tree", "is no matrix product"),
     ("Move.mma_tile(16, 8)(MOVED).program('sm_80').tree", "mma_tile"), ("MatMul.load(A, GL)(SQUARE).program('sm_80').tree", "load(A, GL)"),
     ("BOUND.program('sm_80').tree.child('x')", "no child 'x' here"), ("MatMul.tile(4, 4).to(Block)(SQUARE).program('sm_80').cuda", "1 open leaf"),
-    ("MatMul.tile(8, 8).otherwise(3)", "otherwise: not a strategy"), ("MatMul.tile(8, 8).to(Block).split(8).load(A, SH, Move.tile(1, 1).done().otherwise(Move.done()))", "chooses between whole strategies"), ("MatMul.place('x', RF)(SQUARE).program('sm_80').tree", "has no temporaries"),
+    ("MatMul.tile(8, 8).fallback(3)", "fallback: not a strategy"), ("MatMul.tile(8, 8).to(Block).split(8).load(A, SH, Move.tile(1, 1).done().fallback(Move.done()))", "chooses between whole strategies"), ("MatMul.set_memory('x', RF)(SQUARE).program('sm_80').tree", "has no temporaries"),
     # storage
     ("store.dumps(3)", "neither a strategy nor a spec"), ("store.loads('{}')", "not a stored strategy"), ("store.loads('[')", "no JSON"), ("store.loads('9' * 6000)", "no JSON"),
     ("store.loads(store.dumps(MatMul.tile(8, 8)).replace('\"Tile\"', '3'))", "needs its class under"), ("store.loads(store.dumps(MatMul.tile(8, 8)).replace('\"Tile\"', '\"Less\"'))", "unknown class 'Less'"),
@@ -169,7 +169,7 @@ def test_a_condition_is_shown_as_it_was_written():
 
 def test_a_number_above_the_most_is_told_the_most():
     halves = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
-    blocks = MatMul.tile(64, 64).to(Block).persistent(2).pingpong(3).epilog(RF, float32).split(64).pipeline(2).specialize()
+    blocks = MatMul.tile(64, 64).to(Block).persistent(2).pingpong(3).epilog(RF, float32).split(64).pipeline(2).warp_specialize()
     strategy = blocks.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     with pytest.raises(DecompositionError, match="pingpong: must be at most 2") as refused:
         strategy(MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel)).cuda("sm_90a")

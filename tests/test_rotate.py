@@ -1,4 +1,4 @@
-"""`delay`: the end of a turn of a loop is done in the next one; what that makes of a program, against a plain softmax, and what is refused."""
+"""`defer`: the end of a turn of a loop is done in the next one; what that makes of a program, against a plain softmax, and what is refused."""
 
 import itertools
 import random
@@ -34,9 +34,9 @@ def blocks(made=PLAIN, stages=2, delay=("pv", "s"), skip=False, copy=attention.c
     """Rows of two warps, keys by 16: the chain down to the loop."""
     chain = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=16)
     chain = chain.pipeline(stages) if stages else chain
-    chain = chain.specialize() if producer else chain
+    chain = chain.warp_specialize() if producer else chain
     chain = chain.skip_masked_tiles() if skip else chain
-    chain = chain.delay(delay[0], behind=delay[1]) if delay else chain
+    chain = chain.defer(delay[0], after=delay[1]) if delay else chain
     return chain.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
 
 
@@ -132,8 +132,8 @@ PACKED = Fused(
 
 def packed(stages, copy=attention.copy, producer=False):
     chain = PACKED.tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=16)
-    chain = (chain.pipeline(stages) if stages else chain).skip_masked_tiles().delay("pv", behind="s")
-    chain = (chain.specialize() if producer else chain).load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
+    chain = (chain.pipeline(stages) if stages else chain).skip_masked_tiles().defer("pv", after="s")
+    chain = (chain.warp_specialize() if producer else chain).load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     return rows(chain)(PACKED(m=32, n=70, d=32, b=4, types={"begin": int32, "end": int32}, end=Strides(b=1).aligned(4)))
 
 
@@ -181,7 +181,7 @@ TIED = Fused(
 def tied(stages):
     """Keys are the values too: what is delayed and what comes in front of it read one buffer."""
     chain = TIED.tile(m=32).to(Block).load("Q", SH, attention.copy).swizzle_storage().split(n=16)
-    chain = (chain.pipeline(stages) if stages else chain).delay("pv", behind="s")
+    chain = (chain.pipeline(stages) if stages else chain).defer("pv", after="s")
     return rows(chain.load("K", SH, attention.copy).swizzle_storage())(TIED(m=32, n=58, d=32)).program("sm_80")
 
 
@@ -257,7 +257,7 @@ def test_texts_read_back():
     text = graphene_text(program)
     assert "delay=pv:s" in text and "Step pv" in text
     assert parse_kernel(text).text == program.text
-    assert 'delay("pv", behind="s")' in program.text
+    assert 'defer("pv", after="s")' in program.text
 
 
 @pytest.mark.night
@@ -396,7 +396,7 @@ def test_a_producer_of_turns_that_data_choose():
 
 
 def test_a_product_has_no_steps():
-    chain = MatMul.tile(16, 16).to(Block).split(8).delay("a", behind="b").load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()
+    chain = MatMul.tile(16, 16).to(Block).split(8).defer("a", after="b").load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(DecompositionError, match="MatMul is one step"):
         chain(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).program("sm_80").cuda  # noqa: B018
 
@@ -404,7 +404,7 @@ def test_a_product_has_no_steps():
 @pytest.mark.parametrize("names", [(3, "s"), ("pv", ""), ("pv", None)])
 def test_names(names):
     with pytest.raises(ArgumentError, match="the names of two steps"):
-        PLAIN.tile(m=32).to(Block).split(n=16).delay(names[0], behind=names[1])
+        PLAIN.tile(m=32).to(Block).split(n=16).defer(names[0], after=names[1])
 
 
 # ---------------------------------------------------------------------------------------------- parts of a turn

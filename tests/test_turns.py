@@ -68,7 +68,7 @@ def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
     """Groups passed the order on in each iteration of the loop around, and one overtook the other: refused as a race."""
     chain = MatMul.tile(64, 64).to(Block).persistent(2).pingpong(2).epilog(RF).split(64)
     chain = chain.pipeline(2).load(B, SH).split(32) if copied else chain.split(32)
-    chain = chain.pipeline(3).specialize().load(A, SH, Move.done())
+    chain = chain.pipeline(3).warp_specialize().load(A, SH, Move.done())
     chain = chain if copied else chain.load(B, SH, Move.done())
     kernel = require_right(chain.tile(64, 64).to(Warpgroup).done(), halves(128, 192, 128)).ir
     tiles = [next(one for one in role.body if isinstance(one, ir.For)) for role in roles_of(kernel)[:2]]
@@ -128,9 +128,9 @@ def test_text():
 
 def test_a_tunable_of_one_is_as_without():
     spec, groups = halves(512, 64, 192), Tunable("groups", 1, 2)
-    rest = MatMul.split(64).pipeline(3).specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    rest = MatMul.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     start = MatMul.tile(64, 64).to(Block).persistent(2)
-    store = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
+    store = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     chains = [one.epilog(RF, float32, Init.done(), store).then(rest) for one in (start, start.pingpong(groups))]
     texts = [chain(spec).program(TARGET).cuda for chain in (chains[0], chains[1].with_(groups=1), chains[1].with_(groups=2))]
     assert texts[0] == texts[1].replace(".pingpong(1)", "") != texts[2] == in_turns()(spec).program(TARGET).cuda

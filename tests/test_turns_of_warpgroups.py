@@ -164,7 +164,7 @@ def test_texts():
     """The verb, the printed text, the account of it, and all texts read back."""
     one = program(192, 64, 16, {"bm": 192}, blocks=1, problem={"heads": 2})
     assert eval(repr(one.strategy)) == one.strategy and Strategy.from_json(one.strategy.to_json()) == one.strategy
-    assert 'delay("pv", behind="s").order_mma("s", "pv").pipeline(2).specialize(128)' in str(one.strategy)
+    assert 'defer("pv", after="s").order_mma("s", "pv").pipeline(2).warp_specialize(128)' in str(one.strategy)
     printed = one.cuda
     assert (
         printed.count("mbarrier_wait(n_order_empty + (warpgroup + 2) % 3 * 8, ") == 2 == printed.count("mbarrier_arrive(n_order_empty + ")
@@ -221,7 +221,7 @@ def blocks(*turns, start=None, producer=True):
     chain = made.tile(m=128, r=1, g=1, b=1).to(Block)
     chain = chain if start is None else start(chain)
     chain = chain.load("Q", SH, Move.done()).split(n=32).pipeline(2)
-    chain = (chain.specialize() if producer else chain).order_mma(*turns).load("K", SH, Move.done()).load("V", SH, Move.done())
+    chain = (chain.warp_specialize() if producer else chain).order_mma(*turns).load("K", SH, Move.done()).load("V", SH, Move.done())
     product = MatMul.split(16).unroll().done()
     chain = chain.tile(m=64).to(Warpgroup).step("s", product).step("pv", product).done()
     return chain(attention.spec(256, 64, 32, made=made)).program(TARGET).ir
@@ -243,7 +243,7 @@ REFUSED = {
             .to(Block)
             .split(64)
             .pipeline(2)
-            .specialize()
+            .warp_specialize()
             .order_mma("s", "pv")
             .done()(MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel))
             .program(TARGET)

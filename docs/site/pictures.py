@@ -34,7 +34,7 @@ def staged(tile=(4, 4), copies=(copy, copy), refined=lambda chain: chain):
 def on_tensor_cores(refined=lambda chain: chain):
     """A product of halves by `mma.sync`, from shared memory as it is loaded."""
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), Move.tile(32, 32).to(Warp).done())
-    chain = refined(chain.split(32).pipeline(3).load(A, SH, Move.coalesced(8).done())).load(B, SH, Move.coalesced(8).done()).swizzle_storage()
+    chain = refined(chain.split(32).pipeline(3).load(A, SH, Move.coalesced_copy(8).done())).load(B, SH, Move.coalesced_copy(8).done()).swizzle_storage()
     chain = chain.tile(32, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done())
     return chain.tile(16, 16).mma_tile().done()
 
@@ -42,7 +42,7 @@ def on_tensor_cores(refined=lambda chain: chain):
 def ring(refined=lambda chain: chain):
     """A product of halves by `wgmma`, whose stages a producer fills by TMA."""
     chain = refined(MatMul.tile(128, 64).to(Block))
-    chain = chain.epilog(RF, float32).split(64).pipeline(2).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+    chain = chain.epilog(RF, float32).split(64).pipeline(2).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
     return chain.tile(64, 64).to(Warpgroup).done()
 
 
@@ -70,7 +70,7 @@ OF = {
     ),
     "refinements-split/pipeline": Drawn("Three stages: which is filled and which is read", on_tensor_cores()(HALVES), "timeline"),
     "refinements-split/specialize": Drawn("A producer and its consumers", ring()(HALVES), "timeline"),
-    "refinements-tile/bands": Drawn("Blocks in bands of two tile rows", _blocks(lambda chain: chain.bands(2)), "tiles"),
+    "refinements-tile/bands": Drawn("Blocks in bands of two tile rows", _blocks(lambda chain: chain.rasterize(group_m=2)), "tiles"),
     "refinements-tile/layout": Drawn("Blocks numbered along columns first", _blocks(lambda chain: chain.layout(ColMajor)), "tiles"),
 }
 """By page and section of the reference, the first name of its heading."""

@@ -55,12 +55,12 @@ _ORDER = (
     "done",
     "split_k",
     "mma_tile",
-    "coalesced",
+    "coalesced_copy",
     "repack",
     "step",
-    "partial",
-    "place",
-    "skip",
+    "rfactor",
+    "set_memory",
+    "skip_steps",
     "then",
 )
 

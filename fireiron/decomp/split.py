@@ -222,24 +222,24 @@ def _require_stages(plan: SplitPlan) -> None:
     stages, running = plan.asks[Pipelined].stages, plan.asks[Running].groups
     if Produced in plan.asks and not stages:
         raise DecompositionError(
-            "specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()"
+            "warp_specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).warp_specialize()"
         )
     if running is None:
         return
     if Produced not in plan.asks:
         raise DecompositionError(
-            f"in_flight({running}): no ring, whose turns could be in flight", hint=f".specialize().in_flight({running})"
+            f"mma_in_flight({running}): no ring, whose turns could be in flight", hint=f".warp_specialize().mma_in_flight({running})"
         )
     if not stages > running:
         raise DecompositionError(
-            f"in_flight({running}): a turn in flight keeps its stage", got=f"{stages} stages", legal=f"pipeline({running + 1}) or more"
+            f"mma_in_flight({running}): a turn in flight keeps its stage", got=f"{stages} stages", legal=f"pipeline({running + 1}) or more"
         )
 
 
 def _require_steps(spec: Spec, delayed: Delayed) -> None:
     """Refuse steps that the loop has not, or not in this order."""
     step, behind = delayed.step, delayed.behind
-    said, made = f"delay({step!r}, behind={behind!r})", fused(spec)
+    said, made = f"defer({step!r}, after={behind!r})", fused(spec)
     if made is None:
         raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
     names = [one.name for one in made.steps]
@@ -268,7 +268,7 @@ def _require_turns(spec: Spec, asks: Asks) -> None:
         raise DecompositionError(f"{said}: {last} comes in front of {first}", legal=names[names.index(first) :], within=spec)
     if Produced not in asks:
         raise DecompositionError(
-            f"{said}: no producer fills the stages that warpgroups read in turns", hint=f".pipeline(2).specialize().{said}", within=spec
+            f"{said}: no producer fills the stages that warpgroups read in turns", hint=f".pipeline(2).warp_specialize().{said}", within=spec
         )
 
 

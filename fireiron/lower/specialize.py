@@ -89,7 +89,7 @@ def _specialized(kernel: Kernel) -> Kernel:
             f"{lonely.instruction.name} loads by a producer, and none is asked for",
             within=lonely.spec,
             at=lonely.origin,
-            hint=".split(64).pipeline(4).specialize(), or .coalesced(8) in the load for copies by all threads",
+            hint=".split(64).pipeline(4).warp_specialize(), or .coalesced_copy(8) in the load for copies by all threads",
         )
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
     _require_producer(kernel, loops)
@@ -123,7 +123,7 @@ def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
     if fetched is not None and not loops:
         raise DecompositionError(
             "persistent(dynamic=True): nothing is loaded by a producer, which would take tiles from the counter ahead of the others",
-            legal="a split with pipeline() and specialize() whose loads are done by TMA",
+            legal="a split with pipeline() and warp_specialize() whose loads are done by TMA",
             at=fetched.origin,
             hint="leave dynamic=True out",
         )
@@ -224,7 +224,7 @@ def _kept(kernel: Kernel, producers: int) -> int:
 def _registers(workers: int, producers: int, kept: int, resident: int) -> tuple[int, int]:
     """The registers that each thread of the producer keeps, and that each consumer gets; 0 where they stay as launched.
 
-    Blocks that share a multiprocessor (`resident`) share its registers.
+    Blocks that share a multiprocessor (`min_blocks_per_sm`) share its registers.
     """
     if producers < GROUP_THREADS or workers % GROUP_THREADS:
         return 0, 0

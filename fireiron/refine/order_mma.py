@@ -20,7 +20,7 @@ class OrderMma(Refinement):
     """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
 
     While a warpgroup does the steps between them, the tensor cores work on what the others issued. In the first iteration of a loop with
-    `delay` the MMAs of `first` are issued alone.
+    `defer` the MMAs of `first` are issued alone.
     Legal on the split of a fused definition with a producer, where both steps are asynchronous MMAs (wgmma). It changes nothing for one
     warpgroup, or if TMA does none of the loads.
     rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
@@ -61,8 +61,8 @@ class OrderMma(Refinement):
 def order_mma(first: str, last: str) -> OrderMma:
     """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
 
-    The MMAs of one warpgroup then run while others do the steps between. `order_mma("s", "pv")` goes with `delay("pv", behind="s")`, by
-    which both MMAs are issued together. Legal on the split of a fused definition with `specialize`, where both steps are MMAs by wgmma. It
+    The MMAs of one warpgroup then run while others do the steps between. `order_mma("s", "pv")` goes with `defer("pv", after="s")`, by
+    which both MMAs are issued together. Legal on the split of a fused definition with `warp_specialize`, where both steps are MMAs by wgmma. It
     changes nothing for one warpgroup, or if TMA does none of the loads.
     rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
     """

@@ -23,7 +23,7 @@ class PingPong(Refinement):
 
     Each group has as many threads as the tile is distributed over. One group computes while another stores its tile: the MMAs of a tile
     begin when those of the previous tile are done. Shared memory that only consumers use has a copy for each group.
-    Legal with `persistent`, around a split with `specialize` whose tile is distributed over whole warpgroups. There is one group if a block
+    Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over whole warpgroups. There is one group if a block
     has one tile, or if TMA does none of the loads. The number may be a tunable; 1 has no effect.
     rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
 
@@ -32,7 +32,7 @@ class PingPong(Refinement):
     >>> from fireiron import *
     >>> types = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
     >>> blocks = MatMul(512, 512, 512, **types)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).persistent(8).pingpong(2)
-    >>> steps = blocks.epilog(RF, float32).split(64).pipeline(3).specialize()
+    >>> steps = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
     >>> loads = steps.load(A, SH, Move.done()).load(B, SH, Move.done())
     >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
     >>> [line.strip() for line in text.splitlines() if "// consumers" in line]
@@ -54,7 +54,7 @@ class PingPong(Refinement):
 def pingpong(warpgroups: Integer) -> PingPong:
     """Alternate the tiles of a persistent block between `warpgroups` groups of consumers: one computes while another stores.
 
-    Args: warpgroups: groups of consumer warpgroups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
+    Args: warpgroups: groups of consumer warpgroups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize`
     whose tile is distributed over whole warpgroups.
     rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
     """

@@ -1,7 +1,7 @@
 """Epilogues: a product of matrices and what becomes of its elements, as one definition that any strategy for the product takes.
 
-    MatMul.epilogue("relu(acc + bias[n])")                        C[m,n], of A, B and bias
-    MatMul.epilogue("acc = acc * alpha + R[m,n]; Z = acc; C = gelu(acc)", outputs="Z")
+    MatMul.fuse_epilogue("relu(acc + bias[n])")                        C[m,n], of A, B and bias
+    MatMul.fuse_epilogue("acc = acc * alpha + R[m,n]; Z = acc; C = gelu(acc)", outputs="Z")
 
 `acc` are the elements of the product, other names without indices numbers passed by value, names with indices operands of these dimensions.
 """

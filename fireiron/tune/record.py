@@ -18,11 +18,10 @@ import attrs
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.ir.lanes import LaneMap
+from fireiron.language import former
 from fireiron.language.strategy import Strategy
+from fireiron.language.tree import Decomposition, Refinement
 from fireiron.refine.layout import DealOrder
-from fireiron.refine.order_mma import OrderMma
-from fireiron.refine.pingpong import PingPong
-from fireiron.refine.skip_masked_tiles import SkipMaskedTiles
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
 from fireiron.specs.fused import NAMES, PAIRED, FusedDefinition, FusedKind, definition, definition_fields
@@ -69,17 +68,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {"mapping": sorted(([_plain(key), _plain(part)] for key, part in value.items()), key=json.dumps)}
     if attrs.has(type(value)):
-        name = _RECORDED_AS.get(type(value), type(value).__qualname__)
-        fields = _RECORDED_FIELDS.get(type(value), {})
+        name, fields = _first_names(type(value))
         return {"type": name, **{f".{fields.get(field, field)}": _plain(part) for field, part in _recorded(value).items()}}
     raise StoreError(f"a strategy with a value of {type(value).__qualname__} has no hash", got=value, hint="make it a frozen attrs class")
 
 
-_RECORDED_AS: Final[Mapping[type, str]] = {DealOrder: "Layout", PingPong: "Turns", OrderMma: "InTurns", SkipMaskedTiles: "Skip"}
-"""Classes that had another name when the first records were written: the hashes of strategies stay."""
+def _in_first_order(refinements: Sequence[Refinement]) -> tuple[Refinement, ...]:
+    """Refinements in the order of their first names, `to` before the others."""
+    names = {refinement: _first_names(type(refinement))[0] for refinement in refinements}
+    return tuple(sorted(refinements, key=lambda refinement: (names[refinement] != "To", names[refinement])))
 
-_RECORDED_FIELDS: Final[Mapping[type, Mapping[str, str]]] = {PingPong: {"warpgroups": "groups"}}
-"""Fields that had another name when the first records were written, by class."""
+
+def _first_names(cls: type) -> tuple[str, Mapping[str, str]]:
+    """The name of a class when the first records were written, and those of its fields that had others, so that hashes stay."""
+    name = cls.__qualname__
+    if not cls.__module__.startswith("fireiron."):
+        return name, {}
+    return _RECORDED_AS.get(cls, former.first_class(name)), former.first_fields(name)
+
+
+_RECORDED_AS: Final[Mapping[type, str]] = {DealOrder: "Layout"}
+"""Classes that share their first name with another one: the hashes of strategies stay as they were."""
 
 
 def _recorded(value: Any) -> dict[str, Any]:
@@ -90,6 +99,8 @@ def _recorded(value: Any) -> dict[str, Any]:
         return dict(said)
     counted = [field for field in attrs.fields(type(value)) if field.eq and not _is_default(field, value)]
     found: dict[str, Any] = {field.name: getattr(value, field.name) for field in counted}
+    if isinstance(value, Decomposition):
+        found |= {"refinements": _in_first_order(value.refinements)} if value.refinements else {}
     if isinstance(value, Level) and "layout" in found:
         del found["layout"]
         found |= {"sizes": value.sizes, "strides": value.strides}

@@ -22,7 +22,7 @@ SEEDS = (
     "Pointwise('z[m,n] = relu(x[m,n] + b[n])', 8, 8)(GL, GL, GL)(Kernel)",
     "Kind('Add', 's[i] += {a} * x[i]', (Parameter('a', 2),), atomic=True).starter(8, a=3)(GL, GL)(Kernel)",
     "MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).tile(4, 4).to(Thread).split(1).tile(1, 1).done()",
-    "MatMul.tile(Tunable('bm', 16, 32), 32).to(Block).bands(2).swizzle('uid ^ 1').split(8).pipeline(2).load(A, SH, Move.tile(1, 4).to(Thread).done(vector(4)))",
+    "MatMul.tile(Tunable('bm', 16, 32), 32).to(Block).rasterize(group_m=2).swizzle('uid ^ 1').split(8).pipeline(2).load(A, SH, Move.tile(1, 4).to(Thread).done(vector(4)))",
     "MatMul.tile(32, 32).to(Block).epilog(RF, float32, Init.tile(4, 4).to(Thread).done()).split_k(2, Warp, 4).split(4)",
     "MatMul.tile(Strided((4, 8), (4, 8))).to(Warp).done(MicroKernel.of('c[0] = 0;'))",
     "MatMul.tile(32, 32).to(Block).load(A, SH).storage_layout(Layout((8, 4), (4, 1))).swizzle_storage(Swizzle(2, 0, 3))",

@@ -48,12 +48,6 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
 FORMER_EXECUTABLES: Final[Mapping[str, Executable]] = {"LaneMove": MOVE, "LaneInit": INIT, "LaneAtomicAdd": ATOMIC_ADD}
 """What stands in older texts under classes that are no more: copies and inits of lanes, which threads now do that follow."""
 
-FORMER_CLASSES: Final[Mapping[str, str]] = {"Turns": "PingPong", "InTurns": "OrderMma", "Skip": "SkipMaskedTiles"}
-"""Classes by their former names, which older texts contain."""
-
-FORMER_FIELDS: Final[Mapping[str, Mapping[str, str]]] = {"PingPong": {"groups": "warpgroups"}}
-"""Fields by their former names, by the present name of their class."""
-
 STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in _STARTERS}
 """What a chain may start from, by its text."""
 
