@@ -191,10 +191,10 @@ class FoundOnSplit:
 
         >>> from fireiron import *
         >>> masked = Fused(
-        ...     name="masked_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"zero": "t[m] = 0"},
-        ...     each={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
-        ...     last={"out": "y[m] = t[m]"},
+        ...     name="masked_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"},
+        ...     body={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
+        ...     final={"out": "y[m] = t[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
         >>> tiles = masked.tile(m=1).to(Block).split(n=128).skip_masked_tiles()
@@ -581,8 +581,8 @@ class ForEvery:
 
         >>> from fireiron import *
         >>> rows = Fused(
-        ...     name="row_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"zero": "t[m] = 0"}, each={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, last={"out": "y[m] = t[m]"},
+        ...     name="row_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"}, body={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, final={"out": "y[m] = t[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
         >>> joined = rows.rfactor("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
@@ -601,7 +601,7 @@ class ForEvery:
         >>> from fireiron import *
         >>> doubled = Fused(
         ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
         ... )
 
         >>> blocks = doubled.tile(m=16, n=16).to(Block).set_memory("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
@@ -622,10 +622,10 @@ class ForEvery:
 
         >>> from fireiron import *
         >>> peak = Fused(
-        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"low": "top[m] = -inf"},
-        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
-        ...     last={"out": "y[m] = top[m]"},
+        ...     name="peak", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"low": "top[m] = -inf"},
+        ...     body={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     final={"out": "y[m] = top[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
         >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
@@ -670,7 +670,7 @@ class ForEvery:
         >>> from fireiron import *
         >>> doubled = Fused(
         ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
         ... )
 
         >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
@@ -1358,8 +1358,8 @@ class ForFused:
 
         >>> from fireiron import *
         >>> rows = Fused(
-        ...     name="row_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"zero": "t[m] = 0"}, each={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, last={"out": "y[m] = t[m]"},
+        ...     name="row_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"}, body={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, final={"out": "y[m] = t[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
         >>> joined = rows.rfactor("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
@@ -1378,7 +1378,7 @@ class ForFused:
         >>> from fireiron import *
         >>> doubled = Fused(
         ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
         ... )
 
         >>> blocks = doubled.tile(m=16, n=16).to(Block).set_memory("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
@@ -1399,10 +1399,10 @@ class ForFused:
 
         >>> from fireiron import *
         >>> peak = Fused(
-        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"low": "top[m] = -inf"},
-        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
-        ...     last={"out": "y[m] = top[m]"},
+        ...     name="peak", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"low": "top[m] = -inf"},
+        ...     body={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     final={"out": "y[m] = top[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
         >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
@@ -1447,7 +1447,7 @@ class ForFused:
         >>> from fireiron import *
         >>> doubled = Fused(
         ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
         ... )
 
         >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()

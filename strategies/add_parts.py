@@ -21,11 +21,11 @@ bp = Tunable("bp", 16, 1, 2, 4, 8, 32)
 definition = Fused(
     name="add_parts",
     dims="m n p",
-    over="p",
+    loop="p",
     operands={"P": "p m n", "C": "m n"},
-    first={"acc": "acc[m,n] = 0"},
-    each={"add": "acc[m,n] += sum(p, P[p,m,n])"},
-    last={"store": "C[m,n] = acc[m,n]"},
+    init={"acc": "acc[m,n] = 0"},
+    body={"add": "acc[m,n] += sum(p, P[p,m,n])"},
+    final={"store": "C[m,n] = acc[m,n]"},
 )
 
 

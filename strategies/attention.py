@@ -93,12 +93,12 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
     return Fused(
         name="attention",
         dims="m n d b g r",
-        over="n",
+        loop="n",
         batch="b g r",
         positive="scale",
         operands={**operands, **({"L": "b m g r"} if lse else {})},
-        first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-        each={
+        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        body={
             "s": "s[m,n] = sum(d, Q[b,m,g,r,d] * K[b,n,g,d])",
             **changed,
             **mask,
@@ -114,7 +114,7 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "pv": "acc[m,d] += sum(n, p[m,n] * V[b,n,g,d])",
         },
-        last={
+        final={
             "inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)",
             "norm": "acc[m,d] = acc[m,d] * inverse[m]",
             "store": "O[b,m,g,r,d] = acc[m,d]",

@@ -45,12 +45,12 @@ def definition(size=SIZE, lengths=False):
     return Fused(
         name="attention_decode",
         dims="m n d b g p",
-        over="n",
+        loop="n",
         batch="b g p",
         positive="scale",
         operands={**keys, "P": "b g p m d", "T": "b g p m", "S": "b g p m"},
-        first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-        each={
+        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        body={
             "s": "s[m,n] = sum(d, Q[b,g,m,d] * K[b,n,g,d])",
             "mask": f"s[m,n] = where({' and '.join(seen)}, s[m,n], -inf)",
             "top": "top[m] = max(n, s[m,n])",
@@ -64,7 +64,7 @@ def definition(size=SIZE, lengths=False):
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "pv": "acc[m,d] += sum(n, w[m,n] * V[b,n,g,d])",
         },
-        last={"store": "P[b,g,p,m,d] = acc[m,d]", "tops": "T[b,g,p,m] = mx[m]", "total": "S[b,g,p,m] = l[m]"},
+        final={"store": "P[b,g,p,m,d] = acc[m,d]", "tops": "T[b,g,p,m] = mx[m]", "total": "S[b,g,p,m] = l[m]"},
     )
 
 

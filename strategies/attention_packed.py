@@ -43,7 +43,7 @@ SLACK = hopper_attention.SLACK
 definition = Fused(
     name="attention_packed",
     dims="m n d t g r",
-    over="n",
+    loop="n",
     batch="t g r",
     positive="scale",
     operands={
@@ -59,8 +59,8 @@ definition = Fused(
         "high": "t m",
         "O": "t m g r d",
     },
-    first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-    each={
+    init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+    body={
         "s": "s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])",
         "mask": "s[m,n] = where(begin[t] <= n and n < end[t], s[m,n], -inf)",
         "own": "s[m,n] = where(inner[t] <= n and n < outer[t] or low[t,m] <= n and n < high[t,m], s[m,n], -inf)",
@@ -77,7 +77,7 @@ definition = Fused(
         "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
         "pv": "acc[m,d] += sum(n, p[m,n] * V[n,g,d])",
     },
-    last={
+    final={
         "inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)",
         "norm": "acc[m,d] = acc[m,d] * inverse[m]",
         "store": "O[t,m,g,r,d] = acc[m,d]",

@@ -40,11 +40,11 @@ blocks = Tunable("blocks", 132, 264, 65536)
 definition = Fused(
     name="dual",
     dims="m n k",
-    over="k",
+    loop="k",
     operands={"A": "m k", "B1": "k n", "B2": "k n", "D": "m n"},
-    first={"zero": "acc[m,n] = 0"},
-    each={"left": "acc[m,n] += sum(k, A[m,k] * B1[k,n])", "right": "acc[m,n] += sum(k, A[m,k] * B2[k,n])"},
-    last={"store": "D[m,n] = acc[m,n]"},
+    init={"zero": "acc[m,n] = 0"},
+    body={"left": "acc[m,n] += sum(k, A[m,k] * B1[k,n])", "right": "acc[m,n] += sum(k, A[m,k] * B2[k,n])"},
+    final={"store": "D[m,n] = acc[m,n]"},
 )
 
 copy, fragments = Move.coalesced_copy(8).done(), Move.done()

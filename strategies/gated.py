@@ -37,11 +37,11 @@ blocks = Tunable("blocks", 132, 264, 65536)
 definition = Fused(
     name="gated",
     dims="m n k",
-    over="k",
+    loop="k",
     operands={"A": "m k", "B1": "k n", "B2": "k n", "D": "m n"},
-    first={"zero_gate": "g[m,n] = 0", "zero_up": "u[m,n] = 0"},
-    each={"gate": "g[m,n] += sum(k, A[m,k] * B1[k,n])", "up": "u[m,n] += sum(k, A[m,k] * B2[k,n])"},
-    last={"act": "g[m,n] = silu(g[m,n]) * u[m,n]", "store": "D[m,n] = g[m,n]"},
+    init={"zero_gate": "g[m,n] = 0", "zero_up": "u[m,n] = 0"},
+    body={"gate": "g[m,n] += sum(k, A[m,k] * B1[k,n])", "up": "u[m,n] += sum(k, A[m,k] * B2[k,n])"},
+    final={"act": "g[m,n] = silu(g[m,n]) * u[m,n]", "store": "D[m,n] = g[m,n]"},
 )
 
 copy, fragments = Move.coalesced_copy(8).done(), Move.done()

@@ -46,11 +46,11 @@ blocks = Tunable("blocks", 132, 264, 65536)
 definition = Fused(
     name="gemm_row_sum",
     dims="m n k",
-    over="k",
+    loop="k",
     operands={"A": "m k", "B": "k n", "D": "m n", "y": "m"},
-    first={"zero": "acc[m,n] = 0", "none": "s[m] = 0"},
-    each={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "row": "s[m] += sum(k, A[m,k])"},
-    last={"store": "D[m,n] = acc[m,n]", "sums": "y[m] = s[m]"},
+    init={"zero": "acc[m,n] = 0", "none": "s[m] = 0"},
+    body={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "row": "s[m] += sum(k, A[m,k])"},
+    final={"store": "D[m,n] = acc[m,n]", "sums": "y[m] = s[m]"},
 )
 
 copy, fragments = Move.coalesced_copy(8).done(), Move.done()

@@ -36,12 +36,12 @@ definition = Fused(
     dims="m n k g",
     scan="g",
     operands={"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
-    first={"zero": "acc[m,n] = 0"},
-    each={
+    init={"zero": "acc[m,n] = 0"},
+    body={
         "product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])",
         "keep": "acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])",
     },
-    last={"store": "D[m,n] = acc[m,n]"},
+    final={"store": "D[m,n] = acc[m,n]"},
 )
 
 copy, fragments = Move.coalesced_copy(8).done(), Move.done()

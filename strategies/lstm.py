@@ -48,11 +48,11 @@ def cell(function):
     return Fused(
         name="lstm",
         dims="m n k",
-        over="k",
+        loop="k",
         operands=OPERANDS,
-        first={"zero": "acc[m,n] = 0"},
-        each={"input": "acc[m,n] += sum(k, X[m,k] * W[k,n])", "hidden": "acc[m,n] += sum(k, H[m,k] * R[k,n])"},
-        last={"act": f"acc[m,n] = {function}(acc[m,n] + bias[n])", "store": "D[m,n] = acc[m,n]"},
+        init={"zero": "acc[m,n] = 0"},
+        body={"input": "acc[m,n] += sum(k, X[m,k] * W[k,n])", "hidden": "acc[m,n] += sum(k, H[m,k] * R[k,n])"},
+        final={"act": f"acc[m,n] = {function}(acc[m,n] + bias[n])", "store": "D[m,n] = acc[m,n]"},
     )
 
 
@@ -141,7 +141,7 @@ one_by_one = Fused(
     name="lstm",
     dims="m n k",
     operands=OPERANDS,
-    each={
+    body={
         "input": "acc[m,n] = sum(k, X[m,k] * W[k,n])",
         "hidden": "acc[m,n] += sum(k, H[m,k] * R[k,n])",
         "act": "acc[m,n] = relu(acc[m,n] + bias[n])",

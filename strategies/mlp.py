@@ -39,13 +39,13 @@ definition = Fused(
     dims="m n k l",
     scan="l",
     operands={"X": "m k", "W": "l k n", "bias": "l n", "Y": "m n"},
-    first={"start": "h[m,k] = X[m,k]"},
-    each={
+    init={"start": "h[m,k] = X[m,k]"},
+    body={
         "product": "acc[m,n] = sum(k, h[m,k] * W[l,k,n])",
         "act": "acc[m,n] = relu(acc[m,n] + bias[l,n])",
         "keep": "h[m,n] = acc[m,n]",
     },
-    last={"store": "Y[m,n] = h[m,n]"},
+    final={"store": "Y[m,n] = h[m,n]"},
 )
 
 copy, fragments = Move.coalesced_copy(8).done(), Move.done()

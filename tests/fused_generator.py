@@ -120,8 +120,8 @@ class DrawnDefinition:
     def finish(self, dims, sizes, chain, symbolic=(), halves=(), dtype=None, **roles):
         self.symbolic, self.halves = symbolic, halves
         self.dtype = dtype or self.choice((float16, float32))
-        parts = {name: part for name, part in (("first", self.first), ("last", self.last)) if part}
-        self.definition = Fused(name="drawn", dims=dims, operands=self.operands, each=self.each, **parts, **roles)
+        parts = {name: part for name, part in (("init", self.first), ("final", self.last)) if part}
+        self.definition = Fused(name="drawn", dims=dims, operands=self.operands, body=self.each, **parts, **roles)
         self.strategy = chain(self.definition)
         self.bound = self.spec(self.definition, sizes)
 
@@ -283,7 +283,7 @@ class DrawnDefinition:
             return chunk.load(held, RF, lanes).done()
 
         count = step * self.random.randint(1, 4) - (self.random.randrange(step) if self.chance(0.5, "overhanging") else 0)
-        self.finish("m n", {"m": self.random.randint(1, 9), "n": count}, chain, symbolic=("m",), over="n")
+        self.finish("m n", {"m": self.random.randint(1, 9), "n": count}, chain, symbolic=("m",), loop="n")
 
 
 def draw(seed, form=None):

@@ -186,7 +186,7 @@ class DrawnHopper:
         first = {key.partition("[")[0]: value for key, value in first.items()}
         last = {"act": f"acc[m,n] = {result}"} if result != "acc[m,n]" else {}
         definition = Fused(
-            name="several", dims="m n k", over="k", operands={**operands, "D": "m n"}, first=first, each=each, last={**last, "store": "D[m,n] = acc[m,n]"}
+            name="several", dims="m n k", loop="k", operands={**operands, "D": "m n"}, init=first, body=each, final={**last, "store": "D[m,n] = acc[m,n]"}
         )  # fmt: skip
         sizes = self.sizes()
         chain = self.pipelined(self.blocks(definition.tile(m=self.bm, n=self.bn)))

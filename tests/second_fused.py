@@ -39,7 +39,7 @@ class Definition:
         return arrays
 
     def _written(self) -> set[str]:
-        parts = [dict(self.made.get(part) or {}) for part in ("first", "each", "last")]
+        parts = [dict(self.made.get(part) or {}) for part in ("init", "body", "final")]
         return {text.partition("[")[0] for part in parts for text in part.values()}
 
     def expected(self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -211,10 +211,10 @@ def _rows(r: random.Random) -> Definition:
         "name": r.choice(("rows", "k", "drawn")),
         "dims": "m n",
         "operands": operands,
-        "each": each,
-        "first": first,
-        "last": last,
-        "over": "n" if over else "",
+        "body": each,
+        "init": first,
+        "final": last,
+        "loop": "n" if over else "",
     }
     steps = _row_strategy(r, sizes, operands, each, over, reductions, [name for name in f.known if name not in operands], outputs)
     written = set(outputs)
@@ -375,10 +375,10 @@ def _products(r: random.Random) -> Definition:
         "name": "product_and_more",
         "dims": "m n k",
         "operands": operands,
-        "each": each,
-        "first": first,
-        "last": last,
-        "over": "k" if over else "",
+        "body": each,
+        "init": first,
+        "final": last,
+        "loop": "k" if over else "",
     }
     w = _Writer(r, r.choice((0.0, 0.03)))
     bm, bn = (r.choice((16, 32, 48)) for _ in "mn") if tensor else (r.choice((4, 8, 16, 24)) for _ in "mn")
@@ -483,7 +483,7 @@ def _epilogue(r: random.Random) -> Definition:
 
     used = " ".join(each.values())
     operands = {name: dims for name, dims in operands.items() if re.search(rf"\b{name}\b", used)}
-    made = {"name": "gemm", "dims": "m n k", "operands": operands, "each": each}
+    made = {"name": "gemm", "dims": "m n k", "operands": operands, "body": each}
     dtype = re.search(r"dtype=(\w+), c_dtype=(\w+)", base.script.problem)
     a_type = dtype[1]
     spec = f"made(m={{m}}, n={{n}}, k={{k}}, dtype={a_type}, types={{{', '.join(f'{name!r}: float32' for name in operands if name not in 'AB')}}}{_stored(r, operands)})"
@@ -499,7 +499,7 @@ def _groups(r: random.Random) -> Definition:
         keep = "acc[m,n] = where(m < end[g] and begin[g] <= m, p[m,n] + g, acc[m,n])"
     made = {
         "name": "of_groups", "dims": "m n k g", "scan": "g", "operands": {"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
-        "first": {"zero": "acc[m,n] = 0"}, "each": {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep}, "last": {"store": "D[m,n] = acc[m,n]"},
+        "init": {"zero": "acc[m,n] = 0"}, "body": {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep}, "final": {"store": "D[m,n] = acc[m,n]"},
     }  # fmt: skip
     w = _Writer(r, 0.0)
     bm, bn = r.choice((8, 16)), r.choice((8, 16))
@@ -534,8 +534,8 @@ def _online(r: random.Random) -> Definition:
     each["total"] = "total[m] = total[m] + sums[m]" if "shrink" in each else "total[m] = total[m] * exp(top[m] - new[m]) + sums[m]"
     each["keep"] = "top[m] = new[m]"
     made = {
-        "name": "log_sum_exp", "dims": "m n", "over": "n", "operands": {"X": "m n", "y": "m"}, "first": {"top0": f"top[m] = {low}", "sum0": "total[m] = 0"},
-        "each": each, "last": {"y": "y[m] = log(total[m] + 1) + max(top[m], -100)"},
+        "name": "log_sum_exp", "dims": "m n", "loop": "n", "operands": {"X": "m n", "y": "m"}, "init": {"top0": f"top[m] = {low}", "sum0": "total[m] = 0"},
+        "body": each, "final": {"y": "y[m] = log(total[m] + 1) + max(top[m], -100)"},
     }  # fmt: skip
     w = _Writer(r, 0.0)
     rows = w.pick(1, 2, 4)

@@ -56,7 +56,7 @@ class Other:
         return {
             "dims": dims,
             "operands": dict(self.axes),
-            "each": {"step": self.formula.replace("+=", "=", 1) if self.joins else self.formula},
+            "body": {"step": self.formula.replace("+=", "=", 1) if self.joins else self.formula},
         }
 
     def expected(self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:

@@ -457,7 +457,7 @@ def test_driver_launcher_of_numbers_above_0(tmp_path, dtype, served, refused):
     """Zero, negative ones, infinity and NaN; numbers that the definition says nothing of are as they are."""
     made = Fused(
         name="scaled", dims="m", operands={"X": "m", "W": "m", "Y": "m", "factor": "", "added": ""}, positive="factor",
-        each={"y": "Y[m] = (X[m] + W[m]) * factor + added"},
+        body={"y": "Y[m] = (X[m] + W[m]) * factor + added"},
     )  # fmt: skip
     strategy = made.tile(m=32).to(Block).done()(made(m=64, types={"factor": dtype}))
     calls = [f"0x10000, 0x20000, 0x30000, {one.replace('none', '(float)(argc - 1)')}, 0.0f" for one in (*served, *refused)]

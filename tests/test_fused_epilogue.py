@@ -481,8 +481,8 @@ def test_floats_made_of_an_integer_sum_by_every_route(text):
 def test_floats_of_an_integer_sum_that_outlive_a_turn_are_refused():
     with pytest.raises(FireironError, match="step scale: acc is int32, and this step makes floats of it"):
         Fused(
-            name="turns", dims="m n k", over="k", operands={"A": "m k", "B": "k n", "s": "n", "C": "m n"},
-            first={"zero": "acc[m,n] = 0"},
-            each={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "scale": "acc[m,n] = acc[m,n] * s[n]"},
-            last={"store": "C[m,n] = acc[m,n]"},
+            name="turns", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "s": "n", "C": "m n"},
+            init={"zero": "acc[m,n] = 0"},
+            body={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "scale": "acc[m,n] = acc[m,n] * s[n]"},
+            final={"store": "C[m,n] = acc[m,n]"},
         )(m=32, n=32, k=32, dtype=int8, types={"s": float32, "C": float32})  # fmt: skip

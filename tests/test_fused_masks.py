@@ -62,13 +62,13 @@ def test_tiles_inside_run_without_masks_of_the_end():
 def test_the_end_is_masked_where_it_would_count(score, masked):
     """A maximum takes -inf from there; what that makes 0 no sum has to leave out."""
     made = Fused(
-        name="x", dims="m n", over="n", operands={"X": "m n", "scale": "", "bias": "", "y": "m"}, positive="scale",
-        first={"top": "mx[m] = -1000", "zero": "t[m] = 0"},
-        each={
+        name="x", dims="m n", loop="n", operands={"X": "m n", "scale": "", "bias": "", "y": "m"}, positive="scale",
+        init={"top": "mx[m] = -1000", "zero": "t[m] = 0"},
+        body={
             "s": "s[m,n] = X[m,n]", "part": "part[m] = max(n, s[m,n])", "keep": "mx[m] = max(mx[m], part[m])",
             "e": f"e[m,n] = {score}", "sum": "t[m] += sum(n, e[m,n])",
         },
-        last={"y": "y[m] = t[m] * scale + mx[m] * bias"},
+        final={"y": "y[m] = t[m] * scale + mx[m] * bias"},
     )  # fmt: skip
     kernel = chain(made).load("X", RF, Move.done()).done()(made(m=16, n=40)).program("sm_80").walked
     titles = {str(one.spec) for one, _ in execs(kernel.body)}
@@ -78,8 +78,8 @@ def test_the_end_is_masked_where_it_would_count(score, masked):
 def test_what_lies_behind_the_end_along_another_dimension_is_not_known():
     """`-inf` behind the end of n in rows of s says nothing of its columns."""
     made = Fused(
-        name="x", dims="m n", over="n", operands={"X": "m n", "y": "m"}, first={"zero": "t[m] = 0"},
-        each={"s": "s[m,n] = X[m,n]", "total": "t[m] += sum(n, s[m,n])"}, last={"y": "y[m] = t[m]"},
+        name="x", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"zero": "t[m] = 0"},
+        body={"s": "s[m,n] = X[m,n]", "total": "t[m] += sum(n, s[m,n])"}, final={"y": "y[m] = t[m]"},
     )  # fmt: skip
     behind = Behind(made.made, "n")
     row, column = (formula_of(f"a[m,n] = {text}").value for text in ("s[m,n]", "s[n,m]"))
@@ -142,8 +142,8 @@ def chain(made, **split):
 def masked(**steps):
     each = {"s": "s[m,n] = X[m,n] * 2", "mask": "s[m,n] = where(n <= m, s[m,n], 0)", "sum": "y[m] += sum(n, s[m,n])", **steps}
     return Fused(
-        name="masked", dims="m n", over="n", operands={"X": "m n", "Y": "m"},
-        first={"zero": "y[m] = 0"}, each=each, last={"store": "Y[m] = y[m]"},
+        name="masked", dims="m n", loop="n", operands={"X": "m n", "Y": "m"},
+        init={"zero": "y[m] = 0"}, body=each, final={"store": "Y[m] = y[m]"},
     )  # fmt: skip
 
 
@@ -231,14 +231,14 @@ def test_faults_are_found_where_the_loop_depends_on_the_block(lengths):
 def log_sum_exp(hidden, scaled="s[m,n]"):
     """A running maximum and a sum of exponentials of what a mask shows."""
     return Fused(
-        name="log_sum_exp", dims="m n", over="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale",
-        first={"top": "top[m] = -inf", "zero": "total[m] = 0"},
-        each={
+        name="log_sum_exp", dims="m n", loop="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale",
+        init={"top": "top[m] = -inf", "zero": "total[m] = 0"},
+        body={
             "s": "s[m,n] = X[m,n] * scale", "mask": f"s[m,n] = where(n <= m, s[m,n], {hidden})", "part": "part[m] = max(n, s[m,n])",
             "new": "new[m] = max(top[m], part[m] * (scale * 2))", "exp": f"e[m,n] = exp({scaled} * (scale * 2) - new[m])",
             "sum": "sums[m] = sum(n, e[m,n])", "total": "total[m] = total[m] * exp(top[m] - new[m]) + sums[m]", "keep": "top[m] = new[m]",
         },
-        last={"y": "y[m] = log(total[m]) + top[m]"},
+        final={"y": "y[m] = log(total[m]) + top[m]"},
     )  # fmt: skip
 
 
@@ -278,8 +278,8 @@ def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
 def test_what_is_known_of_a_hidden_turn(hidden, value, changes):
     """Zero times what may be infinite, infinity times what may be negative or zero, or plus what may be infinite, is not known."""
     made = Fused(
-        name="x", dims="m n", over="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale", first={"zero": "t[m] = 0"},
-        each={"mask": f"s[m,n] = where(n <= m, X[m,n], {hidden})", "total": f"t[m] += {value}"}, last={"y": "y[m] = t[m] * scale"},
+        name="x", dims="m n", loop="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale", init={"zero": "t[m] = 0"},
+        body={"mask": f"s[m,n] = where(n <= m, X[m,n], {hidden})", "total": f"t[m] += {value}"}, final={"y": "y[m] = t[m] * scale"},
     )  # fmt: skip
     strategy = chain(made).skip_masked_tiles().load("X", RF, Move.done()).done()(made(m=32, n=32))
     if changes:

@@ -15,7 +15,7 @@ from fireiron.ir import Let, statements
 from fireiron.sim import simulate
 from fireiron.strategies import attention
 
-copied = Fused(name="copied", dims="m n g", batch="g", operands={"X": "m n g", "Y": "m n g"}, each={"copy": "Y[m,n,g] = X[m,n,g]"})
+copied = Fused(name="copied", dims="m n g", batch="g", operands={"X": "m n g", "Y": "m n g"}, body={"copy": "Y[m,n,g] = X[m,n,g]"})
 
 
 def tiles(strategy, **sizes):
@@ -147,7 +147,7 @@ def test_rows_whose_maximum_moves_and_rows_whose_does_not(tmp_path):
 def test_what_is_no_product_with_a_factor(formula):
     made = Fused(
         name="scaled", dims="m d", operands={"X": "m d", "Y": "m d"},
-        each={"acc": "acc[m,d] = X[m,d]", "alpha": "alpha[m] = max(d, acc[m,d])", "step": formula, "store": "Y[m,d] = acc[m,d] + alpha[m]"},
+        body={"acc": "acc[m,d] = X[m,d]", "alpha": "alpha[m] = max(d, acc[m,d])", "step": formula, "store": "Y[m,d] = acc[m,d] + alpha[m]"},
     )  # fmt: skip
     rows = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
     with pytest.raises(MatchError, match="x\\[m,n\\] \\* f\\[m\\]"):

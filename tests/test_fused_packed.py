@@ -21,7 +21,7 @@ from fireiron.strategies import hmma_ampere
 
 def by_lanes(each, operands, types=None):
     """A definition in pieces of rows, each lane with eight neighbours."""
-    made = Fused(name="rows", dims="m n", operands=operands, each=each, types=types)
+    made = Fused(name="rows", dims="m n", operands=operands, body=each, types=types)
     lane = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
     return made, made.tile(m=1, n=512).to(Block).load("X", RF, lane).done()
 
@@ -142,7 +142,7 @@ def test_fragments_of_mma_are_pairs():
     loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
     made = Fused(
         name="bounded", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "C": "m n"},
-        each={
+        body={
             "product": "acc[m,n] = sum(k, A[m,k] * B[k,n])",
             "bounds": "acc[m,n] = min(relu(acc[m,n]), 6)",
             "bias": "C[m,n] = acc[m,n] * 2 + bias[n]",
@@ -270,7 +270,7 @@ def test_functions_of_pairs_where_they_are_asked_for(tmp_path):
     ],
 )  # fmt: skip
 def test_approximations_that_are_none(value, dtype, target, wrong):
-    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, each={"y": f"Y[m,n] = {value}"})
+    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"y": f"Y[m,n] = {value}"})
     strategy = made.tile(m=1).to(Block).load("X", RF, eight).step("y", Pointwise.done(APPROXIMATE_PAIRS)).done()
     with pytest.raises(FireironError, match=wrong):
         strategy(made(m=4, n=512, dtype=dtype)).cuda(target)

@@ -27,16 +27,16 @@ from fireiron.strategies import attention
 rows = Fused(
     name="rows",
     dims="m n",
-    over="n",
+    loop="n",
     operands={"X": "m n", "w": "m", "y": "m", "z": "m"},
-    first={"t0": "t[m] = 0", "h0": "h[m] = -3"},
-    each={
+    init={"t0": "t[m] = 0", "h0": "h[m] = -3"},
+    body={
         "square": "sq[m,n] = X[m,n] * X[m,n]",
         "total": "t[m] += sum(n, sq[m,n])",
         "top": "top[m] = max(n, X[m,n])",
         "highest": "h[m] = max(h[m], top[m] + w[m])",
     },
-    last={"scaled": "u[m] = t[m] * w[m] / size(n)", "y": "y[m] = abs(u[m])", "z": "z[m] = h[m]"},
+    final={"scaled": "u[m] = t[m] * w[m] / size(n)", "y": "y[m] = abs(u[m])", "z": "z[m] = h[m]"},
 )
 
 
@@ -170,10 +170,10 @@ def test_planted_faults():
 
 def changed(**formulas):
     """`rows` with other formulas, by step."""
-    made = {part: {one.name: str(one.formula) for one in rows.made.steps if one.part == part} for part in ("first", "each", "last")}
+    made = {part: {one.name: str(one.formula) for one in rows.made.steps if one.part == part} for part in ("init", "body", "final")}
     for part in made.values():
         part.update({name: text.replace("size_n", "size(n)") for name, text in {**part, **formulas}.items() if name in part})
-    return Fused(name="rows", dims="m n", over="n", operands={"X": "m n", "w": "m", "y": "m", "z": "m"}, **made)
+    return Fused(name="rows", dims="m n", loop="n", operands={"X": "m n", "w": "m", "y": "m", "z": "m"}, **made)
 
 
 @pytest.mark.sampled(1)
@@ -236,12 +236,12 @@ def test_what_is_completed_and_when():
 
 def test_what_is_written_again_is_completed_again():
     made = Fused(
-        name="x", dims="m n", over="n", operands={"X": "m n", "w": "m", "y": "m"}, first={"t0": "t[m] = 0", "a0": "a[m] = 0"},
-        each={
+        name="x", dims="m n", loop="n", operands={"X": "m n", "w": "m", "y": "m"}, init={"t0": "t[m] = 0", "a0": "a[m] = 0"},
+        body={
             "total": "t[m] += sum(n, X[m,n])", "one": "a[m] = max(a[m], t[m] * t[m])", "scale": "t[m] = t[m] * w[m]",
             "two": "b[m] = max(a[m], t[m] * t[m])", "keep": "a[m] = b[m]",
         },
-        last={"y": "y[m] = a[m]"},
+        final={"y": "y[m] = a[m]"},
     ).made  # fmt: skip
     assert completed(made, "total") == ["t_whole", "t_whole_"]
 

@@ -313,19 +313,19 @@ REFUSALS = {
         ["step('midle'): dual has no such step", "in      dual(64,64,64)", "legal   zero left right store", "at      "],
     ),
     "missing init": (
-        lambda: made(over="k", each={"mm": MM}, last={"s": "D[m,n] = acc[m,n]"}),
-        ["step mm: acc is read before anything wrote it", "got     'acc[m,n] += ", "do      first={...: 'acc[m,n] = 0'}", "at      "],
+        lambda: made(loop="k", body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
+        ["step mm: acc is read before anything wrote it", "got     'acc[m,n] += ", "do      init={...: 'acc[m,n] = 0'}", "at      "],
     ),
     "read before it is written": (
-        lambda: made(each={"s": "D[m,n] = acc[m,n]", "mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}),
+        lambda: made(body={"s": "D[m,n] = acc[m,n]", "mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}),
         ["step s: acc is read before anything wrote it", "do      a step before that writes it"],
     ),
     "duplicate step": (
-        lambda: made(over="k", first={"mm": "acc[m,n] = 0"}, each={"mm": MM}, last={"s": "D[m,n] = acc[m,n]"}),
+        lambda: made(loop="k", init={"mm": "acc[m,n] = 0"}, body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
         ["the step mm stands in two parts", "legal   different identifiers"],
     ),
     "loose dimension": (
-        lambda: made(each={"mm": "D[m,n] = A[m,k] * B[k,n]"}),
+        lambda: made(body={"mm": "D[m,n] = A[m,k] * B[k,n]"}),
         ["step mm: k of A[m,k] is neither in the result nor reduced", "got     'D[m,n] = A[m,k] * B[k,n]'"],
     ),
     "reduced dimension tiled": (
@@ -369,7 +369,7 @@ REFUSALS = {
         ["tile(q=64): no such dimension", "legal   m n k"],
     ),
     "rows of other lengths": (
-        lambda: made(operands={"A": "m k", "B": "k n", "D": "m n", "o": "m"}, each={"mm": "D[m,n] = sum(k, A[o[m],k] * B[k,n])"}),
+        lambda: made(operands={"A": "m k", "B": "k n", "D": "m n", "o": "m"}, body={"mm": "D[m,n] = sum(k, A[o[m],k] * B[k,n])"}),
         ["step mm: ", "got     'D[m,n] = sum(k, A[o[m],k] * B[k,n])'"],
     ),
 }  # fmt: skip

@@ -17,7 +17,7 @@ normalized = Fused(
     name="normalized",
     dims="m n k",
     operands={"A": "m k", "B": "k n", "D": "m n", "y": "m"},
-    each={
+    body={
         "exp": "p[m,k] = exp(A[m,k])",
         "sum": "r[m] = sum(k, p[m,k])",
         "product": "acc[m,n] = sum(k, p[m,k] * B[k,n])",
@@ -42,7 +42,7 @@ def test_each_block_of_a_row_computes_its_own(placed):
         np.testing.assert_allclose(made[name], wanted, rtol=1e-4, atol=1e-5)
 
 
-doubled = Fused(name="doubled", dims="m n", operands={"row": "m", "Y": "m n"}, each={"s": "t[m] = row[m] * 2", "o": "Y[m,n] = t[m]"})
+doubled = Fused(name="doubled", dims="m n", operands={"row": "m", "Y": "m n"}, body={"s": "t[m] = row[m] * 2", "o": "Y[m,n] = t[m]"})
 BLOCK = doubled.tile(m=16, n=32).to(Block)
 BELOW = {
     "threads": BLOCK.tile(m=1, n=2).to(Thread),

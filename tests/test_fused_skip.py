@@ -54,7 +54,7 @@ def some_warps(spec=SPEC, warps=(1, 2)):
 def definition(more):
     """Rows with a factor `f`, and further steps."""
     each = {"x": "x[m,n] = X[m,n]", "f": "f[m] = max(n, x[m,n])", **more}
-    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, each={**each, "Y": more.get("Y", "Y[m,n] = x[m,n]")})
+    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={**each, "Y": more.get("Y", "Y[m,n] = x[m,n]")})
     return made.tile(m=8).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 1).to(Lane).done())
 
 
@@ -331,7 +331,7 @@ def test_threads_that_have_other_rows_than_the_condition():
     """A lane has a row of the factor, and one element of each row: the warp that asks is not the one that would scale."""
     made = Fused(
         name="apart", dims="m n", operands={"F": "m", "X": "m n", "Y": "m n", "G": "m"},
-        each={"f": "f[m] = F[m] * 2", "x": "x[m,n] = X[m,n]", "scale": "x[m,n] = x[m,n] * f[m]", "Y": "Y[m,n] = x[m,n]", "G": "G[m] = f[m]"},
+        body={"f": "f[m] = F[m] * 2", "x": "x[m,n] = X[m,n]", "scale": "x[m,n] = x[m,n] * f[m]", "Y": "Y[m,n] = x[m,n]", "G": "G[m] = f[m]"},
     )  # fmt: skip
     by_columns = made.tile(m=64).to(Block).load("F", RF, Move.tile(1).to(Thread).done()).load("X", RF, Move.tile(64, 1).to(Thread).done())
     spec = made(m=64, n=64, dtype=float32)

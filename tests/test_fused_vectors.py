@@ -28,7 +28,7 @@ dropped = Fused(
     name="dropped",
     dims="m n k",
     operands={"A": "m k", "B": "k n", "bias": "n", "keep": "m n", "R": "m n", "scale": "", "C": "m n"},
-    each={
+    body={
         "product": "acc[m,n] = sum(k, A[m,k] * B[k,n])",
         "drop": "C[m,n] = where(keep[m,n] != 0, relu(acc[m,n] + bias[n]) * scale + R[m,n], 0)",
     },
@@ -39,7 +39,7 @@ rows = Fused(
     name="rows",
     dims="m n",
     operands={"X": "m n", "R": "m n", "gain": "n", "keep": "m n", "Y": "m n"},
-    each={"y": "Y[m,n] = where(keep[m,n] > 0, X[m,n] * gain[n] + R[m,n], 0)"},
+    body={"y": "Y[m,n] = where(keep[m,n] > 0, X[m,n] * gain[n] + R[m,n], 0)"},
 )
 by_lanes = rows.tile(m=1).to(Block).load("X", RF, Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()).done()
 

@@ -99,7 +99,7 @@ MMA = MatMul.tile(16, 16).unroll().mma_tile().done()
 def layer_norm():
     norm = Fused(
         name="layernorm", dims="m n", operands={"X": "m n", "gamma": "n", "Y": "m n"},
-        each={"sum": "mean[m] = sum(n, X[m,n])", "mean": "mean[m] = mean[m] / size(n)", "center": "c[m,n] = X[m,n] - mean[m]",
+        body={"sum": "mean[m] = sum(n, X[m,n])", "mean": "mean[m] = mean[m] / size(n)", "center": "c[m,n] = X[m,n] - mean[m]",
               "square": "sq[m,n] = c[m,n] * c[m,n]", "var": "rstd[m] = sum(n, sq[m,n])", "rstd": "rstd[m] = rsqrt(rstd[m] / size(n) + 1e-05)",
               "out": "Y[m,n] = c[m,n] * rstd[m] * gamma[n]"},
     )  # fmt: skip
@@ -108,13 +108,13 @@ def layer_norm():
 
 def attention():
     fused = Fused(
-        name="attention", dims="m n d", over="n", operands={"Q": "m d", "K": "n d", "V": "n d", "O": "m d", "scale": ""},
-        first={"mx": "mx[m] = -inf", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-        each={"s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "mask": "s[m,n] = where(n <= m, s[m,n] * scale, -inf)", "top": "top[m] = max(n, s[m,n])",
+        name="attention", dims="m n d", loop="n", operands={"Q": "m d", "K": "n d", "V": "n d", "O": "m d", "scale": ""},
+        init={"mx": "mx[m] = -inf", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        body={"s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "mask": "s[m,n] = where(n <= m, s[m,n] * scale, -inf)", "top": "top[m] = max(n, s[m,n])",
               "new": "new[m] = max(mx[m], top[m])", "alpha": "alpha[m] = exp2(mx[m] - new[m])", "keep": "mx[m] = new[m]",
               "exp": "s[m,n] = exp2(s[m,n] - new[m])", "sums": "sums[m] = sum(n, s[m,n])", "update": "l[m] = l[m] * alpha[m] + sums[m]",
               "scale": "acc[m,d] = acc[m,d] * alpha[m]", "p": "p[m,n] = s[m,n]", "pv": "acc[m,d] += sum(n, p[m,n] * V[n,d])"},
-        last={"norm": "o[m,d] = acc[m,d] / l[m]", "store": "O[m,d] = o[m,d]"},
+        final={"norm": "o[m,d] = acc[m,d] / l[m]", "store": "O[m,d] = o[m,d]"},
     )  # fmt: skip
     product = MatMul.split(16).unroll().pipeline(2).load(B, RF, FRAGMENTS).then(MMA)
     strategy = (
@@ -127,9 +127,9 @@ def attention():
 
 def two_outputs():
     dual = Fused(
-        name="dual", dims="m n k", over="k", operands={"A": "m k", "B1": "k n", "D": "m n", "y": "m"},
-        first={"u0": "u[m,n] = 0", "r0": "r[m] = 0"}, each={"u": "u[m,n] += sum(k, A[m,k] * B1[k,n])", "r": "r[m] += sum(k, A[m,k])"},
-        last={"D": "D[m,n] = relu(u[m,n])", "y": "y[m] = r[m]"},
+        name="dual", dims="m n k", loop="k", operands={"A": "m k", "B1": "k n", "D": "m n", "y": "m"},
+        init={"u0": "u[m,n] = 0", "r0": "r[m] = 0"}, body={"u": "u[m,n] += sum(k, A[m,k] * B1[k,n])", "r": "r[m] += sum(k, A[m,k])"},
+        final={"D": "D[m,n] = relu(u[m,n])", "y": "y[m] = r[m]"},
     )  # fmt: skip
     strategy = (
         dual.tile(m=64, n=64).to(Block).split(k=32).pipeline(3).load("A", SH, COPY).swizzle_storage().load("B1", SH, COPY).swizzle_storage()

@@ -17,17 +17,17 @@ element = MatMul.tile(1, 1).to(Thread).split(1).tile(1, 1).done()
 def query_gradient(first="n <= m", second="n <= m", keep="0"):
     """The gradient of causal attention for its queries: probabilities and their gradients have a mask each."""
     return Fused(
-        name="query_gradient", dims="m n d", over="n",
+        name="query_gradient", dims="m n d", loop="n",
         operands={"Q": "m d", "K": "n d", "V": "n d", "dO": "m d", "L": "m", "D": "m", "dQ": "m d"},
-        first={"zero": "acc[m,d] = 0"},
-        each={
+        init={"zero": "acc[m,d] = 0"},
+        body={
             "score": "s[m,n] = sum(d, Q[m,d] * K[n,d])",
             "p": f"p[m,n] = where({first}, exp2(s[m,n] - L[m]), {keep})",
             "dp": "dp[m,n] = sum(d, dO[m,d] * V[n,d])",
             "ds": f"ds[m,n] = where({second}, p[m,n] * (dp[m,n] - D[m]), 0)",
             "add": "acc[m,d] += sum(n, ds[m,n] * K[n,d])",
         },
-        last={"store": "dQ[m,d] = acc[m,d]"},
+        final={"store": "dQ[m,d] = acc[m,d]"},
     )  # fmt: skip
 
 

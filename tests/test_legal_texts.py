@@ -22,7 +22,7 @@ def require_compiled(program):
 def test_a_temporary_in_shared_memory_that_nothing_reads(size):
     """Of one array, and of several that begin in one: compilers warn (#550-D) unless the text says that it knows."""
     each = {"t": "t[m,n] = X[m,n] * 2", "o": "Y[m,n] = X[m,n]"}
-    definition = Fused(name="unread", dims="m n", operands={"X": "m n", "Y": "m n"}, each=each)
+    definition = Fused(name="unread", dims="m n", operands={"X": "m n", "Y": "m n"}, body=each)
     strategy = definition.tile(m=size, n=128).to(Block).set_memory("t", SH).tile(m=1, n=1).to(Thread) if size == 8 else (
         definition.tile(m=size, n=128).to(Block).set_memory("t", SH).tile(m=16, n=8).to(Thread).tile(m=1, n=1)
     )  # fmt: skip
@@ -34,8 +34,8 @@ def test_a_temporary_in_shared_memory_that_nothing_reads(size):
 def over_inner_ring(outer, inner, k, stages):
     """Products with a ring over k inside of two loops, one step at a time."""
     definition = Fused(
-        name="nested", dims="m n k r s", scan="r s", operands={"X": "r s m k", "W": "r s k n", "Y": "m n"}, first={"zero": "acc[m,n] = 0"},
-        each={"mm": "acc[m,n] += sum(k, X[r,s,m,k] * W[r,s,k,n])"}, last={"store": "Y[m,n] = acc[m,n]"},
+        name="nested", dims="m n k r s", scan="r s", operands={"X": "r s m k", "W": "r s k n", "Y": "m n"}, init={"zero": "acc[m,n] = 0"},
+        body={"mm": "acc[m,n] += sum(k, X[r,s,m,k] * W[r,s,k,n])"}, final={"store": "Y[m,n] = acc[m,n]"},
     )  # fmt: skip
     ring = MatMul.split(32).pipeline(stages).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
     blocks = definition.tile(m=64, n=64).to(Block)

@@ -15,7 +15,7 @@ from fireiron.language.library import bind, find
 NAIVE = "from fireiron import *\nstrategy = MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()\n"
 SCALED = """
 scaled = Fused(
-    name="scaled", dims="m n", operands={"X": "m n", "weight": "n", "Y": "m n"}, each={"out": "Y[m,n] = X[m,n] * weight[n]"}
+    name="scaled", dims="m n", operands={"X": "m n", "weight": "n", "Y": "m n"}, body={"out": "Y[m,n] = X[m,n] * weight[n]"}
 )
 """
 FILES = {

@@ -140,10 +140,10 @@ def test_drawn_offsets():
 def attending(mask, ends, in_parts=False):
     """Attention of each batch's queries to some of the packed keys: definition and strategy."""
     made = Fused(
-        name="packed_keys", dims="m n d b", over="n", batch="b",
+        name="packed_keys", dims="m n d b", loop="n", batch="b",
         operands={"Q": "b m d", "K": "n d", "V": "n d", **dict.fromkeys(ends, "b"), "O": "b m d"},
-        first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-        each={
+        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        body={
             "s": "s[m,n] = sum(d, Q[b,m,d] * K[n,d])",
             "mask": f"s[m,n] = where({mask}, s[m,n], -inf)",
             "top": "top[m] = max(n, s[m,n])",
@@ -157,7 +157,7 @@ def attending(mask, ends, in_parts=False):
             "p": "p[m,n] = s[m,n]",
             "pv": "acc[m,d] += sum(n, p[m,n] * V[n,d])",
         },
-        last={"inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)", "store": "O[b,m,d] = acc[m,d] * inverse[m]"},
+        final={"inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)", "store": "O[b,m,d] = acc[m,d] * inverse[m]"},
     )  # fmt: skip
     copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
@@ -266,11 +266,11 @@ KEEP = "acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])"
 
 def kernel(keep=KEEP, split=lambda chain: chain.split(g=1).skip_masked_tiles(), types=None, **more):
     """A kernel of a definition with another last step of a turn."""
-    first = {"zero": "acc[m,n] = 0", **more.pop("first", {})}
-    each = {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep, **more.pop("each", {})}
+    first = {"zero": "acc[m,n] = 0", **more.pop("init", {})}
+    each = {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep, **more.pop("body", {})}
     operands = {"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"}
-    last = {"store": "D[m,n] = acc[m,n]", **more.pop("last", {})}
-    made = Fused(name="x", dims="m n k g", scan="g", operands=operands, first=first, each=each, last=last)
+    last = {"store": "D[m,n] = acc[m,n]", **more.pop("final", {})}
+    made = Fused(name="x", dims="m n k g", scan="g", operands=operands, init=first, body=each, final=last)
     types = {"begin": int32, "end": int32} if types is None else types
     return split(made.tile(m=64, n=64).to(Block)).step("product", MatMul.split(16).done()).done()(made(m=64, n=64, k=32, g=3, types=types))
 
@@ -280,16 +280,16 @@ REFUSED = {
     "adding up": (kernel("acc[m,n] = acc[m,n] + where(begin[g] <= m and m < end[g], p[m,n], 0)"), "changes acc in every turn"),
     "another result": (kernel("acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 0)"), "step keep"),
     "a mask that adds": (
-        kernel("s[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 1)", each={"add": "acc[m,n] = acc[m,n] + s[m,n]"}),
+        kernel("s[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 1)", body={"add": "acc[m,n] = acc[m,n] + s[m,n]"}),
         "changes acc",
     ),
     "no integer": (kernel("acc[m,n] = where(n <= m and begin[g] < end[g], p[m,n], acc[m,n])"), "compares no coordinate with an integer"),
     "floats": (kernel(types={"begin": float32, "end": float32}), "compares no coordinate with an integer"),
     "two conditions": (
         kernel(
-            first={"none": "t[m,n] = 0"},
-            each={"more": "t[m,n] = where(m < end[g], p[m,n], t[m,n])"},
-            last={"store": "D[m,n] = acc[m,n] + t[m,n]"},
+            init={"none": "t[m,n] = 0"},
+            body={"more": "t[m,n] = where(m < end[g], p[m,n], t[m,n])"},
+            final={"store": "D[m,n] = acc[m,n] + t[m,n]"},
         ),
         "under different conditions",
     ),

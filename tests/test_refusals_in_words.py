@@ -26,7 +26,7 @@ PLAIN = MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done()
 SQUARE = MatMul(8, 8, 8)(GL, GL, GL)(Kernel)
 MOVED = Move(8, 8)(GL, GL)(Kernel)
 BOUND = PLAIN(SQUARE)
-TWO = Fused(name="two", dims="m", operands={"X": "m", "Y": "m", "Z": "m"}, each={"y": "Y[m] = X[m]", "z": "Z[m] = X[m] + X[m]"})
+TWO = Fused(name="two", dims="m", operands={"X": "m", "Y": "m", "Z": "m"}, body={"y": "Y[m] = X[m]", "z": "Z[m] = X[m] + X[m]"})
 PAIR = TWO(m=8)
 
 REFUSED = (
@@ -70,7 +70,7 @@ REFUSED = (
     ("spec_of({**describe(SQUARE), 'leading': {'X': 8}})", "may name"), ("Records.append_to('/tmp/x.jsonl', 3)", "append_to: not a record"),
     # kernels and arrays
     ("in_order(PAIR, {'Y': 1})", "Z missing"), ("in_order(PAIR, {'Q': 1})", "has no output 'Q'"), ("in_order(PAIR, 3)", "has 2 outputs"), ("in_order(PAIR, (1, 2, 3))", "3 arrays"),
-    ("TWO.check({'q': 3})", "no dimension q"), ("Fused(name='f', dims='m m', operands={}, each={})", "Fused"),
+    ("TWO.check({'q': 3})", "no dimension q"), ("Fused(name='f', dims='m m', operands={}, body={})", "Fused"),
     # measuring
     ("timing.time_kernel(3)", "no compiled kernel"), ("timing.throughput(SQUARE, 0)", "more than no time"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
     ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "no combination at all"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "comes without a spec"), ("best(SQUARE, default=True, pinned=True)", "records are pinned, so only they answer"),
@@ -153,9 +153,9 @@ def test_commands_that_are_refused(line, said, tmp_path, monkeypatch, capsys):
 
 OF_GROUPS = Fused(
     name="of_groups", dims="m n g q", scan="g q", operands={"A": "m n", "w": "q g", "D": "m n"},
-    first={"zero": "acc[m,n] = 0"},
-    each={"mask": "t[m,n] = where(m < q + g, A[m,n] + w[q,g], 0)", "add": "acc[m,n] = acc[m,n] + t[m,n]"},
-    last={"store": "D[m,n] = acc[m,n]"},
+    init={"zero": "acc[m,n] = 0"},
+    body={"mask": "t[m,n] = where(m < q + g, A[m,n] + w[q,g], 0)", "add": "acc[m,n] = acc[m,n] + t[m,n]"},
+    final={"store": "D[m,n] = acc[m,n]"},
 )  # fmt: skip
 
 
@@ -180,4 +180,4 @@ def test_a_number_above_the_most_is_told_the_most():
 def test_an_output_that_is_added_to_is_an_operand(formula):
     steps = {"double": "t[m,k] = X[m,k] * 2", "add": formula}
     with pytest.raises(ArgumentError, match="the operand H, which holds nothing before the kernel"):
-        Fused(name="sums", dims="m k", operands={"X": "m k", "H": "k"}, each=steps)
+        Fused(name="sums", dims="m k", operands={"X": "m k", "H": "k"}, body=steps)

@@ -468,8 +468,8 @@ def test_registers_that_one_thread_fills_are_not_read_by_others():
 def _one_choice():
     """A number of which one thread knows whether it is the larger one, and seven threads choose by it."""
     choice = Fused(
-        name="choice", dims="m n", over="n", operands={"R": "m n", "alpha": "", "y": "m"}, first={"low": "a[m] = -inf"},
-        each={"number": "t[m] = alpha", "top": "s[m] = max(n, where(t[m] < n, 0, R[m,n]))", "join": "a[m] = max(a[m], s[m])"}, last={"out": "y[m] = a[m]"},
+        name="choice", dims="m n", loop="n", operands={"R": "m n", "alpha": "", "y": "m"}, init={"low": "a[m] = -inf"},
+        body={"number": "t[m] = alpha", "top": "s[m] = max(n, where(t[m] < n, 0, R[m,n]))", "join": "a[m] = max(a[m], s[m])"}, final={"out": "y[m] = a[m]"},
     )  # fmt: skip
     return choice.tile(m=1).to(Block).tile(m=1).to(Warp).done()(choice(m=2, n=7, dtype=float32))
 
@@ -509,7 +509,7 @@ def test_staggered_turns_of_what_lies_in_shared_memory():
 
 def test_work_on_elements_that_reads_nothing():
     """A formula of numbers with functions has no element that says its shape."""
-    ones = Fused(name="ones", dims="m n", operands={"Y": "m n"}, each={"one": "t[m,n] = relu(abs(1))", "out": "Y[m,n] = t[m,n] * 2"})
+    ones = Fused(name="ones", dims="m n", operands={"Y": "m n"}, body={"one": "t[m,n] = relu(abs(1))", "out": "Y[m,n] = t[m,n] * 2"})
     program = ones.tile(m=2, n=4).to(Block).done()(ones(m=3, n=5, types={"Y": float32})).program("sm_80")
     assert (simulate(program.ir, {}).outputs["Y"] == 2).all()
 
@@ -674,7 +674,7 @@ def test_parts_of_terms_that_have_fewer_dimensions():
     """A minimum over `n` of what does not depend on `m`: `partial` ended in ValueError."""
     rows = Fused(
         name="rows", dims="m n", operands={"X": "m n", "w": "n", "Y": "m n"},
-        each={"least": "s_sh[m] = min(n, abs(w[n]))", "store": "Y[m,n] = where(X[m,n] >= s_sh[m], X[m,n], n + 0)"},
+        body={"least": "s_sh[m] = min(n, abs(w[n]))", "store": "Y[m,n] = where(X[m,n] >= s_sh[m], X[m,n], n + 0)"},
     )  # fmt: skip
     with pytest.raises(DecompositionError, match="no threads hold parts of one"):
         _ = rows.rfactor("least", 32).tile(m=2).to(Block).done()(rows(m=sym("M", high=4096), n=1)).program("sm_90").lowered
@@ -684,12 +684,12 @@ def test_the_cost_of_loops_that_data_and_tiles_decide():
     """Whether a group has a turn depends on the tile that a block takes: `predict` ended in KeyError."""
     groups = Fused(
         name="of_groups", dims="m n k g", scan="g", operands={"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
-        first={"zero": "acc[m,n] = 0"},
-        each={
+        init={"zero": "acc[m,n] = 0"},
+        body={
             "product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])",
             "keep": "acc[m,n] = where(m < end[g] and begin[g] <= m, p[m,n] + g, acc[m,n])",
         },
-        last={"store": "D[m,n] = acc[m,n]"},
+        final={"store": "D[m,n] = acc[m,n]"},
     )  # fmt: skip
     problem = groups(m=21, n=8, k=4, g=4, types={"begin": int32, "end": int32, "D": float32})
     product = MatMul.split(4).load(A, SH).tile(1, 1).to(Thread).split(1).tile(1, 1).done()

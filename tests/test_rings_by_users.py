@@ -47,11 +47,11 @@ def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=
     definition = Fused(
         name="two_products",
         dims="m n k",
-        over="k",
+        loop="k",
         operands={"A": "m k", "B": "k n", "C": "m k", "E": "k n", "D": "m n"},
-        first={"zu": "u[m,n] = 0", "zv": "v[m,n] = 0"},
-        each={name: STEPS[name] for name in order.split()},
-        last={"add": "u[m,n] = u[m,n] + v[m,n]", "store": "D[m,n] = u[m,n]"},
+        init={"zu": "u[m,n] = 0", "zv": "v[m,n] = 0"},
+        body={name: STEPS[name] for name in order.split()},
+        final={"add": "u[m,n] = u[m,n] + v[m,n]", "store": "D[m,n] = u[m,n]"},
     )
     chain = definition.tile(m=rows, n=64).to(Block)
     chain = chain.persistent(blocks) if blocks else chain

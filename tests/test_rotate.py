@@ -117,16 +117,16 @@ def formulas(part):
 
 
 PACKED = Fused(
-    name="packed", dims="m n d b", over="n", batch="b", positive="scale",
+    name="packed", dims="m n d b", loop="n", batch="b", positive="scale",
     operands={"Q": "b m d", "K": "n d", "V": "n d", "begin": "b", "end": "b", "scale": "", "O": "b m d"},
-    first=formulas("first"),
-    each={
+    init=formulas("init"),
+    body={
         "s": "s[m,n] = sum(d, Q[b,m,d] * K[n,d])",
         "mask": "s[m,n] = where(begin[b] <= n and n < end[b], s[m,n], -inf)",
-        **{name: text for name, text in formulas("each").items() if name not in ("s", "pv")},
+        **{name: text for name, text in formulas("body").items() if name not in ("s", "pv")},
         "pv": "acc[m,d] += sum(n, p[m,n] * V[n,d])",
     },
-    last={**formulas("last"), "store": "O[b,m,d] = acc[m,d]"},
+    final={**formulas("final"), "store": "O[b,m,d] = acc[m,d]"},
 )  # fmt: skip
 
 
@@ -169,12 +169,12 @@ def test_other_steps(step, behind):
 
 
 TIED = Fused(
-    name="tied", dims="m n d", over="n", positive="scale", operands={"Q": "m d", "K": "n d", "scale": "", "O": "m d"},
-    first=formulas("first"),
-    each={
-        **formulas("each"), "s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "pv": "acc[m,d] += sum(n, p[m,n] * K[n,d])",
+    name="tied", dims="m n d", loop="n", positive="scale", operands={"Q": "m d", "K": "n d", "scale": "", "O": "m d"},
+    init=formulas("init"),
+    body={
+        **formulas("body"), "s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "pv": "acc[m,d] += sum(n, p[m,n] * K[n,d])",
     },
-    last={**formulas("last"), "store": "O[m,d] = acc[m,d]"},
+    final={**formulas("final"), "store": "O[m,d] = acc[m,d]"},
 )  # fmt: skip
 
 

@@ -16,8 +16,8 @@ needs_nvrtc = pytest.mark.skipif(not COMPILERS, reason="no NVRTC for sm_90a (pip
 HALVES = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 BYTES = {"A": RowMajor, "B": ColMajor}
 SCALED = Fused(
-    name="scaled", dims="m n k", over="k", operands={"A": "m k", "B": "k n", "D": "m n"}, first={"zero": "acc[m,n] = 0"},
-    each={"scale": "acc[m,n] = acc[m,n] * 0.5", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, last={"store": "D[m,n] = acc[m,n]"},
+    name="scaled", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "D": "m n"}, init={"zero": "acc[m,n] = 0"},
+    body={"scale": "acc[m,n] = acc[m,n] * 0.5", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, final={"store": "D[m,n] = acc[m,n]"},
 )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_accumulators_that_are_in_use_together_are_counted_together():
         "right": "more[m,n] = sum(k, A[m,k] * B2[k,n])",
         "store": "D[m,n] = acc[m,n] * more[m,n]",
     }
-    definition = Fused(name="two", dims="m n k", operands={"A": "m k", "B": "k n", "B2": "k n", "D": "m n"}, each=each)
+    definition = Fused(name="two", dims="m n k", operands={"A": "m k", "B": "k n", "B2": "k n", "D": "m n"}, body=each)
     chain = definition(m=256, n=144, k=64, dtype=float16).tile(m=128, n=144).to(Block).load("A", SH).load("B", SH).load("B2", SH)
     chain = chain.tile(m=128).to(Warpgroup).step("left", MatMul.done()).step("right", MatMul.done()).done()
     with pytest.raises(ResourceError, match="288 registers of a thread for products, .*: acc 144, more 144"):

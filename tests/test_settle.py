@@ -29,7 +29,7 @@ ZERO_STEP, STORE = {"zero": "acc[m,n] = 0"}, {"store": "C[m,n] = acc[m,n]"}
 
 def made(each, first=ZERO_STEP, **operands):
     every = {"A": "m k", "B": "k n", **operands, "C": "m n"}
-    return Fused(name="made", dims="m n k", over="k", operands=every, first=first, each=each, last=STORE)
+    return Fused(name="made", dims="m n k", loop="k", operands=every, init=first, body=each, final=STORE)
 
 
 HORNER = made({"scale": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
@@ -254,7 +254,7 @@ def test_what_stays_zero_where_the_accumulator_is(value, zero):
         name="one",
         dims="m n",
         operands={"X": "m", "Y": "m n", "C": "m n"},
-        each={"a": "acc[m,n] = Y[m,n] * X[m]", "b": f"C[m,n] = {value}"},
+        body={"a": "acc[m,n] = Y[m,n] * X[m]", "b": f"C[m,n] = {value}"},
     )
     found = one.kind.made.steps[1].formula.value
     assert _is_zero(found, "acc") is zero

@@ -97,10 +97,10 @@ def test_stages_given_back_too_early_are_found_where_warpgroups_take_turns():
 
 
 DUAL = Fused(
-    name="dual", dims="m n k", over="k", operands={"A": "m k", "B": "k n", "C": "k n", "D": "m n"},
-    first={"one": "p[m,n] = 0", "other": "q[m,n] = 0"},
-    each={"left": "p[m,n] += sum(k, A[m,k] * B[k,n])", "right": "q[m,n] += sum(k, A[m,k] * C[k,n])"},
-    last={"sum": "h[m,n] = p[m,n] + q[m,n]", "store": "D[m,n] = h[m,n]"},
+    name="dual", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "C": "k n", "D": "m n"},
+    init={"one": "p[m,n] = 0", "other": "q[m,n] = 0"},
+    body={"left": "p[m,n] += sum(k, A[m,k] * B[k,n])", "right": "q[m,n] += sum(k, A[m,k] * C[k,n])"},
+    final={"sum": "h[m,n] = p[m,n] + q[m,n]", "store": "D[m,n] = h[m,n]"},
 )  # fmt: skip
 
 

@@ -35,8 +35,8 @@ class Rfactor(Decomposition):
 
     >>> from fireiron import *
     >>> rows = Fused(
-    ...     name="row_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-    ...     first={"zero": "t[m] = 0"}, each={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, last={"out": "y[m] = t[m]"},
+    ...     name="row_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+    ...     init={"zero": "t[m] = 0"}, body={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, final={"out": "y[m] = t[m]"},
     ... )
     >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
     >>> joined = rows.rfactor("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()

@@ -30,7 +30,7 @@ class SetMemory(Decomposition):
     >>> from fireiron import *
     >>> doubled = Fused(
     ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-    ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+    ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
     ... )
 
     >>> blocks = doubled.tile(m=16, n=16).to(Block).set_memory("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())

@@ -120,10 +120,10 @@ def skip_steps(*steps: str, where: str) -> SkipSteps:
 
     >>> from fireiron import *
     >>> peak = Fused(
-    ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-    ...     first={"low": "top[m] = -inf"},
-    ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
-    ...     last={"out": "y[m] = top[m]"},
+    ...     name="peak", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+    ...     init={"low": "top[m] = -inf"},
+    ...     body={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+    ...     final={"out": "y[m] = top[m]"},
     ... )
     >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
     >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")

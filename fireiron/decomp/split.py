@@ -108,25 +108,25 @@ class Split(Decomposition):
         named = [dim for dim, _ in self.by_dim]
         if self.sizes or not set(named) <= set(made.loops):
             reducing = [one.name for one in made.steps if {*named} & {*one.formula.over}]
-            hint = f"the strategy of the step {reducing[0]}, or over={' '.join(named)!r} in the definition" if reducing else None
+            hint = f"the strategy of the step {reducing[0]}, or loop={' '.join(named)!r} in the definition" if reducing else None
             what = f"{self.label()}: no dimension over which {spec.title} goes, by its name"
             raise DecompositionError(what, legal=made.loops or "none", hint=hint)
         steps = {one.part for one in made.steps}
-        if "each" not in steps or not any(dim in spec.dims for dim in named):
+        if "body" not in steps or not any(dim in spec.dims for dim in named):
             return passed(spec)
         draft = context.draft()
         whole, _ = parts_of(with_definition(spec, made.again(), {}), draft)
         inside = fused(whole)
         assert inside is not None
-        if "first" not in steps and "last" not in steps:
+        if "init" not in steps and "final" not in steps:
             return self._loop(whole, draft)
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
-        for part, name in (("first", "before"), ("each", "body"), ("last", "behind"), (AGAIN, AGAIN)):
+        for part, name in (("init", "before"), ("body", "body"), ("final", "behind"), (AGAIN, AGAIN)):
             if not any(one.part == part for one in inside.steps):
                 continue
             own = with_definition(whole, inside.part(part), {})
-            loop = self._loop(own, draft, name) if part in ("each", AGAIN) else None
+            loop = self._loop(own, draft, name) if part in ("body", AGAIN) else None
             children += [Child(name, own)] if loop is None else loop.children
             program += (Hole(name),) if loop is None else loop.program
         return draft.expansion(tuple(children), program)

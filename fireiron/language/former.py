@@ -32,6 +32,7 @@ CLASSES: Final[Mapping[str, str]] = {
 FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
     "CoalescedCopy": {"elements": "width"},
     "Defer": {"behind": "after"},
+    "FusedKind": {"first": "init", "each": "body", "last": "final", "over": "loop"},
     "LongestFirst": {"together": "group"},
     "PingPong": {"groups": "warpgroups"},
     "Pipeline": {"spread": "interleave"},

@@ -22,10 +22,10 @@ class SkipMaskedTiles(Refinement):
 
     >>> from fireiron import *
     >>> masked = Fused(
-    ...     name="masked_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-    ...     first={"zero": "t[m] = 0"},
-    ...     each={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
-    ...     last={"out": "y[m] = t[m]"},
+    ...     name="masked_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+    ...     init={"zero": "t[m] = 0"},
+    ...     body={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
+    ...     final={"out": "y[m] = t[m]"},
     ... )
     >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
     >>> tiles = masked.tile(m=1).to(Block).split(n=128).skip_masked_tiles()

@@ -59,7 +59,7 @@ def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = No
     made = _Made(*_sides(signature))
     for number, (target, sign, value) in enumerate(statements):
         made.statement(target, sign, value, any(re.search(rf"\b{ACC}\b", other) for _, _, other in statements[number + 1 :]))
-    return Fused(name=name, dims=" ".join(made.dims), operands={**made.operands, **made.results}, each=made.steps, types=types)
+    return Fused(name=name, dims=" ".join(made.dims), operands={**made.operands, **made.results}, body=made.steps, types=types)
 
 
 def _sides(signature: str) -> tuple[str, str, str]:

@@ -195,7 +195,7 @@ class _Rewriting:
     def _step(self, one: Step) -> None:
         formula = one.formula
         if formula.output in self.left:
-            self.complete -= {(formula.output, part) for part in ("first", "each", "last")}
+            self.complete -= {(formula.output, part) for part in ("init", "body", "final")}
             parts = self.dim if one.name == self.step.name else ""
             target = self._parts(formula.target)
             value = formula.value if parts else self._renamed(formula.value)

@@ -22,9 +22,9 @@ from fireiron.language import former
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.refine.layout import DealOrder
-from fireiron.spec import Kind, Parameter, Spec, Starter
+from fireiron.spec import AnyStarter, Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
-from fireiron.specs.fused import NAMES, PAIRED, FusedDefinition, FusedKind, definition, definition_fields
+from fireiron.specs.fused import NAMES, PAIRED, Fused, FusedDefinition, FusedKind, definition, definition_fields, words_of
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -49,8 +49,16 @@ def strategy_hash(strategy: Strategy) -> str:
     """
     import hashlib  # takes milliseconds, and most programs that import this package need none
 
-    plain = {"start": repr(strategy.start), "steps": _plain(strategy.steps), "others": [_plain(one.steps) for one in strategy.others]}
+    plain = {"start": _first_start(strategy.start), "steps": _plain(strategy.steps), "others": [_plain(one.steps) for one in strategy.others]}
     return hashlib.sha256(json.dumps(plain, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+
+
+def _first_start(start: AnyStarter) -> str:
+    """What a strategy starts from as text, a definition with the first names of its arguments."""
+    if not isinstance(start, Fused) or not isinstance(start.kind, FusedKind):
+        return repr(start)
+    first = former.first_fields("FusedKind")
+    return f"Fused({', '.join(f'{first.get(word, word)}={value!r}' for word, value in words_of(start.kind).items())})"
 
 
 def _plain(value: Any) -> Any:
@@ -161,6 +169,7 @@ def kind_of(plain: Mapping[str, Any]) -> Kind:
 
 def _defined(name: object, fields: Any) -> Kind:
     """The kind of a definition of several steps, from its declaration."""
+    fields = former.present_fields("FusedKind", fields) if isinstance(fields, Mapping) else fields
     if not isinstance(fields, Mapping) or set(fields) - {*PAIRED, *NAMES, "dims"}:
         raise StoreError("spec: no declaration of a definition", got=fields)
     pairs = {one: fields.get(one, []) for one in PAIRED}

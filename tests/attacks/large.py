@@ -177,9 +177,9 @@ FAMILIES: Mapping[str, Callable[[int], object]] = {
     "statements": lambda n: Kind("K", "; ".join(f"y{one}[i] = x[i]" for one in range(min(n, 3000)))),
     "an epilogue": lambda n: MatMul.fuse_epilogue("acc" + " + acc" * min(n, 5_000), Move),
     "definitions of many steps": lambda n: Fused(
-        name="f", dims="m", operands={"X": "m", "Y": "m"}, each={f"s{one}": f"t{one}[m] = X[m]" for one in range(min(n, 2000))} | {"y": "Y[m] = X[m]"}
+        name="f", dims="m", operands={"X": "m", "Y": "m"}, body={f"s{one}": f"t{one}[m] = X[m]" for one in range(min(n, 2000))} | {"y": "Y[m] = X[m]"}
     ),
-    "definitions of long names": lambda n: Fused(name="f" * min(n, 10**6), dims="m", operands={"X": "m", "Y": "m"}, each={"y": "Y[m] = X[m]"}),
+    "definitions of long names": lambda n: Fused(name="f" * min(n, 10**6), dims="m", operands={"X": "m", "Y": "m"}, body={"y": "Y[m] = X[m]"}),
     "JSON nested deep": lambda n: store.loads("[" * min(n, 10**7) + "]" * min(n, 10**7)),
     "JSON of long numbers": lambda n: store.loads(store.dumps(MatMul.tile(8, 8)).replace("8", "9" * min(n, 10**6), 1)),
     "JSON of large numbers": lambda n: store.loads(store.dumps(MatMul.tile(8, 8)).replace("8", str(n), 1)),

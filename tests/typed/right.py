@@ -100,8 +100,8 @@ export(kernel, "folder", arch="sm_90")
 # ---------------------------------------------------------------------------------------------- definitions
 
 total = Fused(
-    name="total", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-    first={"zero": "s[m] = 0"}, each={"s": "s[m] += sum(n, X[m,n])"}, last={"y": "y[m] = s[m]"},
+    name="total", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+    init={"zero": "s[m] = 0"}, body={"s": "s[m] += sum(n, X[m,n])"}, final={"y": "y[m] = s[m]"},
 )  # fmt: skip
 assert_type(total(m=64, n=K, dtype=float16, X=ColMajor), FusedSpec)
 rows = total.tile(m=1).to(Block).set_memory("s", RF).split(n=32).skip_masked_tiles().defer("s", after="zero").rfactor("s", 4).step("s", AnySpec.done())

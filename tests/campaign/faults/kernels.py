@@ -136,11 +136,11 @@ def _of_two_products(chance: random.Random) -> Case:
     definition = Fused(
         name="two_products",
         dims="m n k",
-        over="k",
+        loop="k",
         operands={"A": "m k", "B": "k n", "C": "m k", "E": "k n", "D": "m n"},
-        first={"zu": "u[m,n] = 0", "zv": "v[m,n] = 0"},
-        each={name: TWO[name] for name in order.split()},
-        last={"add": "u[m,n] = u[m,n] + v[m,n]", "store": "D[m,n] = u[m,n]"},
+        init={"zu": "u[m,n] = 0", "zv": "v[m,n] = 0"},
+        body={name: TWO[name] for name in order.split()},
+        final={"add": "u[m,n] = u[m,n] + v[m,n]", "store": "D[m,n] = u[m,n]"},
     )
     chain = definition.tile(m=64, n=64).to(Block)
     chain = (chain.persistent(blocks) if blocks else chain).split(k=32).pipeline(stages).warp_specialize()
