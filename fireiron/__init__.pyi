@@ -110,9 +110,9 @@ from fireiron.executable.movmatrix import MOVMATRIX_ROW as MOVMATRIX_ROW
 from fireiron.executable.movmatrix import MovMatrix as MovMatrix
 from fireiron.executable.pointwise import APPROXIMATE_PAIRS as APPROXIMATE_PAIRS
 from fireiron.executable.pointwise import ApproximatePairs as ApproximatePairs
-from fireiron.executable.pointwise import ScaleUnlessOne as ScaleUnlessOne
+from fireiron.executable.pointwise import SKIP_IF_IDENTITY as SKIP_IF_IDENTITY
+from fireiron.executable.pointwise import SkipIfIdentity as SkipIfIdentity
 from fireiron.executable.pointwise import ThreadPointwise as ThreadPointwise
-from fireiron.executable.pointwise import UNLESS_ONE as UNLESS_ONE
 from fireiron.executable.reduce import ThreadReduce as ThreadReduce
 from fireiron.executable.shuffle import SHFL_DOWN as SHFL_DOWN
 from fireiron.executable.shuffle import SHFL_IDX as SHFL_IDX
@@ -127,8 +127,8 @@ from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T as STMAT
 from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T_COL as STMATRIX_WARPGROUP_T_COL
 from fireiron.executable.stmatrix_warpgroup import StMatrixWarpgroup as StMatrixWarpgroup
 from fireiron.executable.terms import ThreadTerm as ThreadTerm
-from fireiron.executable.thread_move import STREAMED as STREAMED
-from fireiron.executable.thread_move import StreamedMove as StreamedMove
+from fireiron.executable.thread_move import EVICT_FIRST as EVICT_FIRST
+from fireiron.executable.thread_move import EvictFirstMove as EvictFirstMove
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector
@@ -169,7 +169,7 @@ from fireiron.refine.align import Align as Align
 from fireiron.refine.cast_on_copy import CastOnCopy as CastOnCopy
 from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.defer import Defer as Defer
-from fireiron.refine.layout import DealOrder as DealOrder
+from fireiron.refine.layout import TileOrder as TileOrder
 from fireiron.refine.longest_first import LongestFirst as LongestFirst
 from fireiron.refine.max_shared_bytes import MaxSharedBytes as MaxSharedBytes
 from fireiron.refine.min_blocks_per_sm import MinBlocksPerSm as MinBlocksPerSm
@@ -232,20 +232,20 @@ from fireiron.values.expr import Expr as Expr
 from fireiron.values.expr import Var as Var
 from fireiron.values.expr import all_of as all_of
 from fireiron.values.expr import any_of as any_of
+from fireiron.values.expr import assume_positive as assume_positive
 from fireiron.values.expr import ceildiv as ceildiv
 from fireiron.values.expr import equal as equal
 from fireiron.values.expr import minimum as minimum
-from fireiron.values.expr import positive as positive
 from fireiron.values.expr import sym as sym
 from fireiron.values.layout import Layout as Layout
 from fireiron.values.layout import Swizzle as Swizzle
 from fireiron.values.machine import ARCHITECTURES as ARCHITECTURES
 from fireiron.values.machine import Architecture as Architecture
 from fireiron.values.machine import Block as Block
+from fireiron.values.machine import COORD as COORD
 from fireiron.values.machine import DType as DType
 from fireiron.values.machine import FR as FR
 from fireiron.values.machine import GL as GL
-from fireiron.values.machine import INDEX as INDEX
 from fireiron.values.machine import Kernel as Kernel
 from fireiron.values.machine import Lane as Lane
 from fireiron.values.machine import Level as Level
@@ -272,13 +272,13 @@ from fireiron.values.strides import AnyStride as AnyStride
 from fireiron.values.strides import Strides as Strides
 from fireiron.values.tensor import ColMajor as ColMajor
 from fireiron.values.tensor import Cut as Cut
-from fireiron.values.tensor import Dealt as Dealt
 from fireiron.values.tensor import Dim as Dim
 from fireiron.values.tensor import Fixed as Fixed
 from fireiron.values.tensor import MatrixLayout as MatrixLayout
 from fireiron.values.tensor import Mode as Mode
 from fireiron.values.tensor import RowMajor as RowMajor
 from fireiron.values.tensor import Tensor as Tensor
+from fireiron.values.tensor import UnitMode as UnitMode
 from fireiron.values.tensor import View as View
 
 __all__ = [
@@ -300,6 +300,7 @@ __all__ = [
     "BinaryPointwise",
     "Block",
     "C",
+    "COORD",
     "CP_ASYNC",
     "CacheWarning",
     "CastOnCopy",
@@ -319,15 +320,15 @@ __all__ = [
     "DMMA_884",
     "DST",
     "DType",
-    "DealOrder",
-    "Dealt",
     "Decomposition",
     "DecompositionError",
     "Defer",
     "Derived",
     "Dim",
     "Done",
+    "EVICT_FIRST",
     "Epilog",
+    "EvictFirstMove",
     "Executable",
     "Expansion",
     "Exported",
@@ -374,7 +375,6 @@ __all__ = [
     "IMMA_16816_S8",
     "IMMA_16832_S8",
     "IMMA_8816_S8",
-    "INDEX",
     "INSTRUCTIONS",
     "IncompleteError",
     "Init",
@@ -462,6 +462,7 @@ __all__ = [
     "SHFL_IDX",
     "SHFL_UP",
     "SHUFFLE",
+    "SKIP_IF_IDENTITY",
     "SRC",
     "STMATRIX",
     "STMATRIX_WARPGROUP",
@@ -469,8 +470,6 @@ __all__ = [
     "STMATRIX_WARPGROUP_T",
     "STMATRIX_WARPGROUP_T_COL",
     "STORE_MATRIX_SYNC",
-    "STREAMED",
-    "ScaleUnlessOne",
     "SetMemory",
     "ShareStages",
     "Shfl",
@@ -479,6 +478,7 @@ __all__ = [
     "ShflUp",
     "Shuffle",
     "SimulationError",
+    "SkipIfIdentity",
     "SkipMaskedTiles",
     "SkipSteps",
     "Spec",
@@ -492,7 +492,6 @@ __all__ = [
     "StorageLayout",
     "StoreError",
     "Strategy",
-    "StreamedMove",
     "Strided",
     "Strides",
     "Swizzle",
@@ -511,14 +510,15 @@ __all__ = [
     "ThreadReduce",
     "ThreadTerm",
     "Tile",
+    "TileOrder",
     "TmaLoad",
     "TmaStore",
     "TmaVectorLoad",
     "To",
     "Tunable",
-    "UNLESS_ONE",
     "UnaryPointwise",
     "Unchecked",
+    "UnitMode",
     "Unroll",
     "VAL",
     "Var",
@@ -532,6 +532,7 @@ __all__ = [
     "WrongResultError",
     "all_of",
     "any_of",
+    "assume_positive",
     "best",
     "bfloat16",
     "ceildiv",
@@ -548,7 +549,6 @@ __all__ = [
     "int8",
     "matmul",
     "minimum",
-    "positive",
     "predict",
     "rfactor",
     "sweep",

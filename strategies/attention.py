@@ -154,7 +154,7 @@ def by_rows(made, held=False, apart=False, branch=True):
     if branch and any(one.name == "shrink" for one in made.made.steps):
         rows = rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
     else:
-        rows = rows.step("rescale", Pointwise.done(UNLESS_ONE) if branch else Pointwise.done())
+        rows = rows.step("rescale", Pointwise.done(SKIP_IF_IDENTITY) if branch else Pointwise.done())
     return rows.step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).step("store", staged).done()
 
 

@@ -296,7 +296,7 @@ POSITIONS = [
     ("Epilog(RF, (), (), x)", lambda x: Epilog(RF, (), (), x), only("None", *DTYPES), True),
     ("Done(x)", lambda x: Done(x), only("None", "FFMA"), True),
     ("To(x)", lambda x: To(x), only("Block", "Lane", "Kernel"), True),
-    ("DealOrder(x)", lambda x: DealOrder(x), only("RowMajor"), True),
+    ("TileOrder(x)", lambda x: TileOrder(x), only("RowMajor"), True),
     ("Permute(x)", lambda x: Permute(x), only(), True),
     ("Pad(x)", lambda x: finish(loaded.refine(Pad(x))), only("0", "tunable", "derived"), None),
     ("Align(x)", lambda x: Align(x), only(), True),
@@ -372,7 +372,7 @@ BELOW = {
 REFINEMENTS = {
     "to": To(Thread),
     "unroll": Unroll(),
-    "layout": DealOrder(ColMajor),
+    "layout": TileOrder(ColMajor),
     "permute": Permute(Var("uid", 0, 2**31 - 1) ^ 1),
     "no_sync": NoSync(),
     "storage_layout": StorageLayout(RowMajor),

@@ -7,9 +7,9 @@ from fireiron import *
 from fireiron.errors import DecompositionError
 from fireiron.language.dealing import DIGITS, ILLEGAL, PLAIN, Dealing, Renumbering
 from fireiron.language.dividing import Step
-from fireiron.refine.rasterize import PLACES
 from fireiron.refine.longest_first import FromTheLast
 from fireiron.refine.permute import UID, Permuted
+from fireiron.refine.rasterize import PLACES
 from fireiron.values.expr import Var, as_expr
 
 PARTS = MatMul.split_k(2, Block, 8)

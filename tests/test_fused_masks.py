@@ -123,12 +123,12 @@ def test_what_may_fail():
 
 def _tiles():
     from fireiron.values.expr import Var
-    from fireiron.values.machine import INDEX, int32
+    from fireiron.values.machine import COORD, int32
     from fireiron.values.tensor import ColMajor, Dim, Fixed, Mode, Tensor, whole_view
 
     found = {}
     for dim, tile, count in (("m", 8, 4), ("n", 4, 8)):
-        view = whole_view(Tensor(f"index_{dim}", (32,), int32, INDEX, ColMajor))
+        view = whole_view(Tensor(f"index_{dim}", (32,), int32, COORD, ColMajor))
         place = Fixed(count, tile, False, Var(f"block_{dim}", 0, count - 1))
         found[dim] = view.with_dims({0: Dim((Mode(tile, 1),), None, (place,))})
     return found

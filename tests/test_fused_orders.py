@@ -1,4 +1,4 @@
-"""Blocks whose tiles lie last along a dimension begin first (`longest_first`), and products left out where all factors are 1 (`UNLESS_ONE`)."""
+"""Blocks whose tiles lie last along a dimension begin first (`longest_first`), and products left out where all factors are 1 (`SKIP_IF_IDENTITY`)."""
 
 import re
 
@@ -151,4 +151,4 @@ def test_what_is_no_product_with_a_factor(formula):
     )  # fmt: skip
     rows = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
     with pytest.raises(MatchError, match="x\\[m,n\\] \\* f\\[m\\]"):
-        made.tile(m=1).to(Block).load("X", RF, rows).step("step", Pointwise.done(UNLESS_ONE)).done()(made(m=4, d=32)).cuda("sm_80")
+        made.tile(m=1).to(Block).load("X", RF, rows).step("step", Pointwise.done(SKIP_IF_IDENTITY)).done()(made(m=4, d=32)).cuda("sm_80")

@@ -194,7 +194,7 @@ def test_rows_are_streamed():
     plain = Move.tile(8, 8).to(Block).tile(1, 8).to(Thread)
     assert "__ldcs" not in plain.load(SRC, RF).done()(Move(8, 8)(GL, GL)(Kernel)).cuda()
     with pytest.raises(FireironError, match="GL -> RF or RF -> GL"):
-        plain.done(STREAMED)(Move(8, 8)(GL, GL)(Kernel)).cuda()
+        plain.done(EVICT_FIRST)(Move(8, 8)(GL, GL)(Kernel)).cuda()
 
 
 # ---------------------------------------------------------------------------------------------- rows in chunks

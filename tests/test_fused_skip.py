@@ -286,7 +286,7 @@ REFUSED = {
         "left out under another condition",
     ),
     "a strategy of its own": (
-        lambda: built(chain().step("rescale", Pointwise.done(UNLESS_ONE)).skip_steps("rescale", where="alpha == 1")),
+        lambda: built(chain().step("rescale", Pointwise.done(SKIP_IF_IDENTITY)).skip_steps("rescale", where="alpha == 1")),
         "rescale has a strategy of its own",
     ),
     "what others see": (

@@ -27,7 +27,7 @@ from fireiron.performing.matrices import received
 from fireiron.sim import simulate
 from fireiron.spec import Kind
 from fireiron.values.expr import TRUE, ZERO, Var, compiled
-from fireiron.values.tensor import Dealt, Mode
+from fireiron.values.tensor import Mode, UnitMode
 
 ELEMENT = Move.tile(1, 1).done()
 FOLLOWS = Move.done()
@@ -190,7 +190,7 @@ def test_indices_of_digits(base, digits, indices):
     """A coordinate is a number with the digits that were dealt; each index is found in it, as it was written or by division."""
     view = Init(1, 1)(RF)(Thread).dst
     one = (Mode(1, 1),)
-    dealt = tuple(Dealt(size, stride, True) for size, stride in digits)
+    dealt = tuple(UnitMode(size, stride, True) for size, stride in digits)
     access = making.access(view.tensor.name, (base, ZERO), (one, one), (None, None), True, dealt=(dealt, ()))
     holding = Holding.of(making.execution(INSTRUCTIONS[0], Init.on(Thread, view), (access,)), access, ())
     assert [(digit.size, digit.stride) for digit in holding.digits] == list(digits)

@@ -24,7 +24,7 @@ from fireiron.values.units import index_in, unit_in
 
 REPOSITORY = Path(__file__).parent.parent
 PUBLIC = {name: value for name, value in vars(fireiron).items() if not name.startswith("_")}
-VALUES = PUBLIC | {name: getattr(tensor, name) for name in ("Dim", "Mode", "Dealt")}
+VALUES = PUBLIC | {name: getattr(tensor, name) for name in ("Dim", "Mode", "UnitMode")}
 """What a `repr` may refer to: the public names, and the parts of a view."""
 
 M, N, K = sym("M", multiple_of=4), sym("N"), sym("K", multiple_of=2, high=4096)

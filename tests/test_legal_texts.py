@@ -64,5 +64,5 @@ def test_streamed_loads_and_stores_of_all_types(dtype, width):
     """CUDA has no `__ldcs` of one float of 8 bits; it is streamed as the byte that it is."""
     spec = Move(64, 77 if width == 1 else 64, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
     tiles = spec.tile(8, 32 * width).to(Block).tile(1, width).to(Thread)
-    text = require_compiled(tiles.load(SRC, RF, Move.done(STREAMED)).done(STREAMED).program("sm_90"))
+    text = require_compiled(tiles.load(SRC, RF, Move.done(EVICT_FIRST)).done(EVICT_FIRST).program("sm_90"))
     assert "__ldcs(" in text and "__stcs(" in text

@@ -192,7 +192,7 @@ def test_every_refinement_is_in_one_of_the_tables():
     methods = {
         call.func.attr for call in ast.walk(ast.parse(written)) if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     }
-    known = {"to_col_major": "StorageLayout", "layout": "DealOrder", "swizzle": "Permute", "stages": "Stages", "pingpong": "PingPong"}
+    known = {"to_col_major": "StorageLayout", "layout": "TileOrder", "swizzle": "Permute", "stages": "Stages", "pingpong": "PingPong"}
     covered = {kind for method in methods for kind in known.get(method, method.title().replace("_", "")).split()} | ALWAYS
     assert {one.__name__ for one in kinds} - {"Refinement"} <= covered
 

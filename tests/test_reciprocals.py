@@ -16,7 +16,7 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import Divisors, Let, Reciprocal, quotients, statements
 from fireiron.sim import simulate
 from fireiron.strategies import hopper
-from fireiron.values.expr import INT_MAX, Mod, Var, minimum, positive
+from fireiron.values.expr import INT_MAX, Mod, Var, assume_positive, minimum
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_products_are_quotients(part):
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16])
 def test_the_height_of_a_band_is_whole_or_what_is_left(rows):
     lines, tile = Var("lines", 1, 1 << 20, 1, True), Var("tile", 0, INT_MAX)
-    height = positive(minimum(rows, lines - tile // 8 * rows))
+    height = assume_positive(minimum(rows, lines - tile // 8 * rows))
     divisor = Divisors((lines,), ()).of(Mod(tile, height))
     if rows == 1:
         assert divisor is None or divisor.whole == 1

@@ -269,7 +269,7 @@ def test_blocks_in_other_orders():
     spec = MatMul(70, 90, 40)(GL, GL, GL)(Kernel)
     chain = blocks(3, 8)
     verify(chain.at(Tile).refine(Rasterize(2)), spec)
-    verify(chain.at(Tile).refine(DealOrder(ColMajor)), spec)
+    verify(chain.at(Tile).refine(TileOrder(ColMajor)), spec)
     verify(chain.at(Tile).refine(Rasterize(2)), MatMul(*SYMBOLS)(GL, GL, GL)(Kernel), M=70, N=90, K=41)
 
 

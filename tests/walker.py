@@ -602,7 +602,7 @@ class Walk:
             dealing = [
                 one for one in steps[position + 1 :] if isinstance(one, Tile) and any(isinstance(each, To) for each in one.refinements)
             ]
-            path = [one.unrefined((To, fireiron.DealOrder, fireiron.Permute)) for one in dealing]
+            path = [one.unrefined((To, fireiron.TileOrder, fireiron.Permute)) for one in dealing]
             own = (*path, Done()) if self.goal.level.threads > 1 else (*path, Tile((1, 1)), Done())
             if self.batch is not None or self.accumulates:
                 continue

@@ -14,7 +14,7 @@ from fireiron.spec import Spec
 from fireiron.specs.fused import INDICES, FusedKind, fused, with_definition
 from fireiron.specs.rfactor import rfactor
 from fireiron.values.expr import as_expr
-from fireiron.values.machine import INDEX, int32
+from fireiron.values.machine import COORD, int32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 
@@ -75,7 +75,7 @@ class Rfactor(Decomposition):
         rewritten = rfactor(made, self.step)
         index = f"{INDICES}{rewritten.order[-1]}"
         draft = context.draft()
-        counted = whole_view(Tensor(draft.fresh(index), (as_expr(self.parts),), int32, INDEX, ColMajor))
+        counted = whole_view(Tensor(draft.fresh(index), (as_expr(self.parts),), int32, COORD, ColMajor))
         return draft.expansion((Child("body", with_definition(spec, rewritten, {index: counted})),), (Hole("body"),))
 
 

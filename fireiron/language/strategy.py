@@ -31,8 +31,8 @@ from fireiron.language.substrategy import Chain, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
 from fireiron.refine.prefetch_epilogue import PrefetchEpilogue
-from fireiron.refine.warp_specialize import WarpSpecialize
 from fireiron.refine.to import To
+from fireiron.refine.warp_specialize import WarpSpecialize
 from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.operand import Operand
 from fireiron.specs.verbs import Offering, Verbs, fitting

@@ -15,7 +15,7 @@ from fireiron.language.grid import Names
 from fireiron.language.tree import Context, Decomposition, Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 from fireiron.spec import Spec
-from fireiron.values.expr import Expr, constant, positive
+from fireiron.values.expr import Expr, assume_positive, constant
 
 MOST = 1 << 16
 """The most adjacent tiles of the other dimensions."""
@@ -41,7 +41,7 @@ class FromTheLast(Place):
         grouped, rest = _grouped([digit for digit in digits if digit.dim != self.dim], self.group)
         # A digit is less than its size, which ranges alone do not tell where that is known at run time; the check of bounds does.
         return [
-            (digit, positive(digit.size - index) - 1 if digit.dim == self.dim else index)
+            (digit, assume_positive(digit.size - index) - 1 if digit.dim == self.dim else index)
             for digit, index in by_digits([*grouped, *ordered, *rest], unit)
         ]
 

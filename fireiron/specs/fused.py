@@ -45,7 +45,7 @@ from fireiron.specs.meaning import computing, evaluated, joining, limits_of, mul
 from fireiron.specs.terms import Sums
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import Expr, constant
-from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
+from fireiron.values.machine import COORD, GL, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, StorageOrder, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
 
@@ -675,7 +675,7 @@ class Fused(ForFused, Starter):
         for one, dims in made.uses.items():
             shape = tuple(extents[dim] for dim in dims)
             if one.startswith(INDICES):
-                views.append(whole_view(Tensor(one, shape, int32, INDEX, ColMajor)))
+                views.append(whole_view(Tensor(one, shape, int32, COORD, ColMajor)))
                 continue
             kind = said.get(one) or stated.get(one) or (as_dtype(dtype) if dims else float32)
             asked = layouts.get(one, RowMajor)

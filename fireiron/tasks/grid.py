@@ -12,8 +12,8 @@ from fireiron.ir import BlockCluster
 from fireiron.language.dealing import Taken, Taking
 from fireiron.language.grid import Inside, let_of_grid
 from fireiron.language.tree import Draft
-from fireiron.refine.rasterize import PLACES
 from fireiron.refine.persistent import Staying
+from fireiron.refine.rasterize import PLACES
 from fireiron.tasks.mapping import TaskMapping
 from fireiron.values.expr import ONE, ZERO, Expr, Var, as_expr, constant, minimum, mod
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE

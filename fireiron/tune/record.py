@@ -21,7 +21,7 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.language import former
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition, Refinement
-from fireiron.refine.layout import DealOrder
+from fireiron.refine.layout import TileOrder
 from fireiron.spec import AnyStarter, Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
 from fireiron.specs.fused import NAMES, PAIRED, Fused, FusedDefinition, FusedKind, definition, definition_fields, words_of
@@ -49,11 +49,12 @@ def strategy_hash(strategy: Strategy) -> str:
     """
     import hashlib  # takes milliseconds, and most programs that import this package need none
 
-    plain = {"start": _first_start(strategy.start), "steps": _plain(strategy.steps), "others": [_plain(one.steps) for one in strategy.others]}
+    others = [_plain(other.steps) for other in strategy.others]
+    plain = {"start": _first_start(strategy.start), "steps": _plain(strategy.steps), "others": others}
     return hashlib.sha256(json.dumps(plain, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
 
 
-def _first_start(start: AnyStarter) -> str:
+def _first_start(start: Starter | AnyStarter) -> str:
     """What a strategy starts from as text, a definition with the first names of its arguments."""
     if not isinstance(start, Fused) or not isinstance(start.kind, FusedKind):
         return repr(start)
@@ -77,7 +78,7 @@ def _plain(value: Any) -> Any:
         return {"mapping": sorted(([_plain(key), _plain(part)] for key, part in value.items()), key=json.dumps)}
     if attrs.has(type(value)):
         name, fields = _first_names(type(value))
-        return {"type": name, **{f".{fields.get(field, field)}": _plain(part) for field, part in _recorded(value).items()}}
+        return {"type": name, **{f".{fields.get(field, field)}": _plain(former.first_value(type(value).__name__, field, part)) for field, part in _recorded(value).items()}}
     raise StoreError(f"a strategy with a value of {type(value).__qualname__} has no hash", got=value, hint="make it a frozen attrs class")
 
 
@@ -95,7 +96,7 @@ def _first_names(cls: type) -> tuple[str, Mapping[str, str]]:
     return _RECORDED_AS.get(cls, former.first_class(name)), former.first_fields(name)
 
 
-_RECORDED_AS: Final[Mapping[type, str]] = {DealOrder: "Layout"}
+_RECORDED_AS: Final[Mapping[type, str]] = {TileOrder: "Layout"}
 """Classes that share their first name with another one: the hashes of strategies stay as they were."""
 
 
