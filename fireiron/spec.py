@@ -324,7 +324,7 @@ class Spec(Offering, ForAny, Displayed):
         _check_options(self)
         if any(not view.tensor.shape or view.tensor.memory.by_value for view in self.views):
             _check_scalars(self)
-        if self.level.is_launch:
+        if self.level.has_arguments:
             _check_kernel(self)
 
     def __getattr__(self, name: str) -> View:
@@ -568,7 +568,7 @@ class Spec(Offering, ForAny, Displayed):
 
         What lies below a kernel is part of its operands, or a buffer that a step made.
         """
-        if not self.level.is_launch or any(view.shape != view.tensor.shape for view in self.views):
+        if not self.level.has_arguments or any(view.shape != view.tensor.shape for view in self.views):
             return ""
         groups: dict[str, list[str]] = {}
         for name, view in self.operands.items():
@@ -777,7 +777,9 @@ def _check_kernel(spec: Spec) -> None:
         )  # fmt: skip
     if any(not (memory.of_grid or memory.counts) for memory in spec.memories):
         names = ", ".join(memory.name for memory in spec.memories)
-        raise ArgumentError(f"{spec.title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
+        raise ArgumentError(
+            f"{spec.title}({names})({spec.level}): the operands of a kernel start in global memory", legal="GL for each operand"
+        )
     for name in spec.outputs:
         tensor = spec.operands[name].tensor
         if isinstance(tensor.layout, Layout) and surely_overlaps(tensor.storage(), tensor.shape):

@@ -706,7 +706,7 @@ AT_IMPORT = {
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",
-    "values.cuda_names", "values.region", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
+    "values.cuda_names", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.grid", "language.methods",
     "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",

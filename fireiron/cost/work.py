@@ -53,6 +53,7 @@ from fireiron.spec import Spec, with_strides
 from fireiron.specs.fused import fused
 from fireiron.stepping.masks import seen_shares
 from fireiron.values.expr import FALSE, conjuncts, constant
+from fireiron.values.sharer import BLOCK, GRID
 
 Array = Any
 
@@ -273,7 +274,7 @@ class Work:
         return Operation(
             amounts,
             warps,
-            "global" if "grid" in read else "shared" if "block" in read else arithmetic,
+            "global" if GRID in read else "shared" if BLOCK in read else arithmetic,
             tuple((one.buffer, one.copy) for one in private if not one.write),
             tuple((one.buffer, one.copy) for one in private if one.write),
             amounts.flops > 0 and self._reads_old(statement),

@@ -47,6 +47,7 @@ from fireiron.lower.outside import Outside, is_open
 from fireiron.lower.slots import Slots
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
+from fireiron.values.sharer import BLOCK, GRID
 
 GROUP_THREADS = 128
 """Threads of a warpgroup."""
@@ -669,7 +670,7 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
         accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
         fills = statement.spec.moves and statement.accesses[1].buffer in names
         shared_by = [memory.shared_by for memory in statement.spec.memories]
-        between = fills and shared_by == ["grid", "block"]  # the only way that cp.async takes (PTX ISA, cp.async)
+        between = fills and shared_by == [GRID, BLOCK]  # the only way that cp.async takes (PTX ISA, cp.async)
         plain = statement.mechanism is AT_ONCE
         return attrs.evolve(statement, accesses=accesses, mechanism=CP_ASYNC_GROUPS if between and plain else statement.mechanism)
 

@@ -30,6 +30,7 @@ from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.alternate import with_products_of_turns
 from fireiron.spec import Spec, symbols_of
+from fireiron.values import sharer
 from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
 from fireiron.values.layout import Layout
@@ -149,7 +150,7 @@ def _is_lonely(node: Node) -> bool:
 
 def _load(node: Node) -> bool | None:
     """Of a load, whether an engine fills a ring by it."""
-    if not node.spec.copies or node.spec.level.threads == 1 or [one.shared_by for one in node.spec.memories] != ["grid", "block"]:
+    if not node.spec.copies or node.spec.level.threads == 1 or [one.shared_by for one in node.spec.memories] != [sharer.GRID, sharer.BLOCK]:
         return None
     return any(one.mechanism.counted for one, _ in execs(node.program))
 

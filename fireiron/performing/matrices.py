@@ -18,12 +18,13 @@ from fireiron.performing.by_lanes import level_mismatch, memory_mismatch, shape_
 from fireiron.spec import Spec
 from fireiron.values.expr import as_expr
 from fireiron.values.machine import RF, SH, Architecture, Warp, bfloat16, float16
+from fireiron.values.sharer import BLOCK, THREAD
 from fireiron.values.tensor import View
 from fireiron.values.units import same_threads
 
 Copy = TypeVar("Copy", bound="MatrixCopy")
 
-_SHARED_AND_REGISTERS = frozenset({("block", None), ("thread", None)})
+_SHARED_AND_REGISTERS = frozenset({(BLOCK, None), (THREAD, None)})
 """Who shares the two memories of a copy of matrices, and which hold fragments: none."""
 
 

@@ -17,6 +17,7 @@ from fireiron.errors import ArgumentError, DecompositionError, LayoutError
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, runs, sum_of_digits
 from fireiron.values.machine import DType, Memory
+from fireiron.values.sharer import refused_sharer
 
 
 @attrs.frozen(repr=False)
@@ -153,6 +154,10 @@ class Tensor:
     stages: int = 0
     shares: str = ""
     origin: str | None = attrs.field(default=None, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.memory.shared_by.is_ordered:
+            raise refused_sharer(self.memory.name, self.memory.shared_by, self.name)
 
     def storage(self) -> Storage:
         """Addresses for an addressable memory (not for registers, which are distributed)."""
