@@ -847,7 +847,7 @@ def copying(shared_kernels, gpu):
         body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
         shared_kernels["copying"] = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).repack(B).then(body)).program
     kernel = CompiledKernel(shared_kernels["copying"])
-    for one in (kernel, *kernel.copies.values()):
+    for one in (kernel, *(before.kernel for before in kernel.route.before)):
         one.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     gpu.parameters = 2
     return kernel
@@ -895,7 +895,7 @@ def test_one_factor_alone_is_copied(gpu, jax):
     """The other one is passed on as it is, also to prepared launches that make their copies anew."""
     body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     kernel = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).then(body))
-    kernel.copies[0].__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    kernel.route.before[0].kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     gpu.parameters = 2
     (a, b, c), (d, e, _) = odd(gpu), odd(gpu)
     prepared = kernel.prepare(a, b, out=c)

@@ -33,6 +33,11 @@ class Copy:
     @staticmethod
     def of(launch: Launch, name: str) -> Copy:
         """The copy of an export called `name`; refused where its kernel needs more than pointers and sizes."""
+        if not launch.spec.copies or launch.arrays["src"] != launch.name:
+            raise ArgumentError(
+                f"export: {launch.program.name} is launched before the last kernel, and is no copy of an operand",
+                got=launch.spec, legal="one launch, with copies that repack asks for before it",
+            )  # fmt: skip
         kernel = attrs.evolve(launch.program.ir, name=f"{name}_copy_{launch.name.lower()}")
         if kernel.maps or kernel.effects[Zeroed].names or kernel.cluster is not None or kernel.effects[Chaining].chained:
             raise ArgumentError(

@@ -60,7 +60,7 @@ class Unit:
         if not is_cuda_name(name) or name in _TAKEN or name.startswith("_") or "__" in name:
             legal = "ASCII letters, digits and single _, a letter first, no keyword of C or C++"
             raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
-        copies = tuple(Copy.of(launch, name) for launch in program.launches)
+        copies = tuple(Copy.of(launch, name) for launch in program.preceding)
         unit = Unit(name, attrs.evolve(program.ir, name=f"{name}_kernel"), program, copies)
         for parameter in unit.names:
             if parameter in _TAKEN or parameter.startswith(f"{name}_"):

@@ -39,6 +39,7 @@ from fireiron.ir.effect import Effects
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.rewrite import by_identities
 from fireiron.ir.text import Item, Path, Printer
+from fireiron.language.launching import Given, Launches
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -272,6 +273,9 @@ class Decomposition:
     in_words: ClassVar[bool] = True
     """Whether `label()` is Python that evaluates to the step."""
 
+    makes_launches: ClassVar[bool] = False
+    """Whether it makes launches of a spec, by `launches`: then it comes before all steps that divide the work of one."""
+
     kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of specs that it can be legal for, by the names that chains start from; none: all. Type checkers offer its verb there."""
 
@@ -303,7 +307,15 @@ class Decomposition:
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         """The children and the program; a `DecompositionError` where it is not legal for the spec."""
+        if self.makes_launches:
+            raise DecompositionError(
+                f"{self.summary()}: launches come before the first step that divides the work of one", legal="first in a chain", within=spec
+            )
         raise _undefined(self, "expand(self, spec, context)")
+
+    def launches(self, spec: Spec, given: Given) -> Launches:
+        """What a step that `makes_launches` makes of a spec; a `DecompositionError` where it is not legal for the spec."""
+        raise _undefined(self, "launches(self, spec, given)")
 
     def threads(self, spec: Spec, context: Context) -> int | None:
         """The threads a block needs for this step, if this step fixes them."""

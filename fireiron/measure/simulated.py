@@ -15,7 +15,7 @@ import attrs
 from fireiron.errors import ArgumentError, SimulationError, WrongResultError
 
 if TYPE_CHECKING:
-    from fireiron.compiler import Program
+    from fireiron.compiler import Launch, Program
     from fireiron.measure.judge import Judge
     from fireiron.spec import Spec
 
@@ -152,7 +152,7 @@ def simulated(
     total = int(program.ir.grid.evaluate(symbols))
     work = math.prod(int(size.evaluate(symbols)) for size in program.spec.sizes)
     try:
-        arrays, wrong = _behind_copies(program, symbols, arrays, say)
+        arrays, wrong = _before_last(program, symbols, arrays, say)
         if wrong is not None:
             return wrong
         if _block_tiles(program) is None or (wanted is None and work <= MULTIPLY_ADDS):
@@ -167,22 +167,36 @@ def simulated(
         return {"message": str(error), "error": type(error).__name__}
 
 
-def _behind_copies(
+def _before_last(
     program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], say: Say
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The arrays as the copies in front leave them, and the first wrong element of one of these."""
+    """The arrays of the last launch as those before it leave them, and the first wrong element of a copy among these."""
     from fireiron.gpu.arguments import as_stored
     from fireiron.sim import simulate
 
-    made = dict(arrays)
-    for launch in program.launches:
-        result = simulate(launch.program.ir, {"src": arrays[launch.name]}, symbols)
-        say("copied", f"{launch.name} in {result.seconds:.2f} s, since {launch.reason}")
-        wrong = _compared(result.outputs["dst"], arrays[launch.name])
-        if wrong is not None:
-            return made, {**wrong, "message": f"the copy of {launch.name}: {wrong['message']}"}
-        made[launch.name] = as_stored(program.ir.buffer(launch.name).tensor, result.outputs["dst"], symbols)
-    return made, None
+    held = dict(arrays)
+    for launch in program.preceding:
+        kernel = launch.program.ir
+        given = {name: held[array] for name, array in launch.arrays.items() if array in held}
+        result = simulate(kernel, given, _own(launch, symbols))
+        if launch.spec.copies:
+            say("copied", f"{launch.name} in {result.seconds:.2f} s, since {launch.reason}")
+            wrong = _compared(result.outputs["dst"], given["src"])
+            if wrong is not None:
+                return arrays, {**wrong, "message": f"the copy of {launch.name}: {wrong['message']}"}
+        else:
+            say("launched", f"{launch.name} in {result.seconds:.2f} s")
+        held |= {launch.arrays[name]: as_stored(kernel.buffer(name).tensor, made, symbols) for name, made in result.outputs.items()}
+    if not program.preceding:
+        return arrays, None
+    last = program.launches[-1]
+    return {**arrays, **{name: held[array] for name, array in last.arrays.items() if array in held}}, None
+
+
+def _own(launch: Launch, symbols: Mapping[str, int]) -> Mapping[str, int]:
+    """The sizes that a launch knows."""
+    known = {symbol.name for symbol in launch.program.ir.symbols}
+    return {name: value for name, value in symbols.items() if name in known}
 
 
 def _sampled(

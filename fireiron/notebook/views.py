@@ -119,7 +119,7 @@ def _tree(node: Node) -> Markup:
 
 def program_view(program: Program) -> Markup:
     """The tree, the figures, and folded the picture and the CUDA text."""
-    copies = facts(("launched first", str(one)) for one in program.launches)
+    copies = facts(("launched first", str(one)) for one in program.preceding)
     return block(program.spec, copies, _tree(program.tree), *_kernel_parts(program))
 
 

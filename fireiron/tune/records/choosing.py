@@ -215,7 +215,7 @@ def _predicted(program: Program, gpu: str) -> float:
     from fireiron.cost import predict
     from fireiron.cost.expected import with_expected_barriers
 
-    kernels = [with_expected_barriers(one.sequential) for one in (*(launch.program for launch in program.launches), program)]
+    kernels = [with_expected_barriers(one.program.sequential) for one in program.launches]
     try:
         return sum(predict(kernel, gpu).us for kernel in kernels)
     except ArgumentError:  # a GPU without figures, or one that does not run this architecture
