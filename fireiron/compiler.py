@@ -55,6 +55,11 @@ class Launch:
     arrays: Mapping[str, str]
 
     @property
+    def kernel(self) -> Kernel:
+        """Its final kernel IR."""
+        return self.program.ir
+
+    @property
     def spec(self) -> Spec:
         """What its kernel performs, on arrays that have the names of its operands."""
         return self.program.inner
@@ -134,7 +139,13 @@ class Program(Displayed):
     @functools.cached_property
     def _plan(self) -> Plan:
         """The launches before the last one, and the last, as specs and steps."""
-        return launching.plan(self.name, self.spec, self.strategy.steps, lambda spec: lambda: self._as_given(spec))
+        made = launching.plan(self.name, self.spec, self.strategy.steps, lambda spec: lambda: self._as_given(spec))
+        if made.before:
+            from fireiron.check.launches import check_launches
+
+            for finding in check_launches(self.spec, (*made.before, made.last)):
+                raise DecompositionError(finding.message, within=self.spec)
+        return made
 
     @functools.cached_property
     def _given(self) -> dict[Spec, Grown | None]:
@@ -156,11 +167,18 @@ class Program(Displayed):
 
     def _launched(self, part: Part) -> Iterator[Launch]:
         """The launches of a part: one, or those that its own strategy makes."""
-        strategy = attrs.evolve(self.strategy, steps=part.steps, spec=part.spec, start=part.spec.starter, others=(), refused=())
-        program = Program(strategy, part.spec, self.architecture, self.instructions, f"{self.name}_{part.kernel}")
+        program = self._of(part, f"{self.name}_{part.kernel}")
         for launch in program.launches:
             arrays = {name: part.arrays.get(array, f"{part.kernel}_{array}") for name, array in launch.arrays.items()}
-            yield Launch(launch.name or part.name, launch.program, launch.reason or part.reason, arrays)
+            alone = launch.program
+            if alone is program and program.preceding:
+                alone = self._of(program._plan.last, program.name)
+            yield Launch(launch.name or part.name, alone, launch.reason or part.reason, arrays)
+
+    def _of(self, part: Part, name: str) -> Program:
+        """The program of a part by itself."""
+        strategy = attrs.evolve(self.strategy, steps=part.steps, spec=part.spec, start=part.spec.starter, others=(), refused=())
+        return Program(strategy, part.spec, self.architecture, self.instructions, name)
 
     @functools.cached_property
     def preceding(self) -> tuple[Launch, ...]:
@@ -284,10 +302,18 @@ class Program(Displayed):
 
         kernel = self.lowered
         with self.timed("check"):
-            findings = safety(kernel)
+            findings = (*safety(kernel), *self._of_launches())
         for finding in findings:
             raise _error_of(finding)
         return kernel
+
+    def _of_launches(self) -> tuple[Finding, ...]:
+        """What the kernels of several launches say of arrays that contradicts their order."""
+        if not self.preceding:
+            return ()
+        from fireiron.check.launches import check_effects
+
+        return tuple(check_effects([(launch, launch.program.grown.whole.effects) for launch in self.launches]))
 
     @functools.cached_property
     def text(self) -> str:

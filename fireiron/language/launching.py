@@ -125,7 +125,7 @@ def _require_below(step: Decomposition, spec: Spec, made: Launches) -> None:
         legal = part.level.is_below(spec.level) and part.level.has_arguments if spec.level.is_above_launch else part.level == spec.level
         if not legal:
             raise DecompositionError(
-                f"{step.summary()}: makes {part} of {spec.level}", legal=spec.level.consists_of or spec.level, within=spec,
+                f"{step.summary()}: makes {part} of {spec.level}", legal=str(spec.level.consists_of or spec.level), within=spec,
                 hint=f"launches of {spec.level} are at a level below it that has arrays as operands",
             )  # fmt: skip
 

@@ -152,7 +152,9 @@ def simulated(
     total = int(program.ir.grid.evaluate(symbols))
     work = math.prod(int(size.evaluate(symbols)) for size in program.spec.sizes)
     try:
-        arrays, wrong = _before_last(program, symbols, arrays, say)
+        if any(not launch.spec.copies for launch in program.preceding):
+            return _all_launches(program, symbols, arrays, judge, say)
+        arrays, wrong = _behind_copies(program, symbols, arrays, say)
         if wrong is not None:
             return wrong
         if _block_tiles(program) is None or (wanted is None and work <= MULTIPLY_ADDS):
@@ -167,30 +169,38 @@ def simulated(
         return {"message": str(error), "error": type(error).__name__}
 
 
-def _before_last(
+def _all_launches(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: Say
+) -> Mapping[str, Any] | None:
+    """The first wrong element of what all launches make together; all blocks of each are simulated."""
+    from fireiron.sim import simulate_launches
+
+    started = time.monotonic()
+    for launch in program.launches:
+        say("launched", f"{launch.program.name}, {int(launch.kernel.grid.evaluate(symbols))} blocks")
+    outputs = simulate_launches(program.launches, with_outputs(program, symbols, arrays), symbols, outputs=program.spec.outputs)
+    say("ran in", f"the simulator, {time.monotonic() - started:.2f} s")
+    return first_wrong(program.spec, outputs, arrays, first_value(program.spec, symbols), judge)
+
+
+def _behind_copies(
     program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], say: Say
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The arrays of the last launch as those before it leave them, and the first wrong element of a copy among these."""
+    """The arrays of the last launch as the copies before it leave them, and the first wrong element of one of these."""
     from fireiron.gpu.arguments import as_stored
     from fireiron.sim import simulate
 
     held = dict(arrays)
     for launch in program.preceding:
-        kernel = launch.program.ir
-        given = {name: held[array] for name, array in launch.arrays.items() if array in held}
-        result = simulate(kernel, given, _own(launch, symbols))
-        if launch.spec.copies:
-            say("copied", f"{launch.name} in {result.seconds:.2f} s, since {launch.reason}")
-            wrong = _compared(result.outputs["dst"], given["src"])
-            if wrong is not None:
-                return arrays, {**wrong, "message": f"the copy of {launch.name}: {wrong['message']}"}
-        else:
-            say("launched", f"{launch.name} in {result.seconds:.2f} s")
-        held |= {launch.arrays[name]: as_stored(kernel.buffer(name).tensor, made, symbols) for name, made in result.outputs.items()}
-    if not program.preceding:
-        return arrays, None
-    last = program.launches[-1]
-    return {**arrays, **{name: held[array] for name, array in last.arrays.items() if array in held}}, None
+        given = held[launch.arrays["src"]]
+        result = simulate(launch.kernel, {"src": given}, _own(launch, symbols))
+        say("copied", f"{launch.name} in {result.seconds:.2f} s, since {launch.reason}")
+        wrong = _compared(result.outputs["dst"], given)
+        if wrong is not None:
+            return arrays, {**wrong, "message": f"the copy of {launch.name}: {wrong['message']}"}
+        held[launch.arrays["dst"]] = as_stored(launch.kernel.buffer("dst").tensor, result.outputs["dst"], symbols)
+    last = program.launches[-1].arrays
+    return {name: held[last.get(name, name)] for name in arrays}, None
 
 
 def _own(launch: Launch, symbols: Mapping[str, int]) -> Mapping[str, int]:
