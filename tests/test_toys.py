@@ -26,9 +26,8 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import check
 from fireiron.check.launches import check_launches
-from fireiron.errors import FireironError, ResourceError, SimulationError
 from fireiron.cost import predict
-from fireiron.export import export
+from fireiron.errors import FireironError, ResourceError, SimulationError
 from fireiron.gpu import toolchain
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.inspect.explain import explain, text

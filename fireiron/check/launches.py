@@ -1,7 +1,7 @@
 """Launches in order: what one reads, the caller or a launch before it wrote, and every output is written.
 
-Between two launches is the end of the first, which orders all that they touch. What is left to prove is that the order is right: by parts of
-arrays, the boxes of which the specs of launches are.
+The end of a launch orders all that it touches before the next one. What is left to prove is that the order is right: it is compared by
+parts of arrays, the boxes that the operands of launches are.
 """
 
 from __future__ import annotations
@@ -60,15 +60,14 @@ def check_effects(launches: Sequence[tuple[Joined, Effects]]) -> Iterator[Findin
     """What kernels say of arrays that launches before them wrote."""
     written: set[str] = set()
     for launch, effects in launches:
+        title = f"the launch {launch.name or 'last'}"
         for name in effects[Chaining].ready:
-            if launch.arrays.get(name) in written:
-                yield _error(launch.arrays[name], f"the launch {launch.name or 'last'} takes {name} as ready, and a launch before writes it")
+            if launch.arrays[name] in written:
+                yield _error(launch.arrays[name], f"{title} takes {name} as ready, and a launch before it writes {launch.arrays[name]}")
         for name in effects[Zeroed].names:
-            if launch.arrays.get(name) in written and not _Box.of(launch.spec.operands[name]).whole:
-                yield _error(
-                    launch.arrays[name],
-                    f"the launch {launch.name or 'last'} sets all of {launch.arrays[name]} to zero, of which a launch before wrote a part",
-                )
+            array = launch.arrays[name]
+            if array in written and not _Box.of(launch.spec.operands[name]).whole:
+                yield _error(array, f"{title} sets all of {array} to zero, of which a launch before it wrote a part")
         written |= {launch.arrays[name] for name in launch.spec.outputs}
 
 

@@ -53,7 +53,7 @@ class Simulation:
     barriers: int
     read_bytes: int
     written_bytes: int
-    written: Mapping[str, Array] = attrs.field(factory=dict)
+    written: Mapping[str, Array] = attrs.field(factory=dict, kw_only=True)
 
 
 def simulate(
@@ -83,8 +83,8 @@ def simulate(
     launch = _Launch(plan, arrays, chosen, shadow, order, careful=_may_drop_poison(plan), known=known or {})
     launch.run()
     _name_poison(plan, arrays, launch)
-    written = {} if known is None else launch.written()
-    return Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts, written)
+    found = Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts)
+    return found if known is None else attrs.evolve(found, written=launch.written())
 
 
 # ---------------------------------------------------------------------------------------------- arguments
