@@ -102,7 +102,8 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
             f"{spec} consists of launches: {what}", within=spec, hint=f"first a step that makes launches of {spec.level}"
         )  # fmt: skip
     launches = Plan(tuple(before), _part(Asked(name, spec), steps[count:]))
-    _require_alike(launches)
+    if before:
+        _require_alike(launches)
     return launches
 
 
