@@ -10,7 +10,8 @@ from toys.sequence import SEQUENCE
 
 from fireiron import *
 from fireiron.check.launches import check_effects, check_launches
-from fireiron.errors import DecompositionError, FireironError, SimulationError
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, SimulationError
+from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.zeroed import Zeroed
@@ -240,3 +241,29 @@ def test_what_a_launch_left_out_is_known():
     ]
     with pytest.raises(SimulationError, match=r"X\[8, 0\] .* is read before anything was written to it"):
         simulate_launches(launches, arrays, outputs=("Y",))
+
+
+# ---------------------------------------------------------------------------------------------- calls
+
+
+def test_a_launch_makes_all_that_it_writes_or_finds_it():
+    from fireiron.gpu.sequence import _require_alike
+
+    written = types.SimpleNamespace(writes=("t", "C"), program=types.SimpleNamespace(name="both"))
+    assert _require_alike(written, set()) and not _require_alike(written, {"t", "C", "D"})
+    with pytest.raises(ArgumentError, match="both writes temporaries that it makes, and arrays that are there before it"):
+        _require_alike(written, {"C"})
+
+
+def test_the_last_launch_of_a_call_writes_its_outputs():
+    """Programs that end otherwise are simulated and printed; who calls one would get a temporary."""
+
+    def last_elsewhere(spec, given):
+        first = Asked("product", spec.at_level(Kernel), steps=BODY.steps)
+        return Launches((first,), copied(spec.A, temporary("t", (16, 32))))
+
+    rest = AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
+    ending = MatMul.then(Made(last_elsewhere)).then(rest)(SPEC).program("sm_90")
+    assert ending.cuda.count("__global__") == 2
+    with pytest.raises(ArgumentError, match="a call gives what its last launch writes, and matmul writes t"):
+        CompiledKernel(ending)(np.ones((16, 32), np.float32), np.ones((32, 24), np.float32))

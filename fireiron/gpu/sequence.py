@@ -25,23 +25,28 @@ Places = tuple[int, ...]
 
 @attrs.frozen(eq=False)
 class Before:
-    """A launch before the last one: the places of its inputs and of its outputs, and the sizes that it knows."""
+    """A launch before the last one: the places of its inputs and of its outputs, and the sizes that it knows.
+
+    `makes` is the place of its output where that is a new temporary in each call.
+    """
 
     kernel: CompiledKernel
     takes: Places
     fills: Places
+    makes: int | None
     sizes: frozenset[str]
     what: str
 
     def run(self, held: list[Any], stream: Any, sizes: Mapping[str, int]) -> None:
         """Launch, and hold what it made."""
-        own = {name: value for name, value in sizes.items() if name in self.sizes} if sizes else sizes
-        given = [held[place] for place in self.takes]
         try:
-            made = self.kernel(*given, out=self.filled(held), stream=stream, **own)
+            if self.makes is not None and not sizes:  # what most calls come to, in as little time as they can
+                held[self.makes] = self.kernel(*[held[place] for place in self.takes], stream=stream)
+                return
+            own = {name: value for name, value in sizes.items() if name in self.sizes}
+            self.hold(held, self.kernel(*[held[place] for place in self.takes], out=self.filled(held), stream=stream, **own))
         except FireironError as error:
             raise error.located(within=self.what) from None
-        self.hold(held, made)
 
     def filled(self, held: Sequence[Any]) -> Any:
         """What it fills of the arrays that are held; None where it makes new ones."""
@@ -117,11 +122,11 @@ class Route:
 
     def own(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes that the last launch knows; those that no launch knows are left to be refused."""
-        return {name: value for name, value in sizes.items() if name not in self.foreign}
+        return {name: value for name, value in sizes.items() if name not in self.foreign} if sizes else {}
 
     def last(self, held: Sequence[Any]) -> tuple[Any, ...]:
         """What the last launch takes."""
-        return tuple(held[place] for place in self.takes)
+        return tuple([held[place] for place in self.takes])
 
     def filled(self, held: Sequence[Any]) -> Any:
         """What the last launch fills: outputs that launches before it wrote too."""
@@ -142,13 +147,15 @@ def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
     *before, last = program.launches
     _require_all_outputs(last, outputs)
     known = [frozenset(var.name for var in symbols_of(launch.spec)) for launch in program.launches]
-    steps = tuple(
-        Before(kernel, _takes(launch, places), _fills(launch, places), names, _what(launch))
-        for launch, kernel, names in zip(before, kernels, known, strict=False)
-    )
+    steps, there = list[Before](), set(outputs)
+    for launch, kernel, names in zip(before, kernels, known, strict=False):
+        fills = _fills(launch, places)
+        is_new = _require_alike(launch, there)
+        steps.append(Before(kernel, _takes(launch, places), fills, fills[0] if is_new and len(fills) == 1 else None, names, _what(launch)))
+        there |= set(launch.writes)
     written = {array for launch in before for array in launch.writes}
     return Route(
-        steps,
+        tuple(steps),
         inputs,
         outputs,
         len(places) - len(inputs) - len(outputs),
@@ -167,6 +174,17 @@ def _require_all_outputs(last: Launch, outputs: tuple[str, ...]) -> None:
             f"a call gives what its last launch writes, and {last.program.name} writes {', '.join(last.writes)}", legal=outputs,
             hint="the launch that writes all outputs last",
         )  # fmt: skip
+
+
+def _require_alike(launch: Launch, there: set[str]) -> bool:
+    """Whether a launch makes all arrays that it writes; refused where it makes some, and finds others."""
+    new = [array not in there for array in launch.writes]
+    if any(new) and not all(new):
+        raise ArgumentError(
+            f"{launch.program.name} writes temporaries that it makes, and arrays that are there before it", got=launch.writes,
+            legal="either", hint="two launches",
+        )  # fmt: skip
+    return all(new)
 
 
 def _takes(launch: Launch, places: Mapping[str, int]) -> Places:
