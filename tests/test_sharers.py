@@ -8,6 +8,7 @@ from fireiron import *
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.language.store import dumps, loads
 from fireiron.values.sharer import BLOCK, GRID, SHARERS, SYSTEM, THREAD, WARP, Sharer
+from fireiron.values.units import check_below
 
 SEQUENCE = Level("Sequence", consists_of=Kernel)
 BY_THREADS = Move.tile(1, 1).to(Thread).done()
@@ -91,6 +92,9 @@ def test_operands_above_a_launch_are_in_global_memory():
 
 
 def test_what_divides_a_launch_does_not_divide_several():
-    with pytest.raises(DecompositionError, match=r"to\(Block\): Sequence consists of launches"):
+    with pytest.raises(DecompositionError, match=r"consists of launches: tile\(8, 8\).to\(Block\) divides the work of one launch"):
         _ = MatMul.tile(8, 8).to(Block)(MatMul(16, 16, 16)(GL, GL, GL)(SEQUENCE)).program("sm_90").tree
+    for level in (Block, Warp, Thread):
+        with pytest.raises(DecompositionError, match=rf"to\({level}\): Sequence consists of launches"):
+            check_below(level, SEQUENCE, None, None)
     assert SYSTEM.level is None

@@ -140,7 +140,7 @@ def _span(dim: Dim, view: View, axis: int) -> _Span:
 
 
 def _missing(box: _Box, written: Sequence[_Box], what: str, array: str) -> Iterator[Finding]:
-    """The finding that a box is not covered by others, or that nobody can tell."""
+    """The finding that a box is not covered by others, or that this is not known."""
     if any(other.covers(box) for other in written):
         return
     if not written:

@@ -95,7 +95,7 @@ class Route:
         return held
 
     def require_writable(self, arrays: Sequence[Any]) -> None:
-        """Refuse to allocate outputs of a library whose arrays nobody writes to again: several launches write them."""
+        """Refuse to allocate outputs of a library whose arrays are written once: several launches write them."""
         for array in arrays:
             library = library_of(type(array))
             if library is not None and type(library).finished is not Library.finished:

@@ -1,7 +1,7 @@
 """Launches that a step asks for: what the steps after it leave to a single launch, and what comes before.
 
 All blocks of a launch wait for all blocks of the one before in nothing but the end of that launch. So a step whose parts depend on each
-other as wholes makes launches of them: they run in order, on the caller's arrays and on temporaries that whoever launches allocates.
+other as wholes makes launches of them: they run in order, on the caller's arrays and on temporaries that the program allocates.
 """
 
 from __future__ import annotations
