@@ -129,9 +129,26 @@ class Partition:
             return attrs.evolve(ring, consumers=ring.each // WARP_THREADS)
         blocks = len({rank for peers in fillers_of(self.kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
         consumers = sum(1 if part.elected else -(-part.threads // WARP_THREADS) for part in self._emptying(ring)) * blocks
-        arrivals = {(id(part), None if one.mechanism.counted else one.mechanism): part for part, one in self.loads(ring)}
-        producers = sum(1 if mechanism is None else part.threads for (_, mechanism), part in arrivals.items()) or 1
-        return attrs.evolve(ring, bytes=self.bytes(ring) or 0, consumers=consumers, producers=producers)
+        return attrs.evolve(ring, bytes=self.bytes(ring) or 0, consumers=consumers, producers=self._arrivals(ring))
+
+    def _arrivals(self, ring: Ring) -> int:
+        """The arrivals of those who fill a stage: one of each part for bytes that are counted, and of each thread that copies one for each
+        mechanism of its copies.
+
+        Raises: DecompositionError where they differ from turn to turn.
+        """
+        found: dict[Expr, dict[tuple[int, Mechanism | None], int]] = {}
+        for part, one in self.loads(ring):
+            counted = one.mechanism.counted
+            found.setdefault(one.turn, {})[id(part), None if counted else one.mechanism] = 1 if counted else part.threads
+        counts = {sum(arrivals.values()) for arrivals in found.values()}
+        if len(counts) > 1:
+            raise DecompositionError(
+                f"the stages of {', '.join(ring.buffers)} are one ring, and {' or '.join(map(str, sorted(counts)))} arrivals fill a turn of it",
+                legal="as many for each turn: loads by TMA, or copies by threads",
+                hint="leave share out, or load both in the same way",
+            )
+        return next(iter(counts), 1)
 
     def _emptying(self, ring: Ring) -> tuple[Part, ...]:
         return tuple(part for part in self.parts if part is not self.taking) if ring.tiles else self.users(ring)
@@ -404,7 +421,7 @@ class Writer:
                 legal="as many threads, or a part of which these are a multiple",
             )
         number = mod(self.partition.thread, as_expr(threads))
-        turn = Var(fresh_name("round", taken_names(kernel)), 0, rounds - 1)
+        turn = Var(fresh_name("portion", taken_names(kernel)), 0, rounds - 1)
         own = {kernel.thread: number if rounds == 1 else number + turn * threads}
         items: Sequence[Stmt] = (statement,)
         while not self.names.keys().isdisjoint(_variables(items)):
