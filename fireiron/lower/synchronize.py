@@ -41,6 +41,7 @@ from fireiron.ir import (
     Stmt,
     SyncPoint,
     Wait,
+    execs,
     unknown,
 )
 from fireiron.ir.effects.unchecked import Unchecked
