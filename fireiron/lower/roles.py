@@ -291,7 +291,8 @@ class Writer:
                 fills.setdefault(fill, []).extend((len(kept), one) for one in own if one.ring and Fill.of(one) == fill)
             if own or not inside:
                 kept += self._own(statement, around, any(one.ring for one in own) and bool(filled))
-        return self._with_turns(kept, uses, {fill: loads for fill, loads in fills.items() if loads})
+        found = self._with_turns(kept, uses, {fill: loads for fill, loads in fills.items() if loads})
+        return found if self.part is self.partition.rest or len(self.partition.parts) == 2 else _used(found, around)
 
     def _own(self, statement: Stmt, around: For | None, fills: bool) -> tuple[Stmt, ...]:
         """What a part performs of a statement; one that `fills` turns of the list may be dealt to its threads anew."""
@@ -454,6 +455,17 @@ def _names_of_threads(kernel: Kernel) -> Mapping[Var, Expr]:
         if isinstance(one, Let) and not one.value.variables().isdisjoint({kernel.thread, *found}):
             found[one.var] = one.value
     return found
+
+
+def _used(body: Sequence[Stmt], around: For | None) -> tuple[Stmt, ...]:
+    """A list without names that nothing behind them refers to: of several roles each needs its own."""
+    used = set() if around is None else set(around.growth.variables())
+    kept: list[Stmt] = []
+    for one in reversed(body):
+        if not isinstance(one, Let) or one.var in used:
+            used |= _variables((one,))
+            kept.append(one)
+    return tuple(reversed(kept))
 
 
 def _variables(items: Iterable[Stmt]) -> set[Var]:

@@ -68,8 +68,8 @@ class Group:
     `held` are the turns of rings that they acquired and did not release; `unfenced` are the places in shared memory that they wrote since
     the last fence of the proxy; `meetings` counts the barriers of the cluster that they passed; `apart` are the stages of rings that lanes
     read by themselves since they last met. Of stages of rings, `filled` are those that they said to be full since they last acquired them
-    empty, `unfenced_stages` those that they wrote since the last fence of the proxy, and `hidden` those that they acquired full and that
-    engines may not read before a fence of theirs.
+    empty; of stages of buffers in rings, `unfenced_stages` are those that they wrote since the last fence of the proxy, and `hidden` those
+    that they acquired full and that engines may not read before a fence of theirs.
     """
 
     threads: Array

@@ -146,8 +146,9 @@ class Rings:
         self.filled: dict[tuple[str, int], None] = {}
         self.awaited: set[tuple[str, int]] = set()
         self.released: dict[tuple[str, Side, int], list[tuple[int, int]]] = {}  # by the ranks of blocks, and their warps
-        self.copying: Counter[tuple[str, int]] = Counter()  # copies under way to a stage, which an arrival may wait for
-        self.unfenced: set[tuple[str, int]] = set()  # turns that threads filled, and that no thread which filled them brought to engines
+        self.copying: Counter[tuple[str, int]] = Counter()  # copies under way to a stage of a buffer, which an arrival may wait for
+        # By turn the buffers that threads filled, and that none of these brought to engines.
+        self.unfenced: dict[tuple[str, int], set[str]] = {}
 
     def passes(self, statement: Acquire, env: Mapping[str, Any], group: Group, where: str) -> bool:
         """Whether a group may go on behind a wait; then it holds the turn."""
@@ -165,13 +166,13 @@ class Rings:
                 hint="no group may run a whole round ahead of another",
             )
         group.held.add((ring.name, turn, statement.side))
-        stage = ring.name, turn % ring.stages
+        stage = turn % ring.stages
         if statement.side is Side.FULL:
             self.awaited.add((ring.name, turn))
-            group.hidden.discard(stage)
-            group.hidden |= {stage} if (ring.name, turn) in self.unfenced else set()
+            group.hidden -= {(name, stage) for name in ring.buffers}
+            group.hidden |= {(name, stage) for name in self.unfenced.get((ring.name, turn), ())}
         else:
-            group.filled.discard(stage)
+            group.filled.discard((ring.name, stage))
         return True
 
     def turn(self, statement: Acquire | Release, env: Mapping[str, Any]) -> int:
@@ -218,20 +219,25 @@ class Rings:
 
     def _filled_by(self, mechanism: Mechanism, ring: Ring, turn: int, group: Group) -> None:
         """Threads say that they have filled a stage, as far as it is theirs: it is full when all is done that they issued by a mechanism."""
-        flight, stage = group.flights[mechanism], (ring.name, turn % ring.stages)
-        late = mechanism.writes_late and not mechanism.by_engine and (flight.issued or any(flight.groups))
-        if late or stage in group.unfenced_stages:
-            self.unfenced.add((ring.name, turn))
-        group.filled.add(stage)
+        flight, stage = group.flights[mechanism], turn % ring.stages
+        late = mechanism.writes_late and not mechanism.by_engine
+        copies = itertools.chain(flight.issued, *flight.groups) if late else ()
+        places = group.unfenced_stages.union(*(self._places(write, env) for _, write, _, _, env in copies))
+        self.unfenced.setdefault((ring.name, turn), set()).update(name for name in ring.buffers if (name, stage) in places)
+        group.filled.add((ring.name, stage))
         self.filled[ring.name, turn] = None
+
+    def _places(self, operand: Operand, env: Mapping[str, Any]) -> set[tuple[str, int]]:
+        """The stages of a ring that an access is to, of its buffer."""
+        return {(operand.buffer.name, stage) for _, stage in self.stages_of(operand, env)}
 
     def issued(self, operand: Operand, env: Mapping[str, Any]) -> None:
         """A copy to a stage is under way."""
-        self.copying.update(self.stages_of(operand, env))
+        self.copying.update(self._places(operand, env))
 
     def arrived(self, operand: Operand, env: Mapping[str, Any]) -> None:
         """A copy to a stage is there."""
-        self.copying.subtract(self.stages_of(operand, env))
+        self.copying.subtract(self._places(operand, env))
 
     def tile(self, statement: NextTile, env: Mapping[str, Any], group: Group, where: str) -> int:
         """The number of the block's tile at a turn: taken, and left in the stage, which the group holds empty; or read there."""
@@ -326,14 +332,15 @@ class Rings:
     def _require_there(self, site: Site, operand: Operand, stage: tuple[str, int], member: Group, where: str) -> None:
         """What is read of a stage has been written, and brought to engines if one reads it; what is written is not said to be full yet."""
         engine = site.statement.instruction.mechanism.by_engine
+        place = operand.buffer.name, stage[1]
         if operand.write:
             wrong = "written behind an arrival that says it is full" if stage in member.filled else ""
             hint = "the arrival behind all that fills the stage"
-            member.unfenced_stages |= set() if engine else {stage}
-        elif self.copying[stage] > 0:
+            member.unfenced_stages |= set() if engine else {place}
+        elif self.copying[place] > 0:
             wrong, hint = "read while a copy to it is under way", "an arrival that waits for the copies of its thread"
         else:
-            wrong = "read through the asynchronous proxy, and what was copied to it is not there yet" if engine and stage in member.hidden else ""
+            wrong = "read through the asynchronous proxy, and what was copied to it is not there yet" if engine and place in member.hidden else ""
             hint = "a fence of the proxy behind the wait for the stage, or by the threads that wrote in front of their arrival"
         if wrong:
             message = f"{operand.buffer.name}: stage {stage[1]} is {wrong}"

@@ -199,8 +199,9 @@ class Order:
         for agent, event in waiting:
             if not self.broken:
                 raise VerificationError(f"warp {agent.number} waits for ever at {event}")
-        for name, side, arrives in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
-            filled, awaited = (max(agent.turns.get((name, side, waits), 0) for agent in self.agents) for waits in (arrives, True))
+        for way in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
+            name, side, *_ = way
+            filled, awaited = (max(agent.turns.get(one, 0) for agent in self.agents) for one in (way, (name, side, True, None)))
             if awaited < filled:
                 self.broken.setdefault(f"{name}: turn {awaited} is filled, and nobody waits for it")
         for rank, reached in enumerate(self.reached):

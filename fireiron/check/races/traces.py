@@ -103,8 +103,8 @@ class Turn:
 
     In a cluster a release goes to the blocks of these `ranks`, and so does what a load brings; none: to its own. `own` are the numbers of
     the warps, where they differ. `barrier` is the one in memory that it is a phase of: ring, side and stage; `way` says of which turns it
-    is one: ring, side, and whether they are waits. `by` is the mechanism until whose work is done an arrival is deferred, and `part` the bytes
-    that an arrival announces, if not all of the ring's.
+    is one: ring, side, whether they are waits, and `by` which mechanism, until whose work is done an arrival is deferred. `part` are the
+    bytes that an arrival announces, if not all of the ring's.
     """
 
     ring: Ring
@@ -118,7 +118,7 @@ class Turn:
 
     stage: int = attrs.field(init=False)
     barrier: tuple[str, Side, int] = attrs.field(init=False)
-    way: tuple[str, Side, bool] = attrs.field(init=False)
+    way: tuple[str, Side, bool, Mechanism | None] = attrs.field(init=False)
 
     @stage.default
     def _its_stage(self) -> int:
@@ -129,8 +129,8 @@ class Turn:
         return self.ring.name, self.side, self.stage
 
     @way.default
-    def _kind(self) -> tuple[str, Side, bool]:
-        return self.ring.name, self.side, self.arrivals is None
+    def _kind(self) -> tuple[str, Side, bool, Mechanism | None]:
+        return self.ring.name, self.side, self.arrivals is None, self.by
 
     @property
     def phase(self) -> int:
