@@ -8,14 +8,12 @@ import attrs
 import making
 import numpy as np
 import pytest
-from handmade import access, execution
 from printed_text import COMPILER, HostProgram, Printed, Refused
-from ringed import TARGET, all_of_kind, by_warps, errors, halves, inputs_of, outcome, product, roles_of
+from ringed import TARGET, all_of_kind, errors, halves, inputs_of, outcome, product, roles_of
 
 from fireiron import *
 from fireiron import cuda, ir
 from fireiron.executable.cp_async import CP_ASYNC
-from fireiron.executable.thread_move import MOVE
 from fireiron.gpu import toolchain
 from fireiron.ir import AT_ONCE
 from fireiron.ir.asks.produced import Produced
@@ -388,7 +386,10 @@ def test_a_role_that_fills_no_ring_is_refused():
 CHAIN = MatMul.tile(64, 64).to(Block)
 REFUSED = {
     "a cluster": (lambda: CHAIN.cluster(2, 1), "fills a ring by threads of its own in a cluster"),
-    "tiles from a counter": (lambda: CHAIN.persistent(2, True), "fills a ring by threads of its own where blocks take tiles from a counter"),
+    "tiles from a counter": (
+        lambda: CHAIN.persistent(2, True),
+        "fills a ring by threads of its own where blocks take tiles from a counter",
+    ),
     "groups in turns": (lambda: CHAIN.persistent(2).turns(2), "fills a ring by threads of its own where warpgroups, or groups"),
 }
 

@@ -18,7 +18,7 @@ from fireiron.lower.pipeline import pipeline
 from fireiron.lower.products import products
 from fireiron.lower.roles import Fill, Part, Partition, Turns, Writer, is_condition
 from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPARE, _kept, specialize
-from fireiron.values.expr import TRUE, ZERO, Var, as_expr, constant
+from fireiron.values.expr import ZERO, Var, as_expr, constant
 
 HALVES = halves(128, 64, 320)
 

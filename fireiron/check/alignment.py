@@ -22,7 +22,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.known_bits import Bits, KnownBits, power_of_two
-from fireiron.check.scene import Frame, MANY, Scene, Use, fills_rings
+from fireiron.check.scene import MANY, Frame, Scene, Use, fills_rings
 from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, as_expr, constant, less

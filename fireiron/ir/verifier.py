@@ -28,6 +28,7 @@ from fireiron.ir.statement import (
     Link,
     Reach,
     Release,
+    Role,
     Roles,
     Skip,
     Stmt,
@@ -259,7 +260,9 @@ def _verify_release(release: Release) -> None:
         )
     if release.to or release.part is not None:
         what = "to other blocks of the cluster" if release.to else f"with {release.part} bytes"
-        raise VerificationError(f"{_described(release)} by {release.by} {what}", legal="an arrival at a barrier of the block, without bytes")
+        raise VerificationError(
+            f"{_described(release)} by {release.by} {what}", legal="an arrival at a barrier of the block, without bytes"
+        )
 
 
 def _verify_deferred(role: Role) -> None:

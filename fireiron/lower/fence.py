@@ -61,7 +61,10 @@ def fence(kernel: Kernel) -> Kernel:
     def fenced(statement: Stmt) -> tuple[Stmt, ...]:
         if isinstance(statement, Acquire) and statement.side is Side.FULL and (late := copied.get(statement.ring)):
             names = ", ".join(dict.fromkeys(name for name, _ in late))
-            return (statement, Fence(Reach.PROXY, f"{names}, which threads copied, for the asynchronous proxy", orders=_orders(late, engines)))
+            return (
+                statement,
+                Fence(Reach.PROXY, f"{names}, which threads copied, for the asynchronous proxy", orders=_orders(late, engines)),
+            )
         written = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
         if not written:
             return (statement,)

@@ -340,7 +340,11 @@ class Rings:
         elif self.copying[place] > 0:
             wrong, hint = "read while a copy to it is under way", "an arrival that waits for the copies of its thread"
         else:
-            wrong = "read through the asynchronous proxy, and what was copied to it is not there yet" if engine and place in member.hidden else ""
+            wrong = (
+                "read through the asynchronous proxy, and what was copied to it is not there yet"
+                if engine and place in member.hidden
+                else ""
+            )
             hint = "a fence of the proxy behind the wait for the stage, or by the threads that wrote in front of their arrival"
         if wrong:
             message = f"{operand.buffer.name}: stage {stage[1]} is {wrong}"

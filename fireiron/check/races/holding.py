@@ -39,8 +39,8 @@ def not_held(traces: Iterable[Traces], ring_of: Mapping[str, str]) -> Iterator[F
 class Holder:
     """An agent on its way through its trace: the stages that it holds, full or empty, and those that it has said to be full.
 
-    `products` are its products under way; `apart` are the stages that its lanes have read, each for itself, since the last barrier. `filled`
-    are the stages that its threads have said, by an arrival of theirs, to be full as far as they fill them.
+    `products` are its products under way; `apart` are the stages that its lanes have read, each for itself, since the last barrier;
+    `filled` are the stages that its threads have said, by an arrival of theirs, to be full as far as they fill them.
     """
 
     trace: Trace

@@ -17,10 +17,10 @@ import attrs
 import numpy as np
 
 from fireiron.check.persistence import persistence
+from fireiron.check.races.apart import agents_of
 from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.races.loops import Lengths, Loops, decided
-from fireiron.check.races.apart import agents_of
 from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, element_tests, stages
 from fireiron.check.races.tiles import PIECE, TURNS
 from fireiron.check.scene import Array, Scene, Use
@@ -303,9 +303,8 @@ class Tracer:
         numbers = tuple(self._number(statement.number, walk, thread) for thread in firsts)
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
-            ranks, how = (), ()
-            if isinstance(statement, Release):
-                ranks, how = self.blocks.ranks(statement.to, walk.rank), (statement.by, statement.part)
+            ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
+            how = (statement.by, statement.part) if isinstance(statement, Release) else ()
             walk.events.append(self._same(ring.name, statement.side, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
 
     def _same(self, ring: str, *how: Any) -> Turn:
