@@ -144,7 +144,7 @@ class Partition:
         counts = {sum(arrivals.values()) for arrivals in found.values()}
         if len(counts) > 1:
             raise DecompositionError(
-                f"the stages of {', '.join(ring.buffers)} are one ring, and {' or '.join(map(str, sorted(counts)))} arrivals fill a turn of it",
+                f"{', '.join(ring.buffers)} are one ring, and {' or '.join(map(str, sorted(counts)))} arrivals fill a turn of it",
                 legal="as many for each turn: loads by TMA, or copies by threads",
                 hint="leave share out, or load both in the same way",
             )
@@ -159,8 +159,8 @@ class Partition:
         return next((part for part in self.parts if part.elected), None)
 
     def bytes(self, ring: Ring, of: Part | None = None) -> int | None:
-        """The bytes that the barriers of a ring count for a turn, of one part if it is named; each turn is filled alike, whichever list fills
-        it. None of a part that fills the ring alone, which announces all of them.
+        """The bytes that the barriers of a ring count for a turn, of one part if it is named; each turn is filled alike, whichever list
+        fills it. None of a part that fills the ring alone, which announces all of them.
         """
         sizes: dict[Expr, int] = {}
         parts = set()
@@ -252,8 +252,8 @@ class Turns:
 
 @attrs.frozen(eq=False)
 class Writer:
-    """Writes the program of one part. `rings` are those with their counts, `used` those whose stages the part uses; of `several` more than
-    one list fills turns. `fillers` are to whom stages are given back, if not to the own block alone; `names` are those of values that differ
+    """Writes the program of one part. `rings` are those with their counts, `used` those whose stages the part uses; of `several` more
+    than one list fills turns. `fillers` are to whom stages are given back, if not to the own block alone; `names` are those of values that differ
     between threads.
     """
 

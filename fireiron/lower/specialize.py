@@ -91,7 +91,7 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
 
 
 def usual(kernel: Kernel, producers: int) -> Partition:
-    """The consumers; threads that copy what engines do not load, where copies fill rings; a thread that sets engines to work, where these do.
+    """The consumers; threads that copy, where copies fill rings; a thread that sets engines to work, where these fill some.
 
     Without copies the engines' role has all `producers`, which then may give registers to the consumers.
     """

@@ -218,7 +218,7 @@ class Rings:
                 rings.phases[ring.name, statement.side, turn % ring.stages].arrive()
 
     def _filled_by(self, mechanism: Mechanism, ring: Ring, turn: int, group: Group) -> None:
-        """Threads say that they have filled a stage, as far as it is theirs: it is full when all is done that they issued by a mechanism."""
+        """Threads say that they have filled their part of a stage: it is full when all is done that they issued by a mechanism."""
         flight, stage = group.flights[mechanism], turn % ring.stages
         late = mechanism.writes_late and not mechanism.by_engine
         copies = itertools.chain(flight.issued, *flight.groups) if late else ()
