@@ -253,8 +253,8 @@ class Turns:
 @attrs.frozen(eq=False)
 class Writer:
     """Writes the program of one part. `rings` are those with their counts, `used` those whose stages the part uses; of `several` more
-    than one list fills turns. `fillers` are to whom stages are given back, if not to the own block alone; `names` are those of values that differ
-    between threads.
+    than one list fills turns. `fillers` are to whom stages are given back, if not to the own block alone; `names` are those of values that
+    differ between threads.
     """
 
     partition: Partition
