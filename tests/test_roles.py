@@ -20,9 +20,7 @@ from fireiron.ir.asks.produced import Produced
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
-from fireiron.lower.passes import PASSES
 from fireiron.lower.roles import Part, Partition
-from fireiron.lower.specialize import specialize
 from fireiron.values.expr import Var, less
 
 TMA = Move.done()
@@ -290,16 +288,6 @@ def test_a_fence_of_elements_behind_their_arrival_is_found_by_both():
 
 
 # ---------------------------------------------------------------------------------------------- several producers
-
-
-def in_roles(strategy, spec, divide):
-    """The final kernel whose roles a partition made by hand says."""
-    kernel = strategy(spec).program(TARGET).stages["prune"]
-    passed = [name for name, _ in PASSES]
-    kernel = ir.verify(specialize(kernel, divide))
-    for _, function in PASSES[passed.index("specialize") + 1 :]:
-        kernel = ir.verify(function(kernel))
-    return ir.verify(kernel, final=True)
 
 
 def fills(name):

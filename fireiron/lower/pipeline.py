@@ -185,7 +185,7 @@ class _Pipeline:
             raise DecompositionError(
                 f"specialize: a producer's loads are done by TMA, and {others[0].instruction.name} does {others[0].spec}",
                 at=loop.origin,
-                hint="Move.done() in the load, specialize(copies=True), or leave specialize() out",
+                hint="Move.done() in the load, or leave specialize() out",
             )
         # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
         number = self._turn(loop)

@@ -201,7 +201,7 @@ class Order:
                 raise VerificationError(f"warp {agent.number} waits for ever at {event}")
         for way in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
             name, side, *_ = way
-            filled, awaited = (max(agent.turns.get(one, 0) for agent in self.agents) for one in (way, (name, side, True, None)))
+            filled, awaited = (max(agent.turns.get(one, 0) for agent in self.agents) for one in (way, (name, side, True)))
             if awaited < filled:
                 self.broken.setdefault(f"{name}: turn {awaited} is filled, and nobody waits for it")
         for rank, reached in enumerate(self.reached):

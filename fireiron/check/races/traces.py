@@ -118,7 +118,7 @@ class Turn:
 
     stage: int = attrs.field(init=False)
     barrier: tuple[str, Side, int] = attrs.field(init=False)
-    way: tuple[str, Side, bool, Mechanism | None] = attrs.field(init=False)
+    way: tuple[Any, ...] = attrs.field(init=False)
 
     @stage.default
     def _its_stage(self) -> int:
@@ -129,8 +129,9 @@ class Turn:
         return self.ring.name, self.side, self.stage
 
     @way.default
-    def _kind(self) -> tuple[str, Side, bool, Mechanism | None]:
-        return self.ring.name, self.side, self.arrivals is None, self.by
+    def _kind(self) -> tuple[Any, ...]:
+        own = () if self.by is None else (self.by,)
+        return self.ring.name, self.side, self.arrivals is None, *own
 
     @property
     def phase(self) -> int:
