@@ -9,7 +9,7 @@ import making
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed, Refused
-from ringed import TARGET, all_of_kind, errors, halves, inputs_of, outcome, product, roles_of
+from ringed import TARGET, all_of_kind, errors, halves, in_roles, inputs_of, outcome, product, roles_of
 
 from fireiron import *
 from fireiron import cuda, ir
