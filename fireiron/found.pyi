@@ -193,10 +193,11 @@ class FoundOnSplit:
         With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
         rewrite: for n in all: S --> for n in those that the block's rows see: S
         """
-    def specialize(self, threads: Integer = 32) -> Self:
+    def specialize(self, threads: Integer = 32, copies: bool = False) -> Self:
         """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
 
-        A warpgroup gives its registers to the consumers. Legal with `pipeline`, where TMA does the loads.
+        A warpgroup gives its registers to the consumers. Without `copies` TMA does all of the loads, or there is no producer; with it the
+        producer copies what TMA does not load. Legal with `pipeline`.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
         """
     def staggered(self, shift: Integer = 1) -> Self:

@@ -15,6 +15,7 @@ from fireiron.check import Scene, check_races
 from fireiron.check.blocks import local_coordinates
 from fireiron.check.races import places as places_
 from fireiron.check.races.places import Places, element_tests, stages
+from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, equal, less
 from fireiron.values.tensor import Mode, Storage, Tensor
 
@@ -308,7 +309,7 @@ def test_each_thread_acts_for_itself(workers):
 
 @pytest.mark.parametrize("workers, warp", [(32, 1), (64, 2), (65, 3), (40, 2)])
 def test_a_load_of_a_ring_is_by_one_agent_behind_the_consumers(workers, warp):
-    assert crew(at(T, ring="ring"), workers) == [[0], [warp], [workers], [workers], [warp]]
+    assert crew(at(T, ring="ring", mechanism=TMA_LOADS), workers) == [[0], [warp], [workers], [workers], [warp]]
 
 
 @pytest.mark.parametrize("workers", [64, 48])

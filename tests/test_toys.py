@@ -1,4 +1,4 @@
-"""What an extension costs: a kernel effect and two completion mechanisms of one's own, each two files in `toys/`, a memory in a region of
+"""What an extension costs: a kernel effect and three completion mechanisms of one's own, each two files in `toys/`, a memory in a region of
 its own and a place of tiles, one file each, a level above a launch and the step that makes launches of it, two; no other file knows them.
 
 Each is simulated, checked and printed; a fault planted in its kernel is found by the checks and by the simulator.
@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from toys.counted_load import CountedLoad
 from toys.counted_loads import COUNTED
+from toys.deferred_copies import DEFERRED
+from toys.deferred_copy import DeferredCopy
 from toys.in_launches import InLaunches
 from toys.late_copies import LATE
 from toys.late_copy import LateCopy
@@ -153,6 +155,41 @@ def test_a_ring_that_is_not_kept_is_found_by_both_detectors(kind, number):
     kernel, seen = counted().ir, itertools.count()
     without = lambda one: () if isinstance(one, kind) and next(seen) == number else (one,)
     wrong = attrs.evolve(kernel, body=ir.rewritten(kernel.body, without))
+    assert [one for one in check(wrong) if one.severity == "error"]
+    with pytest.raises(SimulationError):
+        product_of(wrong)
+
+
+# ---------------------------------------------------------------------------------------------- a counted mechanism with deferred arrivals
+
+
+def deferred():
+    """A product of warpgroups, from a ring that threads of a producer fill by copies of one's own; tiles of A come by TMA."""
+    copies = Move.tile(1, 8).to(Thread).done(DeferredCopy("DEFERRED_COPY"))
+    blocks = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3).specialize(copies=True)
+    strategy = blocks.load(A, SH, Move.done()).load(B, SH, copies).tile(64, 64).to(Warpgroup).done()
+    halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    return strategy(MatMul(128, 128, 256, **halves)(GL, GL, GL)(Kernel)).program("sm_90a")
+
+
+def test_a_mechanism_with_deferred_arrivals_fills_rings():
+    program = deferred()
+    inside = list(ir.statements(program.ir.body))
+    arrivals = [one for one in inside if isinstance(one, ir.Release) and one.by is DEFERRED]
+    assert arrivals and all(one.side is ir.Side.FULL for one in arrivals) and program.ir.rings[0].producers == 33
+    assert not [one for one in inside if isinstance(one, (ir.Commit, ir.Wait)) and one.mechanism is DEFERRED], "nothing waits for groups"
+    assert [line.strip() for line in program.cuda.splitlines() if line.strip().startswith("deferred_arrive(")]
+    np.testing.assert_array_equal(*product_of(program.ir))
+    assert not [one for one in check(program.ir) if one.severity == "error"]
+    compiles(program, "sm_90a")
+
+
+@pytest.mark.parametrize("by", [ir.AT_ONCE, None], ids=["not deferred", "no arrival"])
+def test_an_arrival_that_is_not_deferred_is_found_by_both_detectors(by):
+    kernel = deferred().ir
+    changed = lambda one: () if by is None else (attrs.evolve(one, by=by),)
+    edit = lambda one: changed(one) if isinstance(one, ir.Release) and one.by is DEFERRED else (one,)
+    wrong = attrs.evolve(kernel, body=ir.rewritten(kernel.body, edit))
     assert [one for one in check(wrong) if one.severity == "error"]
     with pytest.raises(SimulationError):
         product_of(wrong)

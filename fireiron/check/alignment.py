@@ -22,7 +22,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.known_bits import Bits, KnownBits, power_of_two
-from fireiron.check.scene import MANY, Frame, Scene, Use
+from fireiron.check.scene import MANY, Frame, Scene, Use, fills_rings
 from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, as_expr, constant, less
@@ -116,7 +116,7 @@ def _lives(scene: Scene) -> dict[str, tuple[int, int]]:
 def _outermost(body: Sequence[Stmt]) -> Iterator[Stmt]:
     for statement in body:
         if isinstance(statement, Roles):
-            consumers = [role for role in statement.roles if not role.elected]
+            consumers = [role for role in statement.roles if not fills_rings(role)]
             yield from consumers[0].body if len(consumers) == 1 else (statement,)
         else:
             yield statement

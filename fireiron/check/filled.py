@@ -22,7 +22,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding
-from fireiron.check.scene import Scene, Use, size_of
+from fireiron.check.scene import Scene, Use, fills_rings, size_of
 from fireiron.ir import (
     Access,
     Acquire,
@@ -160,8 +160,8 @@ class _Path:
                     raise unknown(statement, "the check of shared memory")
 
     def _roles(self, statement: Roles, loops: Mapping[str, int]) -> None:
-        for role in sorted(statement.roles, key=lambda role: not role.elected):
-            self.producing = role.elected
+        for role in sorted(statement.roles, key=lambda role: not fills_rings(role)):
+            self.producing = fills_rings(role)
             self.follow(role.body, loops)
         self.producing = False
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fireiron.check.counted import with_counted_turns
 from fireiron.errors import ArgumentError, VerificationError
-from fireiron.ir import Access, Exec, For, Kernel, Let, NextTile, Piece, Stmt, execs, scratch_access, statements
+from fireiron.ir import Access, Exec, For, Kernel, Let, NextTile, Piece, Role, Stmt, execs, scratch_access, statements
 from fireiron.values.expr import (
     BRACKETS,
     INT_MAX,
@@ -79,6 +79,11 @@ class Use:
     def pieces(self) -> tuple[Piece, ...]:
         """The parts in which it is loaded or stored, each under its condition; none where the statement's text tests the bounds."""
         return () if self.position is None or not self.statement.pieces else self.statement.pieces[self.position]
+
+
+def fills_rings(role: Role) -> bool:
+    """Whether a role fills stages of rings for others."""
+    return role.elected or any(one.ring for one, _ in execs(role.body))
 
 
 class Frame(dict[str, Any]):

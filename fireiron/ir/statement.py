@@ -506,9 +506,9 @@ class Chain(Stmt):
 class Ring:
     """Buffers in shared memory in `stages` copies, which a producer fills and consumers empty, one after the other, round and round.
 
-    Each stage has two barriers in memory (mbarrier, PTX ISA 9.7.13.15): *full* counts the `bytes` of a stage, *empty* one arrival
-    of each of the `consumers`, which are warps, those of other blocks of the cluster included that this block's loads come to. They lie at
-    `offset`, first those of full stages.
+    Each stage has two barriers in memory (mbarrier, PTX ISA 9.7.13.15): *full* counts the `bytes` of a stage and the arrivals of its
+    `producers`, which are threads; *empty* counts one arrival of each of the `consumers`, which are warps, those of other blocks of the
+    cluster included that this block's loads come to. The barriers begin at byte `offset`, first those of full stages.
 
     A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
     the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits. With `each` its turns are
@@ -525,6 +525,7 @@ class Ring:
     offset: int = 0
     tiles: bool = False
     each: int = 0
+    producers: int = 1
 
     @property
     def is_order(self) -> bool:
@@ -573,6 +574,11 @@ class Release(Stmt):
 
     One thread of the unit says so, where `active` holds. In a cluster it says so to all blocks of `to`, each once: those whose loads come
     to this stage. None: to its own block.
+
+    `by` a mechanism each thread arrives at the FULL barrier, and announces no bytes: the arrival is deferred until all is done that the
+    thread issued by the mechanism before, and the thread goes on meanwhile (PTX ISA, "cp.async.mbarrier.arrive", "tcgen05.commit"). By
+    `AT_ONCE`, whose work is done when the next statement begins, it is an ordinary arrival. Without a mechanism, `part` are the bytes that
+    the arrival announces; None: all of the ring's.
     """
 
     ring: str
@@ -580,6 +586,8 @@ class Release(Stmt):
     number: Expr
     active: Expr = TRUE
     to: tuple[Peers, ...] = ()
+    by: Mechanism | None = None
+    part: int | None = None
 
     @property
     def expressions(self) -> tuple[Expr, ...]:

@@ -28,6 +28,7 @@ from fireiron.ir.statement import (
     Link,
     Reach,
     Release,
+    Role,
     Roles,
     Skip,
     Stmt,
@@ -204,6 +205,8 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     _bound(value, scope, statement)
                 if all(one.name != statement.ring for one in kernel.rings):
                     raise VerificationError(f"{_described(statement)}: unknown ring {statement.ring}")
+                if isinstance(statement, Release):
+                    _verify_release(statement)
             case Exec():
                 _verify_exec(kernel, statement, scope, final)
             case Hole(child=child) if final:
@@ -245,6 +248,35 @@ def _verify_skip(kernel: Kernel, skip: Skip) -> None:
                 raise VerificationError(f"skip: {access.buffer} in {memory} is touched in what a warp may leave out")
 
 
+def _verify_release(release: Release) -> None:
+    """An arrival by a mechanism is one that it can defer, in the block itself; bytes are announced by others."""
+    if release.by is None:
+        return
+    if release.by.arriving is None:
+        raise VerificationError(
+            f"{_described(release)} by {release.by}, whose arrivals cannot be deferred",
+            legal="a mechanism that states `arriving`, or AT_ONCE",
+            hint="a wait for its groups in front of an arrival without `by`",
+        )
+    if release.to or release.part is not None:
+        what = "to other blocks of the cluster" if release.to else f"with {release.part} bytes"
+        raise VerificationError(
+            f"{_described(release)} by {release.by} {what}", legal="an arrival at a barrier of the block, without bytes"
+        )
+
+
+def _verify_deferred(role: Role) -> None:
+    """A role does not wait for groups of a mechanism by which its arrivals are deferred: what is under way is told by one of the two."""
+    inside = tuple(statements(role.body))
+    deferred = {one.by for one in inside if isinstance(one, Release) and one.by is not None and one.by.defers}
+    for one in inside:
+        if isinstance(one, (Commit, Wait)) and one.mechanism in deferred:
+            raise VerificationError(
+                f"role {role.name} has a {type(one).__name__.lower()} of {one.mechanism}, and an arrival that is deferred by it",
+                legal="groups, or deferred arrivals, of one mechanism in a role",
+            )
+
+
 def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
     """The roles are all threads of the block, each thread in one; no barrier inside holds threads of several."""
     reached = 0
@@ -254,9 +286,15 @@ def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], diverg
         reached += role.threads
         if any(isinstance(one, Barrier) and one.scope.threads is None for one in statements(role.body)):
             raise VerificationError(f"a barrier of the block in role {role.name}, which the others never reach")
+        _verify_deferred(role)
         if role.elected and any(isinstance(one, Skip) for one in statements(role.body)):
             raise VerificationError(f"skip: role {role.name} is one thread, and no warp decides")
-        _verify_list(kernel, role.body, scope, divergent, final)
+        if role.first < kernel.workers:
+            own = scope
+        else:  # its threads are none of those to which tiles are dealt, so their numbers are others
+            thread = Var(kernel.thread.name, 0, kernel.threads - 1)
+            own, divergent = {**scope, thread.name: thread}, divergent | {thread}
+        _verify_list(kernel, role.body, own, divergent, final)
     if reached != kernel.threads:
         raise VerificationError(f"the roles are {reached} threads, the block has {kernel.threads}")
 

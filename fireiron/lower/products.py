@@ -48,7 +48,7 @@ from fireiron.ir.asks.running import Running
 from fireiron.ir.rewrite import without_asks
 from fireiron.lower.outstanding import OLDEST, Outstanding
 from fireiron.lower.registers import require_registers
-from fireiron.lower.specialize import touches_stage
+from fireiron.lower.roles import touches_stage
 from fireiron.values.expr import Expr, all_of, as_expr, constant, less, mod
 
 GROUP_THREADS = 128

@@ -34,12 +34,14 @@ from fireiron.ir import (
     Mechanism,
     NextTile,
     Release,
+    Role,
     Roles,
     Scope,
     Skip,
     Stmt,
     SyncPoint,
     Wait,
+    execs,
     unknown,
 )
 from fireiron.ir.effects.unchecked import Unchecked
@@ -188,9 +190,9 @@ class _Solver:
                     summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
                 case Roles():
                     # What one elected thread does is in order, and it waits for others at the mbarriers of rings alone: a barrier of
-                    # several threads would count it as one of those.
+                    # several threads would count it as one of those. So do threads that fill rings and do nothing else.
                     statement = statement.rebuilt(
-                        tuple(role.body if role.elected else self.solve(role.body, loops)[0] for role in statement.roles)
+                        tuple(role.body if _waits_at_rings(role) else self.solve(role.body, loops)[0] for role in statement.roles)
                     )
                     summary = self._everywhere(())
                 case Acquire() | Release() | NextTile() | Leave() | Skip():
@@ -469,6 +471,11 @@ def _pending(parts: Sequence[Summary], commits: Sequence[Mechanism | None]) -> f
         for touch in part.pending:
             found = found.issue(touch.statement.mechanism, (touch,))
     return frozenset(itertools.chain(*found.open.values()))
+
+
+def _waits_at_rings(role: Role) -> bool:
+    """Whether the threads of a role are ordered by rings alone: one thread, or threads that fill rings."""
+    return role.elected or all(one.ring for one, _ in execs(role.body))
 
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:

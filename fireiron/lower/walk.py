@@ -126,10 +126,15 @@ def _fills_a_ring(node: Node) -> bool:
     return any(isinstance(one, For) and Produced in one.asks for one in statements(node.program))
 
 
+def _copies(node: Node) -> bool:
+    """Whether the producer of a loop that a step makes copies what engines do not load."""
+    return any(isinstance(one, For) and one.asks[Produced].copies for one in statements(node.program))
+
+
 def _is_mixed(node: Node) -> bool:
     """Whether some loads of a loop with a producer are done by an engine, and some are not."""
     for inner in node.nodes():
-        if _fills_a_ring(inner):
+        if _fills_a_ring(inner) and not _copies(inner):
             loads = [one for part in inner.nodes() if (one := _load(part)) is not None]
             if len(set(loads)) > 1:
                 return True
@@ -139,7 +144,7 @@ def _is_mixed(node: Node) -> bool:
 def _has_producer(node: Node) -> bool:
     """Whether a loop of the tree has a producer, which fetches what stands in front of the loop as well."""
     loops = (part for part in node.nodes() if _fills_a_ring(part))
-    return any(_load(inner) for part in loops for inner in part.nodes())
+    return any(_copies(part) or any(_load(inner) for inner in part.nodes()) for part in loops)
 
 
 def _is_lonely(node: Node) -> bool:

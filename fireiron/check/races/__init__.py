@@ -21,6 +21,7 @@ from typing import Any
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding
 from fireiron.check.persistence import fetched
+from fireiron.check.races.apart import roles_apart
 from fireiron.check.races.atoms import split
 from fireiron.check.races.clusters import at_places, blocks_of, uneven
 from fireiron.check.races.crews import Crews
@@ -50,7 +51,7 @@ def check_races(scene: Scene) -> tuple[Finding, ...]:
 
 
 def _inside_a_block(scene: Scene) -> list[Finding]:
-    scene = at_places(scene)
+    scene = roles_apart(at_places(scene))
     places = Places(scene, local_coordinates(scene))
     doubts = _not_placed(scene, places)
     uses = [use for use in scene.uses if _shared(scene, use.access.buffer) and use.access.buffer not in doubts]

@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.blocks import Local
+from fireiron.check.races.apart import issuers
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product
 from fireiron.ir import Access, Buffer, For
 from fireiron.values.expr import TRUE, ZERO, Expr, conjuncts, constant, less
@@ -47,14 +48,16 @@ class Crew:
     unit: Array
 
 
-def crew_of(scene: Scene, use: Use) -> Crew:
-    """Each thread for itself; or, where it is not specified which thread of a unit touches what, all threads of the unit."""
+def crew_of(scene: Scene, use: Use, issuer: tuple[int, int]) -> Crew:
+    """Each thread for itself; or, where it is not specified which thread of a unit touches what, all threads of the unit.
+
+    `issuer` are the thread, and the agent, that issue a load by an engine.
+    """
     threads = scene.threads
     warps = threads // WARP
-    if use.statement.ring:
-        producer = np.array([scene.kernel.workers])
-        behind = np.array([-(-scene.kernel.workers // WARP)])  # the agent behind the warps of the consumers
-        return Crew(np.zeros(1, dtype=np.int64), behind, producer, producer, behind)
+    if use.statement.ring and use.statement.mechanism.counted:
+        thread, agent = (np.array([number]) for number in issuer)
+        return Crew(np.zeros(1, dtype=np.int64), agent, thread, thread, agent)
     if use.access.spread:
         return _spread_crew(threads, max(use.statement.spec.level.threads or WARP, WARP))
     if not use.statement.collective:
@@ -309,6 +312,7 @@ class Places:
         self.in_rings = {name: ring.name for ring in scene.kernel.rings for name in ring.buffers}
         self.spaces: dict[str, Space] = {}
         self.crews: dict[Any, Crew] = {}
+        self.issuers = issuers(scene.kernel)
 
     def space(self, buffer: str) -> Space:
         """Buffers in shared memory lie in one space and may overlap; each array in global memory is its own."""
@@ -325,13 +329,14 @@ class Places:
 
     def crew(self, use: Use) -> Crew:
         """Who acts, the same object for the same kind of access."""
+        issuer = self.issuers.get(id(use.statement), (self.kernel.workers, -(-self.kernel.workers // WARP)))
         kind = (
             use.access.spread,
-            bool(use.statement.ring),
+            issuer if use.statement.ring and use.statement.mechanism.counted else None,
             use.statement.spec.level if use.statement.collective or use.access.spread else None,
         )
         if kind not in self.crews:
-            self.crews[kind] = crew_of(self.scene, use)
+            self.crews[kind] = crew_of(self.scene, use, issuer)
         return self.crews[kind]
 
     def parts(self, access: Access) -> tuple[Expr, ...]:
