@@ -16,7 +16,7 @@ import numpy as np
 
 from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, WARPGROUP_SCOPE, Dependence, Exec, For, Kernel, Roles, Scope
 from fireiron.lower.footprint import Array, comes_round
-from fireiron.lower.touches import Touch, Touches
+from fireiron.lower.touches import Footprint, Touch, Touches
 from fireiron.values.expr import Var
 
 
@@ -104,7 +104,8 @@ class Dependences:
         needed = self.touches.needed
         shared = needed(x) & needed(y)
         # Loops around both are compared value by value, if both sides depend on them; of all others every iteration counts.
-        met = self._meeting(x, y, tuple(var for var in around if var in shared))
+        # A loop of one value needs no such comparison.
+        met = self._meeting(x, y, tuple(var for var in around if var in shared and var.low < var.high))
         if not met.some or (x is y and self._meets_itself_only(x, around)):
             return None
         # What is in flight must be waited for, even by the thread that issued it.
@@ -124,25 +125,24 @@ class Dependences:
         first, second = id(x), id(y)
         memo = (second, first, kept, later) if later is None and second < first else (first, second, kept, later)
         if memo not in self._meetings:
-            _, low, high = self._met(x, y, kept, later)
-            several = low != high
-            number = self._narrowest(low[several], high[several]) if several.any() else None
-            self._meetings[memo] = _Meeting(bool(low.size), number)
+            one, other = self._footprints(x, y, kept, later)
+            low, high = one.extremes(other)
+            self._meetings[memo] = _Meeting(bool(low.size), self._narrowest(low, high) if low.size else None)
         return self._meetings[memo]
 
-    def _met(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, Array]:
-        """The places at which two accesses meet; the least and the greatest thread of each."""
+    def _footprints(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Footprint, Footprint]:
+        """Those of two accesses, in places that compare."""
         granule = self.touches.granule(x, y)
         span = self.touches.span(granule, x, y)
-        return self.touches.footprint(x, granule, span, kept).met(self.touches.footprint(y, granule, span, kept, later))
+        return self.touches.footprint(x, granule, span, kept), self.touches.footprint(y, granule, span, kept, later)
 
-    def _narrowest(self, low: Array, high: Array) -> int:
-        """The number of the narrowest scope of which one group contains each pair of threads."""
-        for number, scope in enumerate(self.scopes[:-1]):
-            assert scope.threads is not None
-            if (low // scope.threads == high // scope.threads).all():
-                return number
-        return len(self.scopes) - 1
+    def _narrowest(self, low: Array, high: Array) -> int | None:
+        """The number of the narrowest scope of which one group contains each pair of threads; None: each thread meets itself alone."""
+        # Two numbers are in one aligned group of a power of two if they differ in the bits below it only.
+        apart = int((low ^ high).max())
+        if not apart:
+            return None
+        return next((number for number, scope in enumerate(self.scopes[:-1]) if apart < (scope.threads or 0)), len(self.scopes) - 1)
 
     def _meets_itself_only(self, touch: Touch, around: tuple[Var, ...]) -> bool:
         """Whether a touch meets itself in one execution only, which is no conflict.
@@ -163,7 +163,8 @@ class Dependences:
     def witness(self, edge: Edge) -> str:
         """Two threads that meet, and where."""
         x, y = edge.before, edge.after
-        keys, low, high = self._met(x, y, ())
+        one, other = self._footprints(x, y, ())
+        keys, low, high = one.met(other)
         apart = low != high
         if edge.scope:
             # Of all pairs that meet one that the next narrower scope does not contain: the others alone would not require this barrier.

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import ResourceError
-from fireiron.ir import Access, Exec, For, Kernel, NextTile, execs, lets, statements
+from fireiron.ir import Access, Exec, For, Kernel, NextTile, Stmt, execs, lets, statements
 from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, Less, Var, as_expr, compiled, conjuncts, constant
 
@@ -166,13 +166,19 @@ def _repeats(loop: For) -> bool:
 
 def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
     """The variables, and those that the named ones among them are computed from."""
-    table = lets(kernel.body)
-    found = set(variables)
-    # Backwards, since a name is made of earlier ones: each is found before its own parts are looked for.
-    for var in reversed(tuple(table)):
-        if var in found:
-            found |= table[var].variables()
-    return frozenset(found)
+    table = _closures(kernel.body)
+    named = variables & table.keys()
+    return variables.union(*(table[var] for var in named)) if named else frozenset(variables)
+
+
+@by_identity
+def _closures(body: tuple[Stmt, ...]) -> Mapping[Var, frozenset[Var]]:
+    """Of each name all that it is computed from."""
+    found: dict[Var, frozenset[Var]] = {}
+    for var, value in lets(body).items():  # a name is made of earlier ones
+        parts = frozenset(value.variables())
+        found[var] = parts.union(*(found[one] for one in parts if one in found))
+    return found
 
 
 def evaluate(value: Expr, grid: Grid) -> Array:
