@@ -217,19 +217,19 @@ class _Solver:
         hazards: list[Hazard] = []
         count = len(found.summaries)
         outer = tuple(loop.var for loop in loops)
-        for i in range(count):
-            # No item with itself: a list inside is solved by now, and no barrier stands inside a statement.
-            for j in range(i + 1, count):
-                hazards += self._between(found, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
+        before = [number for number, one in enumerate(found.summaries) if any(one.last)]
+        after = [number for number, one in enumerate(found.summaries) if any(one.first)]
+        # No item with itself: a list inside is solved by now, and no barrier stands inside a statement.
+        for i, j in ((i, j) for i in before for j in after if i < j):
+            hazards += self._between(found, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
         if carried:
             everywhere = range(count + 1)
-            for i in range(count):
-                for j in range(count):
-                    # From behind item i round the end to item j; to one further down that is a whole turn, past every position.
-                    positions = (*range(i + 1, count + 1), *range(j + 1)) if j <= i else everywhere
-                    middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
-                    # Without the loop's own variable: the two sides are in two of its iterations.
-                    hazards += self._between(found, i, j, middle, positions, outer[:-1], loops[-1])
+            for i, j in itertools.product(before, after):
+                # From behind item i round the end to item j; to one further down that is a whole turn, past every position.
+                positions = (*range(i + 1, count + 1), *range(j + 1)) if j <= i else everywhere
+                middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
+                # Without the loop's own variable: the two sides are in two of its iterations.
+                hazards += self._between(found, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
     def _between(
@@ -284,6 +284,8 @@ class _Solver:
         """The scope of the barrier at each position that has one."""
         # `sync` asks for a barrier of the block, whatever scope would be enough.
         chosen = dict.fromkeys(found.required, len(self.scopes) - 1)
+        if not hazards:
+            return chosen
         allowed = [position for position in found.preferred(hazards) if position not in found.forbidden]
         arcs = []
         for hazard in hazards:
@@ -390,6 +392,9 @@ def _replaced(exposed: Exposed, others: Mapping[Touch, Touch], scopes: int) -> E
 
 
 def _at(touch: Touch, var: Var, value: int) -> Touch:
+    """A touch at a value of a loop; the very same, with its tables, if it does not depend on that loop."""
+    if not any(var in one.variables() for one in (touch.statement.active, *touch.access.expressions())):
+        return touch
     statement = attrs.evolve(touch.statement, active=touch.statement.active.substitute({var: value}))
     return attrs.evolve(touch, statement=statement, access=touch.access.substitute({var: value}))
 

@@ -8,8 +8,9 @@ it decide whether two accesses meet in several threads, and how near these are.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from operator import floordiv
 from typing import Any
 
@@ -110,6 +111,7 @@ class Touches:
         self.watched = {one.name for one in kernel.buffers if one.memory.of_block or (one.memory.of_grid and one.written)} - rings
         self._threads = np.arange(kernel.workers)
         self._sharing: dict[str, frozenset[str]] = {}
+        self._bytes: dict[str, range | None] = {}
         self._grids: dict[Any, Grid] = {}
         self._needed: dict[int, frozenset[Var]] = {}
         self._places: dict[tuple[int, int], tuple[Grid, Array, Array | None]] = {}
@@ -125,7 +127,7 @@ class Touches:
     @functools.cached_property
     def boxes(self) -> Mapping[str, tuple[int, ...]]:
         """For each array in global memory the sides of boxes, adjacent from its first element on, that no access to it divides."""
-        return _boxes(self.kernel)
+        return _boxes(self.kernel, self.watched)
 
     def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
         """The touches of a statement that others may have to wait for."""
@@ -214,7 +216,12 @@ class Touches:
     def _numbered(self, access: Access, grid: Grid) -> Array:
         """Boxes of an array in global memory by their coordinates in block 0, which reach from 0 to little beyond a tile."""
         sides = self.boxes[access.buffer]
-        steps = np.array(list(dict.fromkeys(tuple(map(floordiv, one, sides)) for one in access.elements()))).T
+        if access.points:
+            found = list(dict.fromkeys(tuple(map(floordiv, one, sides)) for one in access.points))
+        else:
+            axes = (dict.fromkeys(offset // side for offset in offsets) for offsets, side in zip(access.offsets(), sides, strict=True))
+            found = list(itertools.product(*axes))
+        steps = np.array(found).T
         sizes = self.kernel.buffer(access.buffer).tensor.shape
         number: Array = 0
         for base, step, side, size in zip(access.base, steps, sides, sizes, strict=True):
@@ -223,10 +230,17 @@ class Touches:
 
     def span(self, granule: int, *touches: Touch) -> range:
         """The numbers that places of these touches, which may overlap, can have: the fewer, the smaller their tables."""
-        buffers = [self.kernel.buffer(one.access.buffer) for one in touches]
-        if any(not one.memory.of_block for one in buffers):
+        spans = [one for one in (self._bytes_of(touch.access.buffer) for touch in touches) if one is not None]
+        if len(spans) < len(touches):
             return range(1 << 40)
-        return range(min(one.offset for one in buffers) // granule, -(-max(one.offset + one.bytes for one in buffers) // granule))
+        return range(min(one.start for one in spans) // granule, -(-max(one.stop for one in spans) // granule))
+
+    def _bytes_of(self, name: str) -> range | None:
+        """The bytes of a buffer in shared memory; None for an array in global memory."""
+        if name not in self._bytes:
+            buffer = self.kernel.buffer(name)
+            self._bytes[name] = range(buffer.offset, buffer.offset + buffer.bytes) if buffer.memory.of_block else None
+        return self._bytes[name]
 
     def named(self, touch: Touch, key: int, granule: int, span: range) -> str:
         """The place of a key as a message names it: without the values of loops."""
@@ -356,12 +370,12 @@ def _span(size: Expr) -> int:
     return 1 << 20 if number is None else min(number + 4096, 1 << 20)
 
 
-def _boxes(kernel: Kernel) -> dict[str, tuple[int, ...]]:
-    """For each array in global memory the sides of boxes, side by side from its first element on, that no access to it divides."""
+def _boxes(kernel: Kernel, watched: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """For each of these arrays in global memory the sides of boxes, side by side from its first element on, that no access to it divides."""
     sides: dict[str, tuple[int, ...]] = {}
     for statement, _ in execs(kernel.body):
         for access in statement.accesses:
-            if kernel.buffer(access.buffer).memory.of_grid:
+            if access.buffer in watched and kernel.buffer(access.buffer).memory.of_grid:
                 known = sides.get(access.buffer, (0,) * len(access.base))
                 sides[access.buffer] = tuple(math.gcd(side, _side(access, dim)) for dim, side in enumerate(known))
     return sides
@@ -372,7 +386,7 @@ def _side(access: Access, dim: int) -> int:
     if access.points:
         return 1
     terms, number = terms_of(access.base[dim])
-    steps = set(access.steps(dim))
+    steps = set(access.offsets()[dim])
     # Where a run of neighbours begins and where one ends.
     ends = [step for step in steps if step - 1 not in steps] + [step + 1 for step in steps if step + 1 not in steps]
     return math.gcd(number, *(coefficient for _, coefficient in terms), *ends)
