@@ -371,7 +371,7 @@ def _span(size: Expr) -> int:
 
 
 def _boxes(kernel: Kernel, watched: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """For each of these arrays in global memory the sides of boxes, side by side from its first element on, that no access to it divides."""
+    """For each of these arrays in global memory the sides of boxes, adjacent from its first element on, that no access to it divides."""
     sides: dict[str, tuple[int, ...]] = {}
     for statement, _ in execs(kernel.body):
         for access in statement.accesses:
