@@ -150,9 +150,9 @@ class _Solver:
                     statement, summary = self._loop(statement, loops)
                 case Exec():
                     touches = self.graph.of(statement, loops)
-                    summary = attrs.evolve(self._everywhere(touches), pending=frozenset(one for one in touches if one.under_way))
+                    summary = self._everywhere(touches, pending=frozenset(one for one in touches if one.under_way))
                 case Barrier(scope=scope):
-                    summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
+                    summary = self._everywhere((), self._reach(scope))
                 case Roles():
                     # What one elected thread does is in order, and it waits for others at the mbarriers of rings alone: a barrier of
                     # several threads would count it as one of those.
@@ -184,9 +184,9 @@ class _Solver:
         runs = loop.extent.low > loop.first
         return attrs.evolve(loop, body=inner), summary if runs else attrs.evolve(summary, barrier=0)
 
-    def _everywhere(self, touches: tuple[Touch, ...]) -> Summary:
+    def _everywhere(self, touches: tuple[Touch, ...], barrier: int = 0, pending: frozenset[Touch] = frozenset()) -> Summary:
         exposed = (touches,) * len(self.scopes)
-        return Summary(exposed, exposed)
+        return Summary(exposed, exposed, barrier, pending)
 
     def _reach(self, scope: Scope) -> int:
         """Of how many scopes a barrier is one."""
@@ -201,7 +201,7 @@ class _Solver:
             if position in barriers:
                 orders = _different(hazard.edge.dependence for hazard in met[position])
                 merged.append(Barrier(self.scopes[barriers[position]], _reason(met[position]), orders=orders))
-                parts.append(attrs.evolve(self._everywhere(()), barrier=barriers[position] + 1))
+                parts.append(self._everywhere((), barriers[position] + 1))
                 commits.append(None)
             if position < len(found.items):
                 merged += found.items[position]

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Collection, Mapping
 from operator import floordiv
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -20,9 +20,11 @@ import numpy as np
 from fireiron.errors import SynchronizationError
 from fireiron.ir import Access, Exec, For, Kernel, execs, located, scratch_access
 from fireiron.lower.footprint import Array, Grid, active_mask, closure, grid_of, needed_variables
-from fireiron.values.expr import Expr, Var, compiled, constant
+from fireiron.values.expr import TRUE, Expr, Var, compiled, constant
 from fireiron.values.expr.normal import terms_of
 from fireiron.values.units import index_in
+
+Located: TypeAlias = "tuple[Grid, Array, Array | None]"
 
 MOST_ROOM = 1 << 23
 """Entries of a table; where a table would be larger, the places that are touched are counted through first."""
@@ -114,7 +116,7 @@ class Touches:
         self._bytes: dict[str, range | None] = {}
         self._grids: dict[Any, Grid] = {}
         self._needed: dict[int, frozenset[Var]] = {}
-        self._places: dict[tuple[int, int], tuple[Grid, Array, Array | None]] = {}
+        self._places: dict[tuple[int, int], Located] = {}
         self._footprints: dict[Any, Footprint] = {}
         # Tables are looked up by ids of touches, which must not be given to others as long as the tables live.
         self._alive: list[Touch] = []
@@ -160,8 +162,8 @@ class Touches:
         """Bytes of a place of shared memory, for touches that are compared."""
         return math.gcd(*(self.granules[one.access.buffer] for one in touches)) or 1
 
-    def places(self, touch: Touch, granule: int, fixed: Mapping[str, int] = {}) -> tuple[Grid, Array, Array]:
-        """The grid, the places along the grid's axes and a last one for the pieces of the access, and which of them are touched.
+    def places(self, touch: Touch, granule: int, fixed: Mapping[str, int] = {}) -> Located:
+        """The grid, the places along the grid's axes and a last one for the pieces of the access, and which are touched; None for all.
 
         What lies beyond the end of a shared buffer is not: a check proves that a condition keeps every thread from it. Of a load that
         blocks of a cluster share each brings a part, and all parts come to this block.
@@ -170,9 +172,10 @@ class Touches:
         if cluster is None or touch.statement.multicast is None or not self.kernel.buffer(touch.access.buffer).memory.of_block:
             return self._places_of(touch, granule, fixed)
         found = [self._places_of(touch, granule, {**fixed, **cluster.values(rank)}) for rank in range(cluster.blocks)]
-        return found[0][0], np.concatenate([one[1] for one in found], axis=-1), np.concatenate([one[2] for one in found], axis=-1)
+        masks = [np.ones(places.shape, dtype=bool) if mask is None else mask for _, places, mask in found]
+        return found[0][0], np.concatenate([one[1] for one in found], axis=-1), np.concatenate(masks, axis=-1)
 
-    def _places_of(self, touch: Touch, granule: int, fixed: Mapping[str, int]) -> tuple[Grid, Array, Array]:
+    def _places_of(self, touch: Touch, granule: int, fixed: Mapping[str, int]) -> Located:
         """The same of what this block brings, or one of another place in its cluster, which is `fixed`."""
         kernel, access = self.kernel, touch.access
         grid = self._grid(touch, fixed)
@@ -197,11 +200,11 @@ class Touches:
         else:
             places = self._numbered(access, grid)
         shape = (*grid.shape, places.shape[-1])
-        mask = active_mask(touch.statement, grid)[..., None]
+        mask: Array = True if touch.statement.active == TRUE else active_mask(touch.statement, grid)[..., None]
         if buffer.memory.of_block:
             end = -(-(buffer.offset + buffer.bytes) // granule)
             mask = mask & (places < end) if places.size and places.max() >= end else mask
-        return grid, np.broadcast_to(places, shape), np.broadcast_to(mask, shape)
+        return grid, np.broadcast_to(places, shape), None if mask is True or mask.all() else np.broadcast_to(mask, shape)
 
     def _grid(self, touch: Touch, fixed: Mapping[str, int]) -> Grid:
         """The grid of a touch; those in the same loops share one."""
@@ -309,13 +312,11 @@ class Touches:
         touched = np.moveaxis(mask, -2, 0)
         return keys[touched], threads[touched], rows * room
 
-    def _located(self, touch: Touch, granule: int) -> tuple[Grid, Array, Array | None]:
-        """The places of a touch, and which of them are touched; None for all of them."""
+    def _located(self, touch: Touch, granule: int) -> Located:
         memo = (id(touch), granule)
         if memo not in self._places:
             self._alive.append(touch)
-            grid, places, mask = self.places(touch, granule)
-            self._places[memo] = grid, places, None if mask.all() else mask
+            self._places[memo] = self.places(touch, granule)
         return self._places[memo]
 
     def _by_units(self, touch: Touch, found: Footprint) -> Footprint:

@@ -46,8 +46,7 @@ from fireiron.ir import (
 )
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.lower.dependences import Dependences
-from fireiron.lower.footprint import Array, Grid
-from fireiron.lower.touches import Touch
+from fireiron.lower.touches import Located, Touch
 from fireiron.values.expr import Expr, Var, all_of, compiled, conjuncts, constant
 
 Fixed = Mapping[str, int]
@@ -207,7 +206,7 @@ class _Replay:
         self.kinds = sorted({one.mechanism for one in issued}, key=_rank)
         self.asked: dict[int, dict[Mechanism, _Asked]] = {}
         self._places: dict[Any, Places] = {}
-        self._tables: dict[Any, tuple[Grid, Array, Array]] = {}
+        self._tables: dict[Any, Located] = {}
         self._followed: dict[int, bool] = {}
         self.program = self._prepared(kernel.body, (), touches, copies)
         self.begin({})
@@ -346,7 +345,7 @@ class _Replay:
             self._tables[memo] = self.graph.touches.places(site.untested, self.granule, fixed)
         grid, places, mask = self._tables[memo]
         part = tuple(values[name] if name in site.turns and name in values else slice(None) for name in grid.axes)
-        return _bits(places[part] if mask[part].all() else places[part][mask[part]])
+        return _bits(places[part] if mask is None else places[part][mask[part]])
 
     def _site(self, touch: Touch) -> _Site:
         followed = {loop.var.name: loop for loop in touch.loops if self._is_followed(loop)}
