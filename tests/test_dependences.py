@@ -8,15 +8,16 @@ import re
 import attrs
 import making
 import pytest
-from touching import T256, Engine, K, T, buffer, copies, i, kernel, loop, reads, writes
+from touching import BLOCK_BARRIER, COMMIT, T256, Engine, K, T, buffer, copies, i, kernel, loop, placed, reads, writes
 
 from fireiron import *
-from fireiron.ir import Exec, For, execs
+from fireiron.ir import Exec, For, Wait, execs
 from fireiron.lower.dependences import Dependences, Edge
 from fireiron.lower.synchronize import synchronize
+from fireiron.lower.wait import wait
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, less
 
-FAR = 127 - T
+FAR, NEAR = 127 - T, T // 2 * 2 + (T + 1) % 2
 BUFFERS = (buffer("s", 2048), buffer("t", 1024, offset=6144), buffer("h", 512, offset=4096, dtype=float16), buffer("u", 256, offset=12288))
 """The last quarter of `s` has the bytes of `t`; `h`, of elements half as long, is inside `s`; `u` is alone."""
 
@@ -279,6 +280,34 @@ def test_a_collective_access_meets_itself_where_it_comes_back_only():
         assert bool(edges(graph, found, found, (), around)) == meets, (place, extent)
 
 
+def test_what_a_block_does_together_is_done_by_all_of_it_where_it_touches():
+    together = reads(0, width=4, spread=True, level=Block, instruction=Engine())
+    assert between(writes(T), together) == "block" and between(writes(T + 128), together) is None
+
+
+def test_accesses_to_boxes_of_an_array_in_global_memory():
+    """Places are numbered by the sides of boxes, which several elements of an access are in."""
+    array = (buffer("g", 1024, memory=GL),)
+    written = writes(T * 4, name="g", width=4)
+    for place, scope in ((T * 4, None), (NEAR * 4, "warp"), (FAR * 4, "block"), (T * 4 + 512, None)):
+        assert between(written, reads(place, name="g", width=4), buffers=array) == scope, place
+    assert between(written, reads(T * 4 + 2, name="g", width=4), buffers=array) == "block", "boxes of two"
+
+
+def test_the_last_iteration_counts_with_its_condition():
+    """A touch that depends on a pipelined loop by its condition alone: in the last iteration nothing is written."""
+    for last, wanted in ((2, []), (4, ["block"])):
+        body = loop(4, BLOCK_BARRIER, writes(T, active=less(i, last)), period=2)
+        assert placed(body, reads(FAR)) == [["block", "."], *wanted, "."], last
+
+
+def test_a_copy_is_waited_for_by_what_touches_its_bytes_under_another_name():
+    several = (buffer("s", 128), buffer("t", 128, offset=256), buffer("u", 128, offset=1024))
+    for name, waits in (("t", 1), ("u", 0)):
+        done = wait(synchronize(kernel(copies(T), *COMMIT, BLOCK_BARRIER, reads(T, name=name), buffers=several)))
+        assert sum(isinstance(one, Wait) for one in done.body) == waits, name
+
+
 def test_edges_come_in_the_order_of_the_touches():
     """Which decides about the order of names in a barrier's reason."""
     before, after = [writes(T), writes(T + 128)], [reads(FAR + 128), reads(FAR)]
@@ -299,12 +328,12 @@ def test_an_edge_for_readers():
 
 
 def test_the_witness_of_an_edge_is_one_that_no_narrower_barrier_orders():
-    written, read = writes(T256), reads((T256 + 1) % 256)
+    written, read = writes(T256), reads((T256 + 255) % 256)  # the neighbour's, which is in another group for few threads
     graph = Dependences(kernel(written, read, threads=256))
     x, y = (graph.of(one, ())[0] for one in (written, read))
     (edge,) = edges(graph, x, y, ())
     threads = [int(number) for number in re.findall(r"thread (\d+)", graph.witness(edge))]
-    assert threads == [0, 255] and graph.witness(edge).startswith("thread 0 writes s[0] (Move")
+    assert threads == [127, 128] and graph.witness(edge).startswith("thread 127 writes s[127] (Move")
 
 
 def test_the_witness_of_a_copy_may_be_one_thread():

@@ -113,10 +113,9 @@ class Dependences:
 
     def _is_adjacent(self, x: Touch, y: Touch, around: tuple[Var, ...], loop: For) -> bool:
         """Whether two accesses meet from an iteration to the next."""
-        needed = self.touches.needed
-        if loop.var not in needed(x) or loop.var not in needed(y):
-            return True
-        shared = needed(x) & needed(y)
+        shared = self.touches.needed(x) & self.touches.needed(y)
+        if loop.var not in shared:
+            return True  # as the one that knows nothing of the loop meets the other in each of its iterations
         met = self._meeting(x, y, tuple(var for var in (*around, loop.var) if var in shared), loop.var)
         return met.scope is not None or (met.some and x.under_way)
 
