@@ -301,6 +301,15 @@ def test_the_last_iteration_counts_with_its_condition():
         assert placed(body, reads(FAR)) == [["block", "."], *wanted, "."], last
 
 
+def test_a_named_condition_on_a_ring_may_hold_in_a_later_period():
+    """What a name says of the first iterations of a ring's loop it does not say of those that come back to their stages."""
+    number = Var("number", 0, 1 << 20)
+    written, read = writes(i % 2 * 128 + T, active=less(2, number)), reads(i % 2 * 128 + FAR)
+    around = loop(4, making.let(number, i + 1), written, read, period=2)
+    graph = Dependences(kernel(around))
+    assert edges(graph, *(graph.of(one, (around,))[0] for one in (written, read)), (i,))
+
+
 def test_a_copy_is_waited_for_by_what_touches_its_bytes_under_another_name():
     several = (buffer("s", 128), buffer("t", 128, offset=256), buffer("u", 128, offset=1024))
     for name, waits in (("t", 1), ("u", 0)):
