@@ -7,9 +7,9 @@ it decide whether two accesses meet in several threads, and how near these are.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
-from operator import floordiv
 from typing import Any
 
 import attrs
@@ -153,7 +153,7 @@ class Touches:
             _require_decided(kernel, access, grid, fixed)
         width = 1 if not buffer.memory.of_block else touch.width
         if buffer.memory.of_block:
-            steps = np.array(access.elements()[::width]).T
+            steps = access.table()[::width].T
             coordinates = [
                 np.asarray(compiled(base)(grid.environment))[..., None] + step for base, step in zip(access.base, steps, strict=True)
             ]
@@ -175,7 +175,7 @@ class Touches:
     def _numbered(self, access: Access, grid: Grid) -> Array:
         """Boxes of an array in global memory by their coordinates in block 0, which reach from 0 to little beyond a tile."""
         sides = self.boxes[access.buffer]
-        steps = np.array(list(dict.fromkeys(tuple(map(floordiv, one, sides)) for one in access.elements()))).T
+        steps = _box_steps(access, sides)
         sizes = self.kernel.buffer(access.buffer).tensor.shape
         number: Array = 0
         for base, step, side, size in zip(access.base, steps, sides, sizes, strict=True):
@@ -310,6 +310,14 @@ def _width(statement: Exec, position: int) -> int:
     return 1 if unknown else statement.width(position)
 
 
+def _box_steps(access: Access, sides: tuple[int, ...]) -> Array:
+    """From the box of an access's base the steps along each dimension to all boxes that its elements lie in, each once."""
+    if access.points:
+        return np.unique(access.table() // np.array(sides), axis=0).T
+    axes = ({offset // side for offset in offsets} for offsets, side in zip(access.offsets(), sides, strict=True))
+    return np.array(list(itertools.product(*axes))).T
+
+
 def _span(size: Expr) -> int:
     """More than any coordinate of block 0 along a dimension of this size."""
     number = constant(size)
@@ -332,7 +340,7 @@ def _side(access: Access, dim: int) -> int:
     if access.points:
         return 1
     terms, number = terms_of(access.base[dim])
-    steps = set(access.steps(dim))
+    steps = set(access.offsets()[dim])
     # Where a run of neighbours begins and where one ends.
     ends = [step for step in steps if step - 1 not in steps] + [step + 1 for step in steps if step + 1 not in steps]
     return math.gcd(number, *(coefficient for _, coefficient in terms), *ends)

@@ -19,7 +19,7 @@ import numpy as np
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.races.places import Places, element_tests
 from fireiron.check.races.tiles import PIECE, differing, of_tiles, opened
-from fireiron.check.scene import MANY, Array, Scene, Use, distinct, less_a_minimum, linear, reach_of
+from fireiron.check.scene import MANY, Array, Scene, Use, distinct, less_a_minimum, linear
 from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Min, Mod, Var, as_expr, compiled, conjuncts, constant
 
@@ -201,7 +201,7 @@ class Loops:
             if step:
                 # Two iterations meet in a dimension only while they are no further apart than its accesses reach.
                 rests = [one[dim] - loop.var * step for one in parts]
-                last = max(reach_of(use.access)[dim] for use in uses)
+                last = max(use.access.reach[dim] for use in uses)
                 found.append((max(one.high for one in rests) - min(one.low for one in rests) + last + 1) // abs(step) + 1)
         reach = min(found, default=None)
         return None if reach is None or reach > LONGEST_PERIOD else reach
