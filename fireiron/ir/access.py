@@ -101,6 +101,8 @@ class Access:
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Access:
         """The access with variables replaced."""
+        if all(values.keys().isdisjoint(value.variables()) for value in self.expressions()):
+            return self
         bounds = tuple(None if bound is None else bound.substitute(values) for bound in self.bounds)
         return attrs.evolve(self, base=tuple(b.substitute(values) for b in self.base), bounds=bounds, copy=self.copy.substitute(values))
 

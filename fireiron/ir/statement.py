@@ -225,6 +225,8 @@ class For(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> For:
         """The loop over the extent with variables replaced."""
+        if not self.asks.all and all(values.keys().isdisjoint(value.variables()) for value in (self.extent, self.growth)):
+            return self
         return attrs.evolve(
             self, extent=self.extent.substitute(values), growth=self.growth.substitute(values), asks=self.asks.substitute(values)
         )
@@ -314,6 +316,8 @@ class Exec(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
         """The statement with variables replaced in its conditions and accesses."""
+        if values.keys().isdisjoint(self.variables.union(*(one.variables() for one in self.implied))):
+            return self
         return attrs.evolve(
             self,
             accesses=tuple(access.substitute(values) for access in self.accesses),

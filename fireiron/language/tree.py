@@ -531,8 +531,8 @@ class Whole:
             expansion.cluster or self.cluster,
         )
 
-    @property
-    def definitions(self) -> dict[Var, Expr]:
+    @functools.cached_property
+    def definitions(self) -> Mapping[Var, Expr]:
         """The named values by name, each behind those that it is made of."""
         return {var: named.value for named, var in self.lets.items()}
 

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import ResourceError
-from fireiron.ir import Access, Exec, For, Kernel, NextTile, execs, lets, statements
+from fireiron.ir import Access, Exec, For, Kernel, NextTile, Stmt, execs, lets, statements
 from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, Less, Var, as_expr, compiled, conjuncts, constant
 
@@ -74,8 +74,7 @@ def thread_values(kernel: Kernel) -> Named:
     values |= dict.fromkeys(tiles, values["block"])
     block_alone = {"block", *tiles}
     of_block = {"block", *tiles}
-    for var, value in lets(kernel.body).items():
-        names = {one.name for one in value.variables()}
+    for var, value, names in _named(kernel.body):
         if names & of_block:
             of_block.add(var.name)
         if names <= block_alone | set(least):
@@ -89,7 +88,7 @@ def thread_values(kernel: Kernel) -> Named:
 
 
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
-    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads.
+    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads; values of the names in `needed`, a `closure`.
 
     Loops whose addresses repeat run through one period.
     """
@@ -111,15 +110,22 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     partly = {loop.var.name for loop in repeating}
     inner: dict[str, Array] = {}
     least = {var.name: var.low for var in kernel.symbols}
-    for var, value in lets(kernel.body).items():
-        names = {one.name for one in value.variables()}
-        if var.name not in values and (names <= {*values, *inner} or (names & undecided and names <= {*values, *inner, *least})):
+    known = set(values)
+    for var, value, names in _named(kernel.body):
+        if var in needed and var.name not in known and (names <= known or (names & undecided and names <= known | least.keys())):
             with np.errstate(divide="ignore"):  # as in `thread_values`: what is undecided anyway, at the least sizes
                 inner[var.name] = np.asarray(compiled(value)({**least, **values, **inner}))
+            known.add(var.name)
             undecided |= {var.name} if names & undecided else set()
             partly |= {var.name} if names & partly else set()
     values |= inner
     return Grid(values, shape, tuple(loop.var.name for loop in static), frozenset(undecided), repeating, frozenset(partly))
+
+
+@by_identity
+def _named(body: tuple[Stmt, ...]) -> tuple[tuple[Var, Expr, frozenset[str]], ...]:
+    """All names with their definitions and the names in these, in program order."""
+    return tuple((var, value, frozenset(one.name for one in value.variables())) for var, value in lets(body).items())
 
 
 def require_few(points: int, loops: Sequence[For]) -> None:
@@ -166,13 +172,20 @@ def _repeats(loop: For) -> bool:
 
 def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
     """The variables, and those that the named ones among them are computed from."""
-    table = lets(kernel.body)
-    found = set(variables)
-    # Backwards, since a name is made of earlier ones: each is found before its own parts are looked for.
-    for var in reversed(tuple(table)):
-        if var in found:
-            found |= table[var].variables()
-    return frozenset(found)
+    parts = _parts(kernel.body)
+    if parts.keys().isdisjoint(variables):
+        return variables
+    return variables.union(*(parts[var] for var in variables if var in parts))
+
+
+@by_identity
+def _parts(body: tuple[Stmt, ...]) -> Mapping[Var, frozenset[Var]]:
+    """For each name all variables that it is computed from, through other names."""
+    parts: dict[Var, frozenset[Var]] = {}
+    for var, value in lets(body).items():  # a name is made of earlier ones
+        direct = value.variables()
+        parts[var] = direct.union(*(parts[one] for one in direct if one in parts))
+    return parts
 
 
 def evaluate(value: Expr, grid: Grid) -> Array:

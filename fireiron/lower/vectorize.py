@@ -6,13 +6,15 @@ too: neighbours are taken together where they are kept side by side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt, rewritten
 from fireiron.ir.opaque import tile_origin
 from fireiron.specs.formula import elements_of
-from fireiron.values.expr import ONE, Const, Expr, constant
+from fireiron.values.expr import ONE, Const, Expr, Sum, constant
 from fireiron.values.tensor import Storage
 
 
@@ -238,12 +240,21 @@ def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
 def _contiguous(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...], ...]) -> bool:
     """Whether elements lie one behind the other, wherever the first of them lies."""
     storage = access.storage or buffer.storage
-    if storage.swizzle is None:
-        steps = _steps(storage, elements)
-        if steps is not None:
-            return steps == tuple(range(len(elements)))
+    steps = _steps(storage, elements)
+    if steps is not None and storage.swizzle is None:
+        return steps == tuple(range(len(elements)))
+    if steps == tuple(range(len(elements))) and _in_one_group(storage, access.coordinates(elements[0]), len(elements)):
+        return True
     first = buffer.address(access, elements[0])
     return all(buffer.address(access, element) - first == Const(step) for step, element in enumerate(elements))
+
+
+def _in_one_group(storage: Storage, first: Sequence[Expr], count: int) -> bool:
+    """Whether so many neighbours lie in one group of 2**base addresses, which a swizzle moves as they are."""
+    assert storage.swizzle is not None
+    start, size = storage.plain.address(first), 1 << storage.swizzle.base
+    inside = start.constant % size if isinstance(start, Sum) else 0
+    return inside + count <= size and (start - inside).factor % size == 0
 
 
 def _steps(storage: Storage, elements: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:

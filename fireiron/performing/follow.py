@@ -22,7 +22,7 @@ from fireiron.ir.rewrite import by_identities
 from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
-from fireiron.values.expr import ONE, TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
+from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Dim, Mode, View
 from fireiron.values.units import index_in, thread_of, unit_in
@@ -539,9 +539,13 @@ def _moves_nothing(taken: Sequence[tuple[int, int]], bit: int) -> bool:
 
 def by_thread(value: Expr, context: Context) -> Expr:
     """A value with the names that steps gave to parts of it written out."""
-    definitions = context.whole.definitions
-    while not value.variables().isdisjoint(definitions):
-        value = value.substitute({var: definitions[var] for var in value.variables() & set(definitions)})
+    return _opened(value, context.whole.definitions)
+
+
+@by_identities  # each instruction and each operand that is compared asks for the same few
+def _opened(value: Expr, definitions: Mapping[Var, Expr]) -> Expr:
+    while not definitions.keys().isdisjoint(value.variables()):
+        value = value.substitute({var: definitions[var] for var in value.variables() if var in definitions})
     return value
 
 

@@ -93,6 +93,11 @@ class Storage:
         """Per dimension, how far neighbours lie apart, in elements; None where that is not the same everywhere."""
         return tuple(as_expr(mode.leaves[0][1]) if len(mode.leaves) == 1 else None for mode in self.layout)
 
+    @functools.cached_property
+    def plain(self) -> Storage:
+        """The same without its swizzle."""
+        return self if self.swizzle is None else Storage(self.layout, self.extent)
+
     @overload
     def address(self, coordinates: Sequence[Expr]) -> Expr: ...
     @overload

@@ -443,14 +443,14 @@ def _starts_a_period(storage: Storage, access: Access) -> bool:
     ):
         return False
     period = storage.swizzle.size() if storage.swizzle is not None else 1
-    return attrs.evolve(storage, swizzle=None).address(access.base).factor % period == 0
+    return storage.plain.address(access.base).factor % period == 0
 
 
 def _in_one_group(storage: Storage, first: Sequence[Expr], steps: Array) -> bool:
     """Whether elements at these distances from the first one lie between two multiples of the swizzle's 2**base."""
     assert storage.swizzle is not None
     size = 1 << storage.swizzle.base
-    return bool(steps.min() >= 0 and steps.max() < size) and attrs.evolve(storage, swizzle=None).address(first).factor % size == 0
+    return bool(steps.min() >= 0 and steps.max() < size) and storage.plain.address(first).factor % size == 0
 
 
 def _weights(storage: Storage) -> Array | None:

@@ -27,6 +27,10 @@ def add(left: Expr, right: Expr) -> Expr:
 
 @functools.lru_cache(maxsize=50_000)
 def _add(left: Expr, right: Expr) -> Expr:
+    if isinstance(right, Const):
+        return _raised(left, right.value)
+    if isinstance(left, Const):
+        return _raised(right, left.value)
     left_terms, left_constant = terms_of(left)
     right_terms, right_constant = terms_of(right)
     total = dict(left_terms)
@@ -45,8 +49,20 @@ def subtract(left: Expr, right: Expr) -> Expr:
     return _subtract(left, right)
 
 
+def _raised(value: Expr, number: int) -> Expr:
+    """A value and a number: a constant makes room for no fold, so the terms stay as they are."""
+    if not isinstance(value, Sum):
+        return Sum((((value,), 1),), number)
+    total = value.constant + number
+    if total == 0 and len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1:
+        return value.terms[0][0][0]
+    return Sum(value.terms, total)
+
+
 @functools.lru_cache(maxsize=50_000)
 def _subtract(left: Expr, right: Expr) -> Expr:
+    if isinstance(right, Const):
+        return _raised(left, -right.value)
     left_terms, left_constant = terms_of(left)
     right_terms, right_constant = terms_of(right)
     total = dict(left_terms)
@@ -143,6 +159,8 @@ def mul(left: Expr, right: Expr) -> Expr:
 @functools.lru_cache(maxsize=50_000)
 def _mul(left: Expr, right: Expr) -> Expr:
     left_terms, left_constant = terms_of(left)
+    if isinstance(right, Const):
+        return _folded({atoms: coefficient * right.value for atoms, coefficient in left_terms}, left_constant * right.value)
     right_terms, right_constant = terms_of(right)
     total: dict[Atoms, int] = {}
     for left_atoms, left_coefficient in (*left_terms, ((), left_constant)):

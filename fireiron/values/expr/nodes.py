@@ -161,7 +161,7 @@ class Expr:
         for variable in values:
             if not isinstance(variable, Var):
                 raise ArgumentError(f"substitute({shown(variable)}): {shown(variable)} is no variable", legal="a Var for each value")
-        if not values or self.variables().isdisjoint(values):
+        if not values or values.keys().isdisjoint(self.variables()):
             return self
         return _substituted(self, {name: as_expr(value) for name, value in values.items()}, {})
 
@@ -527,7 +527,7 @@ def _substituted(value: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]
         return memo[value]
     if isinstance(value, Var):
         result = values.get(value, value)
-    elif not value.children or value.variables().isdisjoint(values):
+    elif not value.children or values.keys().isdisjoint(value.variables()):
         result = value
     else:
         result = value.rebuilt(tuple(_substituted(child, values, memo) for child in value.children))
