@@ -489,7 +489,10 @@ WRONG = {
         "if isinstance(value, (Less, Equal, All, AnyOf)) else source(value)",
         "if value is None else source(value)",
     ),
-    "truth values of parts added by NumPy": ("if isinstance(value, (Less, Equal, All, AnyOf)) else function", "if value is None else function"),
+    "truth values of parts added by NumPy": (
+        "if isinstance(value, (Less, Equal, All, AnyOf)) else function",
+        "if value is None else function",
+    ),
 }
 """Wrong engines: a text of `values/expr`, found once in all of its files, and what stands there instead."""
 

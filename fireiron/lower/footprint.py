@@ -88,7 +88,7 @@ def thread_values(kernel: Kernel) -> Named:
 
 
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
-    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads; values of the names in `needed`, a `closure`.
+    """Axes for the loops that occur in `needed`, a `closure`, and are not `fixed`, then one for the threads; values of its names.
 
     Loops whose addresses repeat run through one period.
     """

@@ -11,7 +11,6 @@ from fireiron.values.expr.hilbert import Hilbert, place_on_curve
 from fireiron.values.expr.lookup import Lookup
 from fireiron.values.expr.nodes import All, AnyOf, BitAnd, BitOr, BitXor, Const, Equal, Expr, FloorDiv, Less, Min, Mod, Positive, Sum, Var
 
-
 Evaluation: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 FEW: Final = 24
