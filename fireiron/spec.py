@@ -316,7 +316,7 @@ class Spec(Offering, ForAny, Displayed):
     def __attrs_post_init__(self) -> None:
         check_level(self.level)
         _check_parts(self)
-        if self.kind.filled(dict(self.parameters)) != self.parameters:
+        if (self.parameters or self.kind.parameters) and self.kind.filled(dict(self.parameters)) != self.parameters:
             raise ArgumentError(f"{self.title}: other parameters than its kind", got=self.parameters, legal=self.kind.parameters)
         if len(self.views) != len(self.uses):
             raise ArgumentError(f"{self.title}: {len(self.views)} operands given", legal=" ".join(self.uses))
@@ -455,7 +455,11 @@ class Spec(Offering, ForAny, Displayed):
         if unknown:
             raise ArgumentError(f"{self.title} has no operand {unknown[0]}", legal=self.uses)
         changed = tuple(views.get(name, view) for name, view in self.operands.items()) if views else self.views
-        return attrs.evolve(self, level=level, views=changed)
+        if type(self) is not Spec:
+            return attrs.evolve(self, level=level, views=changed)
+        return Spec(  # type: ignore[return-value]  # written out, as a tree makes hundreds of them
+            level, self.kind, changed, self.parameters, self.accumulate, self.accumulator, self.in_parts, self.names, self.signature
+        )
 
     def size(self, dim: str) -> Expr:
         """The extent of an iteration dimension, in elements; an `ArgumentError` if the spec has no such dimension."""
@@ -641,7 +645,7 @@ def _check_options(spec: Spec) -> None:
 
 
 def _are_identifiers(names: object) -> bool:
-    return isinstance(names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in names)
+    return names == () or (isinstance(names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in names))
 
 
 def _check_values(made: Definition, types: Mapping[str, DType]) -> None:

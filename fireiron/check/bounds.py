@@ -328,7 +328,8 @@ class _Bounds:
                 return
         total = buffer.total
         if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
-            use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
+            if use.access.copy != ZERO:
+                use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
             total = buffer.elements
         if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
             return
@@ -352,7 +353,7 @@ class _Bounds:
         """Whether the ranges of the addresses, or the statement's condition, say that each lies below the total."""
         storage = use.access.storage or buffer.storage
         if storage.swizzle is not None and total.factor % storage.swizzle.size() == 0:
-            storage = attrs.evolve(storage, swizzle=None)  # what is below the total stays there, as spans end with it
+            storage = storage.plain  # what is below the total stays there, as spans end with it
         access = attrs.evolve(use.access, storage=storage)
         elements = access.elements()
         if _monotone(storage):

@@ -215,8 +215,10 @@ class For(Stmt):
 
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> For:
         """The loop around another body."""
-        (body,) = children
-        return attrs.evolve(self, body=body)
+        (body,) = children  # written out, as each pass makes most loops anew
+        return For(
+            self.var, self.extent, body, self.unroll, self.origin, self.period, self.first, self.step, self.taken, self.growth, self.holds, self.asks
+        )
 
     @property
     def expressions(self) -> tuple[Expr, ...]:

@@ -255,6 +255,8 @@ class Dim:
     @functools.cached_property
     def size(self) -> Expr:
         """How many coordinates it has."""
+        if len(self.modes) == 1:
+            return self.modes[0].size
         total: Expr = as_expr(1)
         for mode in self.modes:
             total = total * mode.size
