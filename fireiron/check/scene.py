@@ -161,6 +161,7 @@ class Scene:
         self.tiles = {one.var.name: one.tiles for one in statements(kernel.body) if isinstance(one, NextTile)}
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)
+        self.opened = functools.lru_cache(maxsize=None)(self._opened)
         self.uses = tuple(_uses(kernel.body))
 
     def _roots(self, expression: Expr) -> frozenset[str]:
@@ -174,7 +175,7 @@ class Scene:
         """The roots of several expressions."""
         return frozenset().union(*(self.roots(expression) for expression in expressions))
 
-    def opened(self, expression: Expr) -> Expr:
+    def _opened(self, expression: Expr) -> Expr:
         """The expression over threads, blocks, loops and sizes alone, without named values."""
         while True:
             named = {var: self.lets[var.name] for var in expression.variables() if var.name in self.lets}

@@ -217,7 +217,18 @@ class For(Stmt):
         """The loop around another body."""
         (body,) = children  # written out, as each pass makes most loops anew
         return For(
-            self.var, self.extent, body, self.unroll, self.origin, self.period, self.first, self.step, self.taken, self.growth, self.holds, self.asks
+            self.var,
+            self.extent,
+            body,
+            self.unroll,
+            self.origin,
+            self.period,
+            self.first,
+            self.step,
+            self.taken,
+            self.growth,
+            self.holds,
+            self.asks,
         )
 
     @property

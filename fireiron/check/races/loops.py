@@ -175,6 +175,8 @@ class Loops:
         """After how many iterations all addresses repeat, if they do soon."""
         parts = {self.scene.opened(part) for use in uses for part in self.places.parts(use.access)}
         parts = {part for part in parts if var in part.variables()}
+        if any(_coefficient(part, var) for part in parts):  # equal steps come back to no place
+            return None
         sizes = {one for part in parts for one in _periods(part, var)}
         period = math.lcm(*sizes) if sizes else 1
         free = Var(var.name, var.low, var.high + period)
