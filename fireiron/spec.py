@@ -358,12 +358,12 @@ class Spec(Offering, ForAny, Displayed):
         """The name from which a chain for this kind of spec starts."""
         return self.kind.starter
 
-    @property
+    @functools.cached_property
     def dims(self) -> tuple[str, ...]:
         """The iteration dimensions: those of the result, then those that are reduced."""
         return self.definition.dims
 
-    @property
+    @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand, in the order of the short form."""
         return self.definition.uses
@@ -373,7 +373,7 @@ class Spec(Offering, ForAny, Displayed):
         """The dimensions that `tile` takes by position."""
         return self.definition.tile_dims
 
-    @property
+    @functools.cached_property
     def outputs(self) -> tuple[str, ...]:
         """The operands that are written."""
         return self.definition.outputs
@@ -394,7 +394,7 @@ class Spec(Offering, ForAny, Displayed):
         """Whether each element is added in a step that nobody sees half of."""
         return self.kind.atomic
 
-    @property
+    @functools.cached_property
     def copies(self) -> bool:
         """Whether it is a copy of `src` to `dst`."""
         return self.definition.copies
@@ -414,7 +414,7 @@ class Spec(Offering, ForAny, Displayed):
         """Whether it says that a tensor is there, and nothing about its values."""
         return self.definition.allocates
 
-    @property
+    @functools.cached_property
     def multiplies(self) -> bool:
         """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
         return self.definition.multiplies
@@ -481,7 +481,7 @@ class Spec(Offering, ForAny, Displayed):
                     raise ArgumentError(f"{self.title}: {name} has {size} elements along {dim}, another operand {extents[dim]}")
         return extents
 
-    @property
+    @functools.cached_property
     def sizes(self) -> tuple[Expr, ...]:
         """The extents of all iteration dimensions."""
         return tuple(self.size(dim) for dim in self.dims)

@@ -15,7 +15,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
-from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, runs, sum_of_digits
+from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, numbers_of_digits, runs, sum_of_digits
 from fireiron.values.machine import DType, Memory
 
 
@@ -118,7 +118,8 @@ class Storage:
             return _part(self.dims[dim], coordinate)
         if not self.layout.static:
             raise ArgumentError(f"addresses in {self.layout}: sizes known only at run time", hint="storage.evaluated(sizes)")
-        return sum_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0  # of the same shape, where it is an array
+        # Without digits, of the same shape where it is an array.
+        return numbers_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0
 
     def evaluated(self, sizes: Mapping[str, int]) -> Storage:
         """The same with numbers in place of the sizes and strides that are known only at run time."""

@@ -106,13 +106,13 @@ class Expr:
     __rxor__ = __xor__
 
     def __lshift__(self, other: object) -> Expr:
-        return Rules.mul(self, Const(1 << _shift(other)))
+        return Rules.mul(self, integer(1 << _shift(other)))
 
     def __rlshift__(self, other: object) -> Expr:
         return as_expr(other) << self
 
     def __rshift__(self, other: object) -> Expr:
-        return Rules.floordiv(self, Const(1 << _shift(other)))
+        return Rules.floordiv(self, integer(1 << _shift(other)))
 
     def __rrshift__(self, other: object) -> Expr:
         return as_expr(other) >> self
@@ -295,9 +295,9 @@ class Sum(Expr):
 
     def rebuilt(self, children: Atoms) -> Expr:
         rest = iter(children)
-        total: Expr = Const(self.constant)
+        total: Expr = integer(self.constant)
         for atoms, coefficient in self.terms:
-            product: Expr = Const(coefficient)
+            product: Expr = integer(coefficient)
             for _ in atoms:
                 product = product * next(rest)
             total = total + product
