@@ -493,7 +493,7 @@ def cut(dim: Dim, tile: int | Layout, extent: Expr | None) -> Cut | None:
 
     Source: Graphene section 3.3, Figure 4.
     """
-    found = _divided(dim.modes, tile if isinstance(tile, Layout) else Layout(tile), dim.whole)
+    found = _divided(dim.modes, tile if isinstance(tile, Layout) else _neighbours(tile) if type(tile) is int else Layout(tile), dim.whole)
     return None if found is None else Cut(found[0], found[1], dim.bound if found[2] else extent)
 
 
@@ -515,6 +515,11 @@ def tile_fault(tile: Layout) -> str | None:
     except LayoutError as error:
         return error.asked
     return None
+
+
+@functools.lru_cache(maxsize=1024, typed=True)  # each operand of each spec is cut into such tiles
+def _neighbours(count: int) -> Layout:
+    return Layout(count)
 
 
 @functools.lru_cache(maxsize=4096)
