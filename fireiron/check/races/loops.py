@@ -237,8 +237,10 @@ class Loops:
     def _nested(self, outer: For, found: Mapping[Expr, set[int]]) -> Iterator[Nested]:
         """The loops of such lengths inside a loop of such a length, as far as the lengths that stand for others are followed."""
         extent = self.opened(outer.extent)
+        if extent not in found:
+            return
         few = self.course(outer).addresses + 1
-        if not found.get(extent, set()) >= set(range(1, few + 1)):
+        if not found[extent] >= set(range(1, few + 1)):
             return
         inside = {self.opened(one.extent) for one in statements(outer.body) if isinstance(one, For)}
         for length in [one for one in found if one in inside and one != extent]:
