@@ -197,7 +197,7 @@ def _swizzled_extent(extent: Expr, swizzle: Swizzle | None) -> Expr:
 # ---------------------------------------------------------------------------------------------- views
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Mode:
     """`size` coordinates, `stride` apart."""
 
@@ -214,7 +214,7 @@ class Dealt:
     unit: bool
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Fixed:
     """A digit of a coordinate that is decided: of `size` values, `stride` coordinates apart, it has `index`.
 
@@ -227,7 +227,7 @@ class Fixed:
     index: Expr = attrs.field(converter=as_expr)
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Dim:
     """One dimension of a view, in coordinates of the whole tensor: a numeral, of which some digits are fixed and the others free.
 
