@@ -328,8 +328,8 @@ class _Bounds:
                 return
         total = buffer.total
         if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
-            if use.access.copy != ZERO:
-                use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
+            # An access of its own: what follows asks the bounds of the access, and not the pieces of the statement, which its guard goes with.
+            use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
             total = buffer.elements
         if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
             return

@@ -238,8 +238,6 @@ class For(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> For:
         """The loop over the extent with variables replaced."""
-        if not self.asks.all and all(values.keys().isdisjoint(value.variables()) for value in (self.extent, self.growth)):
-            return self
         return attrs.evolve(
             self, extent=self.extent.substitute(values), growth=self.growth.substitute(values), asks=self.asks.substitute(values)
         )
@@ -329,8 +327,7 @@ class Exec(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
         """The statement with variables replaced in its conditions and accesses."""
-        if values.keys().isdisjoint(self.variables.union(*(one.variables() for one in self.implied))):
-            return self
+        # Anew also where nothing changes: a copy of a program has statements of its own, which readers tell apart by identity.
         return attrs.evolve(
             self,
             accesses=tuple(access.substitute(values) for access in self.accesses),

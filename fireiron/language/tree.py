@@ -532,7 +532,7 @@ class Whole:
         )
 
     @functools.cached_property
-    def definitions(self) -> Mapping[Var, Expr]:
+    def definitions(self) -> dict[Var, Expr]:
         """The named values by name, each behind those that it is made of."""
         return {var: named.value for named, var in self.lets.items()}
 

@@ -158,7 +158,7 @@ def _sum(value: Sum) -> Evaluation:
     number = value.constant
 
     def added(e: Mapping[str, Any]) -> Any:
-        total = None
+        total: Any = None
         for (first, *others), coefficient in terms:
             product = first(e)
             for other in others:
