@@ -328,7 +328,7 @@ class _Bounds:
                 return
         total = buffer.total
         if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
-            # An access of its own: what follows asks the bounds of the access, and not the pieces of the statement, which its guard goes with.
+            # An access of its own, by its bounds: pieces of a statement are touched under its guard alone, which is not asked here.
             use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
             total = buffer.elements
         if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
