@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NamedTuple, ParamS
 
 import attrs
 
-from fireiron import collecting
 from fireiron.batches import Shape, new_like
 from fireiron.copies import copied, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError
@@ -114,6 +113,8 @@ class Call:
 
     def _made(self, request: Request) -> Answer:
         """A new answer; what is imported for it, and the kernel, live on, so garbage can wait."""
+        from fireiron import collecting  # as all that makes kernels, first needed where one is made
+
         with collecting.put_off():
             return self.new_answer(request)
 
