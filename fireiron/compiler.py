@@ -121,7 +121,8 @@ class Program(Displayed):
         if not strategy.tunables():
             return Program(strategy, strategy.spec, target, instructions, label)
         start = time.perf_counter()
-        program = _first_legal(strategy, target, instructions, label)
+        with collecting.put_off():
+            program = _first_legal(strategy, target, instructions, label)
         spent = time.perf_counter() - start
         stages = dict(program.seconds)
         program.seconds.clear()
@@ -320,9 +321,10 @@ class Program(Displayed):
         """CUDA C++ of the kernel of the last launch: a whole unit."""
         from fireiron import cuda as printer
 
-        kernel = self.ir
-        with self.timed("print"):
-            return printer.emit(kernel)
+        with collecting.put_off():
+            kernel = self.ir
+            with self.timed("print"):
+                return printer.emit(kernel)
 
     @property
     def cuda(self) -> str:

@@ -25,7 +25,7 @@ from fireiron.check.known_bits import Bits, KnownBits, power_of_two
 from fireiron.check.scene import MANY, Frame, Scene, Use, fills_rings
 from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
-from fireiron.values.expr import FALSE, ONE, TRUE, Expr, as_expr, constant, less
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.layout import Digit, Swizzle, require_integer
 
 LARGEST = 16
@@ -224,7 +224,7 @@ class _Vectors:
             return False  # it takes or flips bits among those that count the elements of the vector
         if start.trailing_zeros < width or not np.array_equal(steps, np.arange(piece.width)):
             return False
-        return (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
+        return access.copy == ZERO or (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
 
     # -------------------------------------------------------------------------------------- inside as a whole, or outside
 

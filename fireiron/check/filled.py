@@ -22,7 +22,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding
-from fireiron.check.scene import Scene, Use, fills_rings, size_of
+from fireiron.check.scene import Scene, Use, fills_rings
 from fireiron.ir import (
     Access,
     Acquire,
@@ -318,7 +318,7 @@ class _Path:
         axes: list[tuple[str, Array]] = [(self.thread, threads), *inner]
         frame = scene.frame(axes, loops)
         known = frozenset((self.thread, *loops, *(name for name, _ in inner)))
-        if not scene.needs((*access.base, access.copy)) <= known or math.prod(frame.shape) * size_of(access) > POINTS:
+        if not scene.needs((*access.base, access.copy)) <= known or math.prod(frame.shape) * access.count > POINTS:
             return None
         parts = [part for condition in conditions for part in conjuncts(condition) if scene.roots(part) <= known]
         mask = scene.inside(Use(statement, (), access), frame, known) & (frame.full(all_of(parts)) != 0)[..., None]

@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding
-from fireiron.check.scene import Frame, Scene, Use, size_of
+from fireiron.check.scene import Frame, Scene, Use
 from fireiron.ir import (
     Access,
     Acquire,
@@ -199,7 +199,7 @@ class _Path:
         needed = self.scene.needs((*access.expressions(), statement.performed, *_tests(statement, access)))
         axes = [(loop.var.name, np.array(loop.values(number), dtype=int)) for loop, number in zip(around, counts, strict=True)]
         axes = [(name, values if name in needed else values[:1]) for name, values in axes]
-        if len(self.scene.threads) * math.prod(len(values) for _, values in axes) * size_of(access) > POINTS:
+        if len(self.scene.threads) * math.prod(len(values) for _, values in axes) * access.count > POINTS:
             return None
         return self._enumerated(statement, access, axes, loops, statement.performed)
 

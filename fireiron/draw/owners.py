@@ -89,7 +89,7 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
     threads = scene.threads[::group]
     still = dict(fixed)
     partial = False
-    room = max(MANY // (len(threads) * len(access.elements())), 1)
+    room = max(MANY // (len(threads) * access.count), 1)
     axes: list[tuple[str, Array]] = []
     for loop in reversed(use.loops):
         name = loop.var.name

@@ -61,7 +61,7 @@ class ThreadReduce(Executable):
         source, target = statement.accesses
         spec = statement.spec
         kind, result = spec.src.dtype, spec.dst.dtype
-        wide, count = widened(kind), len(source.elements())
+        wide, count = widened(kind), source.count
         if wide.kind == "int" and result.kind == "float":
             wide = joined_in(_by(spec), kind, count) or widened(result)
         place = printer.place(target)

@@ -263,7 +263,7 @@ def _fragment(printer: Printer, statement: Exec, position: int) -> str:
     """The fragment that an operand of a statement is: its first register, counted in fragments."""
     access: Access = statement.accesses[position]
     buffer: Buffer = printer.kernel.buffer(access.buffer)
-    return f"{buffer.name}[{printer.expression(buffer.address(access, access.elements()[0]) // statement.lane_maps[position].count)}]"
+    return f"{buffer.name}[{printer.expression(buffer.address(access, access.first) // statement.lane_maps[position].count)}]"
 
 
 MMA_SYNC = MmaSync("mma_sync")

@@ -215,8 +215,21 @@ class For(Stmt):
 
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> For:
         """The loop around another body."""
-        (body,) = children
-        return attrs.evolve(self, body=body)
+        (body,) = children  # written out, as each pass makes most loops anew
+        return For(
+            self.var,
+            self.extent,
+            body,
+            self.unroll,
+            self.origin,
+            self.period,
+            self.first,
+            self.step,
+            self.taken,
+            self.growth,
+            self.holds,
+            self.asks,
+        )
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -314,6 +327,7 @@ class Exec(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
         """The statement with variables replaced in its conditions and accesses."""
+        # Anew also where nothing changes: a copy of a program has statements of its own, which readers tell apart by identity.
         return attrs.evolve(
             self,
             accesses=tuple(access.substitute(values) for access in self.accesses),

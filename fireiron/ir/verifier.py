@@ -356,8 +356,8 @@ def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) 
             raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
         if final and table[access.buffer].tensor.copies == 1 and not access.copy.low == access.copy.high == 0:
             raise VerificationError(f"{_described(statement)}: copy {access.copy} of {access.buffer}, of which there is one")
-    if final and statement.instruction.each and len({len(access.elements()) for access in statement.accesses}) > 1:
-        counts = [len(access.elements()) for access in statement.accesses]
+    if final and statement.instruction.each and len({access.count for access in statement.accesses}) > 1:
+        counts = [access.count for access in statement.accesses]
         raise VerificationError(f"{_described(statement)}: goes element by element, and its accesses have {counts}")
     if statement.whole != FALSE and not (statement.implied and all(isinstance(one, Less) for one in conjuncts(statement.whole))):
         raise VerificationError(f"{_described(statement)}: two versions, told apart by {statement.whole}, which is no comparisons")
@@ -378,7 +378,7 @@ def _verify_pieces(statement: Exec) -> None:
         where = _described(statement)
         raise VerificationError(f"{where}: pieces of {len(statement.pieces)} operands for {len(statement.accesses)} accesses")
     for access, pieces in zip(statement.accesses, statement.pieces, strict=True):
-        count, reached = len(access.elements()), 0
+        count, reached = access.count, 0
         for piece in pieces:
             if piece.first != reached or piece.width < 1:
                 raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} is followed by a piece {piece}")

@@ -543,7 +543,7 @@ class Whole:
             expansion.cluster or self.cluster,
         )
 
-    @property
+    @functools.cached_property
     def definitions(self) -> dict[Var, Expr]:
         """The named values by name, each behind those that it is made of."""
         return {var: named.value for named, var in self.lets.items()}
@@ -823,7 +823,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         return Node(spec, None, (Hole("open"),)), context.whole
     step, rest = steps[0], steps[1:]
     _require_shallow(spec, step, context)
-    here = attrs.evolve(context, origin=step.origin or context.origin, behind=rest)
+    here = context._with(origin=step.origin or context.origin, behind=rest)
     expansion = expanded(step, spec, here)
     if expansion.waits:
         return Node(spec, step, expansion.program, waiting=context), context.whole
@@ -1040,7 +1040,7 @@ def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> 
         needed = step.threads(spec, context)
         if needed is not None:
             return needed, None
-        here = attrs.evolve(context, origin=step.origin or context.origin, behind=rest)
+        here = context._with(origin=step.origin or context.origin, behind=rest)
         expansion = _checked(step.expand(spec, here), step, "expand", spec)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None

@@ -70,7 +70,7 @@ class _Covered:
         if not one.pieces or one.spec.level.threads != 1 or one.atomic:
             return {}
         turns = math.prod(constant(loop.extent) or 0 for loop in loops)
-        if turns * max(len(access.elements()) for access in one.accesses) > MOST_ELEMENTS:
+        if turns * max(access.count for access in one.accesses) > MOST_ELEMENTS:
             return {}
         own = frozenset(loop.var for loop in loops)
         tested = dict.fromkeys(_tested(one))

@@ -74,8 +74,7 @@ def thread_values(kernel: Kernel) -> Named:
     values |= dict.fromkeys(tiles, values["block"])
     block_alone = {"block", *tiles}
     of_block = {"block", *tiles}
-    for var, value in lets(kernel.body).items():
-        names = {one.name for one in value.variables()}
+    for var, value, names in _named(kernel.body):
         if names & of_block:
             of_block.add(var.name)
         if names <= block_alone | set(least):
@@ -89,7 +88,7 @@ def thread_values(kernel: Kernel) -> Named:
 
 
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
-    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads.
+    """Axes for the loops that occur in `needed`, a `closure`, and are not `fixed`, then one for the threads; values of its names.
 
     Loops whose addresses repeat run through one period.
     """
@@ -109,23 +108,24 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     undecided = {*named.of_block, *(loop.var.name for loop in used if counts[loop.var] is None)}
     repeating = tuple(loop for loop in static if _repeats(loop))
     partly = {loop.var.name for loop in repeating}
+    inner: dict[str, Array] = {}
+    least = {var.name: var.low for var in kernel.symbols}
     known = set(values)
-    everything: dict[str, Array] = {var.name: var.low for var in kernel.symbols} | values
-    # As in `thread_values`: what is undecided anyway, at the least sizes.
-    with np.errstate(divide="ignore"):
-        for name, value, names in _definitions(kernel.body):
-            if name not in known and (names <= known or (names <= everything.keys() and not names.isdisjoint(undecided))):
-                values[name] = everything[name] = np.asarray(compiled(value)(everything))
-                known.add(name)
-                undecided |= {name} if not names.isdisjoint(undecided) else set()
-                partly |= {name} if not names.isdisjoint(partly) else set()
+    for var, value, names in _named(kernel.body):
+        if var in needed and var.name not in known and (names <= known or (names & undecided and names <= known | least.keys())):
+            with np.errstate(divide="ignore"):  # as in `thread_values`: what is undecided anyway, at the least sizes
+                inner[var.name] = np.asarray(compiled(value)({**least, **values, **inner}))
+            known.add(var.name)
+            undecided |= {var.name} if names & undecided else set()
+            partly |= {var.name} if names & partly else set()
+    values |= inner
     return Grid(values, shape, tuple(loop.var.name for loop in static), frozenset(undecided), repeating, frozenset(partly))
 
 
 @by_identity
-def _definitions(body: tuple[Stmt, ...]) -> Sequence[tuple[str, Expr, frozenset[str]]]:
-    """All names in program order, with their values and the names in these."""
-    return [(var.name, value, frozenset(one.name for one in value.variables())) for var, value in lets(body).items()]
+def _named(body: tuple[Stmt, ...]) -> tuple[tuple[Var, Expr, frozenset[str]], ...]:
+    """All names with their definitions and the names in these, in program order."""
+    return tuple((var, value, frozenset(one.name for one in value.variables())) for var, value in lets(body).items())
 
 
 def require_few(points: int, loops: Sequence[For]) -> None:

@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 from collections.abc import Collection, Mapping
-from operator import floordiv
 from typing import Any, TypeAlias
 
 import attrs
@@ -187,7 +186,7 @@ class Touches:
             _require_decided(kernel, access, grid, fixed)
         width = 1 if not buffer.memory.of_block else touch.width
         if buffer.memory.of_block:
-            steps = np.array(access.elements()[::width]).T
+            steps = access.table()[::width].T
             coordinates = [
                 np.asarray(compiled(base)(grid.environment))[..., None] + step for base, step in zip(access.base, steps, strict=True)
             ]
@@ -219,12 +218,7 @@ class Touches:
     def _numbered(self, access: Access, grid: Grid) -> Array:
         """Boxes of an array in global memory by their coordinates in block 0, which reach from 0 to little beyond a tile."""
         sides = self.boxes[access.buffer]
-        if access.points:
-            found = list(dict.fromkeys(tuple(map(floordiv, one, sides)) for one in access.points))
-        else:
-            axes = (dict.fromkeys(offset // side for offset in offsets) for offsets, side in zip(access.offsets(), sides, strict=True))
-            found = list(itertools.product(*axes))
-        steps = np.array(found).T
+        steps = _box_steps(access, sides)
         sizes = self.kernel.buffer(access.buffer).tensor.shape
         number: Array = 0
         for base, step, side, size in zip(access.base, steps, sides, sizes, strict=True):
@@ -363,6 +357,14 @@ def _width(statement: Exec, position: int) -> int:
     """Elements of an access, in their order, that lie side by side and aligned; nothing of that is known where lanes are not."""
     unknown = statement.collective or (statement.accesses[position].spread and not statement.instruction.mechanism.by_engine)
     return 1 if unknown else statement.width(position)
+
+
+def _box_steps(access: Access, sides: tuple[int, ...]) -> Array:
+    """From the box of an access's base the steps along each dimension to all boxes that its elements lie in, each once."""
+    if access.points:
+        return np.unique(access.table() // np.array(sides), axis=0).T
+    axes = ({offset // side for offset in offsets} for offsets, side in zip(access.offsets(), sides, strict=True))
+    return np.array(list(itertools.product(*axes))).T
 
 
 def _span(size: Expr) -> int:

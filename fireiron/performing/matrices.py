@@ -60,6 +60,10 @@ class MatrixCopy(Executable):
             return False
         return {(one.shared_by, one.fragment) for one in spec.memories} == _SHARED_AND_REGISTERS
 
+    def follows_rows(self, view: View) -> bool:
+        """Whether an operand in shared memory is contiguous along the dimension in which lanes address rows."""
+        return view.order == ("row" if self.along else "col")
+
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
         if len(spec.dims) != 2:
@@ -74,7 +78,7 @@ class MatrixCopy(Executable):
             *target_mismatch(architecture, self.capability),
         ]
         view = spec.operands[shared]
-        if view.order != ("row" if self.along else "col"):
+        if not self.follows_rows(view):
             found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(view.tensor.layout)))
         elif not _rows_whole(view, self.along):
             found.append(Mismatch(f"{shared} rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(view)))

@@ -7,6 +7,8 @@ types of as many bits, and storage orders all count, and none is taken for a siz
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -16,6 +18,7 @@ import attrs
 
 from fireiron.errors import FireironError
 from fireiron.ir.cluster import at_once
+from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_types, tiles_of, work_of
 from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
 from fireiron.tune.record import Record, describe
@@ -90,8 +93,12 @@ class Problem:
 
     def same_size(self, other: Problem) -> bool:
         """Whether as much is multiplied and read."""
-        one, two = (attrs.evolve(each.work, result_bytes=0, beside=(False, False)) for each in (self, other))
-        return one == two
+        return self._read == other._read
+
+    @functools.cached_property
+    def _read(self) -> Work:
+        """The work without what is written, and how elements lie."""
+        return attrs.evolve(self.work, result_bytes=0, beside=(False, False))
 
 
 def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tuple[int, ...]:
@@ -162,11 +169,17 @@ def known(records: Iterable[Record], names: Iterable[str], capability: int) -> t
     wanted = {*names, *(SAME[name] for name in names if name in SAME)}
     found = []
     for record in records:
-        if record.strategy in wanted and {"bm", "bn"} <= set(record.values) and capability_of(record.architecture) == capability:
-            problem = Problem.of(record.spec)
-            if problem is not None:
-                found.append(Known(record, problem, math.log(record.us / estimated_us(problem.work, record.values))))
+        if record.strategy in wanted and {"bm", "bn"} <= record.values.keys() and capability_of(record.architecture) == capability:
+            one = _known(record)
+            if one is not None:
+                found.append(one)
     return tuple(found)
+
+
+@by_identities  # each call of a product asks all records, for the whole and for its parts
+def _known(record: Record) -> Known | None:
+    problem = Problem.of(record.spec)
+    return None if problem is None else Known(record, problem, math.log(record.us / estimated_us(problem.work, record.values)))
 
 
 Corrections = Mapping[tuple[int | None, ...], float]
@@ -211,7 +224,7 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
     names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
     if not names or problem is None or work_of(spec) is None:
         return []
-    near = sorted(((problem.apart(one.problem), one) for one in known(records, names, question.target.capability)), key=_nearest)
+    near = _in_order((problem.apart(one.problem), one) for one in known(records, names, question.target.capability))
     by_tile: dict[Any, Candidate] = {}
     if not near:
         return []
@@ -221,12 +234,12 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
             name = one.record.strategy if one.record.strategy in names else SAME.get(one.record.strategy, "")
             if distance <= limit and name in names:
                 for values in in_clusters(name, problem.work, [of_types(one.record.values, spec, one.problem.work.bytes)]):
-                    us = expected_us(problem, values, corrected)
-                    by_tile.setdefault(_kind(values), Candidate(name, values, one.record, distance, us))
+                    if (kind := _kind(values)) not in by_tile:
+                        by_tile[kind] = Candidate(name, values, one.record, distance, expected_us(problem, values, corrected))
         for name in names if limit == AS_NEAR else ():
             for values in in_clusters(name, problem.work, tiles_of(name, spec, len(names) == 1)):
-                own = Candidate(name, values, None, math.inf, expected_us(problem, values, corrected))
-                by_tile.setdefault(_kind(values), own)
+                if (kind := _kind(values)) not in by_tile:
+                    by_tile[kind] = Candidate(name, values, None, math.inf, expected_us(problem, values, corrected))
     same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
     return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
 
@@ -236,9 +249,17 @@ def _kind(values: Mapping[str, int]) -> tuple[Any, ...]:
     return tile_of(values), round(math.log2(values.get("stages", 4) * values.get("bk", 64)))
 
 
-def _nearest(one: tuple[float, Known]) -> tuple[Any, ...]:
-    distance, known = one
-    return distance, known.record.us, known.record.line()
+def _in_order(near: Iterable[tuple[float, Known]]) -> list[tuple[float, Known]]:
+    """The nearest first; of equally near ones the fastest, and of those by their texts, which take long to make."""
+
+    def key(one: tuple[float, Known]) -> tuple[float, float]:
+        return one[0], one[1].record.us
+
+    found: list[tuple[float, Known]] = []
+    for _, group in itertools.groupby(sorted(near, key=key), key):
+        equal = list(group)
+        found += equal if len(equal) == 1 else sorted(equal, key=lambda one: one[1].record.line())
+    return found
 
 
 def by_tiles(records: Iterable[Record], question: Question, below: float = math.inf) -> Choice | None:
