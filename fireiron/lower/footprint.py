@@ -88,7 +88,7 @@ def thread_values(kernel: Kernel) -> Named:
 
 
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
-    """Axes for the loops that occur in `needed`, a `closure`, and are not `fixed`, then one for the threads; values of its names.
+    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads; values of all names that they decide.
 
     Loops whose addresses repeat run through one period.
     """
@@ -108,17 +108,15 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     undecided = {*named.of_block, *(loop.var.name for loop in used if counts[loop.var] is None)}
     repeating = tuple(loop for loop in static if _repeats(loop))
     partly = {loop.var.name for loop in repeating}
-    inner: dict[str, Array] = {}
-    least = {var.name: var.low for var in kernel.symbols}
     known = set(values)
-    for var, value, names in _named(kernel.body):
-        if var in needed and var.name not in known and (names <= known or (names & undecided and names <= known | least.keys())):
-            with np.errstate(divide="ignore"):  # as in `thread_values`: what is undecided anyway, at the least sizes
-                inner[var.name] = np.asarray(compiled(value)({**least, **values, **inner}))
-            known.add(var.name)
-            undecided |= {var.name} if names & undecided else set()
-            partly |= {var.name} if names & partly else set()
-    values |= inner
+    everything: dict[str, Array] = {var.name: var.low for var in kernel.symbols} | values
+    with np.errstate(divide="ignore"):  # as in `thread_values`: what is undecided anyway, at the least sizes
+        for var, value, names in _named(kernel.body):
+            if var.name not in known and (names <= known or (names <= everything.keys() and not names.isdisjoint(undecided))):
+                values[var.name] = everything[var.name] = np.asarray(compiled(value)(everything))
+                known.add(var.name)
+                undecided |= {var.name} if not names.isdisjoint(undecided) else set()
+                partly |= {var.name} if not names.isdisjoint(partly) else set()
     return Grid(values, shape, tuple(loop.var.name for loop in static), frozenset(undecided), repeating, frozenset(partly))
 
 
