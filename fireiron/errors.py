@@ -22,7 +22,7 @@ def call_site() -> str | None:
 
 
 MOST_SHOWN: Final = 2000
-"""Characters of a value that a message shows: nobody reads more."""
+"""Most characters of a value in a message."""
 
 
 def repr_of(value: object) -> str:

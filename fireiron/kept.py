@@ -31,7 +31,7 @@ from fireiron._version import VERSION
 from fireiron.places import PACKAGE, library_folder
 
 FORMAT: Final = 1
-"""The form of entries and keys; another number, and all old entries are neither found nor read."""
+"""Version of entries and keys; entries of other versions are ignored."""
 
 OURS: Final = tuple(
     f"fireiron.{part}"

@@ -23,7 +23,7 @@ from fireiron.values.expr.normal import terms_of
 from fireiron.values.units import index_in
 
 MOST_ROOM = 1 << 23
-"""Entries of a table; where a table would be larger, the places that are touched are counted through first."""
+"""Most entries of a table; above it the accessed addresses are numbered first."""
 
 
 @attrs.frozen(eq=False)
