@@ -434,13 +434,13 @@ def _shared_bytes(spec: Spec) -> int:
 
 
 MOST_IN_ORDER = 16
-"""So many combinations of tunables are tried before it is asked whether the others can be given up."""
+"""Combinations of tunables that are tried before the compiler tests whether to give up."""
 
 MOST_PASSED = 128
-"""So many are passed in order where some nearby are legal; then one of these is taken."""
+"""Combinations that are skipped in order if some nearby are legal; then one of these is taken."""
 
 MOST_TRIED = 96
-"""So many more are lowered to find that out; those whose buffers cannot fit are known from the tree, and do not count."""
+"""More combinations that are lowered for that test; those whose buffers cannot fit are known from the tree and do not count."""
 
 
 class _Search:

@@ -26,7 +26,7 @@ def _file(name: str) -> str:
 
 
 MOST_SHOWN: Final = 2000
-"""Characters of a value that a message shows: nobody reads more."""
+"""Most characters of a value in a message."""
 
 
 def repr_of(value: object) -> str:

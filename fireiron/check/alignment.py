@@ -29,16 +29,16 @@ from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, as_expr, constant
 from fireiron.values.layout import Digit, Swizzle, require_integer
 
 LARGEST = 16
-"""Bytes of the widest load or store of one thread; every array in shared memory begins at a multiple of as many."""
+"""Bytes of the widest load or store of one thread; every array in shared memory starts at a multiple of it."""
 
 MATRIX_BYTES, SMALL_MATRIX_BYTES = 32, 16
 """A WMMA matrix begins at a multiple of 256 bits, of 128 for elements of 8 bits (CUDA C++ Programming Guide, "Warp Matrix Functions")."""
 
 BARRIER = 8
-"""Bytes of an mbarrier, which begins at a multiple of as many (PTX ISA, "mbarrier object")."""
+"""Bytes of an mbarrier, and its alignment (PTX ISA, "mbarrier object")."""
 
 ROW_BYTES = 16
-"""Its rows (or columns) lie multiples of 16 bytes apart."""
+"""Bytes: the rows (or columns) of a matrix are a multiple of it apart."""
 
 
 def check_alignment(scene: Scene) -> tuple[Finding, ...]:

@@ -44,7 +44,7 @@ from fireiron.values.expr import (
 )
 
 MOST_TOGETHER = 1 << 16
-"""Blocks of a number known before the kernel runs that come together, of which each is enumerated at most."""
+"""Most adjacent blocks that are enumerated, where their number is known at compile time."""
 
 
 @attrs.frozen(eq=False)

@@ -500,10 +500,10 @@ class _Bounds:
 
 
 MOST_ADDRESSES = 8
-"""Elements of an access whose addresses are looked at one by one."""
+"""Most elements of an access whose addresses are checked one by one."""
 
 MOST_COMBINATIONS = 64
-"""Ways to add what a statement's conditions leave over that are tried for one proof."""
+"""Most combinations of a statement's conditions that one proof tries."""
 
 
 def _versions(use: Use) -> Iterator[Use]:

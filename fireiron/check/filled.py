@@ -55,10 +55,10 @@ ORDERING = (Barrier, Wait, Acquire, Release, ClusterBarrier, NextTile)
 """What orders threads."""
 
 FOLLOWED = 1024
-"""Values of a loop that are followed at most."""
+"""Most values of a loop that are followed."""
 
 POINTS = 1 << 20
-"""Elements that are looked at together at most; of more it is not known where they lie."""
+"""Most elements that are compared together; the location of more is unknown."""
 
 
 def check_filled(scene: Scene) -> tuple[Finding, ...]:

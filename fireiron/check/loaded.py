@@ -47,10 +47,10 @@ from fireiron.values.expr import FALSE, Expr, all_of, conjuncts, constant
 Array = Any
 
 MANY = 256
-"""Values of a loop that are followed at most: a thread has no more registers, which a loop might number."""
+"""Most values of a loop that are followed: a thread has no more registers for a loop to index."""
 
 POINTS = 1 << 20
-"""Registers of threads that are marked together at most."""
+"""Most registers of threads that are marked together."""
 
 
 def check_loaded(scene: Scene) -> tuple[Finding, ...]:

@@ -33,11 +33,11 @@ from fireiron.values.machine import int32
 Array = Any
 
 MANY = 1 << 22
-"""Values that a check enumerates at most for one access; beyond that it reasons by ranges, or says that it did not decide."""
+"""Most values that a check enumerates for one access; above it ranges decide, or the check is undecided."""
 
 
 MARKED = 1 << 16
-"""Possible rows up to which each has a mark, however few there are."""
+"""Possible rows up to which each has a mark, even if few occur."""
 
 
 def distinct(values: Any, axis: int | None = None) -> Array:

@@ -58,16 +58,16 @@ from fireiron.values.sharer import BLOCK, GRID
 Array = Any
 
 MOST_BLOCKS: Final = 1 << 14
-"""Blocks whose tiles are compared to see who shares them."""
+"""Most blocks whose tiles are compared for sharing."""
 
 MOST_POINTS: Final = 1 << 20
-"""Values of loops at which a condition is evaluated; beyond them it counts as true."""
+"""Most loop values at which a condition is evaluated; above it the condition counts as true."""
 
 LOOP_INSTRUCTIONS: Final = 3
-"""Instructions of a warp for an iteration of a loop that remains: count, compare, branch."""
+"""Warp instructions per iteration of a remaining loop: count, compare, branch."""
 
 MMA_BYTES: Final = 32
-"""Bytes of a row of A of one matrix instruction, 16 x 8 x 16 for halves (PTX ISA, "Matrix fragments for mma")."""
+"""Bytes of a row of A of one 16 x 8 x 16 float16 MMA (PTX ISA, "Matrix fragments for mma")."""
 
 
 class Work:

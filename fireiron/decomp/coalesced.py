@@ -23,7 +23,7 @@ def _elements(value: Any) -> Any:
 
 
 MOST_UNROLLED = 16
-"""Turns of a thread that are unrolled: copies of single elements take many, and would fill the registers with addresses."""
+"""Most iterations of a thread that are unrolled: single-element copies have many, whose addresses would fill the registers."""
 
 
 @attrs.frozen

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 MULTIPLE = 16
-"""Bytes of which rows (columns) and the address are multiples behind it."""
+"""Alignment in bytes of rows (columns) and address after the copy."""
 
 RUN, ROWS = 256, 16
 """Elements side by side, one a thread, and rows (columns) of a block in the copy that is taken if none is said: each thread has as many
 loads under way as there are rows."""
 
 LINE = 128
-"""Bytes of a line of L2; also of a row (column) of a tile that is turned round, as all banks of shared memory hold so many."""
+"""Bytes of an L2 line, and of a row (column) of a transposed tile, which equals one pass over all banks."""
 
 BANK = 4
 """Bytes of a bank of shared memory."""
@@ -45,7 +45,7 @@ THREADS, MOST_THREADS = 256, 1024
 """Threads of a block that turns a tile round: the second number where each of the first would have more rows than these."""
 
 MOST_ROWS = 16
-"""Rows of a tile that a thread copies, a vector of each: its loop over them is unrolled."""
+"""Most rows of a tile that a thread copies, one vector each: the loop over them is unrolled."""
 
 
 @attrs.frozen

@@ -47,7 +47,7 @@ from fireiron.values.expr import Expr
 
 WIDTH: Final = 900
 STEPS: Final = 20
-"""Steps that are drawn at most."""
+"""Most steps that are drawn."""
 
 LOAD, USE, STORE = 2, 1, 2
 """Steps that are made up: until a stage is full, that its use takes, and that the store of a tile takes."""

@@ -42,7 +42,7 @@ _VECTORS: Mapping[tuple[DType, int], str] = {
 
 
 APPROXIMATE_TANH: Final = 75
-"""The compute capability from which on threads have `tanh.approx`."""
+"""Least compute capability with `tanh.approx`."""
 
 
 @attrs.frozen

@@ -25,10 +25,10 @@ from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, DType
 
 MOST_NESTED = 4
-"""Terms of a maximum or a minimum in one expression; more are joined one by one."""
+"""Most terms of a maximum or minimum in one expression; more are joined one by one."""
 
 MOST_PARTS = 64
-"""Terms of one sum; more are a loop, `split(...)`."""
+"""Most terms of one sum; more need a loop, `split(...)`."""
 
 
 @attrs.frozen

@@ -44,7 +44,7 @@ from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
 from fireiron.values.tensor import View
 
 POINTER_BYTES = 32
-"""A matrix starts at a multiple of 256 bits; of 128 for 8-bit elements, of which a row or column of a fragment has no more."""
+"""Alignment in bytes of a matrix; for 8-bit elements half, because a row or column of a fragment has no more bytes."""
 
 HEADERS = ("mma.h",)
 

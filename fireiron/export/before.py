@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fireiron.ir import Buffer, Kernel
 
 SCRATCH_ALIGN: Final = 256
-"""Bytes of which the address of scratch memory is a multiple, as that of each temporary in it: what `cudaMalloc` returns."""
+"""Alignment in bytes of scratch memory and of each array in it: that of `cudaMalloc`."""
 
 
 @attrs.frozen(eq=False)

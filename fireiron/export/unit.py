@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fireiron.spec import Spec
 
 DEFAULT_SHARED: Final = 48 * 1024
-"""Bytes of shared memory that a block may use without asking; CUDA C++ Programming Guide, compute capabilities."""
+"""Bytes of shared memory per block without opt-in (CUDA C++ Programming Guide, compute capabilities)."""
 
 C_TYPES: Final = ("float", "double", "int", "signed char")
 """Element types that C has too; pointers to others are pointers to void."""

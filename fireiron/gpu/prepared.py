@@ -42,10 +42,10 @@ from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import bits_of, value_of
 
 NOWHERE = -(1 << 64)
-"""The bytes behind an address that is none: a number passed by value ends before every array."""
+"""Bytes after an address of an argument without one: a number passed by value ends before every array."""
 
 KEPT = 1024
-"""Signatures that a kernel remembers; with more the oldest goes."""
+"""Signatures that a kernel keeps; above it the oldest is dropped."""
 
 if TYPE_CHECKING:
     from fireiron.gpu.sequence import Before, Route

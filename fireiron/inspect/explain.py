@@ -42,7 +42,7 @@ Found = tuple[Executable | None, tuple[Compared, ...]]
 """What performs a spec, and the differences of the others."""
 
 MOST_STEPS: Final = 4
-"""The longest chain of steps that is tried."""
+"""Longest chain of steps that is tried."""
 
 _MOST_TRIALS: Final = 24
 """Chains that are tried for one leaf."""

@@ -14,10 +14,10 @@ from fireiron.values.expr import Expr, Var
 T = TypeVar("T")
 
 MOST_REMEMBERED: Final = 256
-"""Answers that `by_identity` keeps."""
+"""Results that `by_identity` keeps."""
 
 MOST_SMALL: Final = 4096
-"""Answers that `by_identities` keeps."""
+"""Results that `by_identities` keeps."""
 
 
 def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -> tuple[Stmt, ...]:

@@ -53,8 +53,7 @@ D = TypeVar("D", bound="Decomposition")
 V = TypeVar("V", bound=Callable[..., Any])
 
 MOST_STEPS = 100
-"""The most steps one below the other, those of copies counted with the steps around them: some ten do, and each is a level of the tree
-and perhaps of loops, through which every pass goes down."""
+"""Deepest chain of steps, copies included: about ten are usual, and every pass descends each level of the tree and its loops."""
 
 
 OF_EACH_STEP: Final = ("refinements", "origin")

@@ -26,7 +26,7 @@ WARP = 32
 """Threads of a warp."""
 
 MOST_ELEMENTS = 512
-"""Elements of a thread that a statement with two versions takes, in all turns of its loops."""
+"""Most elements per thread, over all iterations, of a statement with an interior and a boundary version."""
 
 
 def covered(kernel: Kernel) -> Kernel:

@@ -18,11 +18,12 @@ Array = Any
 
 
 MOST_VALUES = 4096
-"""Values of a loop of undecided extent up to which all of them are enumerated."""
+"""Most values of a loop of undecided extent that are enumerated."""
 
 MOST_POINTS = 1 << 22
-"""The most combinations of threads, loop values and elements of an access that are told apart: 16 times what the registers of a
-block of 1024 threads hold, and a fraction of a second of NumPy's time."""
+"""Most combinations of threads, loop values and elements of an access: 16 times the registers of a block of 1024 threads, a fraction of a
+second in NumPy.
+"""
 
 
 @attrs.frozen

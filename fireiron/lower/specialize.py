@@ -30,25 +30,25 @@ ELECTED_THREADS = 32
 """Threads of a role of which one sets engines to work, where another role copies."""
 
 KEPT = 40
-"""Registers that a thread of a producing warpgroup keeps: 24 are the least, with which some producers spill."""
+"""Registers per thread that a producer warpgroup keeps: the minimum is 24, with which some producers spill."""
 
 KEPT_AT_LEAST = 32
-"""The same where consumers want more than they would get otherwise."""
+"""The same if consumers need more than they would get otherwise."""
 
 SPARE = 16
-"""Registers that a consumer should have beside those of its data, for addresses, conditions and what the compiler keeps twice."""
+"""Registers of a consumer in addition to its data, for addresses, conditions and copies by the compiler."""
 
 KEPT_IN_CLUSTER = 56
-"""The same where it sends to other blocks: of those with 40 some spill; consumers of two warpgroups get as many as with 48."""
+"""The same for multicast to other blocks: with 40 some spill; consumers of two warpgroups get as many as with 48."""
 
 REGISTERS = 65536
-"""Registers of a multiprocessor, and so of a block at most."""
+"""Registers of an SM, hence the maximum of a block."""
 
 REGISTER_BYTES = 4
 """Bytes of a register."""
 
 MOST_THREADS = 1024
-"""Threads of a block at most."""
+"""Most threads of a block."""
 
 
 def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None = None) -> Kernel:

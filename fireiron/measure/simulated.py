@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from fireiron.spec import Spec
 
 SIMULATED_SECONDS: Final = 60.0
-"""A longer simulation is cut down to a sample of blocks."""
+"""Seconds above which a simulation uses a sample of blocks."""
 
 MULTIPLY_ADDS: Final = 2e7
-"""So much work is simulated without asking how long it takes."""
+"""Work that is simulated without an estimate of its time."""
 
 Say = Callable[..., None]
 """Is told what happens: a name, a value, `plain=` the value for other programs where it is not the text, and more by name."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fireiron.tune.result import Result, Tuning
 
 MOST_ROWS: Final = 200
-"""Rows of a table; of those behind them their number is told."""
+"""Most rows of a table; the number of omitted rows is shown."""
 
 # ---------------------------------------------------------------------------------------------- the language
 

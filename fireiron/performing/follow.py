@@ -32,16 +32,16 @@ WIDEST = 16
 """Bytes of the widest load or store of a thread."""
 
 MOST_NEIGHBOURS = 8
-"""Neighbours in memory that one statement takes: 16 bytes of halves."""
+"""Most contiguous elements of one statement: 16 bytes of float16."""
 
 LARGEST = 2**31
-"""More than any distance in memory."""
+"""Larger than any distance in memory."""
 
 MOST_TRIED = 4096
-"""Turns of loops in which is looked where a view stands."""
+"""Most loop iterations in which the position of a view is evaluated."""
 
 MOST_AT_ONCE = 16
-"""Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
+"""Most values of one statement without a loop: those of a lane for any 8-bit operand."""
 
 
 def elementwise(spec: Spec) -> bool:

@@ -11,7 +11,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 7
-"""The most groups: more turns than a ring usually has."""
+"""Most wgmma groups in flight: more than the fills of a usual ring."""
 
 
 def _groups(value: Any) -> Any:

@@ -18,7 +18,7 @@ from fireiron.spec import Spec
 from fireiron.values.expr import Expr, constant, positive
 
 MOST = 1 << 16
-"""The most tiles side by side."""
+"""Most tiles side by side."""
 
 
 def _together(value: Any) -> Any:

@@ -12,7 +12,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 16
-"""The most stages; a stage is a whole set of buffers."""
+"""Most stages; a stage is a whole set of buffers."""
 
 
 def _stages(value: Any) -> Any:

@@ -11,7 +11,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 32
-"""The most blocks that any multiprocessor holds."""
+"""Most resident blocks of any SM."""
 
 
 def _blocks(value: Any) -> Any:

@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 16
-"""The most stages; a stage is a whole buffer."""
+"""Most stages; a stage is a whole buffer."""
 
 
 def _stages(value: Any) -> Any:

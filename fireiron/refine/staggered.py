@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 1 << 10
-"""The most turns between a block and the next."""
+"""Most iterations between the starts of two consecutive blocks."""
 
 
 def _shift(value: Any) -> Any:

@@ -62,10 +62,10 @@ def swizzle(swizzle: Swizzle | None = None) -> SwizzleStorage:
 
 
 PIECE = 4
-"""Bits of the 16 bytes that stay together."""
+"""Bits of the 16 bytes that stay contiguous."""
 
 LINE = 7
-"""Bits of the 128 bytes that all banks hold together."""
+"""Bits of the 128 bytes of one pass over all banks."""
 
 
 def by_rows(leading: int, element: int) -> Swizzle | None:

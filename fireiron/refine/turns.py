@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 2
-"""The most groups: who waits for the tile before sees the parity of one barrier's phase, and so tells no more of them apart."""
+"""Most ping-pong groups: a wait for the previous tile sees only the parity of one mbarrier phase."""
 
 
 def _groups(value: Any) -> Any:

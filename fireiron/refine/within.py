@@ -11,7 +11,7 @@ from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 1 << 20
-"""The largest bound, in bytes: more than any multiprocessor has."""
+"""Largest bound, in bytes: more than any SM has."""
 
 
 def _bytes(value: Any) -> Any:

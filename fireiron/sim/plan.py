@@ -54,7 +54,7 @@ Environment: TypeAlias = "dict[str, Any]"
 Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 MOST_ELEMENTS: Final = 1 << 21
-"""Most elements of one vectorised statement; more loops run in Python."""
+"""Most elements of one vectorized statement; more loops run in Python."""
 
 
 class Operand:

@@ -56,7 +56,7 @@ def _nothing_lands(done: Iterable[Any], group: Group, mechanism: Mechanism) -> N
 
 
 BARRIER = 8
-"""Bytes of a barrier, and the multiple at which it begins (PTX ISA, "mbarrier", "Size and alignment of mbarrier object")."""
+"""Bytes of an mbarrier, and its alignment (PTX ISA, "mbarrier", "Size and alignment of mbarrier object")."""
 
 
 def check_barriers(plan: Plan) -> None:

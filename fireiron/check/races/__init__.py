@@ -38,10 +38,10 @@ from fireiron.check.scene import Scene
 from fireiron.ir.effects.unchecked import Unchecked
 
 ENOUGH = 64
-"""Findings about the barriers of rings, beyond which other lengths of loops are not followed: they tell the same of other turns."""
+"""Findings about ring barriers after which no other loop lengths are followed: they report the same for other fills."""
 
 NOTHING_NEW = 16
-"""Lengths in a row that add nothing to what was found, behind which others are not followed: the kernel is refused in any case."""
+"""Consecutive lengths without a new finding after which no others are followed: the kernel is refused in any case."""
 
 
 def check_races(scene: Scene) -> tuple[Finding, ...]:

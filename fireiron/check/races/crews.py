@@ -27,7 +27,7 @@ from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Fence, Mechanism, Reach
 
 TOGETHER = 4
-"""The warps of a warpgroup: a barrier of as many, or of more, holds all of a crew."""
+"""Warps of a warpgroup: a barrier of at least this many includes the whole warpgroup."""
 
 
 @attrs.define(eq=False)

@@ -24,16 +24,16 @@ from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wai
 from fireiron.values.expr import Expr, FloorDiv, Less, Min, Mod, Var, as_expr, compiled, conjuncts, constant
 
 MOST_ITERATIONS = 4096
-"""A loop whose iterations are all different is followed through all of them if they are not more than this."""
+"""Most iterations of a loop that are all followed if they all differ."""
 
 MOST_COMPARED = 1 << 24
-"""Iterations of a loop, or values of a condition, of which each is looked at."""
+"""Most iterations of a loop, or values of a condition, that are all compared."""
 
 LONGEST_PERIOD = 64
-"""Addresses that repeat after more iterations than this count as not repeating."""
+"""Longest period of addresses, in iterations; longer ones count as not repeating."""
 
 MOST_LENGTHS = 512
-"""Combinations of lengths of loops that are followed, where lengths are known only at run time."""
+"""Most combinations of run-time loop lengths that are followed."""
 
 ORDERING = (Barrier, Commit, Wait, Fence, Acquire, Release)
 """The statements that order accesses."""

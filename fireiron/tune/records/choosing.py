@@ -31,11 +31,11 @@ MOST_TRIES: Final = 16
 
 
 MOST_COMPARED: Final = 5
-"""Legal neighbours with different values among which the cost model decides."""
+"""Legal neighbours with different values that the cost model compares."""
 
 
 AS_NEAR: Final = 2.0
-"""How much further than the nearest legal neighbour those may be that are compared with it."""
+"""Factor of the distance of the nearest legal neighbour up to which others are compared with it."""
 
 
 Accept = Callable[["Program"], bool]

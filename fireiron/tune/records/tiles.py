@@ -29,25 +29,25 @@ from fireiron.tune.records.words import said
 from fireiron.values.machine import as_dtype
 
 OTHER_ORDER: Final = 0.25
-"""How much another storage order of an operand counts: copies are other ones, products and bytes the same."""
+"""Weight of another storage order of an operand: copies differ, MMAs and bytes do not."""
 
 OTHER_TYPE: Final = 0.05
-"""How much another element type of as many bits counts."""
+"""Weight of another element type of the same size."""
 
 ACROSS: Final = 1.0
-"""How much it counts that an operand's rows begin at lines of L2 in one problem alone."""
+"""Weight if the rows of an operand start at L2 lines in one problem only."""
 
 OTHER_BITS: Final = 2.0
-"""How much a factor of two in the bits of an element counts."""
+"""Weight of a factor of two in the element size."""
 
 CERTAIN: Final = 0.1
-"""The distance within which a record counts for nearly all that is known of its tile."""
+"""Distance within which a record determines nearly all that is known about its tile."""
 
 DOUBT: Final = 1.0
-"""How much the estimate alone counts, beside a record at a distance of 1."""
+"""Weight of the estimate alone, compared with a record at distance 1."""
 
 UNSEEN: Final = 0.03
-"""How much longer than estimated a tile is taken to need that no record tells of: those that were measured were chosen among many."""
+"""Relative time added to the estimate of a tile without a record: measured tiles were chosen from many."""
 
 FREE: Final = ("kind", "sizes", "dtypes", "layouts", "leading", "align", "symbols", "signature")
 """What a record may say of its problem; others say what is done beside multiplying."""

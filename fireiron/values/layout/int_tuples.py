@@ -41,7 +41,7 @@ def is_expression(x: object) -> bool:
 
 
 MAX_DEPTH = 32
-"""How deep tuples may nest: far above any use, far below Python's recursion limit."""
+"""Deepest nesting of tuples: far above any use, far below Python's recursion limit."""
 
 
 def check_tree(what: str, x: object, least: int, level: int = 0, expressions: bool = False) -> IntTuple:
