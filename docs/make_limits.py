@@ -1,4 +1,4 @@
-"""Generate the tables of docs/limits.md: the thresholds and limits of the compiler and its tools."""
+"""Writes the tables of docs/limits.md anew: the numbers at which the compiler and the tools around it decide otherwise, or give up."""
 
 import ast
 import importlib
@@ -15,42 +15,42 @@ PAGE = Path(__file__).parent / "limits.md"
 INTRODUCTION = """\
 # Limits and thresholds
 
-This page lists the numbers that change a decision: the maximum number of iterations of an unrolled loop, the registers of a producer,
-the size of an enumeration after which a check is undecided, the time limit of a search. The source code gives the reason for each number.
-`python docs/make_limits.py` generates this page from the source code, and a test compares the two, so no number changes unnoticed.
+The numbers at which something is decided otherwise: up to how many turns a loop is unrolled, how many registers a producer keeps,
+how much is enumerated before a check gives up, how long a search looks. Each has its reason where it stands; this page is written
+from there (`python docs/make_limits.py`), so that none changes by the way.
 """
 
 TITLES = {
     "check": "Checks",
     "cli": "Commands",
     "cost": "Cost model",
-    "cuda": "CUDA printer",
+    "cuda": "Printing",
     "decomp": "Decompositions",
     "draw": "Pictures",
     "executable": "Instructions",
     "export": "Export",
-    "gpu": "Launch",
-    "graphene": "Graphene notation",
-    "inspect": "Explanations",
-    "ir": "Kernel IR",
+    "gpu": "Launching",
+    "graphene": "Notation of tensors and threads",
+    "inspect": "Explaining",
+    "ir": "Kernels between passes",
     "language": "Strategies",
     "lower": "Passes",
-    "measure": "Measurement",
+    "measure": "Measuring",
     "notebook": "Notebooks",
-    "performing": "Helpers of instructions",
+    "performing": "What instructions share",
     "refine": "Refinements",
     "sim": "Simulator",
     "specs": "Specs",
-    "stepping": "Helpers of decompositions",
+    "stepping": "What decompositions share",
     "tasks": "Tasks",
     "tune": "Tuning",
     "values": "Values",
 }
-OTHERS = "Top-level modules"
+OTHERS = "At the top"
 
 
 def limits():
-    """Yield `(module, name, value, meaning)` of each number with an attribute docstring."""
+    """`(module, name, value, meaning)` of each number of a module that a text stands behind."""
     for found in sorted(pkgutil.walk_packages(fireiron.__path__, "fireiron."), key=lambda one: one.name):
         if found.name.endswith("__main__") or ".strategies" in found.name:
             continue
