@@ -1,4 +1,4 @@
-"""Writes the tables of docs/limits.md anew: the numbers at which the compiler and the tools around it decide otherwise, or give up."""
+"""Generate docs/limits.md: the numbers that change a decision of the compiler or its tools."""
 
 import ast
 import importlib
@@ -15,42 +15,43 @@ PAGE = Path(__file__).parent / "limits.md"
 INTRODUCTION = """\
 # Limits and thresholds
 
-The numbers at which something is decided otherwise: up to how many turns a loop is unrolled, how many registers a producer keeps,
-how much is enumerated before a check gives up, how long a search looks. Each has its reason where it stands; this page is written
-from there (`python docs/make_limits.py`), so that none changes by the way.
+These numbers change a decision of the compiler or its tools: the iterations up to which a loop is unrolled, the registers of a
+producer warpgroup, the cases that a check enumerates before it is undecided, the time limits of a search. Each number and its
+meaning come from the source (`python docs/make_limits.py`). A test compares this page with the source, so no number changes
+unnoticed.
 """
 
 TITLES = {
     "check": "Checks",
     "cli": "Commands",
     "cost": "Cost model",
-    "cuda": "Printing",
+    "cuda": "CUDA printer",
     "decomp": "Decompositions",
     "draw": "Pictures",
     "executable": "Instructions",
     "export": "Export",
-    "gpu": "Launching",
-    "graphene": "Notation of tensors and threads",
-    "inspect": "Explaining",
-    "ir": "Kernels between passes",
+    "gpu": "GPU and launches",
+    "graphene": "Graphene texts",
+    "inspect": "Inspection",
+    "ir": "Kernel IR",
     "language": "Strategies",
     "lower": "Passes",
-    "measure": "Measuring",
+    "measure": "Measurement",
     "notebook": "Notebooks",
-    "performing": "What instructions share",
+    "performing": "Shared code of instructions",
     "refine": "Refinements",
     "sim": "Simulator",
     "specs": "Specs",
-    "stepping": "What decompositions share",
-    "tasks": "Tasks",
+    "stepping": "Shared code of decompositions",
+    "tasks": "Task programs",
     "tune": "Tuning",
     "values": "Values",
 }
-OTHERS = "At the top"
+OTHERS = "Calls, caches and files"
 
 
 def limits():
-    """`(module, name, value, meaning)` of each number of a module that a text stands behind."""
+    """Yield `(module, name, value, meaning)` for each documented number of a module."""
     for found in sorted(pkgutil.walk_packages(fireiron.__path__, "fireiron."), key=lambda one: one.name):
         if found.name.endswith("__main__") or ".strategies" in found.name:
             continue
@@ -71,7 +72,7 @@ def _texts(body):
 
 
 def page():
-    """The text of the page."""
+    """Return the text of the page."""
     parts = {}
     for module, name, value, meaning in limits():
         title = TITLES.get(module.partition(".")[0], OTHERS)

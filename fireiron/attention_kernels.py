@@ -37,13 +37,13 @@ BY_TMA: Final = "hopper_attention"
 """The strategy that is only taken where a producer fills its buffers by TMA."""
 
 MOST_DIMENSIONS: Final = 4
-"""Of queries, keys and values: batch, heads, rows, elements."""
+"""Dimensions of queries, keys and values: batch, heads, rows, elements."""
 
 ELEMENTS: Final = 8
-"""The elements of a head are multiples of so many."""
+"""The number of elements of a head is a multiple of this."""
 
 DEPTH: Final = 16
-"""Those of which a tensor core multiplies as many at once: heads of other numbers are copied, with zeros behind them."""
+"""K of one tensor-core MMA. Heads of other sizes are copied and padded with zeros."""
 
 NO_KEY: Final = -math.inf
 """The log-sum-exp of a query that sees no key."""
@@ -353,7 +353,7 @@ def _definition(options: Options) -> Any:
 
 
 FEW: Final = 16
-"""Queries that read the same keys, of all their heads, up to which keys are taken in parts (`attention_decode`)."""
+"""Most queries, over all heads that share a key head, for which keys are split into parts (`attention_decode`)."""
 
 
 def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 import re
 import time
@@ -14,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fireiron import collecting
-from fireiron.decomp.repack import Repack, read_along
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
-from fireiron.ir import Kernel, verify
+from fireiron.ir import Buffer, Kernel, verify
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.verifier import verify_asks
-from fireiron.language.tree import Decomposition, Executable, Node
+from fireiron.language import launching
+from fireiron.language.launching import Part, Plan
+from fireiron.language.tree import Executable, Node
 from fireiron.spec import Spec
-from fireiron.values.expr import constant, is_cuda_name
+from fireiron.values.expr import FALSE, constant, is_cuda_name
 from fireiron.values.machine import Architecture, as_architecture
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
     from fireiron.lower.passes import Passes
     from fireiron.lower.walk import Grown
+    from fireiron.values.tensor import Storage
 
 # The passes, the checks and the printer are imported where they are used: a program that was kept needs none of them.
 
@@ -41,22 +42,50 @@ ERRORS: Mapping[str, type[FireironError]] = {"race": SynchronizationError, "reso
 
 @attrs.frozen(eq=False)
 class Launch:
-    """A launch in front of the strategy's own: `program` copies the operand `name` to a new array, as `reason` says."""
+    """One launch of a program.
+
+    `program` is that of its kernel alone: its tree, its IR, its text. `arrays` says which array of the whole program each operand of the
+    kernel is: an operand of the program's spec, or a temporary, which the first launch that writes it makes. `name` is what it is called
+    among the launches: what the step that asked for it says, and nothing for the last one; `reason` is why it was asked for.
+    """
 
     name: str
     program: Program = attrs.field(repr=False)
     reason: str
+    arrays: Mapping[str, str]
+
+    @property
+    def kernel(self) -> Kernel:
+        """Its final kernel IR."""
+        return self.program.ir
+
+    @property
+    def spec(self) -> Spec:
+        """What its kernel performs, on arrays that have the names of its operands."""
+        return self.program.inner
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The arrays that it reads, outputs that it adds to among them."""
+        spec = self.spec
+        added = spec.outputs if spec.atomic or spec.accumulate != FALSE else ()
+        return tuple(dict.fromkeys(self.arrays[name] for name in (*spec.inputs, *added) if not spec.operands[name].memory.counts))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The arrays that it writes."""
+        return tuple(self.arrays[name] for name in self.spec.outputs)
 
     def __str__(self) -> str:
-        return f"{self.program.name}: {self.program.spec}, since {self.reason}"
+        return f"{self.program.name}: {self.spec}" + (f", since {self.reason}" if self.reason else "")
 
 
 @attrs.frozen(eq=False, slots=False)
 class Program(Displayed):
     """A bound strategy on a target.
 
-    `launches` are copies in front, which `repack` asked for; tree, kernel IR and all that is made of it are those of the launch behind
-    them, for operands that lie in the new arrays.
+    `launches` are the launches in order. Most strategies have one; steps such as `repack` make others before it. Tree, kernel IR and all
+    that is made of it are those of the last one, whose operands may be temporaries that others wrote.
 
     `chosen` are the values its tunables took, `seconds` the wall time of each stage that has been made: `"tunables"` (the search
     for legal values), `"tree"`, `"walk"`, each pass, `"verify"`, `"check"` and `"print"`.
@@ -92,7 +121,8 @@ class Program(Displayed):
         if not strategy.tunables():
             return Program(strategy, strategy.spec, target, instructions, label)
         start = time.perf_counter()
-        program = _first_legal(strategy, target, instructions, label)
+        with collecting.put_off():
+            program = _first_legal(strategy, target, instructions, label)
         spent = time.perf_counter() - start
         stages = dict(program.seconds)
         program.seconds.clear()
@@ -108,51 +138,72 @@ class Program(Displayed):
         self.seconds[stage] = time.perf_counter() - start
 
     @functools.cached_property
-    def _parted(self) -> tuple[tuple[tuple[Repack, Spec, str], ...], Spec, tuple[Decomposition, ...]]:
-        """The copies in front, with the specs they are of and their reasons; the spec and the steps of the launch behind them."""
-        spec, found, steps = self.spec, [], self.strategy.steps
-        front = list(itertools.takewhile(lambda step: isinstance(step, Repack), steps))
-        read = self._read_along if front else {}
-        for step in front:
-            assert isinstance(step, Repack)
-            reason = step.reason(spec, read)
-            if reason is not None:
-                found.append((step, spec, reason))
-                spec = step.behind(spec, read)
-        return tuple(found), spec, steps[len(front) :]
+    def _plan(self) -> Plan:
+        """The launches before the last one, and the last, as specs and steps."""
+        made = launching.plan(self.name, self.spec, self.strategy.steps, lambda spec: lambda: self._as_given(spec))
+        if made.before:
+            from fireiron.check.launches import check_launches
+
+            for finding in check_launches(self.spec, (*made.before, made.last)):
+                raise DecompositionError(finding.message, within=self.spec)
+        return made
 
     @functools.cached_property
-    def _as_given(self) -> Grown:
-        """The tree behind the steps that copy, for operands as they are."""
-        steps = tuple(itertools.dropwhile(lambda step: isinstance(step, Repack), self.strategy.steps))
+    def _given(self) -> dict[Spec, Grown | None]:
+        """By spec, the trees that the steps of the last launch make of it."""
+        return {}
+
+    def _as_given(self, spec: Spec) -> tuple[Node, Mapping[str, Storage]] | None:
+        """The tree of the steps after those that make launches, for operands as they are; None where these steps refuse it."""
         from fireiron.lower.walk import grow_tree
 
-        return grow_tree(self.spec, steps, self.architecture, self.instructions)
+        if spec not in self._given:
+            steps = self.strategy.steps[launching.front(self.strategy.steps) :]
+            try:
+                self._given[spec] = grow_tree(spec, steps, self.architecture, self.instructions)
+            except FireironError:
+                self._given[spec] = None
+        grown = self._given[spec]
+        return None if grown is None else (grown.node, grown.context.whole.settled)
+
+    def _launched(self, part: Part) -> Iterator[Launch]:
+        """The launches of a part: one, or those that its own strategy makes."""
+        program = self._of(part, f"{self.name}_{part.kernel}")
+        for launch in program.launches:
+            arrays = {name: part.arrays.get(array, f"{part.kernel}_{array}") for name, array in launch.arrays.items()}
+            alone = launch.program
+            if alone is program and program.preceding:
+                alone = self._of(program._plan.last, program.name)
+            yield Launch(launch.name or part.name, alone, launch.reason or part.reason, arrays)
+
+    def _of(self, part: Part, name: str) -> Program:
+        """The program of a part by itself."""
+        strategy = attrs.evolve(self.strategy, steps=part.steps, spec=part.spec, start=part.spec.starter, others=(), refused=())
+        return Program(strategy, part.spec, self.architecture, self.instructions, name)
 
     @functools.cached_property
-    def _read_along(self) -> Mapping[str, str]:
-        """Operands that instructions read along another dimension than they are stored; none where the tree as given is refused."""
-        try:
-            grown = self._as_given
-        except FireironError:
-            return {}
-        return read_along(self.spec, grown.node, grown.context.whole.settled)
+    def preceding(self) -> tuple[Launch, ...]:
+        """The launches before the last one, in order; none for most strategies."""
+        return tuple(launch for part in self._plan.before for launch in self._launched(part))
 
-    def _of_copy(self, step: Repack, spec: Spec, read: Mapping[str, str]) -> Program:
-        copy = step.copy(spec, read)
-        strategy = attrs.evolve(self.strategy, steps=step.steps(spec, read), spec=copy, start=copy.starter, others=(), refused=())
-        return Program(strategy, copy, self.architecture, self.instructions, f"{self.name}_repack_{step.operand.lower()}")
-
-    @functools.cached_property
+    @property
     def launches(self) -> tuple[Launch, ...]:
-        """The copies in front, in order; none for most strategies."""
-        read = self._read_along if self._parted[0] else {}
-        return tuple(Launch(step.operand, self._of_copy(step, spec, read), reason) for step, spec, reason in self._parted[0])
+        """All launches, in order: the last one is of the program's own tree and IR."""
+        return (*self.preceding, Launch("", self, "", self._plan.last.arrays))
+
+    def stored(self, operand: str) -> Buffer:
+        """An operand as the caller stores it: the parameter of the first launch that touches it, called as the operand is."""
+        for launch in self.launches:
+            for name, array in launch.arrays.items():
+                if array == operand:
+                    buffer = launch.program.ir.buffer(name)
+                    return buffer if name == operand else attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, name=operand))
+        raise ArgumentError(f"no launch of {self.name} touches {operand}", legal=list(self.spec.operands))
 
     @property
     def inner(self) -> Spec:
-        """The spec of the launch behind the copies: the spec itself where there are none."""
-        return self._parted[1]
+        """The spec of the last launch: the spec itself where there is one."""
+        return self._plan.last.spec
 
     @functools.cached_property
     def grown(self) -> Grown:
@@ -160,10 +211,9 @@ class Program(Displayed):
         from fireiron.lower.walk import grow_tree
 
         with self.timed("tree"):
-            _, spec, steps = self._parted
-            if len(steps) < len(self.strategy.steps) and spec is self.spec and "_as_given" in self.__dict__:
-                return self._as_given
-            return grow_tree(spec, steps, self.architecture, self.instructions)
+            last = self._plan.last
+            known = self._given.get(last.spec) if "_given" in self.__dict__ else None
+            return grow_tree(last.spec, last.steps, self.architecture, self.instructions) if known is None else known
 
     @property
     def tree(self) -> Node:
@@ -190,11 +240,14 @@ class Program(Displayed):
         return self._passed({"walk": kernel}, SEQUENTIAL)
 
     def _require_ready(self, kernel: Kernel) -> None:
-        """Nothing is called ready that a copy in front writes: a `DecompositionError`."""
-        for one in self._parted[0]:
-            if self.inner.operands[one[0].operand].tensor.name in kernel.effects[Chaining].ready:
+        """Nothing is called ready that a launch before writes: a `DecompositionError`."""
+        arrays = self._plan.last.arrays if kernel.effects[Chaining].ready else {}
+        written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
+        for name in kernel.effects[Chaining].ready:
+            if arrays[name] in written:
+                what = "copied by the launch in front" if written[arrays[name]] else "written by a launch before"
                 raise DecompositionError(
-                    f"programmatic_launch(no_wait={one[0].operand}): {one[0].operand} is copied by the launch in front, for which the kernel has to wait",
+                    f"programmatic_launch(no_wait={name}): {name} is {what}, for which the kernel has to wait",
                     within=self.inner,
                     hint="store it as the kernel reads it, or leave it out of ready=",
                 )
@@ -250,36 +303,45 @@ class Program(Displayed):
 
         kernel = self.lowered
         with self.timed("check"):
-            findings = safety(kernel)
+            findings = (*safety(kernel), *self._of_launches())
         for finding in findings:
             raise _error_of(finding)
         return kernel
 
+    def _of_launches(self) -> tuple[Finding, ...]:
+        """What the kernels of several launches say of arrays that contradicts their order."""
+        if not self.preceding:
+            return ()
+        from fireiron.check.launches import check_effects
+
+        return tuple(check_effects([(launch, launch.program.grown.whole.effects) for launch in self.launches]))
+
     @functools.cached_property
     def text(self) -> str:
-        """CUDA C++ of the kernel behind the copies: a whole unit."""
+        """CUDA C++ of the kernel of the last launch: a whole unit."""
         from fireiron import cuda as printer
 
-        kernel = self.ir
-        with self.timed("print"):
-            return printer.emit(kernel)
+        with collecting.put_off():
+            kernel = self.ir
+            with self.timed("print"):
+                return printer.emit(kernel)
 
     @property
     def cuda(self) -> str:
         """CUDA C++: one unit with the kernels of all launches, in their order."""
         from fireiron import cuda as printer
 
-        return self.text if not self.launches else printer.emit(*(one.program.ir for one in self.launches), self.ir)
+        return self.text if not self.preceding else printer.emit(*(launch.program.ir for launch in self.launches))
 
     @property
     def lines(self) -> tuple[printer.Line, ...]:
         """The lines of `cuda`, each with the steps of the tree that made it, as paths from the root (see `Node.paths`).
 
-        A line of the whole kernel has none. Where there are copies in front, a path begins with the name of its kernel.
+        A line of the whole kernel has none. Where there are several launches, a path begins with the name of its kernel.
         """
         from fireiron import cuda as printer
 
-        return tuple(printer.printed(*(one.program.ir for one in self.launches), self.ir))
+        return tuple(printer.printed(*(launch.program.ir for launch in self.launches)))
 
     # ------------------------------------------------------------------------------------------ kept on disk
 
@@ -313,8 +375,8 @@ class Program(Displayed):
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """What is kept of it: how the copies in front were found, the final IR, which all checks passed, and its text."""
-        return self._parted, dict(self._read_along if self._parted[0] else {}), self.ir, self.text
+        """What is kept of it: the launches as specs and steps, the final IR, which all checks passed, and its text."""
+        return self._plan, self.ir, self.text
 
     def asked(self, key: str | None) -> None:
         """Note under which key it was looked for."""
@@ -322,10 +384,10 @@ class Program(Displayed):
 
     def adopt(self, parts: tuple[Any, ...], since: float) -> None:
         """Take what was kept of an equal program, made and proved at a time."""
-        parted, read, ir, text = parts
-        if not isinstance(ir, Kernel) or not isinstance(text, str) or ir.name != self.name:
+        plan, ir, text = parts
+        if not isinstance(plan, Plan) or not isinstance(ir, Kernel) or not isinstance(text, str) or ir.name != self.name:
             raise ValueError("it is no program of this name")
-        self.__dict__.update(_parted=parted, _read_along=read, lowered=ir, ir=ir, text=text, kept_since=float(since))
+        self.__dict__.update(_plan=plan, lowered=ir, ir=ir, text=text, kept_since=float(since))
 
     def title(self) -> list[str]:
         """The strategy, a step a line, for the header of the printed kernel."""
@@ -372,13 +434,13 @@ def _shared_bytes(spec: Spec) -> int:
 
 
 MOST_IN_ORDER = 16
-"""So many combinations of tunables are tried before it is asked whether the others can be given up."""
+"""Combinations of tunables that are tried before the compiler tests whether to give up."""
 
 MOST_PASSED = 128
-"""So many are passed in order where some nearby are legal; then one of these is taken."""
+"""Combinations that are skipped in order if some nearby are legal; then one of these is taken."""
 
 MOST_TRIED = 96
-"""So many more are lowered to find that out; those whose buffers cannot fit are known from the tree, and do not count."""
+"""More combinations that are lowered for that test; those whose buffers cannot fit are known from the tree and do not count."""
 
 
 class _Search:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,15 +15,18 @@ from fireiron.places import is_own
 def call_site() -> str | None:
     """`file.py:12` of the nearest caller outside this package."""
     frame = _caller()
-    if frame is None:
-        return None
-    path = Path(frame.f_code.co_filename)
-    parts = path.parts[-2:] if path.parent.name else path.parts[-1:]
-    return f"{'/'.join(parts)}:{frame.f_lineno}"
+    return None if frame is None else f"{_file(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+@functools.lru_cache(maxsize=1024)  # each step of a strategy and each access of a task asks where it stands
+def _file(name: str) -> str:
+    """A file with its folder."""
+    path = Path(name)
+    return "/".join(path.parts[-2:] if path.parent.name else path.parts[-1:])
 
 
 MOST_SHOWN: Final = 2000
-"""Characters of a value that a message shows: nobody reads more."""
+"""Most characters of a value in a message."""
 
 
 def repr_of(value: object) -> str:

@@ -15,7 +15,7 @@ TAKEN = "another name, or ask to overwrite it (--force, overwrite=True)"
 
 
 LARGEST: Final = 1 << 28
-"""Bytes of a file that is read: no text of this package comes near, and a device has no end."""
+"""Most bytes of a file that is read: far above any text of this package; a device has no end."""
 
 
 def path_of(given: object, what: str) -> Path:

@@ -187,20 +187,18 @@ class FoundOnSplit:
         by value are above 0 by `positive`.
         rewrite: for n in all: S --> for n in those that the block's rows see: S
 
-        Source: decision 38.
+        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
+        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
+        says, by `positive`.
+        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
+        rewrite: for n in all: S --> for n in those that the block's rows see: S
+        """
+    def specialize(self, threads: Integer = 32, copies: bool = False) -> Self:
+        """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
 
-        >>> from fireiron import *
-        >>> masked = Fused(
-        ...     name="masked_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
-        ...     init={"zero": "t[m] = 0"},
-        ...     body={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
-        ...     final={"out": "y[m] = t[m]"},
-        ... )
-        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> tiles = masked.tile(m=1).to(Block).split(n=128).skip_masked_tiles()
-        >>> text = tiles.load("X", RF, row).done()(masked(m=512, n=512)).cuda()
-        >>> [line.strip() for line in text.splitlines() if "int n =" in line]
-        ['for (int n = 0; n < block / 128 + 1; ++n) {']
+        A warpgroup gives its registers to the consumers. Without `copies` TMA does all of the loads, or there is no producer; with it the
+        producer copies what TMA does not load. Legal with `pipeline`.
+        rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
         """
     def stagger_blocks(self, offset: Integer = 1) -> Self:
         """Begin the loop of block `b` at iteration `b * offset`, and wrap around: blocks do not all read the same columns at the same time.

@@ -3,7 +3,7 @@
 A value is written by pickle and read by a reader of its own, which makes nothing but attrs classes and enumerations of this package,
 and texts, numbers, tuples and the like: it calls no function, and imports nothing else. An entry is one file: a first line, a SHA-256
 over everything behind it, a line of JSON that says what it is, then the value. What is damaged, cut off, misplaced, or of another
-build of this package is not used. docs/decisions/0068-kept-programs.md says why so.
+build of this package is not used. docs/decisions/0068-program-cache.md says why so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fireiron._version import VERSION
 from fireiron.places import PACKAGE, library_folder
 
 FORMAT: Final = 1
-"""The form of entries and keys; another number, and all old entries are neither found nor read."""
+"""Version of entries and keys; entries of other versions are ignored."""
 
 OURS: Final = tuple(
     f"fireiron.{part}"

@@ -26,7 +26,7 @@ PAUSE: Final = 0.05
 """Seconds before each burst."""
 
 IN_PARTS: Final = 2
-"""Numbers of parts of K that are measured."""
+"""Numbers of split-K parts that are measured."""
 
 MOST_TRIED: Final = 16
 """Tiles that are lowered before the search for legal ones gives up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ def library_folder() -> Path:
     return Path(next(iter(strategies.__path__)))
 
 
+@functools.lru_cache(maxsize=1024)  # asked of each frame between a call and the user's line
 def is_own(filename: str) -> bool:
     """Whether a file of code is this package's; one of the strategy library counts as its user's, also where it is installed."""
     return filename.startswith(_OWN) and not filename.startswith(_INSTALLED)

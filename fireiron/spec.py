@@ -316,7 +316,7 @@ class Spec(Offering, ForAny, Displayed):
     def __attrs_post_init__(self) -> None:
         check_level(self.level)
         _check_parts(self)
-        if self.kind.filled(dict(self.parameters)) != self.parameters:
+        if (self.parameters or self.kind.parameters) and self.kind.filled(dict(self.parameters)) != self.parameters:
             raise ArgumentError(f"{self.title}: other parameters than its kind", got=self.parameters, legal=self.kind.parameters)
         if len(self.views) != len(self.uses):
             raise ArgumentError(f"{self.title}: {len(self.views)} operands given", legal=" ".join(self.uses))
@@ -324,7 +324,7 @@ class Spec(Offering, ForAny, Displayed):
         _check_options(self)
         if any(not view.tensor.shape or view.tensor.memory.by_value for view in self.views):
             _check_scalars(self)
-        if self.level.is_launch:
+        if self.level.has_arguments:
             _check_kernel(self)
 
     def __getattr__(self, name: str) -> View:
@@ -358,12 +358,12 @@ class Spec(Offering, ForAny, Displayed):
         """The name from which a chain for this kind of spec starts."""
         return self.kind.starter
 
-    @property
+    @functools.cached_property
     def dims(self) -> tuple[str, ...]:
         """The iteration dimensions: those of the result, then those that are reduced."""
         return self.definition.dims
 
-    @property
+    @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand, in the order of the short form."""
         return self.definition.uses
@@ -373,7 +373,7 @@ class Spec(Offering, ForAny, Displayed):
         """The dimensions that `tile` takes by position."""
         return self.definition.tile_dims
 
-    @property
+    @functools.cached_property
     def outputs(self) -> tuple[str, ...]:
         """The operands that are written."""
         return self.definition.outputs
@@ -394,7 +394,7 @@ class Spec(Offering, ForAny, Displayed):
         """Whether each element is added in a step that nobody sees half of."""
         return self.kind.atomic
 
-    @property
+    @functools.cached_property
     def copies(self) -> bool:
         """Whether it is a copy of `src` to `dst`."""
         return self.definition.copies
@@ -414,7 +414,7 @@ class Spec(Offering, ForAny, Displayed):
         """Whether it says that a tensor is there, and nothing about its values."""
         return self.definition.allocates
 
-    @property
+    @functools.cached_property
     def multiplies(self) -> bool:
         """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
         return self.definition.multiplies
@@ -455,7 +455,11 @@ class Spec(Offering, ForAny, Displayed):
         if unknown:
             raise ArgumentError(f"{self.title} has no operand {unknown[0]}", legal=self.uses)
         changed = tuple(views.get(name, view) for name, view in self.operands.items()) if views else self.views
-        return attrs.evolve(self, level=level, views=changed)
+        if type(self) is not Spec:
+            return attrs.evolve(self, level=level, views=changed)
+        return Spec(  # type: ignore[return-value]  # written out, as a tree makes hundreds of them
+            level, self.kind, changed, self.parameters, self.accumulate, self.accumulator, self.in_parts, self.names, self.signature
+        )
 
     def size(self, dim: str) -> Expr:
         """The extent of an iteration dimension, in elements; an `ArgumentError` if the spec has no such dimension."""
@@ -477,7 +481,7 @@ class Spec(Offering, ForAny, Displayed):
                     raise ArgumentError(f"{self.title}: {name} has {size} elements along {dim}, another operand {extents[dim]}")
         return extents
 
-    @property
+    @functools.cached_property
     def sizes(self) -> tuple[Expr, ...]:
         """The extents of all iteration dimensions."""
         return tuple(self.size(dim) for dim in self.dims)
@@ -568,7 +572,7 @@ class Spec(Offering, ForAny, Displayed):
 
         What lies below a kernel is part of its operands, or a buffer that a step made.
         """
-        if not self.level.is_launch or any(view.shape != view.tensor.shape for view in self.views):
+        if not self.level.has_arguments or any(view.shape != view.tensor.shape for view in self.views):
             return ""
         groups: dict[str, list[str]] = {}
         for name, view in self.operands.items():
@@ -641,7 +645,7 @@ def _check_options(spec: Spec) -> None:
 
 
 def _are_identifiers(names: object) -> bool:
-    return isinstance(names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in names)
+    return names == () or (isinstance(names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in names))
 
 
 def _check_values(made: Definition, types: Mapping[str, DType]) -> None:
@@ -777,7 +781,9 @@ def _check_kernel(spec: Spec) -> None:
         )  # fmt: skip
     if any(not (memory.of_grid or memory.counts) for memory in spec.memories):
         names = ", ".join(memory.name for memory in spec.memories)
-        raise ArgumentError(f"{spec.title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
+        raise ArgumentError(
+            f"{spec.title}({names})({spec.level}): the operands of a kernel start in global memory", legal="GL for each operand"
+        )
     for name in spec.outputs:
         tensor = spec.operands[name].tensor
         if isinstance(tensor.layout, Layout) and surely_overlaps(tensor.storage(), tensor.shape):

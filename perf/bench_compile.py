@@ -37,6 +37,7 @@ import fireiron
 from fireiron.check import Scene, check_banks, check_coalescing, check_resources
 from fireiron.language.strategy import Strategy
 from fireiron.measure.revision import revision
+from fireiron.spec import Starter
 
 ROOT = Path(__file__).parent.parent
 TARGETS = ("sm_80", "sm_90")
@@ -86,7 +87,9 @@ def program_of(name, arch, values):
     place, _, form = name.partition(":")
     module = importlib.reload(importlib.import_module(f"fireiron.strategies.{place}"))
     strategy = getattr(module, form or "strategy")
-    own = {"made": strategy.start} if form and "made" in inspect.signature(module.spec).parameters else {}
+    # A chain that starts from any spec, as those of tasks do, is for the definition that the file states first.
+    takes = isinstance(strategy.start, Starter) and "made" in inspect.signature(module.spec).parameters
+    own = {"made": strategy.start} if form and takes else {}
     spec = module.spec(*module.SIZES, **own)
     if form:
         suited = getattr(module, f"{form}_values", getattr(module, "values", lambda spec: {}))(spec)

@@ -72,7 +72,7 @@ def kernels():
     return {
         "FFMA, float32": (partial(bound, "gemm_nt", 130, 70, 512), "sm_80"),
         "DFMA, float64": (partial(bound, "naive", 64, 64, 200, dtype=float64), "sm_80"),
-        "HFMA2, sums in halves": (partial(bound, "hgemm_nt", 130, 66, 128), "sm_80"),
+        "HFMA2, float16 sums": (partial(bound, "hgemm_nt", 130, 66, 128), "sm_80"),
         "mma, float16 to float16": (partial(bound, "hmma_ampere", 130, 72, 512, values=SMALL), "sm_80"),
         "mma, float16 to float32": (partial(bound, "hmma_ampere", 130, 72, 512, values=SMALL, **wide), "sm_80"),
         "mma, bfloat16": (partial(bound, "hmma_ampere", 130, 72, 512, values=SMALL, dtype=bfloat16, c_dtype=bfloat16), "sm_80"),
@@ -84,12 +84,12 @@ def kernels():
             "sm_90a",
         ),
         "split-K": (partial(bound, "split_k", 64, 64, 2048), "sm_80"),
-        "tasks, product": (lambda: tasks_gemm.strategy(tasks_gemm.spec(130, 136, 256)), "sm_80"),
+        "tasks, matmul": (lambda: tasks_gemm.strategy(tasks_gemm.spec(130, 136, 256)), "sm_80"),
         "sums, float32": (reduced, "sm_80"),
-        "sums of rows beside a product": (partial(bound, gemm_row_sum, 100, 72, 200, values=SMALL), "sm_80"),
+        "matmul with row sums": (partial(bound, gemm_row_sum, 100, 72, 200, values=SMALL), "sm_80"),
         "softmax": (partial(rows, softmax, 5, 1000), "sm_80"),
         "layernorm": (partial(rows, layernorm, 5, 1000), "sm_80"),
-        "product and layernorm": (partial(bound, gemm_layernorm, 70, 96, 200, values={"bm": 64, "wm": 32, "wn": 32, "stages": 3}), "sm_80"),
+        "matmul and layernorm": (partial(bound, gemm_layernorm, 70, 96, 200, values={"bm": 64, "wm": 32, "wn": 32, "stages": 3}), "sm_80"),
         "attention, mma": (lambda: attended(attention.definition(causal=True, lse=True)), "sm_80"),
         "attention, wgmma": (
             lambda: attended(attention.definition(slack=8), lambda made: hopper_attention.by_rows(made, blocks=3), chunk=64),
@@ -143,8 +143,8 @@ def table(found, seeds, seconds):
         )
         for one in found
     ]  # fmt: skip
-    heads = ("kernel", "adds in", "elements", "worst error", "its bound", "of the bound", "error in the norm", "tolerance")
-    said = f"{datetime.date.today()}, `python perf/errors.py --seeds {seeds}`, {seconds / 60:.0f} minutes of one core; normal numbers, seeds 0 to {seeds - 1}."
+    heads = ("kernel", "accumulates in", "elements", "worst error", "its bound", "of the bound", "error in the norm", "tolerance")
+    said = f"{datetime.date.today()}, `python perf/errors.py --seeds {seeds}`, {seconds / 60:.0f} min of one core; normally distributed inputs, seeds 0 to {seeds - 1}."
     return f"{said}\n\n{tabulate(lines, heads, 'github', disable_numparse=True)}"
 
 

@@ -30,7 +30,7 @@ def program():
     scope = {}
     for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
         exec(compile(block, str(DOCUMENT), "exec"), scope)
-    return scope["rungs"], scope["halves"]
+    return scope["rungs"], scope["problem"]
 
 
 def measured(size, rounds):
@@ -38,8 +38,8 @@ def measured(size, rounds):
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
-    rungs, halves = program()
-    data = Data.of(MatMul(size, size, size, **halves)(GL, GL, GL)(Kernel))
+    rungs, problem = program()
+    data = Data.of(MatMul(size, size, size, **problem)(GL, GL, GL)(Kernel))
     calls = {LIBRARY: data.calls(cublas)}
     for name, strategy in rungs.items():
         launches = data.calls(strategy(data.spec).compile())

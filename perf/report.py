@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-HEADS = ("benchmark", "problem", "tunables", "us", "TFLOP/s", "beside", "its us", "ratio", "registers", "spills", "shared")
+HEADS = ("benchmark", "problem", "tunables", "us", "TFLOP/s", "versus", "its us", "ratio", "registers", "spills", "shared")
 
 
 def experiment_of(benchmark):
@@ -69,7 +69,7 @@ def summary_of(benchmarks):
         if rival is not None and len(ratios) > 1:
             wins = sum(ratio >= 1 for ratio in ratios)
             middle = f"mean {statistics.mean(ratios):.3f}, median {statistics.median(ratios):.3f}"
-            lines.append(f"beside {rival}: {middle}, from {min(ratios):.3f} to {max(ratios):.3f}; at least 1 in {wins} of {len(ratios)}")
+            lines.append(f"versus {rival}: {middle}, from {min(ratios):.3f} to {max(ratios):.3f}; at least 1 in {wins} of {len(ratios)}")
     return "\n".join(lines)
 
 
@@ -105,7 +105,7 @@ def plot(name, benchmarks, path):
     axes.bar(range(len(shown)), [one["extra_info"]["ratio"] for one in shown], color="#0072b2")
     axes.axhline(1, color="#555555", linewidth=1)
     axes.set_xticks(range(len(shown)), labels, rotation=60, ha="right", fontsize=7)
-    axes.set_ylabel(f"speed beside {rival}")
+    axes.set_ylabel(f"speed relative to {rival}")
     axes.set_title(title_of(name).partition(" (")[0][:90], fontsize=8)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})

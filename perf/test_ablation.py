@@ -1,4 +1,4 @@
-"""What each refinement of `hmma_ampere` is worth: the strategy with one of them changed, beside the whole.
+"""The value of each refinement of `hmma_ampere`: the strategy with one changed, relative to the whole.
 
 Graphene (section 2) reports a loss of 17 % without ldmatrix; that row is here too.
 """

@@ -1,4 +1,4 @@
-"""E2: the same HGEMM_NT kernel, on plain multiply-adds, beside cuBLAS, which uses tensor cores (Fireiron, section 5.1).
+"""E2: the same HGEMM_NT kernel, without tensor cores, relative to cuBLAS, which uses them (Fireiron, section 5.1).
 
 The paper: 37 % of cuBLAS on Volta, 19 % on Turing. On a GPU with faster tensor cores the share is smaller.
 """

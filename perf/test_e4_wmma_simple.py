@@ -1,4 +1,4 @@
-"""E4: Listing 3 beside the simple kernel of NVIDIA's sample and beside one written by hand (Fireiron, sections 4.3 and 5.2).
+"""E4: Listing 3 relative to the simple kernel of NVIDIA's sample and to a handwritten one (Fireiron, sections 4.3 and 5.2).
 
 The paper: Listing 3 generates exactly the unoptimised kernel of the sample. It is the same structure here, so the times should be equal.
 """

@@ -1,4 +1,4 @@
-"""E5: Listing 5 beside the optimised kernel of NVIDIA's sample cudaTensorCoreGemm (Fireiron, section 5.2, Figure 5).
+"""E5: Listing 5 relative to the optimized kernel of NVIDIA's sample cudaTensorCoreGemm (Fireiron, section 5.2, Figure 5).
 
 The paper: the same performance as the hand-written kernel on Volta and Turing. The sample has two forms, with 64 and 72 KB of shared memory.
 """

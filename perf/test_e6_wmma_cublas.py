@@ -1,4 +1,4 @@
-"""E6: the WMMA strategies beside cuBLAS (Fireiron, section 5.2).
+"""E6: the WMMA strategies relative to cuBLAS (Fireiron, section 5.2).
 
 The paper: 61 % of cuBLAS on Volta, 68 % on Turing. On Hopper cuBLAS uses wgmma, which WMMA cannot reach.
 """

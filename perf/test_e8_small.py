@@ -1,4 +1,4 @@
-"""E8: small matrices beside cuBLAS (Fireiron, section 5.3, Figure 7).
+"""E8: small matrices relative to cuBLAS (Fireiron, section 5.3, Figure 7).
 
 The paper: up to more than twice as fast as cuBLAS for M, N, K <= 1024, with tiles of 16 x 16 and 64 along k, which it found by
 an exhaustive search over powers of two. The values of the tunables are those of the tuned records, for sizes without a record

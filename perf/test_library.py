@@ -1,4 +1,4 @@
-"""Every strategy of the library on its own problem beside cuBLAS, which takes the tensor cores where the types allow; float32 without TF32."""
+"""Every library strategy on its own problem relative to cuBLAS, which uses tensor cores where the types allow; float32 without TF32."""
 
 import pytest
 

@@ -76,7 +76,7 @@ def built(*command, folder):
 def main_text(name, case, arch):
     """The C++ program that checks one kernel, on the GPU with the argument `gpu`."""
     unit = Unit.of(case.program(arch), name)
-    kernel, copied = unit.kernel, bool(unit.copies)
+    kernel, copied = unit.kernel, bool(unit.temporaries)
     buffers = {buffer.name: buffer for buffer in unit.given}
     at = {}
     for operand, buffer in buffers.items():

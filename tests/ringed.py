@@ -11,6 +11,8 @@ from fireiron import ir
 from fireiron.check import safety
 from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.lower.passes import PASSES
+from fireiron.lower.specialize import specialize
 from fireiron.sim import simulate
 from fireiron.values.expr import TRUE, Const
 
@@ -112,6 +114,16 @@ def require_right(strategy, spec, sizes=None, orders=(None, 1)):
     for order in orders:
         assert outcome(program.ir, arrays, expected, order, sizes) == "right", (str(strategy), spec, sizes, order)
     return program
+
+
+def in_roles(strategy, spec, divide):
+    """The final kernel whose roles a partition made by hand says."""
+    program = strategy(spec).program(TARGET)
+    names = [name for name, _ in PASSES]
+    kernel = ir.verify(specialize(program.stages["prune"], divide))
+    for _, function in PASSES[names.index("specialize") + 1 :]:
+        kernel = ir.verify(function(kernel))
+    return ir.verify(kernel, final=True)
 
 
 # ---------------------------------------------------------------------------------------------- parts of a kernel

@@ -277,9 +277,9 @@ def _simulated(
     program: Any, arrays: Mapping[str, np.ndarray], values: Mapping[str, int], order: random.Random | None
 ) -> dict[str, np.ndarray]:
     given = {name: array.copy() for name, array in arrays.items()}
-    if len(program.launches) > 1:
+    if len(program.preceding) > 1:
         outputs: dict[str, np.ndarray] = {}
-        for launch in program.launches:
+        for launch in program.preceding:
             kernel = launch.program.ir if hasattr(launch, "program") else launch.ir
             read = {buffer.name for buffer in kernel.buffers if buffer.parameter}
             known = {name: array for name, array in {**given, **outputs}.items() if name in read}
@@ -456,7 +456,7 @@ def _looked_at(strategy: Any, problem: Any, script: Script, program: Any, cuda: 
         _allowed("predict", lambda: predict(bound, gpu))
     with tempfile.TemporaryDirectory() as folder:
         _allowed("export", lambda: export(bound, folder, "drawn", arch=script.target, cubin=False))
-    if not program.launches:
+    if not program.preceding:
         text = _called("graphene", lambda: graphene_text(program))
         if not re.search(r"MicroKernel|done\('|tasks\.", script.text):
             again = _called("graphene read", lambda: parse_kernel(text, script.target).cuda)
@@ -486,7 +486,7 @@ def _printed(
     """The text on the CPU, where there is a C++ compiler."""
     from printed_text import COMPILER, HostProgram, Printed, Refused
 
-    if COMPILER is None or len(program.launches) > 1:
+    if COMPILER is None or len(program.preceding) > 1:
         return
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -83,7 +83,7 @@ def test_distances_between_matrices(apart):
     """Multiples of 16 bytes, and not 0; of others all threads copy, and the text says why, if nobody copies the stack first."""
     spec = halves(m=64, n=64, k=64, A=Strides(b=apart, m=64, k=1))
     whole = hopper_batched.strategy.with_(**SMALL)
-    assert [one.name for one in whole(spec).program().launches] == (["A"] if apart == 4100 else [])
+    assert [one.name for one in whole(spec).program().preceding] == (["A"] if apart == 4100 else [])
     program = Strategy(whole.steps[2:], spec, whole.start).program()
     arrays, _ = inputs_of(spec)
     arrays["A"] = np.broadcast_to(arrays["A"][:1], arrays["A"].shape) if apart == 0 else arrays["A"]

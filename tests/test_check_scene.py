@@ -10,7 +10,7 @@ from touching import T, buffer, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron.check import Scene
-from fireiron.check.scene import Elements, accesses_of, assumed, distinct, less_a_minimum, linear, offsets_of, product, reach_of, size_of
+from fireiron.check.scene import Elements, accesses_of, assumed, distinct, less_a_minimum, linear, product
 from fireiron.errors import VerificationError
 from fireiron.values.expr import Var, all_of, as_expr, less, minimum
 from fireiron.values.tensor import Mode, Tensor
@@ -109,7 +109,7 @@ def test_addresses_and_coordinates_of_all_elements(shape, layout):
         assert (rows[t, i, number], columns[t, i, number]) == (t + row, i * 2 + column)
         want = (t + row) * 32 + i * 2 + column if layout is RowMajor else (i * 2 + column) * 16 + t + row
         assert places[t, i, number] == want
-    assert offsets_of(one).tolist() == [list(each) for each in one.elements()] and reach_of(one) == (shape[0] - 1, shape[1] - 1)
+    assert one.table().tolist() == [list(each) for each in one.elements()] and one.reach == (shape[0] - 1, shape[1] - 1)
 
 
 @pytest.mark.parametrize("bounds", [(None, None), (6, None), (None, 5), (6, 5), (0, None), (T + 2, None)])
@@ -214,12 +214,12 @@ def pointed(*points):
 def test_offsets_sizes_and_reach():
     modes = ((Mode(2, 3), Mode(2, 10)), (Mode(3, 1),))
     plain = making.access("s", (T, T), modes, (None, None), True, dealt=((), ()))
-    assert [tuple(one) for one in offsets_of(plain).tolist()] == list(plain.elements())
-    assert size_of(plain) == 12 and reach_of(plain) == (13, 2)
+    assert [tuple(one) for one in plain.table().tolist()] == list(plain.elements())
+    assert plain.count == 12 and plain.reach == (13, 2)
     some = pointed((3,), (-1,), (2,))
-    assert offsets_of(some).tolist() == [[3], [-1], [2]] and size_of(some) == 3 and reach_of(some) == (3,)
+    assert some.table().tolist() == [[3], [-1], [2]] and some.count == 3 and some.reach == (3,)
     none = making.access("s", (), (), (), True, dealt=())
-    assert offsets_of(none).shape == (1, 0) and size_of(none) == 1 and reach_of(none) == ()
+    assert none.table().shape == (1, 0) and none.count == 1 and none.reach == ()
 
 
 def test_a_statement_s_own_memory_belongs_to_no_operand():
@@ -228,7 +228,7 @@ def test_a_statement_s_own_memory_belongs_to_no_operand():
     scene = scene_of(step, buffers=(buffer("s", 64), buffer("own", 16, offset=256)))
     first, second = scene.uses
     assert (first.position, first.width, second.position, second.width) == (0, 4, None, 1)
-    assert first.pieces == () == second.pieces and second.access.buffer == "own" and size_of(second.access) == 16
+    assert first.pieces == () == second.pieces and second.access.buffer == "own" and second.access.count == 16
     pieces = ((making.piece(0, 4),),)
     first, second = scene_of(attrs.evolve(step, pieces=pieces), buffers=(buffer("s", 64), buffer("own", 16, offset=256))).uses
     assert first.pieces == pieces[0] and second.pieces == ()

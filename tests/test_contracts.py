@@ -174,7 +174,7 @@ def test_choices_are_legal(step, spec):
         pytest.fail(f"choices raises: {error}")
     for choice in random.Random(3).sample(offered, min(len(offered), 25)):
         assert isinstance(choice, step)
-        if isinstance(choice, fireiron.Repack):  # a launch of its own, in front of the tree
+        if choice.makes_launches:  # which are no part of the tree
             continue
         if isinstance(choice, fireiron.Done):  # who holds its registers, the rest of a tree decides
             assert not expanded(choice, spec, context).children or choice.executable is None
@@ -637,6 +637,7 @@ SIMULATOR = (
     "run",
     "warps",
     "launch",
+    "sequence",
     "__init__",
 )
 """The simulator's files from below to above."""
@@ -706,10 +707,10 @@ AT_IMPORT = {
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",
-    "values.cuda_names", "values.region", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
+    "values.cuda_names", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.grid", "language.methods",
-    "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
+    "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "function",
     "matmul", "operators", "recorder", "repeated", "tune",

@@ -78,6 +78,14 @@ def test_tests_that_are_named_exist(document):
     assert not missing
 
 
+def test_the_index_of_decisions_is_complete():
+    """Each record is in the index once, with its title."""
+    folder = ROOT / "docs" / "decisions"
+    titles = {path.name: path.read_text().splitlines()[0].removeprefix("# ") for path in folder.glob("0*.md")}
+    entries = re.findall(r"^- \[(.*)\]\((0.*\.md)\)$", (folder / "index.md").read_text(), re.MULTILINE)
+    assert sorted((name, title) for title, name in entries) == sorted(titles.items())
+
+
 def test_the_table_of_graphene_is_complete():
     """Every figure and table of the paper that shows values, specs or code has its row."""
     rows = [line for line in (ROOT / "docs" / "graphene.md").read_text().splitlines() if named_tests(line)]

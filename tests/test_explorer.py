@@ -95,14 +95,14 @@ def test_steps_of_several_launches():
 
     problem = MatMul(1024, 1024, 1000, dtype=float16, A=RowMajor(ld=1001), B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     program = hopper.strategy(problem).program()
-    assert program.launches
-    names = [*(one.program.name for one in program.launches), program.name]
+    assert program.preceding
+    names = [*(one.program.name for one in program.preceding), program.name]
     found = {step[0] for line in program.lines for step in line.steps}
     assert found == set(names)
     assert "\n".join([*(line.text for line in program.lines), ""]) == program.cuda
     page = explore(program).html
     assert checked(page).count("button") == sum(
-        len(list(one.tree.paths())) for one in (program, *(two.program for two in program.launches))
+        len(list(one.tree.paths())) for one in (program, *(two.program for two in program.preceding))
     )
 
 

@@ -11,6 +11,8 @@ import outputs
 import pytest
 from exports import CASES, K, M, N, built, cuda_headers, main_text, nvcc
 from problems import library
+from toys.in_launches import InLaunches
+from toys.sequence import SEQUENCE
 
 from fireiron import *
 from fireiron.cli import main
@@ -255,7 +257,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
   (void)module;
-  *function = (CUfunction)(size_t)(strcmp(name, "gemm_kernel") ? 2 : 3); /* how many pointers it takes */
+  *function = (CUfunction)(size_t)(strncmp(name, "gemm_copy", 9) ? 3 : 2); /* how many pointers it takes */
   printf("function %s\\n", name);
   return strncmp(name, "gemm_", 5) ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
@@ -382,6 +384,51 @@ def test_driver_launcher_of_copies(tmp_path):
     assert why == [
         "0 served", "1 scratch is NULL", "1 the address of scratch is no multiple of 256 bytes", "1 scratch overlaps B", "1 scratch overlaps A",
     ]  # fmt: skip
+
+
+LAUNCHED = {
+    "added": (InLaunches("k", 3), plain),
+    "temporaries": (InLaunches("k", 2, plain.steps), AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()),
+}
+
+
+def in_launches(name):
+    """A product of the level above a launch."""
+    step, rest = LAUNCHED[name]
+    return MatMul.then(step).then(rest)(MatMul(32, 32, 24, C=RowMajor)(GL, GL, GL)(SEQUENCE)).program("sm_80")
+
+
+@needs_cc
+def test_driver_launcher_of_launches_that_add(tmp_path):
+    """All of them on the caller's arrays, without scratch memory."""
+    lines = run_driver(tmp_path, in_launches("added"), ["0x10000, 0x20000, 0x30000", "0x10000, 0x20000, 0"], 0)
+    assert lines[:4] == ["load ELF", "function gemm_kernel", "function gemm_before_part0", "function gemm_before_part1"]
+    assert [line.partition(": ")[2] for line in lines if line.startswith("launch")] == ["10000 20000 30000"] * 3
+    assert [line for line in lines if line[:2] in ("0 ", "1 ")] == ["0 served", "1 C is NULL"]
+    header = (tmp_path / "gemm.h").read_text()
+    assert "scratch" not in header and "C: 32 x 32 elements of float32, written;" in header
+    assert "Before it gemm_before_part1 has" in header and "Sizes, built in: m < 32, n < 32, k < 24." in header
+
+
+@needs_cc
+def test_driver_launcher_of_temporaries(tmp_path):
+    calls = [f"0x10000, 0x20000, 0x30000, {scratch}" for scratch in ("0x40000", "0", "0x30800")]
+    lines = run_driver(tmp_path, in_launches("temporaries"), calls, 0)
+    second = 0x40000 + 32 * 32 * 4
+    assert [line.partition(": ")[2] for line in lines if line.startswith("launch")] == [
+        "10000 20000 40000", f"10000 20000 {second:x}", f"40000 {second:x} 30000",
+    ]  # fmt: skip
+    assert [line for line in lines if line[:2] in ("0 ", "1 ")] == ["0 served", "1 scratch is NULL", "1 scratch overlaps C"]
+    header = (tmp_path / "gemm.h").read_text()
+    assert "makes temporaries there, so launches that may run at the same time need scratch memory each:" in header
+    assert "its terms are added apart." in header and "size_t gemm_scratch_bytes(void);" in header
+
+
+def test_launches_that_are_more_than_loads_and_stores_are_refused(tmp_path):
+    chained = MatMul.tile(8, 8).to(Block).programmatic_launch().tile(1, 1).to(Thread).split(1).done()
+    bound = MatMul.then(InLaunches()).then(chained)(MatMul(32, 32, 24, C=RowMajor)(GL, GL, GL)(SEQUENCE))
+    with pytest.raises(ArgumentError, match="the launch part0 takes tensor maps, is chained or a cluster"):
+        export(bound, tmp_path, arch="sm_90", cubin=False)
 
 
 def test_contract_of_copies(tmp_path):

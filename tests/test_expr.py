@@ -307,8 +307,9 @@ def check(fx, drawn):
 
 def check_values(fx, drawn, some, wanted):
     value, text = drawn.last.expr, str(drawn.last.expr)
-    got = np.broadcast_to(np.asarray(fx.compiled(value)(drawn.points)), drawn.last.values.shape)
-    assert np.array_equal(got, drawn.last.values), "compiled, NumPy"
+    for function in (fx.compiled(value), fx.evaluation.of_source(value)):  # the second is what many evaluations compile
+        got = np.broadcast_to(np.asarray(function(drawn.points)), drawn.last.values.shape)
+        assert np.array_equal(got, drawn.last.values), "compiled, NumPy"
     assert [value.evaluate(point) for point in some] == wanted, "evaluate, integers"
     code = compile(text, "str", "eval")
     assert [eval(code, PLAIN, point) for point in some] == wanted, f"str: {text}"
@@ -419,14 +420,17 @@ WRONG = {
     "the sum forgets a constant": ("_folded(total, left_constant + right_constant)", "_folded(total, left_constant)"),
     "a remainder beside any quotient": ("            if found == _scaled(coefficient, remainder.right, rest):", "            if True:"),
     "the pair of a digit without its modulus": ("mod(remainder.left, mul(remainder.right, atom.right))", "remainder.left"),
-    "a lifted remainder merged without its offset": ("Const(-quotient.constant))", "Const(0))"),
+    "a lifted remainder merged without its offset": ("integer(-quotient.constant))", "integer(0))"),
+    "a number not added to a sum": ("return Sum(value.terms, total)", "return Sum(value.terms, value.constant)"),
+    "a remainder by bits of too many": ("lambda divisor: divisor - 1)", "lambda divisor: divisor)"),
+    "a quotient by bits of too few": ("lambda divisor: divisor.bit_length() - 1)", "lambda divisor: divisor.bit_length() - 2)"),
     "a product only of the leading terms": ("(*right_terms, ((), right_constant))", "(*right_terms,)"),
     "an inexact quotient cancelled": ("or quotient.left.factor % divisor:", "or coefficient % 2 > 1:"),
     "a quotient cancelled under a foreign coefficient": ("divisor is None or coefficient % divisor or", "divisor is None or"),
     "the rest of a division dropped": ("remainder = polynomial(rest, number % divisor)", "remainder = polynomial(rest, 0)"),
     "the whole part of a number dropped": ("quotient = polynomial(whole, number // divisor)", "quotient = polynomial(whole, 0)"),
     "division toward zero": ("polynomial(whole, number // divisor)", "polynomial(whole, int(number / divisor))"),
-    "a quotient of a quotient added up": ("Const(left.right.value * divisor)", "Const(left.right.value + divisor)"),
+    "a quotient of a quotient added up": ("integer(left.right.value * divisor)", "integer(left.right.value + divisor)"),
     "a quotient of any remainder": (
         "isinstance(left.right, Const) and left.right.value % divisor == 0:\n        return mod(floor",
         "isinstance(left.right, Const) and left.right.value > divisor:\n        return mod(floor",
@@ -444,9 +448,12 @@ WRONG = {
         "left.low >= -right.low - 1:\n        return add",
     ),
     "terms dropped that the divisor does not divide": ("if right not in atoms}", "if len(atoms) < 2}"),
-    "a remainder not scaled back": ("Const(divisor // scale)), Const(scale)), low_part)", "Const(divisor // scale)), Const(1)), low_part)"),
+    "a remainder not scaled back": (
+        "integer(divisor // scale)), integer(scale)), low_part)",
+        "integer(divisor // scale)), integer(1)), low_part)",
+    ),
     "lifted by one too few": ("-(value.low // divisor) * divisor", "-(value.low // divisor) * (divisor - 1)"),
-    "rounded up one too far": ("add(divisor, Const(-1))", "add(divisor, Const(0))"),
+    "rounded up one too far": ("add(divisor, integer(-1))", "add(divisor, integer(0))"),
     "overlapping bits taken for disjoint": (
         "            if seen & part:\n                return bits",
         "            if seen < 0:\n                return bits",
@@ -459,8 +466,8 @@ WRONG = {
         "    if not isinstance(left, Const):\n        return add(left, right)",
     ),
     "xor splits at the highest bit": (
-        "step = Const(possible_bits(other) & -possible_bits(other))",
-        "step = Const(1 << possible_bits(other).bit_length())",
+        "step = integer(possible_bits(other) & -possible_bits(other))",
+        "step = integer(1 << possible_bits(other).bit_length())",
     ),
     "xor loses what it split": ("step), other), below)", "step), other), ZERO)"),
     "the larger of two": ("if first.high <= second.low:\n        return first", "if first.high <= second.low:\n        return second"),
@@ -487,6 +494,10 @@ WRONG = {
     "truth values added by NumPy": (
         "if isinstance(value, (Less, Equal, All, AnyOf)) else source(value)",
         "if value is None else source(value)",
+    ),
+    "truth values of parts added by NumPy": (
+        "if isinstance(value, (Less, Equal, All, AnyOf)) else function",
+        "if value is None else function",
     ),
 }
 """Wrong engines: a text of `values/expr`, found once in all of its files, and what stands there instead."""

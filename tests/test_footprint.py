@@ -8,6 +8,7 @@ from touching import K, T, i, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron.errors import ResourceError
+from fireiron.ir import lets
 from fireiron.lower.footprint import (
     MOST_POINTS,
     _turns,
@@ -27,7 +28,8 @@ j = Var("j", 0, 1 << 20)
 
 def grid(*loops, program=None, fixed=None):
     """The grid of all loops around a statement."""
-    return grid_of(program or kernel(*loops), loops, frozenset(one.var for one in loops), fixed or {})
+    program = program or kernel(*loops)
+    return grid_of(program, loops, frozenset((*(one.var for one in loops), *lets(program.body))), fixed or {})
 
 
 def at_most(extent, **options):

@@ -81,7 +81,7 @@ def agrees(strategy, target=None, sizes=None, seed=1):
     program = strategy.program(target or strategy.target)
     assert not [one for one in check(program.ir) if one.severity == "error"]
     arrays = arrays_of(program.spec, sizes)
-    for copy in program.launches:
+    for copy in program.preceding:
         arrays_in = {"src": arrays[copy.name]}
         arrays[copy.name] = simulate(copy.program.ir, arrays_in, sizes or {}).outputs["dst"]
     made = simulate(program.ir, arrays, sizes or {}, order=random.Random(seed)).outputs

@@ -85,7 +85,7 @@ def test_a_level_of_ones_own():
 
 def test_several_kernels_are_no_text():
     program = find("hopper").strategy.with_(bm=64, bn=64, wm=64, wn=64, stages=2)(halves(65, 63, 33)).program("sm_90a")
-    assert program.launches
+    assert program.preceding
     with pytest.raises(LayoutError, match="kernels are launched one behind the other"):
         graphene_text(program)
 

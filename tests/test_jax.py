@@ -134,7 +134,7 @@ def test_tensor_maps(gpu):
     assert maps == [(2, 128, 256, 256), (2, 256, 128, 512), (2, 256, 256, 512)]
     stack = np.zeros((9, 127, 127), np.float16)
     kernel = matmul.kernel(stack, stack, arch="sm_90a")
-    assert len(kernel.copies) == 2, "rows of 254 bytes, which TMA does not take"
+    assert len(kernel.route.before) == 2, "rows of 254 bytes, which TMA does not take"
     del gpu.launches[:]
     jax.jit(lambda a, b: kernel(a, b))(stack, stack).block_until_ready()
     assert len(gpu.launches) == 3 and int(gpu.words[0][4]) == 256

@@ -77,11 +77,11 @@ def test_copies_in_front_are_kept_too(monkeypatch):
     values = {name: tunable.values[0] for name, tunable in module.strategy.tunables().items()}
     strategy = module.strategy.with_(**values)(module.spec(130, 129, 131))
     first = CompiledKernel(fresh(strategy, "sm_90a")).ready()
-    assert [one.name for one in first.program.launches] == ["A", "B"] and len(of_kind("program")) == 3
+    assert [one.name for one in first.program.preceding] == ["A", "B"] and len(of_kind("program")) == 3
     monkeypatch.setattr("fireiron.lower.walk.grow_tree", lambda *given: pytest.fail("it is made again"))
     second = CompiledKernel(fresh(strategy, "sm_90a")).ready()
-    assert (second.program.cuda == first.program.cuda and second.program.launches == first.program.launches) or (
-        [one.reason for one in second.program.launches] == [one.reason for one in first.program.launches]
+    assert (second.program.cuda == first.program.cuda and second.program.preceding == first.program.preceding) or (
+        [one.reason for one in second.program.preceding] == [one.reason for one in first.program.preceding]
     )
 
 

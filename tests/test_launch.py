@@ -16,6 +16,8 @@ import outputs
 import pytest
 from fake_gpu import Capsule, FakeGpu, Interfaced, installed
 from problems import library
+from toys.in_launches import InLaunches
+from toys.sequence import SEQUENCE
 
 from fireiron import *
 from fireiron.gpu import arguments, arrays, launch, prepared
@@ -847,7 +849,7 @@ def copying(shared_kernels, gpu):
         body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
         shared_kernels["copying"] = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).repack(B).then(body)).program
     kernel = CompiledKernel(shared_kernels["copying"])
-    for one in (kernel, *kernel.copies.values()):
+    for one in (kernel, *(before.kernel for before in kernel.route.before)):
         one.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     gpu.parameters = 2
     return kernel
@@ -895,7 +897,7 @@ def test_one_factor_alone_is_copied(gpu, jax):
     """The other one is passed on as it is, also to prepared launches that make their copies anew."""
     body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     kernel = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).then(body))
-    kernel.copies[0].__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    kernel.route.before[0].kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     gpu.parameters = 2
     (a, b, c), (d, e, _) = odd(gpu), odd(gpu)
     prepared = kernel.prepare(a, b, out=c)
@@ -929,6 +931,81 @@ def test_prepared_copies_of_jax_are_made_anew(gpu, jax, copying):
     for launches in (gpu.launches[:3], gpu.launches[3:]):
         assert copied(launches) == [one.unsafe_buffer_pointer() for one in (a, b)]
     assert gpu.launches[2][-1] != gpu.launches[5][-1]
+
+
+# ---------------------------------------------------------------------------------------------- launches of a level above
+
+
+def in_launches(step, rest, count):
+    """A product of the level above a launch, with machine code that nobody runs."""
+    kernel = compiled(MatMul(16, 24, 32, **ROWS)(GL, GL, GL)(SEQUENCE), MatMul.then(step).then(rest))
+    for one in (kernel, *(before.kernel for before in kernel.route.before)):
+        one.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    assert len(kernel.route.before) == count - 1
+    return kernel
+
+
+BY_THREADS = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).done()
+SUM = AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
+
+
+def whole(gpu):
+    return [gpu.array(shape) for shape in ((16, 32), (32, 24), (16, 24))]
+
+
+def test_launches_that_add_to_one_output(gpu):
+    """All of them write the caller's array, or a new one that the first allocates."""
+    kernel = in_launches(InLaunches("k", 4), BY_THREADS, 4)
+    gpu.parameters = 3
+    (a, b, c), (d, e, f) = whole(gpu), whole(gpu)
+    stream = gpu.cupy.cuda.Stream()
+    assert kernel(a, b, out=c, stream=stream) is c
+    assert [one[-1] for one in gpu.launches] == [addresses(a, b, c)] * 4 and {one[4] for one in gpu.launches} == {stream.ptr}
+    made = kernel(a, b)
+    assert [one[-1] for one in gpu.launches[4:]] == [addresses(a, b, made)] * 4 and made is not c
+    prepared = kernel.prepare(a, b, out=c)
+    assert len(gpu.launches) == 8, "nothing is added before it runs"
+    assert prepared() is c and prepared.out is c and repr(prepared).startswith("<prepared launches: 3 before, <prepared launch of")
+    assert prepared(d, e, out=f) is f and prepared(out=f) is f and prepared() is c
+    assert [one[-1] for one in gpu.launches[8:]] == [
+        *[addresses(a, b, c)] * 4, *[addresses(d, e, f)] * 4, *[addresses(a, b, f)] * 4, *[addresses(a, b, c)] * 4,
+    ]  # fmt: skip
+    fresh = prepared(d, e)
+    assert [one[-1] for one in gpu.launches[24:]] == [addresses(d, e, fresh)] * 4 and fresh is not f
+    own = kernel.prepare(d, e)
+    assert own() is own.out and [one[-1] for one in gpu.launches[28:]] == [addresses(d, e, own.out)] * 4
+
+
+def test_launches_with_temporaries(gpu):
+    kernel = in_launches(InLaunches("k", 2, BY_THREADS.steps), SUM, 3)
+    gpu.parameters = 3
+    (a, b, c), (d, e, f) = whole(gpu), whole(gpu)
+    assert kernel(a, b, out=c) is c
+    one, other, last = (launch[-1] for launch in gpu.launches)
+    assert one[:2] == other[:2] == addresses(a, b) and last == [one[2], other[2], *addresses(c)] and one[2] != other[2]
+    prepared = kernel.prepare(a, b, out=c)
+    del gpu.done[:]
+    assert prepared() is c and prepared(d, e, out=f) is f
+    for first, launches in ((addresses(a, b), gpu.launches[:3]), (addresses(d, e), gpu.launches[3:])):
+        one, other, last = (launch[-1] for launch in launches)
+        assert one[:2] == other[:2] == first and last[:2] == [one[2], other[2]]
+    assert gpu.launches[0][-1] == [*addresses(a, b), gpu.launches[3][-1][2]], "the temporaries are made once"
+    with pytest.raises(ArgumentError, match="a launch is prepared for arrays on a GPU"):
+        kernel.prepare(np.zeros((16, 32), np.float32), np.zeros((32, 24), np.float32))
+    with pytest.raises(ArgumentError, match="1 arrays given, MatMul reads 2"):
+        kernel.prepare(a)
+
+
+def test_an_output_of_jax_is_written_once(gpu, jax):
+    kernel = in_launches(InLaunches("k", 2), BY_THREADS, 2)
+    given = jax.Array((16, 32)), jax.Array((32, 24))
+    for call in (kernel, kernel.prepare):
+        with pytest.raises(ArgumentError, match="several launches of MatMul write C, and an array of JAX is written once"):
+            call(*given)
+    assert not gpu.launches
+    through = in_launches(InLaunches("k", 2, BY_THREADS.steps), SUM, 3)
+    gpu.parameters = 3
+    assert isinstance(through(*given), jax.Array) and len(gpu.launches) == 3
 
 
 # ---------------------------------------------------------------------------------------------- several outputs

@@ -61,6 +61,27 @@ def test_commits_and_waits_are_the_instructions_of_the_ptx_isa(mechanism):
     assert commit.endswith("();") and wait.endswith("<3>();") and all("volatile" in text and '"memory"' in text for text in printed)
 
 
+# "cp.async.mbarrier.arrive": "an arrive-on operation triggered by the system on the mbarrier object upon the completion of all the prior cp.async
+# operations initiated by the executing thread"; without .noinc the pending count is incremented first, so that the arrival must not be counted by
+# mbarrier.init; with it, it must be. An ordinary "mbarrier.arrive" is no later than its statement. Of bulk copies and of wgmma there is none.
+ARRIVALS = {"group": "cp.async.mbarrier.arrive.noinc.shared::cta.b64", "none": "mbarrier.arrive.shared::cta.b64"}
+
+
+@pytest.mark.parametrize("mechanism", [AT_ONCE, *mechanisms.found()], ids=repr)
+def test_deferred_arrivals_are_the_instructions_of_the_ptx_isa(mechanism):
+    printed = []
+    printer = types.SimpleNamespace(function=lambda function: printed.append(" ".join(function.body)) or function.name)
+    assert mechanism.defers == (mechanism.name in ARRIVALS and mechanism is not AT_ONCE)
+    if mechanism.name not in ARRIVALS:
+        with pytest.raises(Exception, match="this completion mechanism has no text 'arrive'"):
+            mechanism.arrive(printer, "barrier")
+        return
+    (line,) = mechanism.arrive(printer, "full + 8")
+    (text,) = printed
+    assert line.endswith("(full + 8);") and text.partition('"')[2].split()[0] == ARRIVALS[mechanism.name]
+    assert "volatile" in text and '"memory"' in text and ("[%0]" in text)
+
+
 @pytest.mark.parametrize(
     ("prefix", "name"), [("WGMMA_", "product"), ("TMA_LOAD", "ring"), ("TMA_VECTOR", "ring"), ("TMA_STORE", "bulk"), ("CP_ASYNC", "group")]
 )

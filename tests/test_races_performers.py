@@ -15,6 +15,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_races, safety
 from fireiron.check.races.performers import not_performed_so
+from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.values.expr import ONE, TRUE, ZERO, Var, equal, less
 
 SMALL = halves(64, 64, 192)
@@ -135,7 +136,8 @@ SPEC = Move(64)(GL, SH)(Block)
 
 
 def load(active=TRUE):
-    return execution(Engine(), SPEC, access("s", (0,), shape=(64,), write=True), active=active, ring="ring", origin="mine.py:3")
+    target = access("s", (0,), shape=(64,), write=True)
+    return execution(Engine(), SPEC, target, active=active, ring="ring", mechanism=TMA_LOADS, origin="mine.py:3")
 
 
 ARRIVAL = making.release("ring", ir.Side.FULL, ZERO)

@@ -32,7 +32,7 @@ HOPPER = hopper.strategy.with_(bm=64, bn=64, wm=64, wn=64, stages=2)
 
 
 def names(program):
-    return [launch.name for launch in program.launches]
+    return [launch.name for launch in program.preceding]
 
 
 def integers(shape, seed=3):
@@ -66,7 +66,7 @@ def test_products_at_odd_sizes(sizes, orders):
 def test_the_strategy_of_the_library(sizes):
     """TMA loads the copies, whatever the sizes."""
     program = require_right(HOPPER, halves(*sizes), sizes)
-    assert program.launches and "tma_load(" in program.text and program.ir.rings
+    assert program.preceding and "tma_load(" in program.text and program.ir.rings
 
 
 def test_one_kernel_for_all_sizes():
@@ -84,7 +84,7 @@ def test_what_is_aligned_is_left_alone():
     spec = halves(64, 64, 64)
     plain = BODY(spec).program("sm_90a")
     same = STRATEGY(spec).program("sm_90a")
-    assert same.launches == () and same.inner is spec and same.ir.body == plain.ir.body
+    assert same.preceding == () and same.inner is spec and same.ir.body == plain.ir.body
     assert [line for line in same.cuda.splitlines() if ".repack(" not in line] == plain.cuda.splitlines()
 
 
@@ -93,10 +93,10 @@ def test_arrays_at_odd_addresses_are_copied():
     spec = halves(64, 64, 64)
     slices = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=2)))
     program = STRATEGY(slices).program("sm_90a")
-    assert [str(one) for one in program.launches] == [
+    assert [str(one) for one in program.preceding] == [
         "matmul_repack_a: Move(64,64)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=64), since A starts at a multiple of 2 bytes"
     ]
-    assert program.launches[0].program.ir.buffer("src").tensor.align == 2 and program.ir.buffer("A").tensor.align == 16
+    assert program.preceding[0].program.ir.buffer("src").tensor.align == 2 and program.ir.buffer("A").tensor.align == 16
 
 
 def test_arrays_of_any_strides():
@@ -105,14 +105,14 @@ def test_arrays_of_any_strides():
     kernel = CompiledKernel(STRATEGY(spec).program("sm_90a"))
     a, b = integers((32, 24))[::2, ::3], integers((8, 24), 4)
     np.testing.assert_array_equal(kernel(a, b), referred(spec, a, b)["C"])
-    assert [launch.reason for launch in kernel.program.launches] == ["A has no neighbours side by side"]
+    assert [launch.reason for launch in kernel.program.preceding] == ["A has no neighbours side by side"]
 
 
 def test_a_copy_of_ones_own():
     move = Move.tile(8, 32).to(Block).tile(2, 1).to(Thread).tile(1, 1).done()
     spec = halves(33, 40, 17)
     program = require_right(MatMul.repack(A, move).then(BODY), spec, (33, 40, 17))
-    assert program.launches[0].program.strategy.steps == move.steps
+    assert program.preceding[0].program.strategy.steps == move.steps
 
 
 # ---------------------------------------------------------------------------------------------- refusals
@@ -194,7 +194,7 @@ def test_all_orders_of_types_that_are_read_along_k(dtype, orders, sizes):
     turned = {"A": orders[0] == "T", "B": orders[1] == "N"}
     assert names(program) == [name for name in "AB" if misaligned[name] or turned[name]]
     assert "tma_load(" in program.text and program.ir.rings
-    for launch in program.launches:
+    for launch in program.preceding:
         along = {"A": ("m", "k"), "B": ("n", "k")}[launch.name]
         wanted = f"{launch.name} is stored along {along[0]}, and the products read it along k"
         assert (launch.reason == wanted) == turned[launch.name]
@@ -207,7 +207,7 @@ def test_tiles_turned_round(dtype, sizes):
     rows, columns = sizes
     for order, other in ((RowMajor, ColMajor), (ColMajor, RowMajor)):
         spec = MatMul(rows, 8, columns, dtype=dtype, A=other, c_dtype=dtype)(GL, GL, GL)(Kernel)
-        (launch,) = MatMul.repack(A, order=order).then(BODY)(spec).program("sm_90a").launches
+        (launch,) = MatMul.repack(A, order=order).then(BODY)(spec).program("sm_90a").preceding
         assert launch.reason == f"A is stored along {'m' if order == RowMajor else 'k'}, and {order} is asked for"
         a = drawn(sizes, dtype, 5)
         copied = CompiledKernel(launch.program)(stored(a, other))
@@ -226,7 +226,7 @@ def conflicts(program):
 def test_rows_without_vectors_are_padded(dtype):
     """Neighbouring lanes read neighbouring rows of the tile, a bank apart."""
     spec = MatMul(256, 8, 257, dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
-    (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").launches
+    (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").preceding
     assert not [one for one in conflicts(launch.program) if " read by " in one.message] and ".pad(" in launch.program.cuda
 
 
@@ -250,7 +250,7 @@ def test_readers_tell_why_operands_are_turned_round():
 
 
 def test_what_is_stored_so_already_is_left_alone():
-    assert ASKED(halves(64, 64, 64, "NTN")).program("sm_90a").launches == ()
+    assert ASKED(halves(64, 64, 64, "NTN")).program("sm_90a").preceding == ()
     program = require_right(ASKED, halves(33, 40, 17, "TNN"), (33, 40, 17))
     assert names(program) == ["A", "B"]
     assert [program.inner.operands[name].order for name in "AB"] == ["row", "col"]
@@ -258,7 +258,7 @@ def test_what_is_stored_so_already_is_left_alone():
 
 def test_halves_are_read_in_either_order():
     for orders in ORDERS:
-        assert HOPPER(halves(64, 64, 64, orders)).program().launches == ()
+        assert HOPPER(halves(64, 64, 64, orders)).program().preceding == ()
 
 
 def test_one_kernel_of_turned_operands_for_all_sizes():
@@ -274,7 +274,7 @@ def test_one_kernel_of_turned_operands_for_all_sizes():
 def test_a_missing_barrier_is_found(dtype):
     """By the check of races and by the simulator, which share no code."""
     spec = MatMul(256, 8, 256, dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
-    (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").launches
+    (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").preceding
     kernel = launch.program.ir
     broken = attrs.evolve(kernel, body=tuple(one for one in kernel.body if not isinstance(one, Barrier)))
     assert len(broken.body) == len(kernel.body) - 1
@@ -289,7 +289,7 @@ def test_the_printed_copies_on_a_cpu(tmp_path):
     programs, data = [], []
     for dtype, sizes in ((tf32, (70, 36)), (tf32, (33, 37)), (int8, (144, 160)), (int8, (130, 33)), (float16, (72, 129))):
         spec = MatMul(sizes[0], 8, sizes[1], dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
-        (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").launches
+        (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").preceding
         programs.append(Printed.of(launch.program))
         data.append(drawn(sizes, dtype, 7))
     broken = programs[2].changed(r"__syncthreads\(\);", "")
@@ -323,7 +323,7 @@ def test_matrices_of_a_stack_apart():
     """Rows are multiples of 16 bytes apart, matrices not."""
     spec = MatMul(3, 16, 24, 8, dtype=float16, signature="bmk,bkn->bmn", A=Strides(b=129, m=8, k=1))(GL, GL, GL)(Kernel)
     program = MatMul.repack(A).tile(b=1).to(Block).then(BODY)(spec).program("sm_90a")
-    assert [one.reason for one in program.launches] == ["A has matrices 129 elements of 2 bytes apart"]
+    assert [one.reason for one in program.preceding] == ["A has matrices 129 elements of 2 bytes apart"]
 
 
 # ---------------------------------------------------------------------------------------------- what the library takes
@@ -390,12 +390,12 @@ def test_readers_tell_of_the_copies():
     assert f"launched first   {said}" in shown and "tile(16, 256).to(Block)" in shown
     assert as_dict(program)["launches"][0] == said
     assert f"launched in front: {said}" in text(explain(HOPPER(ODD)))
-    assert all(not [one for one in check(launch.program.ir) if one.severity == "error"] for launch in program.launches)
+    assert all(not [one for one in check(launch.program.ir) if one.severity == "error"] for launch in program.preceding)
 
 
 def test_their_time_is_a_part_of_the_prediction():
     whole = predict(HOPPER(ODD).program())
-    copies = [predict(launch.program).us for launch in HOPPER(ODD).program().launches]
+    copies = [predict(launch.program).us for launch in HOPPER(ODD).program().preceding]
     assert whole.parts["copies in front"] == pytest.approx(sum(copies)) and whole.us > sum(copies)
     assert "copies in front" not in predict(HOPPER(halves(96, 96, 96)).program()).parts
 

@@ -658,9 +658,9 @@ def launched(monkeypatch):
     """Of each launch whether every value is watched, and whether races are."""
     found, start = [], launching._Launch.__init__
 
-    def begin(one, plan, arrays, blocks, shadow, order, careful=False, dealt=None):
+    def begin(one, plan, arrays, blocks, shadow, order, careful=False, dealt=None, **more):
         found.append((careful, shadow))
-        start(one, plan, arrays, blocks, shadow, order, careful=careful, dealt=dealt)
+        start(one, plan, arrays, blocks, shadow, order, careful=careful, dealt=dealt, **more)
 
     monkeypatch.setattr(launching._Launch, "__init__", begin)
     return found

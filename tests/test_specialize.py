@@ -1,4 +1,4 @@
-"""`specialize`: the programs of producer and consumers, from real programs and from hand-made ones, and the text of roles and barriers."""
+"""`warp_specialize`: the programs of producer and consumers, from real programs and from hand-made ones, and the text of roles and barriers."""
 
 import re
 
@@ -16,8 +16,9 @@ from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.products import products
-from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPARE, _Consumers, _Fill, _is_condition, _kept, specialize
-from fireiron.values.expr import TRUE, ZERO, Var, as_expr, constant
+from fireiron.lower.roles import Fill, Part, Partition, Turns, Writer, is_condition
+from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPARE, _kept, specialize
+from fireiron.values.expr import ZERO, Var, as_expr, constant
 
 HALVES = halves(128, 64, 320)
 
@@ -426,8 +427,13 @@ def loading(ring, turn):
 def held(body, *fills, several=("r", "q")):
     """A list of two rings of two stages with its turns, in words; of each turn its ring, its number and its place."""
     rings = {"r": making.ring("r", 2, ("s",)), "q": making.ring("q", 2, ("t",))}
-    consumers = _Consumers(rings, TRUE, {}, frozenset(several))
-    found = consumers._held(body, {_Fill(ring, as_expr(turn)): place for ring, turn, place in fills})
+    part = Part("consumers", 32, lambda one: True)
+    partition = Partition(kernel_of(Move(1, 1)(GL, GL), ()), (part,))
+    consumers = Writer(partition, part, rings, frozenset(several), frozenset(rings), {}, {})
+    uses, turns = {Fill(ring, as_expr(turn)): place for ring, turn, place in fills}, Turns()
+    for fill, place in uses.items():
+        consumers._use(fill, place, body, uses, turns)
+    found = turns.put(body)
     return [
         f"{one.ring}{one.number} {one.side.value}" if isinstance(one, (ir.Acquire, ir.Release)) else "note" if isinstance(one, ir.Comment) else "."
         for one in found
@@ -456,13 +462,13 @@ def test_a_turn_that_nothing_uses_is_held_where_the_next_begins_or_the_list_ends
 
 def test_conditions_are_loops_of_one_turn_or_none():
     assert [
-        _is_condition(making.loop(TURN, Var("n", low, high), ())) for low, high in ((0, 1), (0, 2), (1, 1), (0, 0), (-1, 1))
+        is_condition(making.loop(TURN, Var("n", low, high), ())) for low, high in ((0, 1), (0, 2), (1, 1), (0, 0), (-1, 1))
     ] == [True, False, False, True, True]  # fmt: skip
-    assert not _is_condition(touching("s"))
+    assert not is_condition(touching("s"))
 
 
 def test_what_a_turn_belongs_to():
-    fill = _Fill("r", as_expr(TURN))
+    fill = Fill("r", as_expr(TURN))
     turns, other = making.loop(TURN, as_expr(8), ()), making.loop(Var("j", 0, 8), as_expr(8), ())
     condition = making.loop(Var("c", 0, 0), Var("n", 0, 1), (loading("q", 0), loading("r", TURN)))
     load = loading("r", TURN)
@@ -473,8 +479,8 @@ def test_what_a_turn_belongs_to():
     assert fill.is_bound_in(rest, turns), "none are"
     assert not fill.is_bound_in(attrs.evolve(turns, body=(load,)), None), "a loop inside moves its number"
     taken = Var("taken", 0, 99)
-    assert _Fill("r", as_expr(taken)).is_bound_in(load, attrs.evolve(other, taken=taken))
-    assert not _Fill("r", as_expr(taken)).is_bound_in(attrs.evolve(other, taken=taken, body=(load,)), turns)
+    assert Fill("r", as_expr(taken)).is_bound_in(load, attrs.evolve(other, taken=taken))
+    assert not Fill("r", as_expr(taken)).is_bound_in(attrs.evolve(other, taken=taken, body=(load,)), turns)
 
 
 def test_a_producer_keeps_less_where_the_data_of_consumers_want_it():

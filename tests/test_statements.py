@@ -21,6 +21,9 @@ from fireiron.cuda import emit
 from fireiron.draw import KINDS
 from fireiron.inspect import show
 from fireiron.inspect.synchronization import synchronization
+from fireiron.ir.ask import Asks
+from fireiron.ir.asks.pipelined import Pipelined
+from fireiron.ir.holding import By, Digit
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
@@ -28,6 +31,8 @@ from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.chain import chain
 from fireiron.lower.passes import PASSES
 from fireiron.sim import simulate
+from fireiron.values.expr import Var, as_expr
+from fireiron.values.tensor import Dim
 
 
 @attrs.frozen(cache_hash=True)
@@ -199,3 +204,20 @@ def test_statements_of_products_are_all_read():
     assert wanted <= kinds
     for read in READERS.values():
         read(kernel)
+
+
+def test_what_is_written_out_keeps_every_field():
+    """Loops, specs and digits that are made anew for speed: a field that is new in their classes must be named there too."""
+    asks, taken = Asks((Pipelined(3),)), Var("taken", 0, 7)
+    loop = ir.For(Var("i", 0, 7), as_expr(8), (), True, "a.py:1", 3, 1, 2, taken, as_expr(2), ("a",), asks)
+    assert all(getattr(loop, one.name) != one.default for one in attrs.fields(ir.For) if one.default is not attrs.NOTHING)
+    others = (ir.Comment("inside"),)
+    assert attrs.asdict(loop.rebuilt((others,)), recurse=False) == attrs.asdict(attrs.evolve(loop, body=others), recurse=False)
+    product = MatMul(8, 8, 8, dtype=float16, accumulator=float32)(GL, GL, GL)(Kernel).with_options(accumulate=True, names=("a", "b", "c"))
+    stack = MatMul(2, 8, 8, 8, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
+    for spec in (attrs.evolve(product, in_parts=True), Reduction(8, 8, by="max")(RF, RF)(Warp), stack):
+        assert attrs.asdict(spec.at_level(Block), recurse=False) == attrs.asdict(attrs.evolve(spec, level=Block), recurse=False)
+    digit = Digit(1, 4, 2, By.THREADS, taken, False)
+    assert digit.along(0) == attrs.evolve(digit, dim=0) and digit.between(16, 32) == attrs.evolve(digit, size=1)
+    assert digit.between(4, 8) == attrs.evolve(digit, size=2, stride=4, index=taken // 2)
+    assert tuple(attrs.fields_dict(Dim)) == ("modes", "bound", "fixed")

@@ -34,7 +34,8 @@ from fireiron.errors import SynchronizationError, VerificationError
 from fireiron.ir import Barrier, Exec, For, Wait
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
-from fireiron.lower.synchronize import _pending, scopes_of, synchronize
+from fireiron.lower.dependences import scopes_of
+from fireiron.lower.synchronize import _pending, synchronize
 from fireiron.lower.wait import wait
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 from fireiron.values.layout import Swizzle

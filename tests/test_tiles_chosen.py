@@ -83,7 +83,7 @@ def test_types_of_other_sizes_change_steps_and_chunks():
         values = candidates([record], Question(spec, as_architecture("sm_90a")))[0].values
         assert (values["bk"], values["chunk"]) == (bk, chunk) and chosen([record], spec).program.ir.rings
     across = chosen([record], hopper.spec(4096, 4096, 4096, dtype=tf32, c_dtype=float32))
-    assert [one.name for one in across.program.launches] == ["B"], "wgmma reads tf32 along k only: B is turned round first"
+    assert [one.name for one in across.program.preceding] == ["B"], "wgmma reads tf32 along k only: B is turned round first"
 
 
 def test_stacks_and_matrices_learn_from_each_other():

@@ -68,15 +68,17 @@ def test_tables_and_sorted_lists_say_the_same():
     others = np.array([0, 4, 6, 7]), np.array([5, 1, 4, 1]), np.array([5, 9, 4, 1])
 
     def made(keys, low, high, size):
-        index = None
-        if size:
-            index = np.full(size, -1)
-            index[keys] = np.arange(keys.size)
-        return Footprint(keys, low, high, index)
+        if not size:
+            return Footprint(low, high, keys)
+        least, greatest = np.full(size, -1), np.full(size, -1)
+        least[keys], greatest[keys] = low, high
+        return Footprint(least, greatest)
 
     for mine, theirs in ((8, 8), (8, None), (None, 8), (None, None), (8, 16), (16, 8)):
         found = made(*rows, mine).met(made(*others, theirs))
         assert [one.tolist() for one in found] == [[4, 6], [1, 3], [9, 7]], (mine, theirs)
+        extremes = made(*rows, mine).extremes(made(*others, theirs))
+        assert [one.tolist() for one in extremes] == [[1, 3], [9, 7]], (mine, theirs)
 
 
 def test_a_footprint_meets_itself_everywhere():

@@ -1,33 +1,43 @@
-"""What an extension costs: a kernel effect and two completion mechanisms of one's own, each two files in `toys/`, a memory in a region of
-its own and a place of tiles, one file each; no other file knows them.
+"""What an extension costs: a kernel effect and three completion mechanisms of one's own, each two files in `toys/`, a memory in a region of
+its own and a place of tiles, one file each, a level above a launch and the step that makes launches of it, two; no other file knows them.
 
 Each is simulated, checked and printed; a fault planted in its kernel is found by the checks and by the simulator.
 """
 
 import itertools
 import random
+import re
 
 import attrs
 import numpy as np
 import pytest
 from toys.counted_load import CountedLoad
 from toys.counted_loads import COUNTED
+from toys.deferred_copies import DEFERRED
+from toys.deferred_copy import DeferredCopy
+from toys.in_launches import InLaunches
 from toys.late_copies import LATE
 from toys.late_copy import LateCopy
 from toys.max_registers import MaxRegisters
 from toys.max_registers_step import AtMostRegisters
 from toys.morton import Morton
+from toys.sequence import SEQUENCE
 from toys.table import TABLE, TABLES
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import check
+from fireiron.check.launches import check_launches
+from fireiron.cost import predict
 from fireiron.errors import FireironError, ResourceError, SimulationError
 from fireiron.gpu import toolchain
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.inspect.explain import explain, text
+from fireiron.inspect.show import show
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.store import dumps
-from fireiron.sim import simulate
+from fireiron.sim import simulate, simulate_launches
 
 DATA = np.random.default_rng(7)
 
@@ -145,6 +155,41 @@ def test_a_ring_that_is_not_kept_is_found_by_both_detectors(kind, number):
     kernel, seen = counted().ir, itertools.count()
     without = lambda one: () if isinstance(one, kind) and next(seen) == number else (one,)
     wrong = attrs.evolve(kernel, body=ir.rewritten(kernel.body, without))
+    assert [one for one in check(wrong) if one.severity == "error"]
+    with pytest.raises(SimulationError):
+        product_of(wrong)
+
+
+# ---------------------------------------------------------------------------------------------- a counted mechanism with deferred arrivals
+
+
+def deferred():
+    """A product of warpgroups, from a ring that threads of a producer fill by copies of one's own; tiles of A come by TMA."""
+    copies = Move.tile(1, 8).to(Thread).done(DeferredCopy("DEFERRED_COPY"))
+    blocks = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3).warp_specialize(copies=True)
+    strategy = blocks.load(A, SH, Move.done()).load(B, SH, copies).tile(64, 64).to(Warpgroup).done()
+    halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    return strategy(MatMul(128, 128, 256, **halves)(GL, GL, GL)(Kernel)).program("sm_90a")
+
+
+def test_a_mechanism_with_deferred_arrivals_fills_rings():
+    program = deferred()
+    inside = list(ir.statements(program.ir.body))
+    arrivals = [one for one in inside if isinstance(one, ir.Release) and one.by is DEFERRED]
+    assert arrivals and all(one.side is ir.Side.FULL for one in arrivals) and program.ir.rings[0].producers == 33
+    assert not [one for one in inside if isinstance(one, (ir.Commit, ir.Wait)) and one.mechanism is DEFERRED], "nothing waits for groups"
+    assert [line.strip() for line in program.cuda.splitlines() if line.strip().startswith("deferred_arrive(")]
+    np.testing.assert_array_equal(*product_of(program.ir))
+    assert not [one for one in check(program.ir) if one.severity == "error"]
+    compiles(program, "sm_90a")
+
+
+@pytest.mark.parametrize("by", [ir.AT_ONCE, None], ids=["not deferred", "no arrival"])
+def test_an_arrival_that_is_not_deferred_is_found_by_both_detectors(by):
+    kernel = deferred().ir
+    changed = lambda one: () if by is None else (attrs.evolve(one, by=by),)
+    edit = lambda one: changed(one) if isinstance(one, ir.Release) and one.by is DEFERRED else (one,)
+    wrong = attrs.evolve(kernel, body=ir.rewritten(kernel.body, edit))
     assert [one for one in check(wrong) if one.severity == "error"]
     with pytest.raises(SimulationError):
         product_of(wrong)
@@ -270,3 +315,129 @@ def test_a_place_says_which_tile_is_a_blocks():
 def test_a_place_that_is_none_is_refused(made, sizes, said):
     with pytest.raises(FireironError, match=said):
         _ = made(MatMul(*sizes)(GL, GL, GL)(Kernel)).program("sm_90").ir
+
+
+# ---------------------------------------------------------------------------------------------- a level above a launch
+
+BY_THREADS = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).done()
+SUM = AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
+SIZES = (16, 24, 32)
+LAUNCHED = {
+    "k": (InLaunches("k", 2), BY_THREADS, SIZES, 2),
+    "four of k": (InLaunches("k", 4), BY_THREADS, SIZES, 4),
+    "rows": (InLaunches("m", 2), BY_THREADS, SIZES, 2),
+    "columns, with a copy": (InLaunches("n", 3), MatMul.repack(A, order=RowMajor).then(BY_THREADS), SIZES, 6),
+    "temporaries": (InLaunches("k", 2, BY_THREADS.steps), SUM, SIZES, 3),
+    "rows of columns": (InLaunches("n", 3), BY_THREADS, (sym("M"), 24, 32), 3),
+}
+
+
+def launched(name):
+    """A product of the level above, by the launches of a step."""
+    step, rest, sizes, _ = LAUNCHED[name]
+    return MatMul.then(step).then(rest)(MatMul(*sizes, C=RowMajor)(GL, GL, GL)(SEQUENCE)).program("sm_90")
+
+
+def operands():
+    M, N, K = SIZES
+    a, b = (DATA.integers(-3, 4, shape).astype(np.float32) for shape in ((M, K), (K, N)))
+    return {"A": np.asfortranarray(a), "B": np.asfortranarray(b)}
+
+
+def together(program, launches, arrays):
+    symbols = {"M": SIZES[0]} if "M" in str(program.spec.sizes) else {}
+    return simulate_launches(launches, arrays, symbols, outputs=("C",), order=random.Random(3))["C"]
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_launches_of_a_level_above_are_right(name):
+    program, arrays = launched(name), operands()
+    assert len(program.launches) == LAUNCHED[name][-1] and program.launches[-1].program is program
+    np.testing.assert_array_equal(together(program, program.launches, arrays), arrays["A"] @ arrays["B"])
+    for launch in program.launches:
+        assert not [finding for finding in check(launch.kernel) if finding.severity == "error"]
+    assert not list(check_launches(program.spec, program.launches))
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_launches_of_a_level_above_are_one_unit_in_order(name):
+    program = launched(name)
+    names = [launch.kernel.name for launch in program.launches]
+    assert len(set(names)) == len(names) and program.cuda.startswith(f"// {len(names)} launches, in the order of these kernels\n")
+    places = [program.cuda.index(f"\n{kernel}(") for kernel in names]
+    assert places == sorted(places) and program.cuda.count("__global__") == len(names)
+    compiles(program)
+
+
+def test_results_pass_through_temporaries():
+    first, second, last = launched("temporaries").launches
+    assert (first.reads, first.writes, second.writes) == (("A", "B"), ("sum0",), ("sum1",))
+    assert (last.reads, last.writes) == (("sum0", "sum1"), ("C",)) and last.arrays == {"lhs": "sum0", "rhs": "sum1", "dst": "C"}
+    assert str(first) == "matmul_part0: MatMul(16,24,16)(GL,GL,GL)(Kernel), since its terms are added apart"
+
+
+def test_launches_of_launches_are_one_sequence():
+    """Each part has the steps behind it, a copy of its operand among them."""
+    *copies, last = launched("columns, with a copy").launches
+    assert [(launch.program.name, *launch.writes) for launch in copies] == [
+        ("matmul_part0_repack_a", "part0_copy_of_A"), ("matmul_part0", "C"),
+        ("matmul_part1_repack_a", "part1_copy_of_A"), ("matmul_part1", "C"), ("matmul_repack_a", "copy_of_A"),
+    ]  # fmt: skip
+    assert last.reads == ("copy_of_A", "B")
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_a_call_makes_all_launches(name):
+    kernel, arrays = CompiledKernel(launched(name)), operands()
+    expected = arrays["A"] @ arrays["B"]
+    np.testing.assert_array_equal(kernel(*arrays.values()), expected)
+    c = np.full(expected.shape, 7, np.float32)
+    assert kernel(*arrays.values(), out=c) is c
+    np.testing.assert_array_equal(c, expected)
+    with pytest.raises(FireironError, match="1 arrays given, MatMul reads 2"):
+        kernel(arrays["A"])
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said", "met"),
+    [
+        ("k", lambda first, last: (last, first), "the launch last reads C, which no launch before it wrote", "is read before anything was written"),
+        ("k", lambda first, last: (last,), "the launch last reads C, which no launch before it wrote", "is read before anything was written"),
+        ("rows", lambda first, last: (first,), r"and no launch before wrote C\[8, 0\]", r"no launch writes C\[8, 0\]"),
+        ("rows", lambda first, last: (last,), r"and no launch before wrote C\[0, 0\]", r"no launch writes C\[0, 0\]"),
+        ("rows of columns", lambda first, _, last: (first, last), r"and no launch before wrote C\[0, 8\]", r"no launch writes C\[0, 8\]"),
+        ("temporaries", lambda one, other, last: (one, last, other), "reads sum1, which no launch before it wrote", "reads sum1, which no launch"),
+        ("temporaries", lambda one, other, last: (one, other), "MatMul writes C, and no launch does", "no launch writes C"),
+        ("columns, with a copy", lambda _, first, *more: (first, *more), "reads part0_copy_of_A, which no launch", "reads part0_copy_of_A, which no"),
+    ],
+)  # fmt: skip
+def test_launches_in_another_order_are_found_by_check_and_simulator(name, wrong, said, met):
+    program = launched(name)
+    launches = wrong(*program.launches)
+    messages = [finding.message for finding in check_launches(program.spec, launches) if finding.severity == "error"]
+    assert any(re.search(said, message) for message in messages), messages
+    with pytest.raises(SimulationError, match=met):
+        together(program, launches, operands())
+
+
+def test_readers_tell_of_all_launches():
+    program = launched("temporaries")
+    assert "launched first   matmul_part1: MatMul(16,24,16)(GL,GL,GL)(Kernel), since its terms are added apart" in "\n".join(show(program))
+    assert f"launched in front: {program.launches[0]}" in text(explain(program.strategy))
+    assert predict(program).us > sum(predict(launch.program).us for launch in program.preceding) > 0
+    assert {line.steps[0][0] for line in program.lines if line.steps} == {launch.program.name for launch in program.launches}
+
+
+@pytest.mark.parametrize(
+    ("chain", "level", "said"),
+    [
+        (MatMul.then(InLaunches("k", 3)).then(BY_THREADS), SEQUENCE, r"in_launches\(k\): 3 parts of 32 at Sequence"),
+        (BY_THREADS, SEQUENCE, r"consists of launches: tile\(8, 8\).to\(Block\) divides the work of one launch"),
+        (MatMul.then(InLaunches()).then(BY_THREADS), Level("Graph", consists_of=SEQUENCE), "2 parts of 32 at Graph"),
+        (MatMul.then(InLaunches()).then(BY_THREADS), Kernel, "2 parts of 32 at Kernel"),
+        (MatMul.tile(8, 8).to(Block).then(InLaunches()).then(BY_THREADS), Kernel, "launches come before the first step that divides the work of one"),
+    ],
+)  # fmt: skip
+def test_launches_that_are_none_are_refused(chain, level, said):
+    with pytest.raises(FireironError, match=said):
+        _ = chain(MatMul(*SIZES, C=RowMajor)(GL, GL, GL)(level)).program("sm_90").ir

@@ -1,4 +1,4 @@
-"""The page of the command line: what `--help` says of each command, those options once that all take."""
+"""Generate the page of the command line: the `--help` text of each command, and the common options once."""
 
 import argparse
 from collections import Counter
@@ -8,13 +8,13 @@ from section import prose
 from fireiron import cli
 
 EVERYWHERE = {"--help", "--wide"}
-"""Options of every command, said once above them."""
+"""Options of every command, described once in the introduction."""
 
 HEAD = """# Command line
 
 `fireiron COMMAND --help` prints the same. STRATEGY is a name of the [library](../../strategies), `NAME:form`, or `path.py:name`
-([own files](../howto/own-file.md)). Lines are folded to the terminal, 100 columns at most; `--wide` leaves them as they are in a pipe.
-Exit status 0 says that all is well, 1 that something was found, 2 that the command cannot be carried out.
+([own files](../howto/own-file.md)). Lines are folded to the width of the terminal, at most 100 columns; `--wide` disables this.
+Exit status 0 means success, 1 that a check failed, 2 that the command cannot be executed.
 """
 
 

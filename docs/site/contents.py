@@ -6,7 +6,7 @@ A page is taken by the first pattern that it matches; what no pattern takes stan
 import fnmatch
 
 SECTIONS = {
-    "Start": ("index.md", "tutorial.md", "notebook.md"),
+    "Start": ("index.md", "tutorial.md", "notebook.md", "glossary.md"),
     "How to": (
         "howto/index.md",
         *(f"howto/own-{page}.md" for page in ("strategy", "file")),

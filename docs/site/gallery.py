@@ -22,7 +22,7 @@ from fireiron.language import library
 ROOT = Path(__file__).parent.parent.parent
 SWEEP = ROOT / "perf" / "results" / "2026-11-21-h200-running" / "sweeps_library.json"
 SWEPT = {"gpu": "NVIDIA H200", "date": "2026-11-21"}
-"""Where and when `sweeps_library.json` was measured, as the page beside it says."""
+"""Where and when `sweeps_library.json` was measured, according to the page next to it."""
 
 MOST_RECORDS = 6
 """Rows of a table of records: the largest problems and the smallest."""
@@ -66,10 +66,10 @@ def pages(names):
 _HEAD = (
     "# Gallery",
     "",
-    "The strategies of the library, each on the problem that its file names. Speeds are recorded ones, of one GPU on one day;",
-    "`fireiron records` prints them, [benchmarking](../benchmarking.md) says how they are measured.",
+    "The strategies of the library, each on the problem that its file names. Speeds are records of one GPU on one day;",
+    "`fireiron records` prints them, [benchmarking](../benchmarking.md) describes the method.",
     "",
-    "| strategy | what it is | best beside the library it is measured with |",
+    "| strategy | purpose | best speedup over the vendor library |",
     "|---|---|---|",
 )
 
@@ -87,15 +87,15 @@ def _page(one):
         "",
     ]
     lines += ["## Tiles", "", f"![Tiles of {one.name}](pictures/{one.name}_tiles.svg)", ""]
-    lines += ["## The kernel", "", f"{len(one.cuda.splitlines())} lines for `{one.program.architecture}`. Its heart:", ""]
+    lines += ["## The kernel", "", f"{len(one.cuda.splitlines())} lines for `{one.program.architecture}`. Its main loop:", ""]
     lines += [
         f"<!-- cuda: {one.name} heart -->",
         "",
-        f"<details><summary>The whole text</summary><!-- cuda: {one.name} whole --></details>",
+        f"<details><summary>The complete CUDA code</summary><!-- cuda: {one.name} whole --></details>",
         "",
     ]
     lines += ["## Measured", "", *_measured(one.name), "", *_forms(one), ""]
-    lines += ["## Its file", "", f"[strategies/{one.name}.py](../../strategies/{one.name}.py)", ""]
+    lines += ["## Source file", "", f"[strategies/{one.name}.py](../../strategies/{one.name}.py)", ""]
     _texts[one.name] = one.cuda
     return "\n".join(lines)
 
@@ -162,15 +162,15 @@ def _best(name):
 def _measured(name):
     rows = _chosen(_records().get(name, []))
     if rows:
-        yield "Records, medians; beside is the time of the library by that of the kernel."
+        yield "Records, medians; speedup is the time of the library divided by that of the kernel."
         yield ""
-        yield from ("| form | sizes | type | us | TFLOP/s | beside | GPU | date |", "|---|---|---|---|---|---|---|---|")
+        yield from ("| form | sizes | type | us | TFLOP/s | speedup | GPU | date |", "|---|---|---|---|---|---|---|---|")
         for one in rows:
             yield _record(one)
         return
     swept = _swept().get(name)
     if swept is None:
-        yield "Nothing is recorded of this strategy by itself; `fireiron run` and `fireiron tune` measure it."
+        yield "This strategy has no records; `fireiron run` and `fireiron tune` measure it."
         return
     others = ", ".join(f"{rival} {figures['us']:.4g} us" for rival, figures in swept.get("against", {}).items())
     yield f"{swept['us']:.4g} us on `{swept['spec']}`, {swept['tflops']:.3g} TFLOP/s{'; ' + others if others else ''}."
@@ -193,9 +193,9 @@ def _work(one):
 def _record(one):
     sizes = " ".join(f"{name}={size}" for name, size in one.spec["sizes"].items())
     form = one.strategy.partition(":")[2] or "strategy"
-    beside = f"{one.ratio:.2f}" if one.ratio else ""
-    speed = f"{one.tflops:.4g}" if one.spec["kind"] == "MatMul" else ""  # of masks and groups not all is computed that would count
-    return f"| {form} | {sizes} | {next(iter(one.spec['dtypes'].values()))} | {one.us:.4g} | {speed} | {beside} | {one.gpu} | {one.date} |"
+    speedup = f"{one.ratio:.2f}" if one.ratio else ""
+    speed = f"{one.tflops:.4g}" if one.spec["kind"] == "MatMul" else ""  # masks and groups skip a part of the operations
+    return f"| {form} | {sizes} | {next(iter(one.spec['dtypes'].values()))} | {one.us:.4g} | {speed} | {speedup} | {one.gpu} | {one.date} |"
 
 
 def _forms(one):

@@ -56,21 +56,21 @@ def _shared():
 
 OF = {
     "verbs/tile": Drawn("Tiles of 32 x 32 for blocks, and of 4 x 4 for threads", staged()(PRODUCT), "tiles"),
-    "verbs/load": Drawn("A and B go through shared memory, the sums stay in registers", staged()(PRODUCT), "tree"),
-    "verbs/coalesced": Drawn("Neighbouring threads copy neighbouring vectors", on_tensor_cores()(HALVES), "tiles"),
-    "verbs/mma_tile": Drawn("Lanes of a warp that hold the operands of m16n8k16", on_tensor_cores()(HALVES), "lanes"),
-    "verbs/split_k": Drawn("Two warps share k, and their sums meet in shared memory", _shared(), "tree"),
-    "instructions/mma_f16": Drawn("Who holds what of m16n8k16", on_tensor_cores()(HALVES), "lanes"),
-    "instructions/wgmma": Drawn("Who holds what of a product of 64 x 64 by a warpgroup", ring()(HALVES), "lanes"),
+    "verbs/load": Drawn("A and B go through shared memory, the accumulators stay in registers", staged()(PRODUCT), "tree"),
+    "verbs/coalesced": Drawn("Adjacent threads copy adjacent vectors", on_tensor_cores()(HALVES), "tiles"),
+    "verbs/mma_tile": Drawn("Lanes of a warp that own the operands of m16n8k16", on_tensor_cores()(HALVES), "lanes"),
+    "verbs/split_k": Drawn("Two warps share k, and their partial results are added in shared memory", _shared(), "tree"),
+    "instructions/mma_f16": Drawn("Lane map (TV layout) of m16n8k16", on_tensor_cores()(HALVES), "lanes"),
+    "instructions/wgmma": Drawn("Lane map (TV layout) of a 64 x 64 wgmma", ring()(HALVES), "lanes"),
     "refinements-load/swizzle": Drawn(
         "Banks of shared memory, A with a swizzle", on_tensor_cores(lambda chain: chain.swizzle_storage())(HALVES), "banks"
     ),
     "refinements-load/pad": Drawn(
         "Banks of shared memory, A with padded rows", on_tensor_cores(lambda chain: chain.pad(8))(HALVES), "banks"
     ),
-    "refinements-split/pipeline": Drawn("Three stages: which is filled and which is read", on_tensor_cores()(HALVES), "timeline"),
+    "refinements-split/pipeline": Drawn("Three stages: which is filled and which is read in each iteration", on_tensor_cores()(HALVES), "timeline"),
     "refinements-split/specialize": Drawn("A producer and its consumers", ring()(HALVES), "timeline"),
-    "refinements-tile/bands": Drawn("Blocks in bands of two tile rows", _blocks(lambda chain: chain.rasterize(group_m=2)), "tiles"),
-    "refinements-tile/layout": Drawn("Blocks numbered along columns first", _blocks(lambda chain: chain.layout(ColMajor)), "tiles"),
+    "refinements-tile/bands": Drawn("Rasterization order with groups of two tile rows", _blocks(lambda chain: chain.rasterize(group_m=2)), "tiles"),
+    "refinements-tile/layout": Drawn("Blocks numbered column by column", _blocks(lambda chain: chain.layout(ColMajor)), "tiles"),
 }
 """By page and section of the reference, the first name of its heading."""

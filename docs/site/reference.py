@@ -59,20 +59,20 @@ TITLES = {
     "epilog": "Refinements of accumulators",
 }
 
-REFINED = "Behind `{}`. A refinement changes how a step is carried out, never what is computed."
+REFINED = "Used after `{}`. A refinement changes how a step is implemented, never what is computed."
 
 LEADS = {
-    "verbs": "A strategy is a chain of these steps, from a kind of spec (`MatMul.tile(...)`) or a spec. Each leaves smaller specs to do.",
+    "verbs": "A strategy is a chain of these steps, from a kind of spec (`MatMul.tile(...)`) or a spec. Each leaves smaller specs.",
     **{f"refinements-{verb}": REFINED.format(verb) for verb in TITLES},
-    "strategies": "Strategies are immutable values: every method gives another one.",
-    "specs": "What is computed: `KIND(sizes, options)(memories)(level)`; `repr` of a spec is the short form that makes it.",
-    "machine": "Where data is and who acts. All of these are values, and yours are as good ([contributing](../contributing.md)).",
-    "instructions": "What `done()` can match: the target's best that performs the residual spec; `done(FFMA)` asks for one by name.",
-    "checks": "What `fireiron check` looks at in the final program. An `error` says that the kernel is wrong, a `warning` that it is slow.",
-    "errors": "Every message says what was asked, what was got, what is legal, where, and what to do.",
-    "values": "Sizes, layouts, strides, tunables: what stands in the arguments of verbs and specs.",
-    "functions": "What makes, runs, measures and stores kernels.",
-    "extending": "What extensions are made of; the recipes are in [contributing](../contributing.md).",
+    "strategies": "Strategies are immutable values: every method returns a new strategy.",
+    "specs": "A spec states what to compute: `KIND(sizes, options)(memories)(level)`. `repr` of a spec is this short form.",
+    "machine": "Memories store data, and levels execute specs. All are values, and you can define your own ([contributing](../contributing.md)).",
+    "instructions": "`done()` selects the best instruction of the target that performs the residual spec; `done(FFMA)` requires one by name.",
+    "checks": "`fireiron check` analyzes the final program. An `error` means that the kernel is wrong, a `warning` that it is slow.",
+    "errors": "Every message states the request, the actual value, the legal values, the location, and what to do.",
+    "values": "Arguments of verbs and specs: sizes, layouts, strides, tunables.",
+    "functions": "Functions that make, run, measure and store kernels.",
+    "extending": "Classes for extensions; the recipes are in [contributing](../contributing.md).",
 }
 
 

@@ -22,23 +22,23 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.known_bits import Bits, KnownBits, power_of_two
-from fireiron.check.scene import MANY, Frame, Scene, Use
+from fireiron.check.scene import MANY, Frame, Scene, Use, fills_rings
 from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
-from fireiron.values.expr import FALSE, ONE, TRUE, Expr, as_expr, constant, less
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.layout import Digit, Swizzle, require_integer
 
 LARGEST = 16
-"""Bytes of the widest load or store of one thread; every array in shared memory begins at a multiple of as many."""
+"""Bytes of the widest load or store of one thread; every array in shared memory starts at a multiple of it."""
 
 MATRIX_BYTES, SMALL_MATRIX_BYTES = 32, 16
 """A WMMA matrix begins at a multiple of 256 bits, of 128 for elements of 8 bits (CUDA C++ Programming Guide, "Warp Matrix Functions")."""
 
 BARRIER = 8
-"""Bytes of an mbarrier, which begins at a multiple of as many (PTX ISA, "mbarrier object")."""
+"""Bytes of an mbarrier, and its alignment (PTX ISA, "mbarrier object")."""
 
 ROW_BYTES = 16
-"""Its rows (or columns) lie multiples of 16 bytes apart."""
+"""Bytes: the rows (or columns) of a matrix are a multiple of it apart."""
 
 
 def check_alignment(scene: Scene) -> tuple[Finding, ...]:
@@ -116,7 +116,7 @@ def _lives(scene: Scene) -> dict[str, tuple[int, int]]:
 def _outermost(body: Sequence[Stmt]) -> Iterator[Stmt]:
     for statement in body:
         if isinstance(statement, Roles):
-            consumers = [role for role in statement.roles if not role.elected]
+            consumers = [role for role in statement.roles if not fills_rings(role)]
             yield from consumers[0].body if len(consumers) == 1 else (statement,)
         else:
             yield statement
@@ -224,7 +224,7 @@ class _Vectors:
             return False  # it takes or flips bits among those that count the elements of the vector
         if start.trailing_zeros < width or not np.array_equal(steps, np.arange(piece.width)):
             return False
-        return (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
+        return access.copy == ZERO or (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
 
     # -------------------------------------------------------------------------------------- inside as a whole, or outside
 

@@ -24,7 +24,7 @@ from fireiron.values.tensor import MatrixLayout
 
 BANKS = 32
 WORD = 4
-"""Bytes of a word of a bank."""
+"""Bytes of a word of a shared-memory bank."""
 
 PADS = range(1, 33)
 _SAMPLE = 1 << 16

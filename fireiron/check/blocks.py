@@ -18,7 +18,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import one_tile_each, persistence
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product, reach_of
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, product
 from fireiron.errors import ArgumentError
 from fireiron.ir import Access
 from fireiron.values.expr import (
@@ -43,7 +43,7 @@ from fireiron.values.expr import (
 )
 
 MOST_TOGETHER = 1 << 16
-"""Blocks of a number known before the kernel runs that come together, of which each is enumerated at most."""
+"""Most adjacent blocks that are enumerated, where their number is known at compile time."""
 
 
 @attrs.frozen(eq=False)
@@ -70,7 +70,7 @@ class Local:
 
     def coordinates(self, frame: Frame, access: Access) -> list[Array]:
         """Local coordinates at each point, the access's elements along a last axis."""
-        steps = offsets_of(access).T
+        steps = access.table().T
         return [frame.full(part)[..., None] + step for part, step in zip(self.parts[access.base], steps, strict=True)]
 
     def keys(self, frame: Frame, access: Access) -> Array:
@@ -103,7 +103,7 @@ def _local(scene: Scene, accesses: Iterable[Access], outer: frozenset[str]) -> L
         pairs = [pair for pair in split if pair is not None]
         parts[access.base] = tuple(inner for _, inner in pairs)
         offsets.add(tuple(outside for outside, _ in pairs))
-        reach = reach_of(access)
+        reach = access.reach
         lows.append([inner.low for _, inner in pairs])
         highs.append([inner.high + step for (_, inner), step in zip(pairs, reach, strict=True)])
     if len(offsets) > 1:
@@ -219,7 +219,7 @@ def _digits(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Ex
             return None
         least = min((abs(factor) for _, factor in terms), default=0)
         around, rests = _moves(uses, [local.parts[use.access.base][dim] for use in uses], least)
-        reach = max(reach_of(use.access)[dim] for use in uses)
+        reach = max(use.access.reach[dim] for use in uses)
         width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + reach + 1
         found.append(_Digits((*((atom, factor) for (atom,), factor in terms), *around), width))
     return found
@@ -251,7 +251,7 @@ def _reach(scene: Scene, local: Local, uses: Sequence[Use]) -> list[int] | None:
     for use, frame, active in touching or ():
         if active.any():
             bases = (frame.value(part) if active.all() else frame.full(part)[active] for part in local.parts[use.access.base])
-            steps = offsets_of(use.access).T
+            steps = use.access.table().T
             ends.append([(int(np.min(base) + step.min()), int(np.max(base) + step.max())) for base, step in zip(bases, steps, strict=True)])
     if touching is None or not ends:
         return None
@@ -462,7 +462,7 @@ def _apart_in_turns(scene: Scene, local: Local, uses: Sequence[Use], offset: Seq
     for dim, part in enumerate(offset):
         least = min((abs(factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)), default=0)
         around, rests = _moves(uses, [local.parts[use.access.base][dim] for use in uses], least)
-        width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + max(reach_of(use.access)[dim] for use in uses) + 1
+        width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + max(use.access.reach[dim] for use in uses) + 1
         widths.append(width)
         width += int(np.ptp(places[:, dim]))
         for digit, step in sorted(around, key=_factor):

@@ -270,16 +270,16 @@ class _Bounds:
         """What is wrong with the coordinates along a dimension, if they are not proved to stay inside."""
         base = use.access.base[dim]
         extent = self.kernel.buffer(use.access.buffer).tensor.shape[dim]
+        if self.trusted and base.low >= 0 and self._below(base + use.access.reach[dim], extent):
+            return None
         steps = use.access.steps(dim)
         if self.trusted and base.low >= 0 and self._proved(use, dim, base, steps, extent):
             return None
         return self._straddling(use, base, steps, extent, dim) or self._enumerated(use, dim, base, steps, extent)
 
     def _proved(self, use: Use, dim: int, base: Expr, steps: Sequence[int], extent: Expr) -> bool:
-        """Whether all elements that are touched lie below the extent of a dimension: by ranges, or by what their pieces test."""
+        """Whether all elements that are touched lie below the extent of a dimension by what their pieces test."""
         last = base + use.access.reach[dim]
-        if self._below(last, extent):
-            return True
         outer = conjuncts(use.statement.performed)
         if use.pieces:
             return all(self._inside_with_first(use, piece, outer, base, steps, extent) for piece in use.pieces)
@@ -328,6 +328,7 @@ class _Bounds:
                 return
         total = buffer.total
         if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
+            # An access of its own, by its bounds: pieces of a statement are touched under its guard alone, which is not asked here.
             use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
             total = buffer.elements
         if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
@@ -352,7 +353,7 @@ class _Bounds:
         """Whether the ranges of the addresses, or the statement's condition, say that each lies below the total."""
         storage = use.access.storage or buffer.storage
         if storage.swizzle is not None and total.factor % storage.swizzle.size() == 0:
-            storage = attrs.evolve(storage, swizzle=None)  # what is below the total stays there, as spans end with it
+            storage = storage.plain  # what is below the total stays there, as spans end with it
         access = attrs.evolve(use.access, storage=storage)
         elements = access.elements()
         if _monotone(storage):
@@ -499,10 +500,10 @@ class _Bounds:
 
 
 MOST_ADDRESSES = 8
-"""Elements of an access whose addresses are looked at one by one."""
+"""Most elements of an access whose addresses are checked one by one."""
 
 MOST_COMBINATIONS = 64
-"""Ways to add what a statement's conditions leave over that are tried for one proof."""
+"""Most combinations of a statement's conditions that one proof tries."""
 
 
 def _versions(use: Use) -> Iterator[Use]:

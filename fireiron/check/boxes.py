@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fireiron.check.finding import Finding, described
-from fireiron.check.scene import Scene, offsets_of
+from fireiron.check.scene import Scene
 from fireiron.ir import Access, Buffer, Exec, Kernel, TensorMap, execs
 from fireiron.values.expr import constant
 
@@ -64,7 +64,7 @@ def _copies(buffer: Buffer) -> range:
 @functools.lru_cache(maxsize=512)  # most loads of a kernel stand in front of its loop and in it
 def _misplaced(far: Access, near: Access, buffer: Buffer, tensor_map: TensorMap, copy: int) -> str | None:
     """The first element that the engine puts elsewhere; none if there is none."""
-    inside = offsets_of(far)[:, list(tensor_map.order)]
+    inside = far.table()[:, list(tensor_map.order)]
     number, within = np.divmod(inside, np.array(tensor_map.box))
     box = number @ np.cumprod((1, *(number.max(axis=0) + 1)[:-1]))
     elements, taken = int(np.prod(tensor_map.box)), np.bincount(box)
@@ -89,7 +89,7 @@ def _misplaced(far: Access, near: Access, buffer: Buffer, tensor_map: TensorMap,
 def _places(near: Access, buffer: Buffer, copy: int) -> Array:
     """The bytes of shared memory at which the elements of a tile lie, at the least values of all variables."""
     base = [one.substitute({var: var.low for var in one.variables()}) for one in near.base]
-    coordinates = [(constant(one) or 0) + steps for one, steps in zip(base, offsets_of(near).T, strict=True)]
+    coordinates = [(constant(one) or 0) + steps for one, steps in zip(base, near.table().T, strict=True)]
     number = constant(buffer.elements) or 0
     return buffer.offset + (np.asarray(buffer.storage.address(coordinates)) + copy * number) * buffer.dtype.bytes
 

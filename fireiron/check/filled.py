@@ -22,7 +22,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding
-from fireiron.check.scene import Scene, Use, size_of
+from fireiron.check.scene import Scene, Use, fills_rings
 from fireiron.ir import (
     Access,
     Acquire,
@@ -55,10 +55,10 @@ ORDERING = (Barrier, Wait, Acquire, Release, ClusterBarrier, NextTile)
 """What orders threads."""
 
 FOLLOWED = 1024
-"""Values of a loop that are followed at most."""
+"""Most values of a loop that are followed."""
 
 POINTS = 1 << 20
-"""Elements that are looked at together at most; of more it is not known where they lie."""
+"""Most elements that are compared together; the location of more is unknown."""
 
 
 def check_filled(scene: Scene) -> tuple[Finding, ...]:
@@ -160,8 +160,8 @@ class _Path:
                     raise unknown(statement, "the check of shared memory")
 
     def _roles(self, statement: Roles, loops: Mapping[str, int]) -> None:
-        for role in sorted(statement.roles, key=lambda role: not role.elected):
-            self.producing = role.elected
+        for role in sorted(statement.roles, key=lambda role: not fills_rings(role)):
+            self.producing = fills_rings(role)
             self.follow(role.body, loops)
         self.producing = False
 
@@ -318,7 +318,7 @@ class _Path:
         axes: list[tuple[str, Array]] = [(self.thread, threads), *inner]
         frame = scene.frame(axes, loops)
         known = frozenset((self.thread, *loops, *(name for name, _ in inner)))
-        if not scene.needs((*access.base, access.copy)) <= known or math.prod(frame.shape) * size_of(access) > POINTS:
+        if not scene.needs((*access.base, access.copy)) <= known or math.prod(frame.shape) * access.count > POINTS:
             return None
         parts = [part for condition in conditions for part in conjuncts(condition) if scene.roots(part) <= known]
         mask = scene.inside(Use(statement, (), access), frame, known) & (frame.full(all_of(parts)) != 0)[..., None]

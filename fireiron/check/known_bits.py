@@ -60,6 +60,8 @@ class Bits:
         return power_of_two(self.ones) if self.zeros | self.ones == WORD else None
 
     def __add__(self, other: Bits) -> Bits:
+        if self.zeros == WORD or other.zeros == WORD:  # 0 adds nothing
+            return other if self.zeros == WORD else self
         # A bit of a sum is known where both bits are and the carry between them: 0 if not even the largest values carry, 1 if the smallest
         # do. Carries are what a sum differs by from the exclusive or.
         most = (~self.zeros & WORD) + (~other.zeros & WORD)
@@ -69,6 +71,10 @@ class Bits:
         return Bits(~most & known, least & known)
 
     def __mul__(self, other: Bits) -> Bits:
+        if self.ones == 1 and self.zeros == WORD - 1:
+            return other
+        if other.ones == 1 and other.zeros == WORD - 1:
+            return self
         # The first unknown bit of one side enters the product where the lowest possible one of the other lifts it to.
         known = min(self.trailing + other.trailing_zeros, other.trailing + self.trailing_zeros, 64)
         mask = (1 << known) - 1

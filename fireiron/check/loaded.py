@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding
-from fireiron.check.scene import Frame, Scene, Use, size_of
+from fireiron.check.scene import Frame, Scene, Use
 from fireiron.ir import (
     Access,
     Acquire,
@@ -47,10 +47,10 @@ from fireiron.values.expr import FALSE, Expr, all_of, conjuncts, constant
 Array = Any
 
 MANY = 256
-"""Values of a loop that are followed at most: a thread has no more registers, which a loop might number."""
+"""Most values of a loop that are followed: a thread has no more registers for a loop to index."""
 
 POINTS = 1 << 20
-"""Registers of threads that are marked together at most."""
+"""Most registers of threads that are marked together."""
 
 
 def check_loaded(scene: Scene) -> tuple[Finding, ...]:
@@ -199,7 +199,7 @@ class _Path:
         needed = self.scene.needs((*access.expressions(), statement.performed, *_tests(statement, access)))
         axes = [(loop.var.name, np.array(loop.values(number), dtype=int)) for loop, number in zip(around, counts, strict=True)]
         axes = [(name, values if name in needed else values[:1]) for name, values in axes]
-        if len(self.scene.threads) * math.prod(len(values) for _, values in axes) * size_of(access) > POINTS:
+        if len(self.scene.threads) * math.prod(len(values) for _, values in axes) * access.count > POINTS:
             return None
         return self._enumerated(statement, access, axes, loops, statement.performed)
 

@@ -16,13 +16,13 @@ from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture
 
 OVERHEAD = 24
-"""Registers that a kernel takes beside its arrays: indices, pointers, loop counters; a rule of thumb."""
+"""Registers that a kernel uses in addition to its arrays: indices, pointers, loop counters; an estimate."""
 
 RESERVED_SHARED = 1024
-"""Bytes of shared memory that the system takes for each block on compute capability 8.0 and later."""
+"""Bytes of shared memory that the system reserves per block (compute capability 8.0 and later)."""
 
 REGISTER_UNIT = 256
-"""Registers are given to warps in units of so many (from compute capability 3.0)."""
+"""Allocation unit of registers per warp (compute capability 3.0 and later)."""
 
 REGISTERS_OF_ROLES = range(24, 257, 8)
 """What threads may keep or get when they exchange registers (PTX ISA, "setmaxnreg")."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from fireiron.check.counted import with_counted_turns
 from fireiron.errors import ArgumentError, VerificationError
-from fireiron.ir import Access, Exec, For, Kernel, Let, NextTile, Piece, Stmt, execs, scratch_access, statements
+from fireiron.ir import Access, Exec, For, Kernel, Let, NextTile, Piece, Role, Stmt, execs, scratch_access, statements
 from fireiron.values.expr import (
     BRACKETS,
     INT_MAX,
@@ -33,11 +33,11 @@ from fireiron.values.machine import int32
 Array = Any
 
 MANY = 1 << 22
-"""Values that a check enumerates at most for one access; beyond that it reasons by ranges, or says that it did not decide."""
+"""Most values that a check enumerates for one access; above it ranges decide, or the check is undecided."""
 
 
 MARKED = 1 << 16
-"""Possible rows up to which each has a mark, however few there are."""
+"""Possible rows up to which each has a mark, even if few occur."""
 
 
 def distinct(values: Any, axis: int | None = None) -> Array:
@@ -79,6 +79,11 @@ class Use:
     def pieces(self) -> tuple[Piece, ...]:
         """The parts in which it is loaded or stored, each under its condition; none where the statement's text tests the bounds."""
         return () if self.position is None or not self.statement.pieces else self.statement.pieces[self.position]
+
+
+def fills_rings(role: Role) -> bool:
+    """Whether a role fills stages of rings for others."""
+    return role.elected or any(one.ring for one, _ in execs(role.body))
 
 
 class Frame(dict[str, Any]):
@@ -161,6 +166,7 @@ class Scene:
         self.tiles = {one.var.name: one.tiles for one in statements(kernel.body) if isinstance(one, NextTile)}
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)
+        self.opened = functools.lru_cache(maxsize=None)(self._opened)
         self.uses = tuple(_uses(kernel.body))
 
     def _roots(self, expression: Expr) -> frozenset[str]:
@@ -174,7 +180,7 @@ class Scene:
         """The roots of several expressions."""
         return frozenset().union(*(self.roots(expression) for expression in expressions))
 
-    def opened(self, expression: Expr) -> Expr:
+    def _opened(self, expression: Expr) -> Expr:
         """The expression over threads, blocks, loops and sizes alone, without named values."""
         while True:
             named = {var: self.lets[var.name] for var in expression.variables() if var.name in self.lets}
@@ -218,8 +224,8 @@ class Scene:
                     parts = [part for part in conjuncts(piece.condition) if known is None or self.roots(part) <= known]
                     held[piece.condition] = frame.full(all_of(parts)) != 0
             return np.stack([held[piece.condition] for piece in use.pieces for _ in range(piece.width)], axis=-1)
-        mask = np.ones((*frame.shape, size_of(use.access)), dtype=bool)
-        steps = offsets_of(use.access).T
+        mask = np.ones((*frame.shape, use.access.count), dtype=bool)
+        steps = use.access.table().T
         for base, step, bound in zip(use.access.base, steps, use.access.bounds, strict=True):
             if bound is not None and (known is None or self.roots(bound) <= known):
                 room = frame.full(bound) - frame.full(base)
@@ -235,15 +241,15 @@ class Scene:
             parts = [frame.full(buffer.address(access, offset)) for offset in access.elements()]
             return np.stack(parts, axis=-1)
         # Numbers from here on: an expression of each element's address would take longer to simplify than to evaluate.
-        steps = offsets_of(access).T
+        steps = access.table().T
         places = storage.address([_along(frame, base) + step for base, step in zip(access.base, steps, strict=True)])
         if access.copy != ZERO:
             places = places + _along(frame, access.copy) * _along(frame, buffer.elements)
-        return np.broadcast_to(places, (*frame.shape, size_of(access)))
+        return np.broadcast_to(places, (*frame.shape, access.count))
 
     def coordinates(self, frame: Frame, access: Access) -> list[Array]:
         """Coordinates per dimension at every point of the frame, the access's elements along a last axis."""
-        steps = offsets_of(access).T
+        steps = access.table().T
         return [frame.full(base)[..., None] + step for base, step in zip(access.base, steps, strict=True)]
 
 
@@ -261,26 +267,6 @@ def _uses(body: tuple[Stmt, ...]) -> Iterator[Use]:
 def accesses_of(statement: Exec) -> tuple[Access, ...]:
     """All accesses of a statement, that to its scratch memory included."""
     return statement.accesses if statement.scratch is None else (*statement.accesses, scratch_access(statement.scratch))
-
-
-@functools.lru_cache(maxsize=8192)
-def offsets_of(access: Access) -> Array:
-    """The offsets of an access's elements, `(elements, dimensions)`, in the order of `Access.elements`; not to be written to."""
-    if access.points:
-        return np.array(access.points)
-    axes = access.offsets()
-    grid = np.meshgrid(*map(np.asarray, reversed(axes)), indexing="ij") if axes else []
-    return np.stack([values.ravel() for values in reversed(grid)], axis=-1) if axes else np.zeros((1, 0), dtype=int)
-
-
-def size_of(access: Access) -> int:
-    """How many elements an access names."""
-    return len(access.points) or math.prod(access.shape)
-
-
-def reach_of(access: Access) -> tuple[int, ...]:
-    """The greatest offset of an access's elements per dimension."""
-    return tuple(int(one) for one in offsets_of(access).max(axis=0))
 
 
 def linear(expression: Expr) -> tuple[list[tuple[tuple[Expr, ...], int]], int]:

@@ -14,7 +14,7 @@ from fireiron.ir import For, Let, statements
 Array = Any
 
 MOST_BLOCKS: Final = 1 << 14
-"""Blocks whose turns are counted; of more, so many from the first to the last."""
+"""Most blocks whose iterations are counted; of more, this many evenly spaced ones."""
 
 
 @attrs.frozen(eq=False)

@@ -14,7 +14,7 @@ from fireiron.check.scene import Scene, linear
 from fireiron.values.expr import Expr, Var, constant
 
 BITS = 63
-"""Of a number with a sign of 64 bits, those of its size."""
+"""Value bits of a signed 64-bit number."""
 
 
 def beyond_64_bits(scene: Scene) -> Iterator[Finding]:

@@ -23,10 +23,10 @@ OURS: Final = "fireiron"
 LIBRARY: Final = "library"
 
 SECONDS: Final = 5.0
-"""About how long verifying one kernel in the simulator may take."""
+"""Approximate limit in seconds for verifying one kernel in the simulator."""
 
 FEWEST: Final = 24
-"""Columns that a note has at least."""
+"""Least columns of a note."""
 
 
 @attrs.frozen

@@ -53,8 +53,8 @@ def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, li
         return program, [_finding(program)]
     require_complete(program.tree)
     try:
-        copies = [finding for one in program.launches for finding in check(one.program.ir)]
-        return program, list(ordered((*copies, *check(program.ir), *check_events(program), *_of_texts(program), *ineffective(program))))
+        findings = [finding for launch in program.launches for finding in check(launch.program.ir)]
+        return program, list(ordered((*findings, *check_events(program), *_of_texts(program), *ineffective(program))))
     except (SynchronizationError, ResourceError, DecompositionError) as error:
         return program, [_finding(error)]
 

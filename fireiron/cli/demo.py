@@ -20,13 +20,13 @@ SIZES: Final = {"M": 250, "N": 300, "K": 200}
 """No multiples of any tile, and small enough for the simulator to execute every thread in a second."""
 
 HEART: Final = 32
-"""Lines of CUDA that are shown at most."""
+"""Most lines of CUDA that are shown."""
 
 WARNINGS: Final = 1
-"""Findings that are shown; the command for the others is named."""
+"""Findings that are shown; the output names the command for the others."""
 
 SEED: Final = 0
-"""Of the random data, so that every run prints the same."""
+"""Seed of the random data, so that every run prints the same."""
 
 NEXT: Final = (
     ("fireiron emit listing_2", "all of the CUDA C++; --form ptx where NVRTC is installed"),

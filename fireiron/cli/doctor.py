@@ -43,7 +43,7 @@ USES: Final = {
 """What extras are for."""
 
 TOOL_SECONDS: Final = 20.0
-"""How long a tool may take to say its version."""
+"""Time limit in seconds for a tool to report its version."""
 
 
 @attrs.frozen

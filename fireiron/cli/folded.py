@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 WIDEST: Final = 100
-"""Columns of a terminal that are used at most."""
+"""Most columns of a terminal that are used."""
 
 NARROWEST: Final = 6
-"""Columns that a column of a table keeps at least."""
+"""Least columns of a table column."""
 
 HANGING: Final = 28
-"""Columns within which the second column of a line begins, if its continuation stands below it."""
+"""Columns within which the second column of a line must start for its continuation to be indented below it."""
 
 _GAP: Final = 2
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")

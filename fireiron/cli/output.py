@@ -13,9 +13,9 @@ from typing import Any, Final, TextIO, cast
 from fireiron.cli.folded import Folded, folded, shortened, terminal_width
 
 FAILED: Final = 1
-"""Exit status where a check or a run found something wrong."""
+"""Exit status if a check or a run found an error."""
 REFUSED: Final = 2
-"""Exit status of a user's mistake, as argparse has it."""
+"""Exit status for a usage error, as in argparse."""
 
 
 def drop_output() -> None:

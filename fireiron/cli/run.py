@@ -146,8 +146,7 @@ def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, 
     """An array on the GPU with the strides that the kernel was made for."""
     from fireiron.gpu.arguments import buffer_shape, byte_strides, evaluated
 
-    copied = {launch.name: launch.program.ir.buffer("src") for launch in program.launches}
-    buffer = copied.get(name) or program.ir.buffer(name)
+    buffer = program.stored(name)
     if buffer.memory.by_value:
         return array
     flat = cupy.zeros(evaluated(buffer.elements, symbols), dtype=buffer.dtype.to_numpy())

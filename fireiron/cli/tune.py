@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 128 + 2
 PREDICT_SECONDS = 15.0
-"""A ranking of more combinations than there is time for ends then, unless `--seconds` says otherwise."""
+"""Time limit in seconds for ranking combinations, unless `--seconds` specifies another one."""
 
 _MEASURES: dict[str, Any] = {  # options of the search and of the measurement, with their defaults
     "gpus": None,

@@ -36,7 +36,7 @@ def predict(
     *,
     constants: Constants = CONSTANTS,
 ) -> Prediction:
-    """The predicted time of one launch, with its parts and the bottleneck; that of copies in front is a part of the whole.
+    """The predicted time of one launch, with its parts and the bottleneck; that of launches before it is a part of the whole.
 
     Args: `program`: a `Program`, a compiled kernel, a bound strategy, or a final kernel IR; it is lowered if it is not yet, and
         not checked for races (which takes longer than all of this). `gpu`: a `Gpu` or its name; the default one of the program's
@@ -55,7 +55,7 @@ def predict(
     if able < kernel.architecture.capability:
         raise ArgumentError(f"{chosen} does not run {kernel.architecture}", legal=f"{chosen.architecture} or older")
     found = model(Work(kernel, sizes), chosen, constants)
-    copies = sum(predict(one.program, chosen, sizes, constants=constants).us for one in getattr(made, "launches", ()))
+    copies = sum(predict(one.program, chosen, sizes, constants=constants).us for one in getattr(made, "preceding", ()))
     return attrs.evolve(found, us=found.us + copies, parts={**found.parts, COPIES: copies}) if copies else found
 
 

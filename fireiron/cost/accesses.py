@@ -22,17 +22,17 @@ WARP: Final = 32
 """Threads of a warp."""
 
 LINE: Final = 128
-"""Bytes of a line of L1, and of a pass through shared memory."""
+"""Bytes of an L1 line, and of one pass through shared memory."""
 
 SAMPLES: Final = 3
-"""Joint values of the loops around an access at which its addresses are looked at."""
+"""Joint values of the enclosing loops at which the addresses of an access are sampled."""
 
 WINDOW: Final = 8
-"""Iterations of the innermost loop for which L1 keeps what a block has read."""
+"""Iterations of the innermost loop for which L1 keeps the data that a block has read."""
 
 
 MOST_ROOM: Final = 1 << 20
-"""Entries of a table of numbers; where a table would be larger, the numbers are sorted."""
+"""Most entries of a table of numbers; above it the numbers are sorted."""
 
 
 class Accesses:

@@ -30,23 +30,23 @@ from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 from fireiron.values.machine import as_architecture
 
 SCHEDULERS: Final = 4
-"""Schedulers of a multiprocessor, each with a quarter of its warps (from Maxwell on, but for sm_60, whose two are twice as wide)."""
+"""Schedulers per SM, each with a quarter of its warps (since Maxwell, except sm_60, with two of twice the width)."""
 
 L2_PORT: Final = 64
-"""Bytes that a multiprocessor gets from L2 in a clock (NVIDIA A100 Tensor Core GPU Architecture white paper)."""
+"""Bytes per clock from L2 to an SM (NVIDIA A100 Tensor Core GPU Architecture white paper)."""
 
 LEAST_L1: Final = 16 * 1024
-"""Bytes that remain for L1 however much shared memory a kernel takes."""
+"""Bytes that remain for L1 at any shared-memory use."""
 
 ISSUE, FMA, TENSOR, SHARED = "instruction issue", "FMA", "tensor cores", "shared memory bandwidth"
 L2, DRAM, LAUNCH = "L2", "DRAM", "launch"
 COPIES, RESULTS = "latency of copies", "latency of instructions"
 
 SPILLED_SHARE: Final = 4.0
-"""Register accesses that go to local memory for each that would have to: compilers spill whole arrays (two strategies of the sweep)."""
+"""Local-memory accesses per access that must spill: compilers spill whole arrays (two strategies of the sweep)."""
 
 NOTABLE: Final = 0.3
-"""Of the time of a warp alone, what it must wait for copies for them to be named as the reason."""
+"""Share of a single warp's time above which waits for copies are reported as the reason."""
 
 
 def model(work: Work, gpu: Gpu, constants: Constants = CONSTANTS) -> Prediction:

@@ -35,7 +35,7 @@ HINTS: Final[Mapping[str, str]] = {
 """What may help, by bottleneck."""
 
 SHOWN: Final = 0.005
-"""Parts below this share of the time are not shown."""
+"""Smallest share of the time that is shown."""
 
 
 @attrs.frozen

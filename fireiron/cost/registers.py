@@ -12,13 +12,13 @@ from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture
 
 LOOPING: Final = 38
-"""Registers of a thread beside its arrays where a loop remains: addresses, counters (median of the sweep, NVRTC 13)."""
+"""Registers of a thread in addition to its arrays if a loop remains: addresses, counters (median of the sweep, NVRTC 13)."""
 
 UNROLLED: Final = 12
-"""The same where no loop remains."""
+"""The same if no loop remains."""
 
 AT_LEAST: Final = 8
-"""Registers without which nothing can be computed; arrays that leave fewer spill."""
+"""Registers that any computation needs; arrays that leave fewer spill."""
 
 
 @attrs.frozen

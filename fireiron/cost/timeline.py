@@ -39,10 +39,10 @@ from fireiron.ir import (
 from fireiron.values.expr import Expr, conjuncts, constant
 
 MOST_WALKED = 24
-"""Iterations of one loop that are walked at most."""
+"""Most iterations of one loop that are simulated."""
 
 SAME = 0.02
-"""Relative difference of two iterations that counts as none."""
+"""Relative difference of two iterations that counts as equal."""
 
 
 @attrs.frozen

@@ -53,20 +53,21 @@ from fireiron.spec import Spec, with_strides
 from fireiron.specs.fused import fused
 from fireiron.stepping.masks import seen_shares
 from fireiron.values.expr import FALSE, conjuncts, constant
+from fireiron.values.sharer import BLOCK, GRID
 
 Array = Any
 
 MOST_BLOCKS: Final = 1 << 14
-"""Blocks whose tiles are compared to see who shares them."""
+"""Most blocks whose tiles are compared for sharing."""
 
 MOST_POINTS: Final = 1 << 20
-"""Values of loops at which a condition is evaluated; beyond them it counts as true."""
+"""Most loop values at which a condition is evaluated; above it the condition counts as true."""
 
 LOOP_INSTRUCTIONS: Final = 3
-"""Instructions of a warp for an iteration of a loop that remains: count, compare, branch."""
+"""Warp instructions per iteration of a remaining loop: count, compare, branch."""
 
 MMA_BYTES: Final = 32
-"""Bytes of a row of A of one matrix instruction, 16 x 8 x 16 for halves (PTX ISA, "Matrix fragments for mma")."""
+"""Bytes of a row of A of one 16 x 8 x 16 float16 MMA (PTX ISA, "Matrix fragments for mma")."""
 
 
 class Work:
@@ -273,7 +274,7 @@ class Work:
         return Operation(
             amounts,
             warps,
-            "global" if "grid" in read else "shared" if "block" in read else arithmetic,
+            "global" if GRID in read else "shared" if BLOCK in read else arithmetic,
             tuple((one.buffer, one.copy) for one in private if not one.write),
             tuple((one.buffer, one.copy) for one in private if one.write),
             amounts.flops > 0 and self._reads_old(statement),

@@ -15,7 +15,7 @@ from fireiron.ir.text import Braces, Item, Noted
 from fireiron.values.expr import ONE, Expr, Var, constant, tables_of
 
 AT_ONCE = 32
-"""Turns that are asked for at once, at most: the bits of a word."""
+"""Most iterations that are tested at once: the bits of a word."""
 
 
 @attrs.frozen

@@ -38,7 +38,7 @@ from fireiron.values.expr import FALSE, TRUE, ZERO, Const, Expr, all_of, as_expr
 from fireiron.values.machine import DType, float32, int32
 
 BARRIER_BYTES = 8
-"""Bytes of a barrier in memory."""
+"""Bytes of an mbarrier."""
 
 EXACT = 1 << 24
 """Integers below it are exact in float."""

@@ -13,6 +13,7 @@ from fireiron.cuda.lines import guarded
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.ir import Acquire, Kernel, Leave, NextTile, Release, Ring, Role, Side
+from fireiron.ir.mechanism import ARRIVE
 from fireiron.ir.text import Braces, Function, Item, Made, Noted
 from fireiron.values.expr import conjuncts, constant
 
@@ -40,13 +41,6 @@ EXPECT = Function(
     ("unsigned barrier", "unsigned bytes"),
     ('asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");',),
     "arrive, and announce bytes that TMA will bring",
-)
-
-ARRIVE = Function(
-    "mbarrier_arrive",
-    ("unsigned barrier",),
-    ('asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");',),
-    "one arrival",
 )
 
 ARRIVE_AT = Function(
@@ -164,7 +158,7 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
         makers = Makers(kernel).of_ring(ring.name)
         yield Made(Noted(f"const unsigned {full} = {address}({start});", f"{ring.stages} barriers: {_held(ring)} are full"), makers)
         yield Made(Noted(f"const unsigned {empty} = {full} + {ring.stages * 8};", "and empty again"), makers)
-        lines = (f"{init}({full} + stage * 8, 1);", f"{init}({empty} + stage * 8, {ring.consumers});")
+        lines = (f"{init}({full} + stage * 8, {ring.producers});", f"{init}({empty} + stage * 8, {ring.consumers});")
         inits.append(Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", lines))
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
     yield guarded(("threadIdx.x == 0",), [*maps, *inits, f"{printer.function(VISIBLE)}();"])
@@ -192,12 +186,15 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     """The announcement of a stage."""
     ring = printer.kernel.ring(statement.ring)
     barrier = printer.barrier(ring.name, statement.side, statement.number)
+    conditions = conjuncts(statement.active)
+    if statement.by is not None:
+        lines = statement.by.arrive(printer, barrier)
+        return [guarded(printer.conditions(conditions), lines)] if conditions else list(lines)
     if statement.side is Side.FULL and not ring.tiles:
-        return [f"{printer.function(EXPECT)}({barrier}, {ring.bytes});"]
+        return [f"{printer.function(EXPECT)}({barrier}, {ring.bytes if statement.part is None else statement.part});"]
     line = f"{printer.function(ARRIVE)}({barrier});"
     if statement.to:
         line = f"{printer.function(ARRIVE_AT)}({barrier}, {printer.blocks(*statement.to)});"
-    conditions = conjuncts(statement.active)
     return [guarded(printer.conditions(conditions), [line]) if conditions else line]
 
 

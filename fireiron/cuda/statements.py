@@ -115,10 +115,10 @@ _LINKS = {
 }
 
 MOST_FACTORS = 16
-"""Comparisons in front of a product that is left out where all factors are 1."""
+"""Most comparisons that guard a multiplication which is skipped if all factors are 1."""
 
 MOST_REGISTERS = 255
-"""Registers of a thread; larger arrays live in local memory, where they have run-time indices."""
+"""Registers of a thread; larger arrays are in local memory, with run-time indices."""
 
 
 def straightened(kernel: Kernel) -> Kernel:

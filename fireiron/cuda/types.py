@@ -33,10 +33,10 @@ def zero(dtype: DType, width: int) -> str:
 
 
 INT_MIN = -(1 << 31)
-"""The least value of a 32-bit index."""
+"""Smallest 32-bit index."""
 
 LONG = 1e16
-"""Where the decimal digits of a float are written with an exponent."""
+"""Floats from this value on are printed with an exponent."""
 
 
 def literal(number: float, dtype: DType) -> str:

@@ -22,6 +22,7 @@ from fireiron.stepping.exchange import exchange, held_otherwise
 from fireiron.stepping.region import knows, require_alike
 from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.values.machine import Thread
+from fireiron.values.sharer import BLOCK, GRID
 
 
 @attrs.frozen
@@ -109,7 +110,7 @@ class Done(Decomposition):
         """Whether a spec is a copy between global and shared memory by several threads, who can share it as they like."""
         sharers = {one.shared_by for one in spec.memories}
         several = spec.level.threads != 1 and not spec.level.is_launch
-        return self.executable is None and spec.copies and several and sharers == {"grid", "block"}
+        return self.executable is None and spec.copies and several and sharers == {GRID, BLOCK}
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""

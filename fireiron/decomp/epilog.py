@@ -43,7 +43,7 @@ def _once(name: str, by_position: Any, by_name: Any) -> Any:
 
 
 STAGE = 128
-"""Bytes: a vector that is fetched ahead takes a multiple of it, as engines write to such places."""
+"""Bytes: the size of a prefetched epilogue vector is a multiple of it, as the destination of a bulk copy."""
 
 
 def _first_vector(spec: Spec) -> str | None:

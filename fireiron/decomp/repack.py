@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.language.launching import Asked, Given, Launches
 from fireiron.language.substrategy import chain, require_steps, steps_for
 from fireiron.language.tree import Context, Decomposition, Expansion, Node, verb
 from fireiron.spec import Spec
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 MULTIPLE = 16
-"""Bytes of which rows (columns) and the address are multiples behind it."""
+"""Alignment in bytes of rows (columns) and address after the copy."""
 
 RUN, ROWS = 256, 16
 """Elements side by side, one a thread, and rows (columns) of a block in the copy that is taken if none is said: each thread has as many
 loads under way as there are rows."""
 
 LINE = 128
-"""Bytes of a line of L2; also of a row (column) of a tile that is turned round, as all banks of shared memory hold so many."""
+"""Bytes of an L2 line, and of a row (column) of a transposed tile, which equals one pass over all banks."""
 
 BANK = 4
 """Bytes of a bank of shared memory."""
@@ -44,7 +45,7 @@ THREADS, MOST_THREADS = 256, 1024
 """Threads of a block that turns a tile round: the second number where each of the first would have more rows than these."""
 
 MOST_ROWS = 16
-"""Rows of a tile that a thread copies, a vector of each: its loop over them is unrolled."""
+"""Most rows of a tile that a thread copies, one vector each: the loop over them is unrolled."""
 
 
 @attrs.frozen
@@ -55,6 +56,7 @@ class Repack(Decomposition):
     """
 
     verb: ClassVar[str] = "repack"
+    makes_launches: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Reduction", "AtomicAdd", "Pointwise", "Fused")
     operand: str = attrs.field(converter=operand_name)
     move: tuple[Decomposition, ...] = ()
@@ -101,6 +103,22 @@ class Repack(Decomposition):
             hint="move it to the front: MatMul.repack(A).tile(...).to(Block)",
         )
 
+    def launches(self, spec: Spec, given: Given) -> Launches:
+        """The copy, if the operand's own array does not serve."""
+        tree = given.tree()
+        read = {} if tree is None else read_along(given.spec, *tree)
+        reason = self.reason(spec, read)
+        if reason is None:
+            return Launches((), spec)
+        arrays = {"src": self._view(spec).tensor.name, "dst": self._copied(spec)}
+        kernel = f"repack_{self.operand.lower()}"
+        asked = Asked(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
+        return Launches((asked,), self.behind(spec, read))
+
+    def _copied(self, spec: Spec) -> str:
+        """The name of the new array."""
+        return f"copy_of_{self._view(spec).tensor.name}"
+
     def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
         """Why the operand is copied; None where its own array serves. `read` are dimensions as `read_along` finds them."""
         view, dims = self._view(spec), spec.uses[self.operand]
@@ -140,7 +158,7 @@ class Repack(Decomposition):
         view = self._view(spec)
         tensor = view.tensor
         packed = _packed(view, self._wanted(spec, read))
-        new = Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.memory, packed, origin=tensor.origin)
+        new = Tensor(self._copied(spec), tensor.shape, tensor.dtype, tensor.memory, packed, origin=tensor.origin)
         return spec.with_operands(**{self.operand: whole_view(new)})
 
     def _wanted(self, spec: Spec, read: Mapping[str, str]) -> int:

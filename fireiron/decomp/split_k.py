@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 MOST_PARTS = 64
-"""The most parts: so many partial results are added for each element."""
+"""Most parts: each element adds this many partial results."""
 
 
 def _parts(value: Any) -> Any:

@@ -75,7 +75,7 @@ class Strided:
 
 
 CHAINING = 90
-"""The compute capability from which a kernel may begin while the one before it ends."""
+"""Least compute capability for programmatic dependent launch."""
 
 
 @attrs.frozen

@@ -88,10 +88,10 @@ class Step:
 def _steps(program: Program) -> list[Step]:
     """All steps, in the order of the page: a chain goes straight down, and what branches off stands behind its step."""
     found: list[Step] = []
-    launches = [*(one.program for one in program.launches), program]
-    for one in launches:
-        front = (one.name,) if len(launches) > 1 else ()
-        _grow(one.tree, front, one.ir, 0, one.name if front else "", found)
+    kernels = [launch.program for launch in program.launches]
+    for kernel in kernels:
+        front = (kernel.name,) if len(kernels) > 1 else ()
+        _grow(kernel.tree, front, kernel.ir, 0, kernel.name if front else "", found)
     return found
 
 
@@ -182,7 +182,7 @@ def _page(program: Program) -> str:
     numbers = {step.path: step.number for step in steps}
     kernels = {id(step.kernel): step.kernel for step in steps}
     facts = {number: _facts(kernel) for number, kernel in kernels.items()}
-    several = bool(program.launches)
+    several = bool(program.preceding)
     title = escaped(str(program.spec))
     parts = [
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n<title>{title}</title>',

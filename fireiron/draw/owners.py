@@ -21,7 +21,7 @@ from fireiron.values.tensor import View
 Array = Any
 
 MANY = 1 << 18
-"""Points that are enumerated for one access at most: threads, loops and elements together."""
+"""Most points that are enumerated for one access: threads, loops and elements together."""
 
 
 @attrs.frozen(eq=False)
@@ -89,7 +89,7 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
     threads = scene.threads[::group]
     still = dict(fixed)
     partial = False
-    room = max(MANY // (len(threads) * len(access.elements())), 1)
+    room = max(MANY // (len(threads) * access.count), 1)
     axes: list[tuple[str, Array]] = []
     for loop in reversed(use.loops):
         name = loop.var.name
@@ -188,7 +188,7 @@ class Blocks:
 
 MOST_BLOCKS = 4096
 MOST_PARTS = 160
-"""Parts of a dimension that are told apart; what lies behind them is left out."""
+"""Most parts of a dimension that are drawn; the rest is omitted."""
 
 
 def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[str, int], turns: Persistence | None = None) -> Blocks:

@@ -47,7 +47,7 @@ from fireiron.values.expr import Expr
 
 WIDTH: Final = 900
 STEPS: Final = 20
-"""Steps that are drawn at most."""
+"""Most steps that are drawn."""
 
 LOAD, USE, STORE = 2, 1, 2
 """Steps that are made up: until a stage is full, that its use takes, and that the store of a tile takes."""
@@ -86,7 +86,7 @@ class Timeline:
 
 
 def roles_of(kernel: Kernel) -> tuple[Role, Role] | None:
-    """The consumers and the producer of a kernel with a ring."""
+    """The consumers of a kernel with a ring, and its producer; of several, all of which wait for the same turns, the first one."""
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
     return None if roles is None or not kernel.rings else (roles.roles[0], roles.roles[1])
 

@@ -18,6 +18,7 @@ from fireiron.language.tree import Node
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
 from fireiron.values.machine import Level, Memory
+from fireiron.values.sharer import BLOCK, GRID, THREAD
 from fireiron.values.tensor import Tensor
 
 WIDTH: Final = 900
@@ -144,7 +145,7 @@ def _chips(spec: Spec) -> Iterator[tuple[str, str, str]]:
 
 def _memory_colour(memory: Memory) -> str:
     """That of the memory of the project that the same threads share."""
-    alike = "FR" if memory.fragment else {"grid": "GL", "block": "SH", "thread": "RF"}[memory.shared_by]
+    alike = "FR" if memory.fragment else {GRID: "GL", BLOCK: "SH", THREAD: "RF"}[memory.shared_by]
     return colours.MEMORY[alike]
 
 

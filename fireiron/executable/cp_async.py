@@ -105,6 +105,6 @@ def under_way(architecture: Architecture, size: int) -> Executable | None:
 INSTRUCTIONS: tuple[Executable, ...] = CP_ASYNC
 
 RANK = 1
-"""A plain copy performs the same and comes first: an asynchronous one is taken under a pipeline, or asked for."""
+"""The plain copy has the same spec and comes first; the asynchronous copy is taken under a pipeline, or by name."""
 
 __all__ = ["CP_ASYNC", "CpAsync"]

@@ -54,7 +54,7 @@ class LdMatrix(MatrixCopy):
         return f"Move({rows},{columns})(SH,RF)(Warp), 16-bit, {order}-major in SH, pairs along dimension {self.pairs}"
 
     def may_perform(self, spec: Spec) -> bool:
-        return super().may_perform(spec) and spec.src.memory.shared_by == "block"
+        return super().may_perform(spec) and spec.src.memory.of_block and self.follows_rows(spec.src)
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:

@@ -71,7 +71,7 @@ class LdMatrixWarpgroup(Executable):
         return f"Move({shape})(SH,RF)(Warpgroup), 16-bit, held as wgmma takes a factor, {order}s side by side in SH"
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level == Warpgroup and spec.dst.memory.private and spec.src.memory.shared_by == "block"
+        return spec.copies and spec.level == Warpgroup and spec.dst.memory.private and spec.src.memory.of_block
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies or len(spec.dims) != 2:

@@ -20,7 +20,7 @@ from fireiron.values.tensor import ColMajor, Tensor
 
 MOST_THREADS = 1024
 MOST_SCRATCH = 2**20
-"""Bytes; more than the shared memory of any block."""
+"""Bytes: more than the shared memory of any block."""
 
 
 @attrs.frozen

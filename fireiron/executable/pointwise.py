@@ -42,7 +42,7 @@ _VECTORS: Mapping[tuple[DType, int], str] = {
 
 
 APPROXIMATE_TANH: Final = 75
-"""The compute capability from which on threads have `tanh.approx`."""
+"""Least compute capability with `tanh.approx`."""
 
 
 @attrs.frozen
@@ -130,7 +130,7 @@ class ThreadPointwise(Executable):
         return attrs.evolve(self, clamps=False) if types[only.output] == computing(only, types) == float32 else None
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        several = any(len(access.elements()) > 1 for access in statement.accesses)
+        several = any(access.count > 1 for access in statement.accesses)
         if not self.pairs and (several or not _in_half(statement.spec)):
             return _assignments(printer, statement, self.packed)
         return _halves(printer, statement, self.pairs)
@@ -217,7 +217,7 @@ def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> S
     formulas = statement.spec.definition.formulas
     if not getattr(statement.instruction, "clamps", True):
         formulas = tuple(map(unclamped, formulas))
-    count = max(len(access.elements()) for access in statement.accesses)
+    count = max(access.count for access in statement.accesses)
     if count == 1:
         return [_assignment(printer, _One(printer, statement), one) for one in formulas]
     loads, loaded = _loads(printer, statement, in_pairs)
@@ -236,7 +236,7 @@ def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item
     loads: list[Item] = []
     names: dict[str, tuple[str, ...]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
-        width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, len(access.elements())
+        width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, access.count
         if width == 1 or access.write or statement.spec.operands[name].memory.private:
             continue
         kind = _VECTORS.get((dtype, width)) if width == count and not in_pairs else None
@@ -258,7 +258,7 @@ def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str,
     stores: list[Item] = []
     arrays: dict[str, tuple[str, str]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
-        width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, len(access.elements())
+        width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, access.count
         if width > 1 and access.write and not statement.spec.operands[name].memory.private:
             array = printer.local(f"{name.lower()}_values")
             arrays[name] = (f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}]", array)
@@ -339,7 +339,7 @@ class _One:
         """This element of an operand and its neighbour as a pair: in place, or twice the one that the operand has."""
         access, dtype = self.statement.operands[name], self.spec.operands[name].dtype
         kind, twice = KINDS[dtype]
-        if len(access.elements()) == 1:
+        if access.count == 1:
             return Call(twice, (self.factor(name, dtype),))
         array = self.arrays.get(name) or self._array(name)
         place = self.printer.pointer(access, access.elements()[self.number]) if array is None else f"&{array}[{self.number}]"
@@ -361,7 +361,7 @@ class _One:
         return list(self.spec.operands).index(name)
 
     def _at(self, name: str) -> int:
-        return self.number if len(self.statement.operands[name].elements()) > 1 else 0
+        return self.number if self.statement.operands[name].count > 1 else 0
 
 
 def _assignment(printer: Printer, statement: _One, formula: Formula) -> Item:

@@ -25,10 +25,10 @@ from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, DType
 
 MOST_NESTED = 4
-"""Terms of a maximum or a minimum in one expression; more are joined one by one."""
+"""Most terms of a maximum or minimum in one expression; more are joined one by one."""
 
 MOST_PARTS = 64
-"""Terms of one sum; more are a loop, `split(...)`."""
+"""Most terms of one sum; more need a loop, `split(...)`."""
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ class ThreadReduce(Executable):
         source, target = statement.accesses
         spec = statement.spec
         kind, result = spec.src.dtype, spec.dst.dtype
-        wide, count = widened(kind), len(source.elements())
+        wide, count = widened(kind), source.count
         if wide.kind == "int" and result.kind == "float":
             wide = joined_in(_by(spec), kind, count) or widened(result)
         place = printer.place(target)

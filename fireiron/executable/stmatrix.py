@@ -45,7 +45,7 @@ class StMatrix(MatrixCopy):
         return f"Move({rows},{columns})(RF,SH)(Warp), 16-bit, {order}-major in SH, pairs along dimension {self.pairs}"
 
     def may_perform(self, spec: Spec) -> bool:
-        return super().may_perform(spec) and spec.dst.memory.shared_by == "block"
+        return super().may_perform(spec) and spec.dst.memory.of_block and self.follows_rows(spec.dst)
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:

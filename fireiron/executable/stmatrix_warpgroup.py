@@ -75,7 +75,7 @@ class StMatrixWarpgroup(Executable):
         )
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level == Warpgroup and spec.src.memory.private and spec.dst.memory.shared_by == "block"
+        return spec.copies and spec.level == Warpgroup and spec.src.memory.private and spec.dst.memory.of_block
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies or len(spec.dims) != 2:

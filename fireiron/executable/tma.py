@@ -97,7 +97,7 @@ class TmaLoad(Executable):
 
 
 ROWS_OF_SWIZZLE = 8
-"""Rows after which a swizzle repeats: parts of a chunk begin at multiples of them."""
+"""Period of a swizzle in rows: parts of a chunk start at multiples of it."""
 
 
 def _own_part(spec: Spec, chunks: Chunks, draft: Draft) -> tuple[Spec, Peers | None]:

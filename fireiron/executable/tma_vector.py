@@ -31,7 +31,7 @@ from fireiron.values.machine import GL, SH, Architecture, Block, float16
 from fireiron.values.tensor import View
 
 STAGE = 128
-"""Bytes of which a place in shared memory must be a multiple."""
+"""Alignment in bytes of the destination in shared memory."""
 
 
 @attrs.frozen

@@ -63,7 +63,7 @@ from fireiron.values.machine import (
 from fireiron.values.tensor import MatrixLayout, Storage, View
 
 HELD = 4
-"""Registers of 32 bits in which a thread holds its part of a factor."""
+"""32-bit registers per thread for an A operand in registers."""
 
 MODES = {128: 1, 64: 2, 32: 3, 16: 0}
 """The code of a span's swizzle in a descriptor (PTX ISA, "Matrix Descriptor Format")."""

@@ -44,7 +44,7 @@ from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
 from fireiron.values.tensor import View
 
 POINTER_BYTES = 32
-"""A matrix starts at a multiple of 256 bits; of 128 for 8-bit elements, of which a row or column of a fragment has no more."""
+"""Alignment in bytes of a matrix; for 8-bit elements half, because a row or column of a fragment has no more bytes."""
 
 HEADERS = ("mma.h",)
 
@@ -263,7 +263,7 @@ def _fragment(printer: Printer, statement: Exec, position: int) -> str:
     """The fragment that an operand of a statement is: its first register, counted in fragments."""
     access: Access = statement.accesses[position]
     buffer: Buffer = printer.kernel.buffer(access.buffer)
-    return f"{buffer.name}[{printer.expression(buffer.address(access, access.elements()[0]) // statement.lane_maps[position].count)}]"
+    return f"{buffer.name}[{printer.expression(buffer.address(access, access.first) // statement.lane_maps[position].count)}]"
 
 
 MMA_SYNC = MmaSync("mma_sync")

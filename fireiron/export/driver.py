@@ -180,10 +180,10 @@ def _filled(unit: Unit, template: str) -> list[str]:
     sizes = [(members[kernel.name], kernel.dynamic_shared_bytes) for kernel in unit.kernels]
     reserve = "".join(_RESERVE.format(member, size) for member, size in sizes if size > DEFAULT_SHARED)
     reserve += _ALLOW if unit.wide_clusters else ""
-    copies = [one.kernel.name for one in unit.copies]
+    before = [one.kernel.name for one in unit.before]
     values = {
-        "MEMBERS": "".join(f"  CUfunction {members[name]};\n" for name in copies),
-        "FUNCTIONS": "".join(_FUNCTION.format(member=members[name], name=name) for name in copies),
+        "MEMBERS": "".join(f"  CUfunction {members[name]};\n" for name in before),
+        "FUNCTIONS": "".join(_FUNCTION.format(member=members[name], name=name) for name in before),
         "RESERVE": reserve,
         "MACRO_": unit.macro(""),
         "NAME": unit.name,
@@ -197,25 +197,25 @@ def _member(unit: Unit, kernel: Kernel) -> str:
 
 
 def _scratch_header(unit: Unit) -> list[str]:
-    if not unit.copies:
+    if not unit.temporaries:
         return []
     what = f"/* Bytes of scratch memory that a launch needs, at a multiple of {unit.macro('ALIGN_SCRATCH')}. */"
     return [what, f"{unit.scratch_prototype('_driver')};", ""]
 
 
 def _scratch(unit: Unit) -> list[str]:
-    if not unit.copies:
+    if not unit.temporaries:
         return []
     return [unit.scratch_prototype("_driver"), "{", f"  return {unit.scratch_call};", "}", ""]
 
 
-def _copies(unit: Unit, loaded: str, stream: str, status: str) -> list[str]:
-    """The launches in front; one that fails ends it."""
+def _before(unit: Unit, loaded: str, stream: str, status: str) -> list[str]:
+    """The launches before the last one; one that fails ends it."""
     arguments = unit.local("arguments_of_copy")
     lines: list[str] = []
-    for one in unit.copies:
+    for one in unit.before:
         kernel = one.kernel
-        passed = ", ".join(f"&{name}" for name in one.arguments(unit.place(one.operand)))
+        passed = ", ".join(f"&{name}" for name in one.arguments(unit.place))
         lines += [
             "  {",
             *(f"    unsigned long long {line}" for line in unit.reciprocals(kernel)),
@@ -237,11 +237,11 @@ def _launch(unit: Unit) -> list[str]:
         f"CUresult {unit.name}_driver_launch(const {unit.name}_driver *{loaded},",
         f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')})",
         "{",
-        *(f"  CUdeviceptr {unit.place(one.operand)} = {unit.scratch} + {unit.offset(number)};" for number, one in enumerate(unit.copies)),
+        *(f"  CUdeviceptr {unit.place(one.name)} = {unit.scratch} + {unit.offset(number)};" for number, one in enumerate(unit.temporaries)),
         *_room(unit),
         *(f"  unsigned long long {one.name};" for one in unit.kernel.reciprocals),
         f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
-        *([f"  CUresult {status};"] if unit.kernel.effects[Zeroed].names or unit.copies else []),
+        *([f"  CUresult {status};"] if unit.kernel.effects[Zeroed].names or unit.before else []),
         *([f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"] if unit.kernel.effects[Chaining].chained else []),
         f"  if ({loaded} == NULL || {loaded}->kernel == NULL || {unit.name}_driver_check({unit.passed}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
@@ -252,7 +252,7 @@ def _launch(unit: Unit) -> list[str]:
         whole = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"
         step = whole if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
         lines += [f"  {status} = {step};", f"  if ({status} != CUDA_SUCCESS)", f"    return {status};"]
-    lines += _copies(unit, loaded, stream, status)
+    lines += _before(unit, loaded, stream, status)
     if unit.kernel.effects[Chaining].chained:
         return [*lines, *_chained(unit, loaded, stream, arguments), "}"]
     return [

@@ -29,7 +29,7 @@ def runtime_header(unit: Unit) -> str:
         f"/* {unit.macro('VERSION')}, as it was when the library was built. */",
         f"const char *{name}_version(void);",
     ]
-    includes = ("cuda_runtime_api.h", *(["stddef.h"] if unit.copies else []))
+    includes = ("cuda_runtime_api.h", *(["stddef.h"] if unit.temporaries else []))
     return header(f"FIREIRON_{name.upper()}_H", head, includes, unit.constants(), body)
 
 
@@ -100,7 +100,7 @@ def _launch(unit: Unit) -> list[str]:
         "{",
         f"  if ({unit.name}_check({unit.passed}) != nullptr)",
         "    return cudaErrorInvalidValue;",
-        *(f"  {line}" for line in (*_places(unit), *_maps(unit), *_preparation(unit), *_copies(unit))),
+        *(f"  {line}" for line in (*_places(unit), *_maps(unit), *_preparation(unit), *_before(unit))),
         *(f"  unsigned long long {line}" for line in unit.reciprocals()),
         f"  const unsigned {blocks} = static_cast<unsigned>({c_text(unit.kernel.grid)});",
         f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.arguments)}}};",
@@ -110,7 +110,7 @@ def _launch(unit: Unit) -> list[str]:
 
 
 def _scratch_header(unit: Unit) -> list[str]:
-    if not unit.copies:
+    if not unit.temporaries:
         return []
     return [
         f"/* Bytes of scratch memory that a launch needs, at a multiple of {unit.macro('ALIGN_SCRATCH')}. */",
@@ -120,26 +120,26 @@ def _scratch_header(unit: Unit) -> list[str]:
 
 
 def _scratch(unit: Unit) -> list[str]:
-    if not unit.copies:
+    if not unit.temporaries:
         return []
     return [f'extern "C" {unit.scratch_prototype()}'.replace("(void)", "()"), "{", f"  return {unit.scratch_call};", "}", ""]
 
 
 def _places(unit: Unit) -> list[str]:
-    """The addresses of copies in scratch memory."""
+    """The addresses of temporaries in scratch memory."""
     return [
-        f"void *const {unit.place(one.operand)} = static_cast<char *>({unit.scratch}) + {unit.offset(number)};"
-        for number, one in enumerate(unit.copies)
+        f"void *const {unit.place(one.name)} = static_cast<char *>({unit.scratch}) + {unit.offset(number)};"
+        for number, one in enumerate(unit.temporaries)
     ]
 
 
-def _copies(unit: Unit) -> list[str]:
-    """The launches in front; one that fails ends it."""
+def _before(unit: Unit) -> list[str]:
+    """The launches before the last one; one that fails ends it."""
     stream, status, arguments = unit.local("stream"), unit.local("status"), unit.local("arguments")
     lines: list[str] = []
-    for one in unit.copies:
+    for one in unit.before:
         kernel = one.kernel
-        passed = ", ".join(f"(void *)&{name}" for name in one.arguments(unit.place(one.operand)))
+        passed = ", ".join(f"(void *)&{name}" for name in one.arguments(unit.place))
         lines += [
             "{",
             *(f"  unsigned long long {line}" for line in unit.reciprocals(kernel)),
@@ -230,7 +230,7 @@ def _preparation(unit: Unit) -> list[str]:
             steps.append(f"cudaMemsetAsync({name}, 0, {width} * {rows}, {stream})")
         else:
             steps.append(f"cudaMemset2DAsync({name}, {pitch}, 0, {width}, {rows}, {stream})")
-    lines = [f"cudaError_t {status};"] if steps or unit.copies else []
+    lines = [f"cudaError_t {status};"] if steps or unit.before else []
     for step in steps:
         lines += [f"{status} = {step};", f"if ({status} != cudaSuccess)", f"  return {status};"]
     return lines

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.export.copies import SCRATCH_ALIGN, Copy
+from fireiron.export.before import SCRATCH_ALIGN, Before, Temporary, temporaries
 from fireiron.export.maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
 from fireiron.ir import Counter, TensorMap
@@ -29,9 +29,10 @@ from fireiron.values.tensor import MatrixLayout, whole_view
 if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.ir import Buffer, Kernel
+    from fireiron.spec import Spec
 
 DEFAULT_SHARED: Final = 48 * 1024
-"""Bytes of shared memory that a block may use without asking; CUDA C++ Programming Guide, compute capabilities."""
+"""Bytes of shared memory per block without opt-in (CUDA C++ Programming Guide, compute capabilities)."""
 
 C_TYPES: Final = ("float", "double", "int", "signed char")
 """Element types that C has too; pointers to others are pointers to void."""
@@ -45,14 +46,14 @@ _TAKEN: Final = (
 
 @attrs.frozen(eq=False, slots=False)
 class Unit:
-    """A kernel under the name of its export: functions are called `NAME_...`, the kernel itself `NAME_kernel`, `copies` in front of it
-    `NAME_copy_...`.
+    """A kernel under the name of its export: functions are called `NAME_...`, the kernel itself `NAME_kernel`, those that are launched
+    before it `NAME_copy_...` where they copy an operand, else `NAME_before_...`.
     """
 
     name: str
     kernel: Kernel
     program: Program
-    copies: tuple[Copy, ...] = ()
+    before: tuple[Before, ...] = ()
 
     @staticmethod
     def of(program: Program, name: str) -> Unit:
@@ -60,8 +61,9 @@ class Unit:
         if not is_cuda_name(name) or name in _TAKEN or name.startswith("_") or "__" in name:
             legal = "ASCII letters, digits and single _, a letter first, no keyword of C or C++"
             raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
-        copies = tuple(Copy.of(launch, name) for launch in program.launches)
-        unit = Unit(name, attrs.evolve(program.ir, name=f"{name}_kernel"), program, copies)
+        before = tuple(Before.of(launch, name, program) for launch in program.preceding)
+        unit = Unit(name, attrs.evolve(program.ir, name=f"{name}_kernel"), program, before)
+        _require_zeroed_first(unit)
         for parameter in unit.names:
             if parameter in _TAKEN or parameter.startswith(f"{name}_"):
                 raise ArgumentError(f"export: {parameter} means something else in the header of {name}", hint="rename the symbol")
@@ -69,6 +71,11 @@ class Unit:
             if condition == FALSE:
                 raise LaunchError(f"the kernel serves no sizes: {text}", within=unit.kernel.spec)
         return unit
+
+    @property
+    def spec(self) -> Spec:
+        """What all launches perform together."""
+        return self.program.spec
 
     @functools.cached_property
     def text(self) -> str:
@@ -80,18 +87,41 @@ class Unit:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels in the order of their launches."""
-        return (*(one.kernel for one in self.copies), self.kernel)
+        return (*(one.kernel for one in self.before), self.kernel)
+
+    @functools.cached_property
+    def temporaries(self) -> tuple[Temporary, ...]:
+        """The arrays in scratch memory."""
+        return temporaries(self.program)
+
+    @property
+    def copies_alone(self) -> bool:
+        """Whether launches before the kernel do nothing but copy operands of it."""
+        return all(one.copied is not None for one in self.before)
 
     @functools.cached_property
     def symbols(self) -> tuple[Var, ...]:
-        """The sizes known at run time: those of the kernel, then others of copies, strides of the arrays that they read."""
+        """The sizes known at run time: those of the kernel, then others of launches before it, strides of the arrays that they read."""
         return tuple(dict.fromkeys(symbol for kernel in reversed(self.kernels) for symbol in kernel.symbols))
 
     @property
     def given(self) -> tuple[Buffer, ...]:
-        """The parameters that are operands, in the kernel's order; those that are copied first as the caller stores them."""
-        copied = {one.operand: one.source for one in self.copies}
-        return tuple(copied.get(buffer.name, buffer) for buffer in self.kernel.buffers if buffer.parameter)
+        """The parameters that are operands, in the order of the spec, as the caller stores them."""
+        if not self.before:
+            return tuple(buffer for buffer in self.kernel.buffers if buffer.parameter)
+        operands = self.program.spec.operands.items()
+        return tuple(self._stored(name) for name, view in operands if view.memory.of_grid)
+
+    def _stored(self, name: str) -> Buffer:
+        """An operand as the caller stores it, at an address that serves all launches."""
+        buffer = self.program.stored(name)
+        align = max(
+            launch.kernel.buffer(operand).tensor.align
+            for launch in self.program.launches
+            for operand, array in launch.arrays.items()
+            if array == name
+        )
+        return attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, align=align))
 
     @functools.cached_property
     def maps(self) -> tuple[TensorMap, ...]:
@@ -108,11 +138,19 @@ class Unit:
 
     def align(self, buffer: Buffer) -> int:
         """Bytes of which the address of an operand is a multiple."""
-        mapped = any(one.buffer == buffer.name for one in self.maps) and self._copy_of(buffer) is None
-        return max(buffer.tensor.align, GRANULE) if mapped else buffer.tensor.align
+        return max(buffer.tensor.align, GRANULE) if self._maps_of(buffer) else buffer.tensor.align
 
-    def _copy_of(self, buffer: Buffer) -> Copy | None:
-        return next((one for one in self.copies if one.operand == buffer.name), None)
+    def _maps_of(self, buffer: Buffer) -> list[TensorMap]:
+        """The tensor maps of an operand itself, not of a temporary."""
+        return [one for one in self.maps if self.array(one.buffer) == buffer.name]
+
+    @functools.cached_property
+    def _arrays(self) -> Mapping[str, str]:
+        return self.program.launches[-1].arrays
+
+    def array(self, operand: str) -> str:
+        """The array that an operand of the last kernel is."""
+        return self._arrays.get(operand, operand)
 
     @property
     def operands(self) -> tuple[Buffer, ...]:
@@ -135,7 +173,8 @@ class Unit:
         operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.given)
         chosen = " ".join(f"{name}={value}" for name, value in self.program.chosen.items())
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
-        parts = [f"fireiron {VERSION}", str(self.kernel.spec), operands, chosen, self.kernel.architecture.name, f"kernel {digest}"]
+        spec = self.kernel.spec if self.copies_alone else self.program.spec
+        parts = [f"fireiron {VERSION}", str(spec), operands, chosen, self.kernel.architecture.name, f"kernel {digest}"]
         return "; ".join(part for part in parts if part)
 
     # ------------------------------------------------------------------------------------------ names
@@ -148,7 +187,7 @@ class Unit:
     @property
     def passed(self) -> str:
         """What a launcher passes on to the function that checks it."""
-        return ", ".join([*self.names, *([self.scratch] if self.copies else []), *self.counters])
+        return ", ".join([*self.names, *([self.scratch] if self.temporaries else []), *self.counters])
 
     @property
     def counters(self) -> list[str]:
@@ -160,16 +199,20 @@ class Unit:
         """The name of the parameter for scratch memory."""
         return self.local("scratch")
 
-    def place(self, operand: str) -> str:
-        """The name of an operand's address behind the copies, in a launcher."""
-        return self.local(f"copy_of_{operand}") if any(one.operand == operand for one in self.copies) else operand
+    def place(self, array: str) -> str:
+        """The name of an array's address, in a launcher."""
+        return self.local(array) if any(one.name == array for one in self.temporaries) else array
+
+    def placed(self, operand: str) -> str:
+        """The name of the address of an operand of the last kernel, in a launcher."""
+        return self.place(self.array(operand))
 
     @property
     def arguments(self) -> list[str]:
         """What a launcher passes to the kernel, in order."""
         maps = {one.name: f"{self.local('maps')}[{number}]" for number, one in enumerate(self.maps)}
         arguments = [one for one in self.kernel.parameters if not isinstance(one, Counter)]
-        return [*(maps[one.name] if isinstance(one, TensorMap) else self.place(one.name) for one in arguments), *self.counters]
+        return [*(maps[one.name] if isinstance(one, TensorMap) else self.placed(one.name) for one in arguments), *self.counters]
 
     def reciprocals(self, kernel: Kernel | None = None) -> list[str]:
         """C that works out the reciprocals that a kernel takes, the last one if none is named, of sizes that were checked."""
@@ -188,7 +231,7 @@ class Unit:
     def parameters(self, *more: str, pointer: str = "") -> str:
         """The parameters of a C function: the operands (as `pointer`, or typed ones), the sizes, scratch memory, and more."""
         pointers = [f"{_number(one) if one.memory.by_value else pointer or _pointer(one)}{one.name}" for one in self.given]
-        scratch = [f"{pointer or 'void *'}{self.scratch}"] if self.copies else []
+        scratch = [f"{pointer or 'void *'}{self.scratch}"] if self.temporaries else []
         counters = [f"{pointer or 'void *'}{one}" for one in self.counters]
         return ", ".join([*pointers, *self._sizes(), *scratch, *counters, *more])
 
@@ -208,26 +251,27 @@ class Unit:
         others = [*(["each other"] if len(outputs) > 1 else []), *inputs]
         if others:
             lines.append(f"{' and '.join(outputs)} must not overlap {' or '.join(others)}.")
-        if self.copies:
+        if self.temporaries:
             lines.append(
                 f"{self.scratch}: GPU memory of {self.name}_scratch_bytes bytes, at a multiple of {SCRATCH_ALIGN} bytes. Each launch"
             )
-            lines.append("copies operands there first, so launches that may run at the same time need scratch memory each:")
-            lines += [f"  {one.reason}." for one in self.copies]
+            what = "copies operands there first" if self.copies_alone else "makes temporaries there"
+            reasons = list(dict.fromkeys(f"  {one.reason}." for one in self.before if one.reason))
+            lines.append(f"{what}, so launches that may run at the same time need scratch memory each{':' if reasons else '.'}")
+            lines += reasons
         for counter in self.counters:
             lines.append(f"{counter}: 4 bytes of GPU memory, at a multiple of 4, zero before the first launch: blocks count tiles there,")
             lines.append("and each launch leaves it zero. Launches that may run at the same time need one each.")
         if self.symbols:
             lines += ["Sizes, known at run time:", *(f"  {_range(symbol)}" for symbol in self.symbols)]
-        fixed = [f"{dim} < {size}" for dim, size in zip(kernel.spec.dims, kernel.spec.sizes, strict=True) if constant(size) is not None]
+        fixed = [f"{dim} < {size}" for dim, size in zip(self.spec.dims, self.spec.sizes, strict=True) if constant(size) is not None]
         if fixed:
             lines.append(f"Sizes, built in: {', '.join(fixed)}.")
         lines += [f"Requires: {text}{_condition(condition)}." for text, condition in self.facts]
         lines += [f"UNCHECKED, races are not excluded: {reason}" for one in self.kernels for reason in one.effects[Unchecked].reasons]
         lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
         lines += [
-            f"Before it the copy of {one.operand} has {_readable(one.kernel.grid)} blocks of {one.kernel.threads} threads."
-            for one in self.copies
+            f"Before it {_named(one)} has {_readable(one.kernel.grid)} blocks of {one.kernel.threads} threads." for one in self.before
         ]
         if kernel.cluster is not None:
             lines.append(f"They are clusters of {kernel.cluster.blocks}, which the kernel says itself.")
@@ -237,7 +281,7 @@ class Unit:
         return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
 
     def _operand(self, buffer: Buffer) -> list[str]:
-        labels = [Var(dim) for dim in self.kernel.spec.uses[buffer.name]]
+        labels = [Var(dim) for dim in self.spec.uses[buffer.name]]
         shape = " x ".join(map(_readable, buffer.tensor.shape))
         name, place, align = buffer.name, _readable(buffer.storage.address(labels)), self.align(buffer)
         kind = "" if buffer.dtype.cuda in C_TYPES else f" ({buffer.dtype.cuda})"
@@ -246,21 +290,21 @@ class Unit:
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
             f"   element ({', '.join(map(str, labels))}) is {name}[{place}]; the address is a multiple of {align} bytes.",
-            *(f"   {_copied(one)}" for one in self.maps if one.buffer == name and self._copy_of(buffer) is None),
+            *(f"   {_copied(one)}" for one in self._maps_of(buffer)),
         ]
 
     def _role(self, buffer: Buffer) -> str:
-        spec = self.kernel.spec
+        spec = self.spec
         adds = TRUE if spec.atomic else spec.accumulate
         if not buffer.written:
             return "read"
-        if buffer.name in self.kernel.effects[Zeroed].names:
+        if buffer.name in map(self.array, self.kernel.effects[Zeroed].names):
             return "set to zero by the launcher, then added to in no fixed order"
         return "written" if adds == FALSE else "added to" if adds == TRUE else f"added to if {_readable(adds)}, else written"
 
     def _sign(self, buffer: Buffer) -> str:
         """What a number passed by value has to be."""
-        return ", above 0 and finite" if buffer.name in positive_numbers(self.kernel.spec) else ""
+        return ", above 0 and finite" if buffer.name in positive_numbers(self.spec) else ""
 
     def constants(self) -> list[str]:
         """The macros that all headers define, alike."""
@@ -271,7 +315,7 @@ class Unit:
             ("SHARED_BYTES", f"{self.kernel.shared_bytes} /* of shared memory a block */"),
         ]
         rows += [(f"ALIGN_{one.name.upper()}", f"{self.align(one)} /* bytes */") for one in self.operands]
-        rows += [("ALIGN_SCRATCH", f"{SCRATCH_ALIGN} /* bytes */")] if self.copies else []
+        rows += [("ALIGN_SCRATCH", f"{SCRATCH_ALIGN} /* bytes */")] if self.temporaries else []
         rows += [("EXPORT", f"{self.identity} /* the files of one export agree on it */")]
         return [f"#define {self.macro(name)} {value}" for name, value in rows]
 
@@ -308,7 +352,7 @@ class Unit:
         arguments = [
             *(one.name if one.memory.by_value else f"(uintptr_t){one.name}" for one in self.given),
             *(symbol.name for symbol in self.symbols),
-            *([f"(uintptr_t){self.scratch}"] if self.copies else []),
+            *([f"(uintptr_t){self.scratch}"] if self.temporaries else []),
             *(f"(uintptr_t){one}" for one in self.counters),
         ]
         return f"{self.name}_refusal({', '.join(arguments)})"
@@ -334,7 +378,7 @@ class Unit:
             if (align := self.align(one)) > 1:
                 yield f"{one.name} % {align} != 0", f"the address of {one.name} is no multiple of {align} bytes"
             yield f"{_elements(one)} > (UINTPTR_MAX - {one.name}) / {one.dtype.bytes}", f"{one.name} ends beyond all addresses"
-        if self.copies:
+        if self.temporaries:
             yield f"{self.scratch} == 0", f"{self.scratch} is NULL"
             yield f"{self.scratch} % {SCRATCH_ALIGN} != 0", f"the address of {self.scratch} is no multiple of {SCRATCH_ALIGN} bytes"
             yield f"{self.scratch_call} > UINTPTR_MAX - {self.scratch}", f"{self.scratch} ends beyond all addresses"
@@ -348,7 +392,7 @@ class Unit:
                 if out.written and (before < place or not other.written):
                     condition = f"{out.name} < {other.name} + {_bytes(other)} && {other.name} < {out.name} + {_bytes(out)}"
                     yield condition, f"{out.name} overlaps {other.name}"
-        for one in self.operands if self.copies else ():
+        for one in self.operands if self.temporaries else ():
             end = f"{self.scratch} + {self.scratch_call}"
             yield f"{one.name} < {end} && {self.scratch} < {one.name} + {_bytes(one)}", f"{self.scratch} overlaps {one.name}"
 
@@ -371,7 +415,7 @@ class Unit:
             buffer = self.kernel.buffer(name)
             row, step, rows = _rows(buffer)
             width, pitch = (f"(size_t)({c_text(value)}) * {buffer.dtype.bytes}" for value in (row, step))
-            yield name, width, pitch, f"(size_t)({c_text(rows)})"
+            yield self.array(name), width, pitch, f"(size_t)({c_text(rows)})"
 
     # ------------------------------------------------------------------------------------------ scratch memory
 
@@ -386,24 +430,24 @@ class Unit:
 
     def _scratch_bytes(self) -> list[str]:
         """The static function behind it."""
-        if not self.copies:
+        if not self.temporaries:
             return []
         prototype = f"static size_t {self.name}_bytes_of_copies({', '.join(self._sizes()) or 'void'})"
-        return [prototype, "{", f"  return {self.offset(len(self.copies))};", "}", ""]
+        return [prototype, "{", f"  return {self.offset(len(self.temporaries))};", "}", ""]
 
     def offset(self, number: int) -> str:
-        """Bytes of scratch memory in front of a copy, in C."""
-        return " + ".join(map(_rounded, self.copies[:number])) or "0"
+        """Bytes of scratch memory before a temporary, in C."""
+        return " + ".join(map(_rounded, self.temporaries[:number])) or "0"
 
     def encodings(self, encode: str, failure: str) -> list[str]:
         """C that encodes the tensor maps into `local("maps")` by the function `encode`, and returns `failure` where one is refused."""
-        return encodings(self.kernel, self.local, encode, failure, self.place)
+        return encodings(self.kernel, self.local, encode, failure, self.placed)
 
     def minimum(self) -> list[str]:
         """`min`, which CUDA C++ has and C has not, if an expression of the host needs it."""
         values = [
             *(one.grid for one in self.kernels),
-            *(one.made.elements for one in self.copies),
+            *(one.buffer.elements for one in self.temporaries),
             *(condition for _, condition in self.facts),
             *map(_extent, self.operands),
             *(reciprocal.divisor for one in self.kernels for reciprocal in one.reciprocals),
@@ -442,9 +486,25 @@ _OVERLAPS: Final = (
 )
 
 
-def _rounded(copy: Copy) -> str:
-    """Bytes of a copy, up to where the next one begins."""
-    made = copy.made
+def _named(launch: Before) -> str:
+    """What the contract calls a launch before the last one."""
+    return launch.kernel.name if launch.copied is None else f"the copy of {launch.copied}"
+
+
+def _require_zeroed_first(unit: Unit) -> None:
+    """Refuse a kernel whose outputs are set to zero after a launch before it wrote them: launchers do that first."""
+    written = {array for launch in unit.program.preceding for array in launch.writes}
+    late = [name for name in map(unit.array, unit.kernel.effects[Zeroed].names) if name in written]
+    if late:
+        raise ArgumentError(
+            f"export: {late[0]} is set to zero before the last launch, and a launch before it writes {late[0]}",
+            legal="outputs that one launch writes", hint="split_k without zeroed outputs, in the last launch",
+        )  # fmt: skip
+
+
+def _rounded(temporary: Temporary) -> str:
+    """Bytes of a temporary, up to where the next one begins."""
+    made = temporary.buffer
     return f"((size_t)({c_text(made.elements)}) * {made.dtype.bytes} + {SCRATCH_ALIGN - 1}) / {SCRATCH_ALIGN} * {SCRATCH_ALIGN}"
 
 

@@ -15,10 +15,10 @@ from fireiron.values.machine import DTYPES, DType
 from fireiron.values.strides import Strides
 
 ALIGNMENT: Final = 16
-"""The bytes that the widest access takes, hence the alignment that specs assume where an array has it."""
+"""Bytes of the widest access, hence the alignment that specs assume if an array has it."""
 
 MOST_ALIGNED: Final = 64
-"""Bytes: more is not told apart."""
+"""Largest alignment in bytes that is distinguished."""
 
 TYPES: Final[Mapping[str, DType]] = {dtype.numpy: dtype for dtype in reversed(DTYPES)}
 """Element types by NumPy's name; float32 is float32, not tf32."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 Value = TypeVar("Value")
 
 MOST_KERNELS: Final = 256
-"""Kernels that are kept in memory; beyond that the one that was not used for longest is forgotten."""
+"""Most kernels in memory; above it the least recently used one is dropped."""
 
 
 class LruCache(Generic[Value]):

@@ -109,7 +109,14 @@ class Call:
         if len(inputs) > count:
             keys += tuple([key_of(array) if getattr(array, "shape", ()) else None for array in inputs[count:]])
         key = (keys, out if out is None else self.key_of_outputs(out, options), options, arch, pinned)
-        return self.answers.recall(key, lambda: self.new_answer(request))
+        return self.answers.recall(key, lambda: self._made(request))
+
+    def _made(self, request: Request) -> Answer:
+        """A new answer; what is imported for it, and the kernel, live on, so garbage can wait."""
+        from fireiron import collecting  # as all that makes kernels, first needed where one is made
+
+        with collecting.put_off():
+            return self.new_answer(request)
 
     def key_of_outputs(self, out: Any, options: Any) -> Any:
         """What tells given outputs apart."""

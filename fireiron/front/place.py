@@ -86,9 +86,13 @@ class Place:
 
 def needed(program: Program) -> dict[str, int]:
     """The bytes to which a program needs its arrays aligned."""
-    buffers = program.sequential.buffers
-    by_name = {buffer.name: buffer.tensor.align for buffer in buffers if buffer.parameter and not buffer.memory.by_value}
-    return by_name | {launch.name: launch.program.sequential.buffer("src").tensor.align for launch in program.launches}
+    aligned: dict[str, int] = {}
+    for launch in program.launches:
+        for buffer in launch.program.sequential.buffers:
+            array = launch.arrays.get(buffer.name, "")
+            if buffer.parameter and array in program.spec.operands and not buffer.memory.by_value:
+                aligned[array] = max(aligned.get(array, 1), buffer.tensor.align)
+    return aligned
 
 
 def fits(aligned: Aligned, program: Program) -> bool:

@@ -64,6 +64,12 @@ Steps = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 """Shapes and strides of arrays, in elements, by operand."""
 
 
+def array_shape(spec: Spec, name: str) -> tuple[Expr, ...]:
+    """The shape of the array that an operand is: of one launch of several, the operand may be a part of it."""
+    view = spec.operands[name]
+    return tuple(map(view.extent, range(len(view.dims))))
+
+
 def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int], steps: Steps | None = None) -> dict[str, int]:
     """The run-time sizes and strides in elements, from keywords, the arrays' shapes and their strides.
 
@@ -80,7 +86,7 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
             raise ArgumentError(f"{name}={shown(value)}: must be an integer")
         known[name] = value
     for name, shape in shapes.items():
-        extents = spec.operands[name].shape
+        extents = array_shape(spec, name)
         if len(shape) != len(extents):
             raise ArgumentError(f"{name} has {len(shape)} dimensions, the kernel reads {len(extents)}")
         for size, extent in zip(shape, extents, strict=True):
@@ -95,7 +101,7 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
         if not var.low <= value <= var.high or value % var.multiple_of:
             raise ArgumentError(f"{name}={value}", legal=f"{var.low} <= {name} <= {var.high}, a multiple of {var.multiple_of}")
     for name, shape in shapes.items():
-        wanted = tuple(evaluated(size, known) for size in spec.operands[name].shape)
+        wanted = tuple(evaluated(size, known) for size in array_shape(spec, name))
         if tuple(shape) != wanted:
             raise ArgumentError(f"{name} has the shape {tuple(shape)}, the kernel was made for {wanted}")
     return known

@@ -35,7 +35,7 @@ Reading = tuple[int, Signature, "Order | None"]
 """Address, signature, and how the launch is ordered with the array's producer where that takes work."""
 
 NO_DEVICE = -1
-"""In the place of a GPU's number: what lies on none."""
+"""GPU number of an array on no GPU."""
 
 _ON_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 

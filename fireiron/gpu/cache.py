@@ -29,11 +29,11 @@ from fireiron.gpu.toolchain import Compilation, Compiled
 from fireiron.kept import DamagedError
 
 FORMAT = 1
-"""The form of entries and keys; another number, and all old entries are neither found nor read."""
+"""Version of entries and keys; entries of other versions are ignored."""
 PATIENCE = 120.0
-"""Seconds for which a process waits for another that compiles the same kernel, before it compiles it too."""
+"""Seconds that a process waits for another one that compiles the same kernel, before it compiles too."""
 LEFTOVER = 3600.0
-"""Seconds after which an unfinished file or a lock belongs to a process that was killed."""
+"""Seconds after which an unfinished file or a lock counts as left by a killed process."""
 
 _FIRST = f"fireiron compiled kernel {FORMAT}\n".encode()
 _SUFFIX = ".kernel"

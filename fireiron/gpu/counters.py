@@ -13,10 +13,10 @@ import threading
 from fireiron.gpu import launch
 
 APART = 32
-"""Bytes from a counter to the next: a sector of the L2 cache each."""
+"""Bytes between two counters: a separate L2 sector for each."""
 
 TOGETHER = 1024
-"""Counters that are allocated at once."""
+"""Counters per allocation."""
 
 _PER_THREAD = 2
 """CU_STREAM_PER_THREAD: another stream in each thread."""

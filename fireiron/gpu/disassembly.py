@@ -18,7 +18,7 @@ from fireiron.errors import LaunchError
 from fireiron.gpu.toolchain import toolkits, wheel_files
 
 TIMEOUT = 120.0
-"""Seconds that a tool may take."""
+"""Time limit in seconds for a tool."""
 
 _ARGUMENTS = {"nvdisasm": ("--print-code",), "cuobjdump": ("--dump-sass",)}
 _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump")

@@ -80,14 +80,25 @@ def traced_call(kernel: CompiledKernel, arrays: Sequence[Any], out: Any, stream:
     if len(arrays) != len(inputs):
         raise ArgumentError(f"{len(arrays)} arrays given, {kernel.program.spec.title} reads {len(inputs)}", legal=inputs)
     register()
-    given = [_copied(kernel.copies[place], one) if place in kernel.copies else one for place, one in enumerate(arrays)]
-    return returned(_called(kernel, given, sizes))
+    path = kernel.route
+    if path.writes:
+        path.require_writable(arrays)
+        raise ArgumentError(f"several launches of {path.title} write {', '.join(path.outputs)}, in a call that JAX traces")
+    held = path.held(arrays, None)
+    for launch in path.before:
+        launch.hold(held, returned(_stored(launch.kernel, [held[place] for place in launch.takes])))
+    return returned(_called(kernel, path.last(held), path.own(sizes)))
 
 
-def _copied(copy: CompiledKernel, array: Any) -> _Stored:
-    """What a copy in front makes of an array."""
-    (made,) = _called(copy, (array,), {}, flat=True)
-    return _Stored(made, tuple(array.shape), array.dtype)
+def _stored(kernel: CompiledKernel, arrays: Sequence[Any]) -> tuple[_Stored, ...]:
+    """The temporaries that a launch before the last one makes, as they lie."""
+    spec = kernel.program.inner
+    symbols = _symbols(kernel, dict(zip(spec.inputs, arrays, strict=True)), {})
+    buffers = [kernel.ir.buffer(name) for name in spec.outputs]
+    made = _called(kernel, arrays, {}, flat=True)
+    return tuple(
+        _Stored(memory, buffer_shape(buffer, symbols), buffer.dtype.to_numpy()) for memory, buffer in zip(made, buffers, strict=True)
+    )
 
 
 def _called(kernel: CompiledKernel, arrays: Sequence[Any], sizes: Mapping[str, int], flat: bool = False) -> tuple[Any, ...]:

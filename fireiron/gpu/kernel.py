@@ -33,6 +33,7 @@ from fireiron.gpu.arguments import (
 from fireiron.gpu.arrays import library_of, masked, refused
 from fireiron.gpu.launch import Launcher
 from fireiron.gpu.prepared import Calls, PreparedLaunch, PreparedLaunches, calls_of, refuse_reading
+from fireiron.gpu.sequence import Route, route
 from fireiron.ir import Kernel
 from fireiron.operators import traced_by_jax, untraced
 from fireiron.spec import sizes_of
@@ -74,8 +75,8 @@ class CompiledKernel(Displayed):
     `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes and strides are read from the
     arrays; sizes that no shape tells are keywords. Arrays have the logical shape (`M x K`, ...). Several outputs
     come as a tuple, in the order of the spec's `outputs`; `out` is a tuple of all or a mapping by name then. `options` are further
-    options of NVRTC. Where `repack` asked for copies in front, each call launches them too, on the same stream, into new arrays; all that
-    is said of compiling, of resources and of machine code is said of the launch behind them.
+    options of NVRTC. Where the program has several launches, as with `repack`, each call makes all of them, in order on the same stream,
+    with new temporaries; compiling, resources and machine code are those of the last one.
     """
 
     program: Program
@@ -115,8 +116,8 @@ class CompiledKernel(Displayed):
 
         Raises: the errors of all these stages; LaunchError where NVRTC refuses the text or an option.
         """
-        for copy in self.copies.values():
-            copy.ready()
+        for launch in self.route.before:
+            launch.kernel.ready()
         _ = programs.recalled(self.program).cuda
         programs.remember(self.program)
         if self.compiler is not None:
@@ -183,7 +184,7 @@ class CompiledKernel(Displayed):
         missing = [var.name for var in sizes_of(self.program.spec) if var.name not in sizes]
         if missing:
             raise ArgumentError(f"the grid depends on {', '.join(missing)}", hint=f"kernel.grid({missing[0]}=..., ...)")
-        symbols = solve_symbols(self.program.inner, {}, sizes)
+        symbols = solve_symbols(self.program.inner, {}, self.route.own(sizes) if self.route.before else sizes)
         check_facts(self.ir, symbols)
         return evaluated(self.ir.grid, symbols)
 
@@ -207,7 +208,7 @@ class CompiledKernel(Displayed):
     @property
     def scalars(self) -> Mapping[str, DType]:
         """The inputs that are numbers passed by value, with their types."""
-        return dict(self._calls.scalars.values())
+        return {name: view.dtype for name, view in self.program.spec.operands.items() if view.memory.by_value}
 
     @overload
     def __call__(self, *, out: None = None, **sizes: int) -> NDArray[Any]: ...
@@ -236,8 +237,8 @@ class CompiledKernel(Displayed):
             from fireiron.gpu.jax_calls import traced_call
 
             return traced_call(self, arrays, out, stream, sizes)
-        if self.copies:
-            arrays = self._copied(arrays, stream)
+        if self.route.before:
+            arrays, out, sizes = self._up_to_last(arrays, out, stream, sizes)
         done = self._calls(arrays, out, stream, sizes)
         if done is not None:
             return done
@@ -246,28 +247,24 @@ class CompiledKernel(Displayed):
             raise ArgumentError(
                 "stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it away: the simulator returns when it is done"
             )
-        given = dict(zip(self.program.spec.inputs, arrays, strict=True))
+        given = dict(zip(self._calls.inputs, arrays, strict=True))
         given |= {name: value_of(name, given[name], dtype, name in self._calls.positive) for name, dtype in self._calls.scalars.values()}
         return self._simulated(given, out, sizes)
 
     @functools.cached_property
-    def copies(self) -> Mapping[int, CompiledKernel]:
-        """The kernels of the copies in front, by the place of the operand among the inputs."""
-        inputs = self.program.spec.inputs
-        launches = programs.recalled(self.program).launches
-        return {inputs.index(one.name): _Copy(one.program, self.options) for one in launches}
+    def route(self) -> Route:
+        """The launches before the last one, and what goes from one to the next."""
+        program = programs.recalled(self.program)
+        return route(program, [_Before(launch.program, self.options) for launch in program.preceding])
 
-    def _copied(self, arrays: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
-        """The arrays that the kernel behind the copies takes; arrays of another number are left to be refused."""
-        if len(arrays) != len(self.program.spec.inputs):
-            return arrays
-        return tuple(array if place not in self.copies else self._copy(place, array, stream) for place, array in enumerate(arrays))
-
-    def _copy(self, place: int, array: Any, stream: Any) -> Any:
-        try:
-            return self.copies[place](array, stream=stream)
-        except FireironError as error:
-            raise error.located(within=f"the copy of {self._calls.names[place]} in front") from None
+    def _up_to_last(
+        self, arrays: tuple[Any, ...], out: Any, stream: Any, sizes: Mapping[str, int]
+    ) -> tuple[tuple[Any, ...], Any, dict[str, int]]:
+        """All launches but the last one, and what the last one is called with."""
+        path = self.route
+        outs = None if out is None or not path.writes else in_order(self.program.spec, out)
+        held = path.run(arrays, outs, stream, sizes)
+        return path.last(held), path.filled(held) if path.writes else out, path.own(sizes)
 
     def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch | PreparedLaunches:
         """All of a launch but the launch: checked, loaded, and with the least work left for each `prepared()`.
@@ -279,25 +276,38 @@ class CompiledKernel(Displayed):
             LaunchError: the arrays are not what the kernel was made for, or there is no GPU to load it on.
         """
         require_sizes(self.program.spec, sizes)
+        if self.route.before:
+            return self._prepared_in_order(arrays, out, stream, sizes)
         calls = self._calls
         given = arrays if out is None else (*arrays, *in_order(calls.spec, out))
         if len(arrays) != len(calls.inputs) or calls.read(given, calls.names[: len(given)]) is None:
             self._check_on_host(arrays, out, sizes)
             raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
-        if not self.copies:
-            return PreparedLaunch(calls, arrays, out, stream, sizes)
-        copies = {place: PreparedLaunch(copy._calls, (arrays[place],), None, stream, {}) for place, copy in self.copies.items()}
-        inner = tuple(copies[place](stream=stream) if place in copies else array for place, array in enumerate(arrays))
-        return PreparedLaunches(copies, PreparedLaunch(calls, inner, out, stream, sizes))
+        return PreparedLaunch(calls, arrays, out, stream, sizes)
+
+    def _prepared_in_order(self, arrays: tuple[Any, ...], out: Any, stream: Any, sizes: Mapping[str, int]) -> PreparedLaunches:
+        """All launches, prepared; those that write temporaries alone run once."""
+        path = self.route
+        path.require_prepared(arrays)
+        held = path.held(arrays, None if out is None else in_order(self.program.spec, out))
+        before: list[PreparedLaunch] = []
+        for launch in path.before:
+            given = tuple(held[place] for place in launch.takes)
+            own = {name: value for name, value in sizes.items() if name in launch.sizes}
+            before.append(PreparedLaunch(launch.kernel._calls, given, launch.filled(held), stream, own))
+            launch.hold(held, before[-1].out if path.writes else before[-1](stream=stream))
+        filled = path.filled(held) if path.writes else out
+        last = PreparedLaunch(self._calls, path.last(held), filled, stream, path.own(sizes))
+        return PreparedLaunches(path, before, last, held)
 
     def _check_on_host(self, arrays: tuple[Any, ...], out: Any, sizes: Mapping[str, Any]) -> None:
         """Refuse what cannot be called with: all arrays must be NumPy's, since they are not all on a GPU."""
         import numpy
 
-        inputs = self.program.spec.inputs
+        inputs = self._calls.inputs
         if len(arrays) != len(inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
-        given = zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self.program.spec, out)))
+        given = zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self._calls.spec, out)))
         passed = {name: one for place, (name, one) in enumerate(given) if place not in self._calls.scalars}
         on_host = [name for name, array in passed.items() if isinstance(array, numpy.ndarray)]
         for name, array in passed.items():
@@ -374,8 +384,8 @@ class CompiledKernel(Displayed):
         return launch.load(self.compiled.cubin, self.ir.name, self.ir.dynamic_shared_bytes, cluster)
 
 
-class _Copy(CompiledKernel):
-    """The kernel of a copy in front, of which only the launch behind it sees the output."""
+class _Before(CompiledKernel):
+    """The kernel of a launch before the last one, of which only other launches see the output."""
 
     @functools.cached_property
     def _calls(self) -> Calls:

@@ -583,7 +583,7 @@ class MappedFrame(Frame):
 
 
 KEPT_FRAMES = 64
-"""Sets of addresses whose arguments a launch with tensor maps keeps ready; with more the one that was not used for longest goes."""
+"""Sets of addresses whose arguments a launch with tensor maps keeps; above it the least recently used one is dropped."""
 
 
 # --- setting to zero --------------------------------------------------------------------------------------------------

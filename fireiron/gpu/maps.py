@@ -22,22 +22,22 @@ from fireiron.ir import Buffer, TensorMap
 from fireiron.values.machine import DType, bfloat16, float16, float32, float64, int32, tf32
 
 KEPT: Final = 4096
-"""Maps that are kept, of all kernels together; with more, the one that was not used for longest goes. They take half a kilobyte each."""
+"""Tensor maps that are kept, over all kernels; above it the least recently used one is dropped. Each takes half a kilobyte."""
 
 GRANULE: Final = 16
-"""Bytes: addresses, strides and rows of a box are multiples of it."""
+"""Bytes: addresses, strides and box rows are multiples of it."""
 
 MOST_IN_BOX: Final = 256
-"""Elements of a box along a dimension."""
+"""Most elements of a box along a dimension."""
 
 MOST_ALONG: Final = 2**32
-"""Elements of an array along a dimension."""
+"""Most elements of an array along a dimension."""
 
 MOST_BETWEEN: Final = 2**40
-"""Bytes: strides are below it."""
+"""Bytes: strides are smaller."""
 
 MOST_DIMENSIONS: Final = 5
-"""Dimensions of an array."""
+"""Most dimensions of an array."""
 
 SWIZZLES: Final = {16: 0, 32: 1, 64: 2, 128: 3}
 """`CUtensorMapSwizzle` by the bytes of the span; 16 is none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fireiron import recorder
 from fireiron.errors import ArgumentError, LaunchError
@@ -42,10 +42,13 @@ from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import bits_of, value_of
 
 NOWHERE = -(1 << 64)
-"""The bytes behind an address that is none: a number passed by value ends before every array."""
+"""Bytes after an address of an argument without one: a number passed by value ends before every array."""
 
 KEPT = 1024
-"""Signatures that a kernel remembers; with more the oldest goes."""
+"""Signatures that a kernel keeps; above it the oldest is dropped."""
+
+if TYPE_CHECKING:
+    from fireiron.gpu.sequence import Before, Route
 
 T = TypeVar("T")
 
@@ -508,15 +511,14 @@ class PreparedLaunch:
 
 
 class PreparedLaunches:
-    """A kernel with copies in front, ready to run again and again, as a `PreparedLaunch` is: the new arrays are made once.
+    """A program of several launches, ready to run again and again, as a `PreparedLaunch` is: the temporaries are made once.
 
     They are one set: two streams must not run it at the same time.
     """
 
-    def __init__(self, copies: Mapping[int, PreparedLaunch], last: PreparedLaunch) -> None:
-        self._copies, self._last = copies, last
-        self._again = all(copy.out is not None for copy in copies.values())
-        self._held = last._arrays
+    def __init__(self, path: Route, before: Sequence[PreparedLaunch], last: PreparedLaunch, held: Sequence[Any]) -> None:
+        self._path, self._before, self._last, self._held = path, tuple(zip(path.before, before, strict=True)), last, list(held)
+        self._again = all(launch.out is not None for launch in before)
 
     @property
     def out(self) -> Any:
@@ -525,24 +527,41 @@ class PreparedLaunches:
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
         """Run on the same arrays, or on others like them; the errors of a `PreparedLaunch`."""
-        if not arrays and self._again:
-            for copy in self._copies.values():
-                copy(stream=stream)
+        path = self._path
+        if not arrays and self._again and (out is None or not path.writes):
+            for _, launch in self._before:
+                launch(stream=stream)
             return self._last(out=out, stream=stream)
-        given = arrays or (None,) * len(self._held)
-        if len(given) != len(self._held):
-            raise ArgumentError(f"{len(arrays)} arrays given, the launch was prepared for {len(self._held)}")
-        return self._last(*(self._prepared(place, array, stream) for place, array in enumerate(given)), out=out, stream=stream)
+        if arrays and len(arrays) != len(path.inputs):
+            raise ArgumentError(f"{len(arrays)} arrays given, the launch was prepared for {len(path.inputs)}")
+        held, new = self._changed(arrays, out)
+        for step, launch in self._before:
+            if new.isdisjoint((*step.takes, *step.fills)):
+                made = launch(stream=stream)
+            else:
+                made = launch(*(held[place] for place in step.takes), out=None if launch.out is None else step.filled(held), stream=stream)
+            new.update(place for place, array in zip(step.fills, _several(made, step), strict=True) if array is not held[place])
+            step.hold(held, made)
+        return self._last(*path.last(held), out=path.filled(held) if path.writes else out, stream=stream)
 
-    def _prepared(self, place: int, array: Any, stream: Any) -> Any:
-        """What the kernel takes in place of an array, None for the one that it was prepared with."""
-        copy = self._copies.get(place)
-        if copy is None:
-            return self._held[place] if array is None else array
-        return copy(stream=stream) if array is None else copy(array, out=copy.out, stream=stream)
+    def _changed(self, arrays: Sequence[Any], out: Any) -> tuple[list[Any], set[int]]:
+        """The arrays of a run, and the places of those that are others than what was prepared."""
+        path, held, inputs = self._path, list(self._held), len(self._path.inputs)
+        held[: len(arrays)] = arrays
+        new = set(range(len(arrays)))
+        if path.writes and (arrays or out is not None):
+            outs = [None] * len(path.outputs) if out is None else in_order(self._last._calls.spec, out)
+            held[inputs : inputs + len(path.outputs)] = outs
+            new |= set(range(inputs, inputs + len(path.outputs)))
+        return held, new
 
     def __repr__(self) -> str:
-        return f"<prepared launches: {len(self._copies)} copies, {self._last!r}>"
+        kind = "copies" if all(launch._calls.spec.copies for _, launch in self._before) else "before"
+        return f"<prepared launches: {len(self._before)} {kind}, {self._last!r}>"
+
+
+def _several(made: Any, step: Before) -> Sequence[Any]:
+    return (made,) if len(step.fills) == 1 else tuple(made)
 
 
 def _described(signature: Signature) -> str:

@@ -22,7 +22,7 @@ KIND: Final = "program"
 """The kind of these entries, and the ending of their names."""
 
 WORTH: Final = 0.02
-"""Seconds below which making a program again costs no more than keeping it."""
+"""Seconds below which building a program again costs no more than storing it."""
 
 
 def place(kind: str, key: str) -> Path:

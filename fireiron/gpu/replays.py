@@ -40,7 +40,7 @@ MODULE: Final = "fireiron_replays"
 WHAT: Final = "the replay of calls"
 
 MOST_ALIGNED: Final = 64
-"""Bytes: what is aligned to more is not told apart."""
+"""Largest alignment in bytes that is distinguished."""
 
 ADDRESS, WORD, MAP, COUNTER = range(4)
 """What a parameter of a kernel is, as `replays.c` has it."""

@@ -114,14 +114,14 @@ class _Operator:
         """A new output, stored as the kernel stores it."""
         import torch
 
-        buffer = self.kernel.ir.buffer(name)
+        buffer = self.kernel.program.stored(name)
         shape = [_size(size, symbols) for size in buffer.tensor.shape]
         steps = [_size(step, symbols) for step in buffer.storage.steps if step is not None]
         return like.new_empty_strided(shape, steps, dtype=getattr(torch, buffer.dtype.numpy))
 
 
 def _check_type(kernel: CompiledKernel, name: str, tensor: Any) -> None:
-    kind, legal = str(tensor.dtype).removeprefix("torch."), types_of(kernel.ir.buffer(name))
+    kind, legal = str(tensor.dtype).removeprefix("torch."), types_of(kernel.program.stored(name))
     if kind not in legal:
         raise ArgumentError(f"{name} has elements of another type than the kernel was made for", got=kind, legal=" ".join(legal))
 

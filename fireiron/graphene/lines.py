@@ -12,10 +12,10 @@ import attrs
 from fireiron.errors import ArgumentError, FireironError, LayoutError
 
 MOST_CHARACTERS: Final = 4_000_000
-"""Of a text."""
+"""Most characters of a text."""
 
 MOST_NESTED: Final = 60
-"""Bodies within bodies."""
+"""Deepest nesting of bodies."""
 
 
 @attrs.frozen

@@ -83,7 +83,7 @@ def _rows_of(found: Figures) -> dict[str, str]:
 def _findings(program: Program) -> dict[str, str]:
     from fireiron.check import check
 
-    found = [finding for kernel in (*(one.program.ir for one in program.launches), program.ir) for finding in check(kernel)]
+    found = [finding for launch in program.launches for finding in check(launch.program.ir)]
     return {f"{severity}s": str(sum(one.severity == severity for one in found)) for severity in ("error", "warning", "note")}
 
 

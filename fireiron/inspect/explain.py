@@ -18,17 +18,17 @@ from fireiron.compiler import Program
 from fireiron.decomp.done import Done, differences, nearest
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
-from fireiron.decomp.repack import Repack
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import FireironError
 from fireiron.gpu import programs
 from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
-from fireiron.inspect.show import inner_chains, main_child, short
+from fireiron.inspect.show import main_child, short
 from fireiron.ir import Hole
+from fireiron.language.launching import front
 from fireiron.language.plain import plain
 from fireiron.language.strategy import Strategy
-from fireiron.language.substrategy import chain, default_copy
+from fireiron.language.substrategy import chain, default_copy, inner_chains
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Node, held_by
 from fireiron.lower.walk import Grown, grow_tree
 from fireiron.refine.to import To
@@ -42,7 +42,7 @@ Found = tuple[Executable | None, tuple[Compared, ...]]
 """What performs a spec, and the differences of the others."""
 
 MOST_STEPS: Final = 4
-"""The longest chain of steps that is tried."""
+"""Longest chain of steps that is tried."""
 
 _MOST_TRIALS: Final = 24
 """Chains that are tried for one leaf."""
@@ -237,8 +237,7 @@ def _grown(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
 
 
 def _grow(program: Program, steps: Steps) -> Grown:
-    behind = tuple(itertools.dropwhile(lambda step: isinstance(step, Repack), steps))
-    return grow_tree(program.inner, behind, program.architecture, program.instructions)
+    return grow_tree(program.inner, steps[front(steps) :], program.architecture, program.instructions)
 
 
 def holders(grown: Grown) -> Context:
@@ -498,7 +497,7 @@ def text(explanation: Explanation) -> str:
     head = f"{program.spec} on {program.architecture}{values}"
     head += "".join(f"\nrefused before it: {reason}" for reason in program.strategy.refused)
     head += f"\nproof: {explanation.proof}" if explanation.proof else ""
-    head += "".join(f"\nlaunched in front: {one}" for one in program.launches)
+    head += "".join(f"\nlaunched in front: {one}" for one in program.preceding)
     head += "".join(f"\n{one}" for one in turns(explanation))
     parts = [head, *(_leaf_text(leaf) for leaf in explanation.leaves)]
     if explanation.refused is not None:

@@ -11,7 +11,7 @@ from fireiron.compiler import Program
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Barrier, Buffer, ClusterBarrier, Exec, For, Kernel, Stmt, execs, located
 from fireiron.ir.effects.unchecked import Unchecked
-from fireiron.language.substrategy import default_copy
+from fireiron.language.substrategy import default_copy, inner_chains
 from fireiron.language.tree import Decomposition, Node
 from fireiron.specs.fused import fused, shown, text_of
 from fireiron.values.expr import Expr, constant
@@ -51,16 +51,6 @@ def tree(node: Node, glyphs: tuple[str, ...] = UNICODE, columns: int | None = No
 
 _STEPS: Final = 72
 """Columns that the steps of a tree take at most, so that one long step does not push all specs aside."""
-
-
-def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
-    """The strategies inside a step, by argument: the copy of a load, the init and the store of an epilog."""
-    found = {}
-    for field in attrs.fields(type(step)):
-        value = getattr(step, field.name)
-        if field.init and isinstance(value, tuple) and value and all(isinstance(one, Decomposition) for one in value):
-            found[field.alias] = value
-    return found
 
 
 def short(step: Decomposition) -> str:
@@ -117,8 +107,8 @@ class Figures:
 
     `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers; the note has the storage order), `registers`
     the 32-bit registers that arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a
-    block, `refused` why the strategies before an `otherwise` are not legal here, `launches` the copies in front; `cluster` the blocks of a
-    cluster, `shared_loads` the buffers that several of them load in parts for each other, with how many.
+    block, `refused` why the strategies before an `otherwise` are not legal here, `launches` those before the last one; `cluster` the
+    blocks of a cluster, `shared_loads` the buffers that several of them load in parts for each other, with how many.
     """
 
     threads: int
@@ -168,7 +158,7 @@ def figures(program: Program) -> Figures:
         kernel.effects[Unchecked].reasons,
         micro_kernels(kernel),
         program.strategy.refused,
-        tuple(map(str, program.launches)),
+        tuple(map(str, program.preceding)),
         1 if kernel.cluster is None else kernel.cluster.blocks,
         tuple((one.accesses[-1].buffer, one.multicast.count) for one, _ in execs(kernel.body) if one.multicast is not None),
     )
@@ -239,7 +229,7 @@ def show(program: Program, glyphs: tuple[str, ...] = UNICODE, columns: int | Non
     """The text of `fireiron show`, a part at a time, so that the tree is there when a later stage fails; `columns` as for `tree`."""
     from tabulate import tabulate
 
-    for launch in program.launches:
+    for launch in program.preceding:
         yield tree(launch.program.tree, glyphs, columns) + "\n"
     if (made := fused(program.spec)) is not None and made.steps:
         yield text_of(made, program.spec.title) + "\n"

@@ -110,7 +110,7 @@ class RingAccount:
     """A ring: buffers with `stages` stages of `bytes` bytes.
 
     `fillers` and `users` are the instructions that fill and use them, with their lines; so many `arrivals` end a phase of an empty barrier,
-    one ends that of a full one; `mma_in_flight` groups of products still read when the next turn begins, and `why` says why so many. In a
+    `filling` that of a full one; `mma_in_flight` groups of products still read when the next turn begins, and `why` says why so many. In a
     cluster `shared` are the loads that a block does for several: the buffer, how many blocks do a part of it each, and their ranks. Without
     buffers it holds numbers of tiles, or, filled by nobody, is an order in which so many groups as it has stages take turns: of tiles, or
     `each` of so many threads of a role.
@@ -129,6 +129,7 @@ class RingAccount:
     why: str
     shared: tuple[tuple[str, int, str], ...] = ()
     each: int = 0
+    filling: int = 1
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -183,15 +184,15 @@ def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingAccount:
         groups = " and ".join(role.name for role in roles.roles if any(_is_of(one, ring) for one in statements(role.body)))
         why = _WHY_ALTERNATE if ring.each else _WHY_ORDERED
         return RingAccount(ring.name, (), ring.stages, 0, "", groups, ring.consumers, (), (), 0, why, each=ring.each)
-    producer = next(role for role in roles.roles if any(one.ring == ring.name for one, _ in execs(role.body)))
-    consumers = [role for role in roles.roles if role is not producer]
+    producers = [role for role in roles.roles if any(one.ring == ring.name for one, _ in execs(role.body))]
+    consumers = [role for role in roles.roles if any(isinstance(one, Acquire) and _is_full(one, ring) for one in statements(role.body))]
     in_flight, why = _in_flight(ring, consumers[0])
     return RingAccount(
         ring.name,
         ring.buffers,
         ring.stages,
         ring.bytes,
-        producer.name,
+        " and ".join(role.name for role in producers),
         " and ".join(role.name for role in consumers),
         ring.consumers,
         _listed(_fillers(kernel, ring)),
@@ -199,7 +200,13 @@ def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingAccount:
         in_flight,
         why,
         _shared(kernel, ring),
+        filling=ring.producers,
     )
+
+
+def _is_full(acquire: Acquire, ring: Ring) -> bool:
+    """Whether it waits for a stage of a ring to be full."""
+    return acquire.ring == ring.name and acquire.side is Side.FULL
 
 
 def _is_of(statement: Stmt, ring: Ring) -> bool:
@@ -304,7 +311,10 @@ class _Reader:
                 why = "wgmma takes registers as they were at this fence: without it what threads did to them may come later"
                 return Point(name, loops, "fence registers", "each warpgroup", _grouped(one.orders), why)
             case Fence():
+                late = any(order.before.ring and order.before.mechanism.arrives for order in one.orders)
                 why = "written by ordinary stores, read by an engine: the writer orders the two proxies in front of the barrier"
+                if late:
+                    why = "copied behind all that the writers execute, read by an engine: who waited for the copies orders the two proxies"
                 return Point(name, loops, "fence proxy", "each thread", _grouped(one.orders), why)
             case Commit():
                 return Point(name, loops, f"commit {one.mechanism.what}", one.mechanism.unit, (), self._why_commit(one))
@@ -363,7 +373,7 @@ class _Reader:
             if not full and self.several and any(user.mechanism.in_registers for user in users):
                 waited = self.waited
             why = _why_release(one, ring, waited)
-            scope = "one thread" if full else "one lane a warp"
+            scope = "each thread" if one.by is not None else "one thread" if full else "one lane a warp"
         verb = "acquire" if isinstance(one, Acquire) else "release"
         return Point(role, loops, f"{verb} {one.side.value} {ring.name}", scope, _grouped(orders), why)
 
@@ -382,7 +392,10 @@ def _why_acquire(acquire: Acquire, ring: Ring) -> str:
     if acquire.side is Side.FULL and ring.tiles:
         return f"mbarrier of stage {stage}, phase {round_ % 2}: over when the number of the turn's tile is there"
     if acquire.side is Side.FULL:
-        return f"mbarrier of stage {stage}, phase {round_ % 2}: over when TMA has brought its {ring.bytes} bytes, which are seen then"
+        brought = f"TMA has brought its {ring.bytes} bytes" if ring.bytes else ""
+        copied = f"{ring.producers} arrivals have happened" if ring.producers > 1 else ""
+        what = " and ".join(part for part in (brought, copied) if part)
+        return f"mbarrier of stage {stage}, phase {round_ % 2}: over when {what}{', which are seen then' if not copied else ''}"
     if ring.each:
         return f"mbarrier {stage}, a phase a round: over when the warpgroup before has issued its products; the first turn passes"
     first = "the first turn passes" if ring.stages == 1 else f"the first {ring.stages} turns pass"
@@ -394,8 +407,17 @@ def _why_release(release: Release, ring: Ring, waited: Wait | None) -> str:
     stage = release.number % ring.stages
     if release.side is Side.FULL and ring.tiles:
         return f"the one arrival at the mbarrier of stage {stage}, behind the number"
+    if release.side is Side.FULL and release.by is not None:
+        late = (
+            f"it happens when all that the thread has copied by {release.by.instruction} is there"
+            if release.by.defers
+            else "it has stored what it copies"
+        )
+        return f"one of {ring.producers} arrivals at the mbarrier of stage {stage}: {late}"
     if release.side is Side.FULL:
-        return f"the one arrival at the mbarrier of stage {stage}, which announces {ring.bytes} bytes: TMA counts them, no thread does"
+        which = "the one arrival" if ring.producers == 1 else f"one of {ring.producers} arrivals"
+        size = ring.bytes if release.part is None else release.part
+        return f"{which} at the mbarrier of stage {stage}, which announces {size} bytes: TMA counts them, no thread does"
     if ring.each:
         return f"one of {_arrivals(ring)} at mbarrier {stage}, behind which the next warpgroup issues its products"
     late = "; a turn whose products are done by now" if len(conjuncts(release.active)) > 1 else ""
@@ -504,13 +526,19 @@ def _ring_text(ring: RingAccount, file: str) -> str:
     fillers = ", ".join(_placed(name, places, file) for name, places in ring.fillers)
     users = ", ".join(_placed(name, places, file) for name, places in ring.users)
     rows = (
-        ("filled", f"by {ring.filled_by}: {fillers}; 1 arrival and {ring.bytes} bytes end a phase of its full barriers"),
+        ("filled", f"by {ring.filled_by}: {fillers}; {_counted(ring)} end a phase of its full barriers"),
         ("emptied", f"by {ring.emptied_by}: {users}; {ring.arrivals} arrivals, one a warp, end a phase of its empty barriers"),
         *(("shared", f"{name}: each of {count} blocks loads a part, and sends it to blocks {ranks}") for name, count, ranks in ring.shared),
         ("in flight", f"{ring.in_flight}; {ring.why}"),
     )
     head = f"ring {ring.name}: {', '.join(ring.buffers)}; {ring.stages} stage{'s' if ring.stages > 1 else ''} of {ring.bytes} bytes"
     return "\n".join([head, *(f"  {name:<9}  {value}" for name, value in rows)])
+
+
+def _counted(ring: RingAccount) -> str:
+    """What the full barriers of a ring count."""
+    arrivals = f"{ring.filling} arrival{'s' if ring.filling > 1 else ''}"
+    return f"{arrivals} and {ring.bytes} bytes" if ring.bytes or ring.filling == 1 else arrivals
 
 
 def _points(points: Sequence[Point], file: str) -> list[str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 
@@ -43,21 +45,35 @@ class Access:
     spread: bool = False
     origin: str | None = attrs.field(default=None, eq=False)
 
-    @property
+    @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """Elements per dimension."""
         return tuple(_extent(modes) for modes in self.modes)
 
-    @property
+    @functools.cached_property
     def reach(self) -> tuple[int, ...]:
         """The largest offset of an element from `base`, per dimension."""
         if self.points:
             return tuple(max(offsets) for offsets in zip(*self.points, strict=True))
-        return tuple(offsets[-1] for offsets in _offsets(self.modes))
+        return tuple(map(max, _offsets(self.modes)))
 
     def elements(self) -> tuple[tuple[int, ...], ...]:
         """Offsets from `base` of all elements: as an instruction numbers them, else the first dimension fastest."""
         return self.points or _elements(self.modes)
+
+    @functools.cached_property
+    def count(self) -> int:
+        """How many elements there are."""
+        return len(self.points) or math.prod(self.shape)
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The offset from `base` of the first element."""
+        return self.points[0] if self.points else (0,) * len(self.modes)
+
+    def table(self) -> Any:
+        """The offsets from `base` of all elements in their order, as an array `(elements, dimensions)` that nobody may write to."""
+        return _table_of_points(self.points) if self.points else _table(self.modes)
 
     def offsets(self) -> tuple[tuple[int, ...], ...]:
         """The offsets from `base` along each dimension, of elements that are no `points`: all combinations of them are elements."""
@@ -85,6 +101,8 @@ class Access:
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Access:
         """The access with variables replaced."""
+        if all(values.keys().isdisjoint(value.variables()) for value in self.expressions()):
+            return self
         bounds = tuple(None if bound is None else bound.substitute(values) for bound in self.bounds)
         return attrs.evolve(self, base=tuple(b.substitute(values) for b in self.base), bounds=bounds, copy=self.copy.substitute(values))
 
@@ -105,6 +123,28 @@ _BACKWARDS: Callable[[tuple[int, ...]], tuple[int, ...]] = operator.itemgetter(s
 @functools.lru_cache(maxsize=4096)
 def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(_BACKWARDS, itertools.product(*reversed(_offsets(modes)))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _table(modes: tuple[tuple[Mode, ...], ...]) -> Any:
+    import numpy  # takes longer to load than the language, which needs it only here
+
+    axes = _offsets(modes)
+    table = numpy.empty((*map(len, reversed(axes)), len(axes)), dtype=numpy.int64)
+    for dim, axis in enumerate(axes):  # the first dimension fastest
+        table[..., dim] = numpy.reshape(axis, (-1, *(1,) * dim))
+    table = table.reshape(-1, len(axes)) if axes else table.reshape(1, 0)
+    table.setflags(write=False)
+    return table
+
+
+@functools.lru_cache(maxsize=4096)
+def _table_of_points(points: tuple[tuple[int, ...], ...]) -> Any:
+    import numpy
+
+    table = numpy.array(points)
+    table.setflags(write=False)
+    return table
 
 
 @functools.lru_cache(maxsize=4096)

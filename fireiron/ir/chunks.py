@@ -23,13 +23,13 @@ SPANS = (128, 64, 32, 16)
 """Bytes of a row of a chunk, the best first: wider spans have fewer bank conflicts."""
 
 PIECE = 16
-"""Bytes that a swizzle leaves together."""
+"""Bytes that a swizzle keeps contiguous."""
 
 GROUP = 8
-"""Rows of a group."""
+"""Rows of a core-matrix group."""
 
 ALIGNMENT = 1024
-"""Bytes: eight rows of the widest span. A chunk that starts there starts at a multiple of the period of its swizzle."""
+"""Bytes: eight rows of the widest span. A chunk at a multiple of it starts at a swizzle period."""
 
 
 @attrs.frozen

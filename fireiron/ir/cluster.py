@@ -16,14 +16,14 @@ from fireiron.errors import ArgumentError
 from fireiron.values.expr import Expr, Var, as_expr
 
 MULTIPROCESSORS = 132
-"""Those of an H100 or H200."""
+"""SMs of an H100 or H200."""
 
 AT_ONCE = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
 """How many clusters of so many blocks run at once, if a multiprocessor holds one block: clusters do not cross the borders of its groups of
 multiprocessors, which are not all equal (measured on an H200, cuOccupancyMaxActiveClusters)."""
 
 PORTABLE = 8
-"""The most blocks of a cluster that every GPU with clusters runs; for more a launch has to ask (CUDA C++ Programming Guide)."""
+"""Most blocks of a portable cluster; a launch must allow more (CUDA C++ Programming Guide)."""
 
 
 def at_once(blocks: int) -> int:

@@ -69,14 +69,18 @@ class Digit:
         """The part of it that steps from `low` to `high` coordinates; itself with size 1 if there is none, None if it does not divide."""
         low, high = max(low, self.stride), min(high, self.end)
         if low >= high:
-            return attrs.evolve(self, size=1)
+            return Digit(self.dim, 1, self.stride, self.by, self.index, self.unroll)
         if low % self.stride or high % low or self.end % high:
             return None
         index = self.index
         if index is not None:
             index = index // (low // self.stride) if low > self.stride else index
             index = index % (high // low) if high < self.end else index
-        return attrs.evolve(self, size=high // low, stride=low, index=index)
+        return Digit(self.dim, high // low, low, self.by, index, self.unroll)
+
+    def along(self, dim: int) -> Digit:
+        """The same along another dimension."""
+        return self if dim == self.dim else Digit(dim, self.size, self.stride, self.by, self.index, self.unroll)
 
 
 @attrs.frozen
@@ -140,7 +144,7 @@ class Holding:
                 if part is None or (part.size > 1 and part.stride % stride):
                     return None
                 if part.size > 1:
-                    found.append(attrs.evolve(part, dim=dims[digit.dim], stride=part.stride // stride * reached))
+                    found.append(Digit(dims[digit.dim], part.size, part.stride // stride * reached, part.by, part.index, part.unroll))
                 reached *= size
         for dim, shape in enumerate(view.shape):
             reached = 1

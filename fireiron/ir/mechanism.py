@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 class Order(enum.Enum):
     """How what is under way is told to be done: AT_ONCE: it never is under way. GROUPS: a thread commits what it issued as a group, and
-    waits until at most so many of its last groups are under way; they are done in the order of their commits. COUNTED: the full barrier of
-    the ring's stage that it fills counts its bytes.
+    waits until at most so many of its last groups are under way; they are done in the order of their commits. COUNTED: a barrier of a
+    ring's stage counts it: the bytes of what fills the stage, or, of a mechanism with deferred arrivals, these.
     """
 
     AT_ONCE = "at once"
@@ -41,7 +41,8 @@ class Mechanism:
 
     Words: `what` it does, for whom it is under way (`unit`), the `instruction`, what it has done when it is over (`done`), and what is
     under way of a buffer (`under_way`). Waits at one place stand in the order of `rank`. `committing` and `waiting` are the functions that
-    commit a group and wait for groups; `waiting` takes their number as its template argument.
+    commit a group and wait for groups; `waiting` takes their number as its template argument. `arriving` is the function of a barrier in
+    memory at which the thread arrives when all is done that it issued by the mechanism before; None: its arrivals cannot be deferred.
     """
 
     name: ClassVar[str] = ""
@@ -60,6 +61,7 @@ class Mechanism:
     under_way: ClassVar[str] = ""
     committing: ClassVar[Function | None] = None
     waiting: ClassVar[Function | None] = None
+    arriving: ClassVar[Function | None] = None
 
     def __new__(cls) -> Mechanism:
         """The instance of a class: there is one, so that it can be compared by identity, when it is read from a file too."""
@@ -79,8 +81,13 @@ class Mechanism:
 
     @property
     def counted(self) -> bool:
-        """Whether the barriers of a ring count it."""
-        return self.order is Order.COUNTED
+        """Whether the barriers of a ring count its bytes."""
+        return self.order is Order.COUNTED and self.arriving is None
+
+    @property
+    def arrives(self) -> bool:
+        """Whether what it writes to shared memory is there when its issuer has waited for it, or when a deferred arrival has happened."""
+        return self.writes_late and not self.counted
 
     @property
     def arrives_in_groups(self) -> bool:
@@ -111,6 +118,17 @@ class Mechanism:
         line = f"{printer.function(self.waiting)}<{groups}>();"
         return [Noted(line, reason) if reason else line]
 
+    @property
+    def defers(self) -> bool:
+        """Whether an arrival by it comes later than its statement."""
+        return self.arriving is not None and self.order is not Order.AT_ONCE
+
+    def arrive(self, printer: Printer, barrier: str) -> Sequence[Item]:
+        """The text of an arrival at a barrier in memory, which happens when all is done that the thread issued by the mechanism before."""
+        if self.arriving is None:
+            self._lacks("arrive")
+        return [f"{printer.function(self.arriving)}({barrier});"]
+
     def fence(self, printer: Printer, holds: Sequence[str], of: Exec) -> Sequence[Item]:
         """The text of a fence of registers in front of statements such as `of`; `holds` are registers that have their values there."""
         self._lacks("fence")
@@ -123,12 +141,21 @@ class Mechanism:
         raise VerificationError(f"{self.name}: this completion mechanism has no text {text!r}")
 
 
+ARRIVE = Function(
+    "mbarrier_arrive",
+    ("unsigned barrier",),
+    ('asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");',),
+    "one arrival",
+)
+
+
 class AtOnce(Mechanism):
     """It is done when the next statement of the thread begins."""
 
     name: ClassVar[str] = "none"
+    arriving: ClassVar[Function] = ARRIVE
 
 
 AT_ONCE = AtOnce()
 
-__all__ = ["AT_ONCE", "AtOnce", "Mechanism", "Order"]
+__all__ = ["ARRIVE", "AT_ONCE", "AtOnce", "Mechanism", "Order"]

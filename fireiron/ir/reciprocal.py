@@ -21,7 +21,7 @@ from fireiron.ir.statement import Stmt
 from fireiron.values.expr import INT_MAX, Const, Expr, FloorDiv, Min, Mod, Positive, Sum, Var, constant, mod
 
 ONE_HALF = 1 << 63
-"""What is divided: 1, in units of 2^-63."""
+"""The dividend: 1, in units of 2^-63."""
 
 
 @attrs.frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -14,10 +14,10 @@ from fireiron.values.expr import Expr, Var
 T = TypeVar("T")
 
 MOST_REMEMBERED: Final = 256
-"""Answers that `by_identity` keeps."""
+"""Results that `by_identity` keeps."""
 
 MOST_SMALL: Final = 4096
-"""Answers that `by_identities` keeps."""
+"""Results that `by_identities` keeps."""
 
 
 def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -> tuple[Stmt, ...]:
@@ -32,7 +32,7 @@ def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -
         if children:
             # Unchanged statements stay the same objects: hashes are kept in them, and memo tables of readers find them again.
             others = tuple(rewritten(child, rewrite) for child in children)
-            if any(new is not old for child, other in zip(children, others) for new, old in itertools.zip_longest(other, child)):
+            if any(len(child) != len(other) or any(map(operator.is_not, child, other)) for child, other in zip(children, others)):
                 statement = statement.rebuilt(others)
         result += rewrite(statement)
     return tuple(result)

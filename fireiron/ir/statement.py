@@ -215,8 +215,21 @@ class For(Stmt):
 
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> For:
         """The loop around another body."""
-        (body,) = children
-        return attrs.evolve(self, body=body)
+        (body,) = children  # written out, as each pass makes most loops anew
+        return For(
+            self.var,
+            self.extent,
+            body,
+            self.unroll,
+            self.origin,
+            self.period,
+            self.first,
+            self.step,
+            self.taken,
+            self.growth,
+            self.holds,
+            self.asks,
+        )
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -314,6 +327,7 @@ class Exec(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
         """The statement with variables replaced in its conditions and accesses."""
+        # Anew also where nothing changes: a copy of a program has statements of its own, which readers tell apart by identity.
         return attrs.evolve(
             self,
             accesses=tuple(access.substitute(values) for access in self.accesses),
@@ -506,9 +520,9 @@ class Chain(Stmt):
 class Ring:
     """Buffers in shared memory in `stages` copies, which a producer fills and consumers empty, one after the other, round and round.
 
-    Each stage has two barriers in memory (mbarrier, PTX ISA 9.7.13.15): *full* counts the `bytes` of a stage, *empty* one arrival
-    of each of the `consumers`, which are warps, those of other blocks of the cluster included that this block's loads come to. They lie at
-    `offset`, first those of full stages.
+    Each stage has two barriers in memory (mbarrier, PTX ISA 9.7.13.15): *full* counts the `bytes` of a stage and the arrivals of its
+    `producers`, which are threads; *empty* counts one arrival of each of the `consumers`, which are warps, those of other blocks of the
+    cluster included that this block's loads come to. The barriers begin at byte `offset`, first those of full stages.
 
     A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
     the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits. With `each` its turns are
@@ -525,6 +539,7 @@ class Ring:
     offset: int = 0
     tiles: bool = False
     each: int = 0
+    producers: int = 1
 
     @property
     def is_order(self) -> bool:
@@ -573,6 +588,11 @@ class Release(Stmt):
 
     One thread of the unit says so, where `active` holds. In a cluster it says so to all blocks of `to`, each once: those whose loads come
     to this stage. None: to its own block.
+
+    `by` a mechanism each thread arrives at the FULL barrier, and announces no bytes: the arrival is deferred until all is done that the
+    thread issued by the mechanism before, and the thread goes on meanwhile (PTX ISA, "cp.async.mbarrier.arrive", "tcgen05.commit"). By
+    `AT_ONCE`, whose work is done when the next statement begins, it is an ordinary arrival. Without a mechanism, `part` are the bytes that
+    the arrival announces; None: all of the ring's.
     """
 
     ring: str
@@ -580,6 +600,8 @@ class Release(Stmt):
     number: Expr
     active: Expr = TRUE
     to: tuple[Peers, ...] = ()
+    by: Mechanism | None = None
+    part: int | None = None
 
     @property
     def expressions(self) -> tuple[Expr, ...]:

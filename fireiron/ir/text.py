@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS = 120
-"""Of a line of text, if its parts allow."""
+"""Columns of a line of text, if its parts allow."""
 
 Path: TypeAlias = "tuple[str, ...]"
 """A step of a decomposition tree: the names of children that lead from the root to the spec that it decomposes."""

@@ -28,6 +28,7 @@ from fireiron.ir.statement import (
     Link,
     Reach,
     Release,
+    Role,
     Roles,
     Skip,
     Stmt,
@@ -204,6 +205,8 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     _bound(value, scope, statement)
                 if all(one.name != statement.ring for one in kernel.rings):
                     raise VerificationError(f"{_described(statement)}: unknown ring {statement.ring}")
+                if isinstance(statement, Release):
+                    _verify_release(statement)
             case Exec():
                 _verify_exec(kernel, statement, scope, final)
             case Hole(child=child) if final:
@@ -236,13 +239,42 @@ def _verify_skip(kernel: Kernel, skip: Skip) -> None:
         if not isinstance(one, (Exec, For, Let, Comment, Hole)):
             raise VerificationError(f"skip: a {type(one).__name__.lower()} in what a warp may leave out")
         if isinstance(one, For) and (Pipelined in one.asks or Produced in one.asks):
-            raise VerificationError(f"skip: loads ahead of loop {one.var} in what a warp may leave out")
+            raise VerificationError(f"skip_masked_tiles: loads ahead of loop {one.var} in what a warp may leave out")
         if isinstance(one, Exec) and one.spec.level.threads != 1:
             raise VerificationError(f"skip: {_described(one)} is performed by several threads, of which some may leave it out")
         for access in one.accesses if isinstance(one, Exec) else ():
             memory = buffers[access.buffer].memory if access.buffer in buffers else None
             if memory is not None and not (memory.private or ((memory.by_value or memory.counts) and not access.write)):
                 raise VerificationError(f"skip: {access.buffer} in {memory} is touched in what a warp may leave out")
+
+
+def _verify_release(release: Release) -> None:
+    """An arrival by a mechanism is one that it can defer, in the block itself; bytes are announced by others."""
+    if release.by is None:
+        return
+    if release.by.arriving is None:
+        raise VerificationError(
+            f"{_described(release)} by {release.by}, whose arrivals cannot be deferred",
+            legal="a mechanism that states `arriving`, or AT_ONCE",
+            hint="a wait for its groups in front of an arrival without `by`",
+        )
+    if release.to or release.part is not None:
+        what = "to other blocks of the cluster" if release.to else f"with {release.part} bytes"
+        raise VerificationError(
+            f"{_described(release)} by {release.by} {what}", legal="an arrival at a barrier of the block, without bytes"
+        )
+
+
+def _verify_deferred(role: Role) -> None:
+    """A role does not wait for groups of a mechanism by which its arrivals are deferred: what is under way is told by one of the two."""
+    inside = tuple(statements(role.body))
+    deferred = {one.by for one in inside if isinstance(one, Release) and one.by is not None and one.by.defers}
+    for one in inside:
+        if isinstance(one, (Commit, Wait)) and one.mechanism in deferred:
+            raise VerificationError(
+                f"role {role.name} has a {type(one).__name__.lower()} of {one.mechanism}, and an arrival that is deferred by it",
+                legal="groups, or deferred arrivals, of one mechanism in a role",
+            )
 
 
 def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
@@ -254,9 +286,15 @@ def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], diverg
         reached += role.threads
         if any(isinstance(one, Barrier) and one.scope.threads is None for one in statements(role.body)):
             raise VerificationError(f"a barrier of the block in role {role.name}, which the others never reach")
+        _verify_deferred(role)
         if role.elected and any(isinstance(one, Skip) for one in statements(role.body)):
             raise VerificationError(f"skip: role {role.name} is one thread, and no warp decides")
-        _verify_list(kernel, role.body, scope, divergent, final)
+        if role.first < kernel.workers:
+            own = scope
+        else:  # its threads are none of those to which tiles are dealt, so their numbers are others
+            thread = Var(kernel.thread.name, 0, kernel.threads - 1)
+            own, divergent = {**scope, thread.name: thread}, divergent | {thread}
+        _verify_list(kernel, role.body, own, divergent, final)
     if reached != kernel.threads:
         raise VerificationError(f"the roles are {reached} threads, the block has {kernel.threads}")
 
@@ -318,8 +356,8 @@ def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) 
             raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
         if final and table[access.buffer].tensor.copies == 1 and not access.copy.low == access.copy.high == 0:
             raise VerificationError(f"{_described(statement)}: copy {access.copy} of {access.buffer}, of which there is one")
-    if final and statement.instruction.each and len({len(access.elements()) for access in statement.accesses}) > 1:
-        counts = [len(access.elements()) for access in statement.accesses]
+    if final and statement.instruction.each and len({access.count for access in statement.accesses}) > 1:
+        counts = [access.count for access in statement.accesses]
         raise VerificationError(f"{_described(statement)}: goes element by element, and its accesses have {counts}")
     if statement.whole != FALSE and not (statement.implied and all(isinstance(one, Less) for one in conjuncts(statement.whole))):
         raise VerificationError(f"{_described(statement)}: two versions, told apart by {statement.whole}, which is no comparisons")
@@ -340,7 +378,7 @@ def _verify_pieces(statement: Exec) -> None:
         where = _described(statement)
         raise VerificationError(f"{where}: pieces of {len(statement.pieces)} operands for {len(statement.accesses)} accesses")
     for access, pieces in zip(statement.accesses, statement.pieces, strict=True):
-        count, reached = len(access.elements()), 0
+        count, reached = access.count, 0
         for piece in pieces:
             if piece.first != reached or piece.width < 1:
                 raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} is followed by a piece {piece}")

@@ -23,7 +23,7 @@ from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 from fireiron.values.tensor import Dim, View
 
 MOST_BLOCKS = 32 * MULTIPROCESSORS
-"""More blocks than this never run at once: whoever asks for so many means a block for each tile."""
+"""More blocks than can ever run at once: a larger number means one block per tile."""
 
 
 @attrs.frozen

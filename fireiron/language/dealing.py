@@ -25,7 +25,7 @@ from fireiron.values.machine import Level
 from fireiron.values.tensor import View
 
 MOST_CHECKED = 1 << 22
-"""The most blocks for which a place is checked to be a permutation."""
+"""Most blocks for which a place is checked to be a permutation."""
 
 UNIT: Final = Var("uid", 0, 2**31 - 1)
 """The number of a unit, as a renumbering is checked."""

@@ -32,7 +32,7 @@ DEFAULT_SIZES: Final = (1024, 1024, 1024)
 """M, N, K where a file names none."""
 
 FEW: Final = 4
-"""Elements of dimensions that are stacks, or that one step takes after the other, where a file names no sizes."""
+"""Elements of batch dimensions, or of dimensions that one step iterates over, if a file gives no sizes."""
 
 Maker = Callable[..., Any]
 """A function that makes a spec of sizes."""

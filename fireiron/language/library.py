@@ -110,7 +110,7 @@ def bind(
 # ---------------------------------------------------------------------------------------------- defaults
 
 FEW_BLOCKS: Final = 64
-"""Large tiles are the default where they make at least this many blocks: about half the multiprocessors of a large GPU."""
+"""Large tiles are the default if they make at least this many blocks: about half the SMs of a large GPU."""
 
 
 def suited(entry: Entry, spec: Spec, architecture: Any = None) -> Mapping[str, int]:
@@ -259,7 +259,7 @@ def _begins(view: View) -> int:
 
 
 MANY_BLOCKS: Final = 65536
-"""The value of `blocks` by which a block has one tile."""
+"""Value of `blocks` that means one tile per block."""
 
 
 @functools.cache
@@ -323,7 +323,7 @@ WORTH_A_COPY: Final = 64
 """Rows and columns of C above which copies of A and B pay, on an H200 (perf/results/2026-11-22-h200-hopper/small_misaligned.txt)."""
 
 A_WAVE: Final = 132
-"""Tiles of C of 32 x 32 up to which copies do not pay either: as many as an H200 has multiprocessors."""
+"""Most 32 x 32 tiles of C for which copies do not pay either: the number of SMs of an H200."""
 
 SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "parts": 8, "stages": 2}
 """Values of `split_k` for what is not worth copies: the fastest, or nearly, of all that were measured there."""

@@ -19,7 +19,6 @@ import attrs
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
-from fireiron.decomp.repack import Repack
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
@@ -27,7 +26,7 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
 from fireiron.found import ForAny, FoundOnAny, FoundOnEpilog, FoundOnLoad, FoundOnSplit, FoundOnSplitK, FoundOnTile
-from fireiron.language.substrategy import Chain, require_steps
+from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
 from fireiron.refine.prefetch_epilogue import PrefetchEpilogue
@@ -578,8 +577,9 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
     result = []
     for step in steps:
         step = step.unrefined((To,))
-        if isinstance(step, (Load, Repack)):
-            step = attrs.evolve(step, move=_unrefined(step.move))
+        if isinstance(step, Load) or step.makes_launches:
+            chains: dict[str, Any] = {name: _unrefined(chain) for name, chain in inner_chains(step).items()}
+            step = attrs.evolve(step, **chains) if chains else step
         elif isinstance(step, Epilog):
             step = attrs.evolve(step, init=_unrefined(step.init), store=_unrefined(step.store))
         elif isinstance(step, SplitK) and step.combine is not None:

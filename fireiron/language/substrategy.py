@@ -35,6 +35,16 @@ def written(strategy: Chain) -> tuple[Decomposition, ...]:
     return tuple(attrs.evolve(step, origin=None) for step in strategy.steps)
 
 
+def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
+    """The strategies inside a step, by argument: the copy of a load, the init and the store of an epilog."""
+    chains = {}
+    for field in attrs.fields(type(step)):
+        value = getattr(step, field.name)
+        if field.init and isinstance(value, tuple) and value and all(isinstance(part, Decomposition) for part in value):
+            chains[field.alias] = value
+    return chains
+
+
 def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decomposition, ...]:
     """The copy, or other work on elements, that is always right: one element a thread, neighbours along `order`, threads in turns.
 

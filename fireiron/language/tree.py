@@ -39,6 +39,7 @@ from fireiron.ir.effect import Effects
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.rewrite import by_identities
 from fireiron.ir.text import Item, Path, Printer
+from fireiron.language.launching import Given, Launches
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -52,8 +53,7 @@ D = TypeVar("D", bound="Decomposition")
 V = TypeVar("V", bound=Callable[..., Any])
 
 MOST_STEPS = 100
-"""The most steps one below the other, those of copies counted with the steps around them: some ten do, and each is a level of the tree
-and perhaps of loops, through which every pass goes down."""
+"""Deepest chain of steps, copies included: about ten are usual, and every pass descends each level of the tree and its loops."""
 
 
 OF_EACH_STEP: Final = ("refinements", "origin")
@@ -270,6 +270,9 @@ class Decomposition:
     in_words: ClassVar[bool] = True
     """Whether `label()` is Python that evaluates to the step."""
 
+    makes_launches: ClassVar[bool] = False
+    """Whether it makes launches of a spec, by `launches`: then it comes before all steps that divide the work of one."""
+
     kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of specs that it can be legal for, by the names that chains start from; none: all. Type checkers offer its verb there."""
 
@@ -301,7 +304,15 @@ class Decomposition:
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         """The children and the program; a `DecompositionError` where it is not legal for the spec."""
+        if self.makes_launches:
+            raise DecompositionError(
+                f"{self.summary()}: launches come before the first step that divides the work of one", legal="first in a chain", within=spec
+            )
         raise _undefined(self, "expand(self, spec, context)")
+
+    def launches(self, spec: Spec, given: Given) -> Launches:
+        """What a step that `makes_launches` makes of a spec; a `DecompositionError` where it is not legal for the spec."""
+        raise _undefined(self, "launches(self, spec, given)")
 
     def threads(self, spec: Spec, context: Context) -> int | None:
         """The threads a block needs for this step, if this step fixes them."""
@@ -529,7 +540,7 @@ class Whole:
             expansion.cluster or self.cluster,
         )
 
-    @property
+    @functools.cached_property
     def definitions(self) -> dict[Var, Expr]:
         """The named values by name, each behind those that it is made of."""
         return {var: named.value for named, var in self.lets.items()}
@@ -809,7 +820,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         return Node(spec, None, (Hole("open"),)), context.whole
     step, rest = steps[0], steps[1:]
     _require_shallow(spec, step, context)
-    here = attrs.evolve(context, origin=step.origin or context.origin, behind=rest)
+    here = context._with(origin=step.origin or context.origin, behind=rest)
     expansion = expanded(step, spec, here)
     if expansion.waits:
         return Node(spec, step, expansion.program, waiting=context), context.whole
@@ -1026,7 +1037,7 @@ def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> 
         needed = step.threads(spec, context)
         if needed is not None:
             return needed, None
-        here = attrs.evolve(context, origin=step.origin or context.origin, behind=rest)
+        here = context._with(origin=step.origin or context.origin, behind=rest)
         expansion = _checked(step.expand(spec, here), step, "expand", spec)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None

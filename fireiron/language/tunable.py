@@ -20,7 +20,7 @@ _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
 }  # fmt: skip
 
 MAX_DEPTH = 32
-"""How deep arithmetic on tunables may nest: far above any use, far below Python's recursion limit."""
+"""Deepest nesting of arithmetic on tunables: far above any use, far below Python's recursion limit."""
 
 LARGEST = 2**31 - 1
 """The largest size."""

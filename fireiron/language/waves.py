@@ -59,10 +59,10 @@ class Work:
 
 
 LINE_BYTES: Final = 128
-"""Bytes of a line of L2."""
+"""Bytes of an L2 line."""
 
 COPIED_BYTES: Final = 16
-"""Bytes of which rows that TMA copies are multiples; others are copied first, to rows that begin where a line does."""
+"""Bytes: rows that TMA copies are a multiple of it; other rows are copied first, to rows that start at an L2 line."""
 
 
 def row_begins(steps: Iterable[int], bytes: int, align: int) -> int:
@@ -133,10 +133,10 @@ what pieces, pieces across lines, clusters and blocks that share a multiprocesso
 perf/results/2026-11-28-h200-choice: 7 % off."""
 
 SHARED_BYTES: Final = 227 * 1024
-"""Shared memory of a block on Hopper, at most."""
+"""Most shared memory of a block on Hopper, in bytes."""
 
 MOST_BLOCKS: Final = 16
-"""Blocks that a multiprocessor holds at once, at most, in this estimate."""
+"""Most resident blocks per SM in this estimate."""
 
 ROWS: Final = 64
 """Rows of A of a `wgmma`; columns of B in the transposed form."""

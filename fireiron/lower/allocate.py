@@ -21,7 +21,7 @@ from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
 
 BARRIER = 8
-"""Bytes of a barrier in memory."""
+"""Bytes of an mbarrier."""
 
 
 def allocate(kernel: Kernel) -> Kernel:
@@ -45,10 +45,10 @@ Pair = frozenset[str]
 """The names of two buffers."""
 
 FEW = 5
-"""So many buffers are packed in every order."""
+"""Most buffers that are packed in every order."""
 
 MOST_CHOICES = 4096
-"""So many sets of pairs are tried; where there are more, pairs are let go one by one, the one first that saves most."""
+"""Most sets of pairs that are tried; above it pairs are removed one by one, the most effective first."""
 
 
 def _shared_within(kernel: Kernel, bound: int) -> Kernel | None:

@@ -16,7 +16,7 @@ from fireiron.ir import Exec, For, Kernel, Skip, Stmt, execs, statements
 from fireiron.values.expr import FALSE, TRUE, Expr, conjuncts, constant
 
 MOST_TURNS = 4096
-"""Turns of loops that are followed to see which registers a statement writes."""
+"""Most loop iterations that are followed to determine which registers a statement writes."""
 
 
 def clamp(kernel: Kernel) -> Kernel:

@@ -26,7 +26,7 @@ WARP = 32
 """Threads of a warp."""
 
 MOST_ELEMENTS = 512
-"""Elements of a thread that a statement with two versions takes, in all turns of its loops."""
+"""Most elements per thread, over all iterations, of a statement with an interior and a boundary version."""
 
 
 def covered(kernel: Kernel) -> Kernel:
@@ -70,7 +70,7 @@ class _Covered:
         if not one.pieces or one.spec.level.threads != 1 or one.atomic:
             return {}
         turns = math.prod(constant(loop.extent) or 0 for loop in loops)
-        if turns * max(len(access.elements()) for access in one.accesses) > MOST_ELEMENTS:
+        if turns * max(access.count for access in one.accesses) > MOST_ELEMENTS:
             return {}
         own = frozenset(loop.var for loop in loops)
         tested = dict.fromkeys(_tested(one))

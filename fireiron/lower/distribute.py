@@ -141,13 +141,13 @@ def holdings(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> Holdings:
 def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, Array]:
     statement, loops, access = use
     grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
-    require_few(math.prod(grid.shape) * len(access.elements()), loops)
+    require_few(math.prod(grid.shape) * access.count, loops)
     # Loops on which the condition alone depends say no more than whether it holds at some of their values.
     own = {var.name for var in closure(kernel, frozenset().union(*(base.variables() for base in access.base)))}
     aside = tuple(axis for axis, name in enumerate(grid.axes) if name not in own)
     active = active_mask(statement, grid) if statement.active != TRUE else np.ones((1,) * len(grid.shape), dtype=bool)
     inside: Array = np.asarray(active.any(axis=aside, keepdims=True))[..., None]
-    steps = np.array(access.elements()).T
+    steps = access.table().T
     shape = (*(1 if axis in aside else size for axis, size in enumerate(grid.shape)), steps.shape[1])
     coordinates = []
     number: Array = 0

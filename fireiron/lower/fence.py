@@ -3,6 +3,11 @@
 A thread fences its own writes, and a barrier tells the others, so a fence stands in front of the first barrier behind writes to a buffer
 that some engine touches. Copies count as written where a wait may find their group done. Loops are followed until nothing changes, so that
 what an iteration leaves behind meets the barriers of the next.
+
+What threads write to a ring they fence in front of the arrival that says so. Where the arrival is deferred until their copies are done, no
+thread of theirs can fence these before it: the writes come after all that it executes. So the threads that wait for the stage fence them,
+in front of what the engine reads: a fence on the path from the write to the read serves, whichever thread executes it (PTX ISA, "Memory
+Consistency Model": proxy-preserved base causality order).
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from fireiron.ir import (
     Reach,
     Release,
     Roles,
+    Side,
     Skip,
     Stmt,
     Wait,
@@ -50,8 +56,15 @@ def fence(kernel: Kernel) -> Kernel:
         return kernel
     places = _Places(frozenset(read))
     places.follow(kernel.body, _Known())
+    copied = _copied(kernel, read)
 
     def fenced(statement: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(statement, Acquire) and statement.side is Side.FULL and (late := copied.get(statement.ring)):
+            names = ", ".join(dict.fromkeys(name for name, _ in late))
+            return (
+                statement,
+                Fence(Reach.PROXY, f"{names}, which threads copied, for the asynchronous proxy", orders=_orders(late, engines)),
+            )
         written = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
         if not written:
             return (statement,)
@@ -59,6 +72,15 @@ def fence(kernel: Kernel) -> Kernel:
         return (Fence(Reach.PROXY, f"{names} for the asynchronous proxy", orders=_orders(places.named(written), engines)), statement)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, fenced))
+
+
+def _copied(kernel: Kernel, read: set[str]) -> dict[str, list[tuple[str, Exec]]]:
+    """By ring what threads copy to it that is done behind all that they execute, and that engines read."""
+    found: dict[str, list[tuple[str, Exec]]] = {}
+    for one, _ in execs(kernel.body):
+        if one.ring and one.mechanism.arrives and not one.mechanism.by_engine:
+            found.setdefault(one.ring, []).extend((access.buffer, one) for access in one.accesses if access.write and access.buffer in read)
+    return {ring: late for ring, late in found.items() if late}
 
 
 def _orders(written: Iterable[tuple[str, Exec]], engines: Iterable[Exec]) -> tuple[Dependence, ...]:
@@ -112,7 +134,7 @@ class _Places:
                 case Wait(groups=groups, mechanism=mechanism):
                     known = known.also(sorted(known.under_way.done_by(mechanism, groups), key=self._place))
                     known = attrs.evolve(known, under_way=known.under_way.wait(mechanism, groups))
-                case Barrier():
+                case Barrier() | Release(side=Side.FULL):
                     self.barriers.setdefault(id(statement), {}).update(known.written)
                     known = attrs.evolve(known, written={})
                 case For():

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import ResourceError
-from fireiron.ir import Access, Exec, For, Kernel, NextTile, execs, lets, statements
+from fireiron.ir import Access, Exec, For, Kernel, NextTile, Stmt, execs, lets, statements
 from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, Less, Var, as_expr, compiled, conjuncts, constant
 
@@ -18,11 +18,12 @@ Array = Any
 
 
 MOST_VALUES = 4096
-"""Values of a loop of undecided extent up to which all of them are enumerated."""
+"""Most values of a loop of undecided extent that are enumerated."""
 
 MOST_POINTS = 1 << 22
-"""The most combinations of threads, loop values and elements of an access that are told apart: 16 times what the registers of a
-block of 1024 threads hold, and a fraction of a second of NumPy's time."""
+"""Most combinations of threads, loop values and elements of an access: 16 times the registers of a block of 1024 threads, a fraction of a
+second in NumPy.
+"""
 
 
 @attrs.frozen
@@ -74,8 +75,7 @@ def thread_values(kernel: Kernel) -> Named:
     values |= dict.fromkeys(tiles, values["block"])
     block_alone = {"block", *tiles}
     of_block = {"block", *tiles}
-    for var, value in lets(kernel.body).items():
-        names = {one.name for one in value.variables()}
+    for var, value, names in _named(kernel.body):
         if names & of_block:
             of_block.add(var.name)
         if names <= block_alone | set(least):
@@ -89,7 +89,7 @@ def thread_values(kernel: Kernel) -> Named:
 
 
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
-    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads.
+    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads; values of all names that they decide.
 
     Loops whose addresses repeat run through one period.
     """
@@ -109,17 +109,22 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     undecided = {*named.of_block, *(loop.var.name for loop in used if counts[loop.var] is None)}
     repeating = tuple(loop for loop in static if _repeats(loop))
     partly = {loop.var.name for loop in repeating}
-    inner: dict[str, Array] = {}
-    least = {var.name: var.low for var in kernel.symbols}
-    for var, value in lets(kernel.body).items():
-        names = {one.name for one in value.variables()}
-        if var.name not in values and (names <= {*values, *inner} or (names & undecided and names <= {*values, *inner, *least})):
-            with np.errstate(divide="ignore"):  # as in `thread_values`: what is undecided anyway, at the least sizes
-                inner[var.name] = np.asarray(compiled(value)({**least, **values, **inner}))
-            undecided |= {var.name} if names & undecided else set()
-            partly |= {var.name} if names & partly else set()
-    values |= inner
+    known = set(values)
+    everything: dict[str, Array] = {var.name: var.low for var in kernel.symbols} | values
+    with np.errstate(divide="ignore"):  # as in `thread_values`: what is undecided anyway, at the least sizes
+        for var, value, names in _named(kernel.body):
+            if var.name not in known and (names <= known or (names <= everything.keys() and not names.isdisjoint(undecided))):
+                values[var.name] = everything[var.name] = np.asarray(compiled(value)(everything))
+                known.add(var.name)
+                undecided |= {var.name} if not names.isdisjoint(undecided) else set()
+                partly |= {var.name} if not names.isdisjoint(partly) else set()
     return Grid(values, shape, tuple(loop.var.name for loop in static), frozenset(undecided), repeating, frozenset(partly))
+
+
+@by_identity
+def _named(body: tuple[Stmt, ...]) -> tuple[tuple[Var, Expr, frozenset[str]], ...]:
+    """All names with their definitions and the names in these, in program order."""
+    return tuple((var, value, frozenset(one.name for one in value.variables())) for var, value in lets(body).items())
 
 
 def require_few(points: int, loops: Sequence[For]) -> None:
@@ -166,13 +171,19 @@ def _repeats(loop: For) -> bool:
 
 def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
     """The variables, and those that the named ones among them are computed from."""
-    table = lets(kernel.body)
-    found = set(variables)
-    # Backwards, since a name is made of earlier ones: each is found before its own parts are looked for.
-    for var in reversed(tuple(table)):
-        if var in found:
-            found |= table[var].variables()
-    return frozenset(found)
+    table = _closures(kernel.body)
+    named = variables & table.keys()
+    return variables.union(*(table[var] for var in named)) if named else frozenset(variables)
+
+
+@by_identity
+def _closures(body: tuple[Stmt, ...]) -> Mapping[Var, frozenset[Var]]:
+    """Of each name all that it is computed from."""
+    found: dict[Var, frozenset[Var]] = {}
+    for var, value in lets(body).items():  # a name is made of earlier ones
+        parts = frozenset(value.variables())
+        found[var] = parts.union(*(found[one] for one in parts if one in found))
+    return found
 
 
 def evaluate(value: Expr, grid: Grid) -> Array:

@@ -40,9 +40,9 @@ def _needed(statement: Exec, widths: Sequence[int]) -> Iterator[Expr]:
     outputs = [(access, width) for access, width in zip(statement.accesses, widths, strict=True) if access.write]
     # Only what all outputs share may leave the statement undone: elsewhere a piece that lies inside is still to be written.
     yield from _common(access.inside(offset) for access, width in outputs for offset in _tested(statement, access, width))
-    if _adds(statement) and all(len(access.elements()) == 1 for access in statement.accesses):
+    if _adds(statement) and all(access.count == 1 for access in statement.accesses):
         for access in statement.accesses:
-            yield access.inside(access.elements()[0])
+            yield access.inside(access.first)
 
 
 def _tested(statement: Exec, access: Access, width: int) -> tuple[tuple[int, ...], ...]:

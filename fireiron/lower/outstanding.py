@@ -17,7 +17,7 @@ T = TypeVar("T")
 OtherT = TypeVar("OtherT")
 
 OLDEST: Final = 32
-"""The oldest age: so many groups were committed behind one, or more."""
+"""Oldest age of a group: at least this many groups were committed after it."""
 
 
 @attrs.frozen

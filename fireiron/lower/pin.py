@@ -16,7 +16,7 @@ from fireiron.ir import Exec, For, Kernel, Stmt, execs
 from fireiron.values.expr import TRUE, Expr, Var, all_of, as_expr, conjuncts, constant
 
 MOST_TURNS: Final = 64
-"""Turns of a loop that are tried one by one. A condition that leaves one turn of more than these is none that a pipeline makes."""
+"""Most loop iterations that are tried one by one. No pipeline makes a condition that selects one of more."""
 
 
 def pin(kernel: Kernel) -> Kernel:

@@ -37,6 +37,7 @@ from fireiron.ir import (
     statements,
     substituted,
 )
+from fireiron.ir.asks.delayed import Delayed
 from fireiron.ir.asks.fetched import Fetched
 from fireiron.ir.asks.grouped import Grouped
 from fireiron.ir.asks.ordered import Ordered
@@ -47,12 +48,13 @@ from fireiron.lower.outside import Outside, is_open
 from fireiron.lower.slots import Slots
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
+from fireiron.values.sharer import BLOCK, GRID
 
 GROUP_THREADS = 128
 """Threads of a warpgroup."""
 
 MOST_UNROLLED = 64
-"""Steps of a loop whose loads go to registers."""
+"""Most steps of a loop whose loads go to registers."""
 
 
 def pipeline(kernel: Kernel) -> Kernel:
@@ -79,6 +81,7 @@ class _Pipeline:
     """Makes the passes' loops; `single` are the rings that are filled once each time their list is executed."""
 
     def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
         self.rings: list[Ring] = []
         self.single: set[str] = set()
         self.produced = any(isinstance(one, For) and Produced in one.asks and _has_engine(one) for one in statements(kernel.body))
@@ -176,7 +179,10 @@ class _Pipeline:
         loads, rest = self._parts(loop)
         _require_no_other(loop, rest)
         others = [one for one, _ in execs(loads) if not one.mechanism.counted]
-        if others:
+        if others and loop.asks[Produced].copies:
+            self._require_own(loop, others)
+            loads = list(rewritten(tuple(loads), lambda one: () if commits_copies(one) else (one,)))  # their arrivals are deferred
+        elif others:
             raise DecompositionError(
                 f"warp_specialize: a producer's loads are done by TMA, and {others[0].instruction.name} does {others[0].spec}",
                 at=loop.origin,
@@ -204,7 +210,8 @@ class _Pipeline:
                 body = _staged(body, together, stages, mod(turn, as_expr(stages)))
 
         def edit(one: Exec) -> Exec:
-            if one.mechanism.counted and one.accesses[1].buffer in of_buffer:  # in a loop inside they have rings of their own
+            fills = one.mechanism.counted or (one.spec.moves and one.accesses[1].write and bool(others))
+            if fills and one.accesses[1].buffer in of_buffer:  # in a loop inside they have rings of their own
                 ring, turn = of_buffer[one.accesses[1].buffer]
                 one = attrs.evolve(one, ring=ring, turn=turn)
             return self.slots.moved(one)
@@ -217,6 +224,20 @@ class _Pipeline:
             made += self.body((one,)) if isinstance(one, For) and _stages(one) else (self._around(one),)
         self.around.pop()
         return self._counting(attrs.evolve(inner, body=tuple(made)))
+
+    def _require_own(self, loop: For, copies: Sequence[Exec]) -> None:
+        """Refuse copies to a ring that are not all of its turns, or whose turns belong to several iterations."""
+        inside = {id(one) for one, _ in execs(loop.body)}
+        filled = {access.buffer for one in copies for access in one.accesses if access.write}
+        outside = [one for one, _ in execs(self.kernel.body) if id(one) not in inside and not filled.isdisjoint(_written(one))]
+        if outside or Delayed in loop.asks:
+            where = f"and {outside[0].spec} in front of the loop or behind it" if outside else "of a loop with a delayed step"
+            raise DecompositionError(
+                f"specialize(copies=True): threads fill stages of {', '.join(sorted(filled))} in the loop {loop.var} {where}",
+                at=loop.origin,
+                legal="copies in one loop, whose steps all belong to one iteration",
+                hint="loads by TMA, or warp_specialize() without copies=True",
+            )
 
     def _that_hold(self, body: Sequence[Stmt]) -> list[Stmt]:
         """The statements that say who uses what: but for those that have nothing to do with products of the list, and run beside them. They
@@ -631,8 +652,10 @@ def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:
 
 
 def _has_engine(loop: For) -> bool:
-    """Whether an engine does loads of a loop, which a producer sets to work; else all threads do them, as in any pipeline."""
-    return any(one.mechanism.counted for one, _ in execs(loop.body))
+    """Whether a producer fills stages of a loop: an engine does loads of it, or the producer is asked to copy; else all threads do the
+    loads, as in any pipeline.
+    """
+    return loop.asks[Produced].copies or any(one.mechanism.counted for one, _ in execs(loop.body))
 
 
 def _read_from_memory(kernel: Kernel) -> frozenset[Expr]:
@@ -669,7 +692,7 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
         accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
         fills = statement.spec.moves and statement.accesses[1].buffer in names
         shared_by = [memory.shared_by for memory in statement.spec.memories]
-        between = fills and shared_by == ["grid", "block"]  # the only way that cp.async takes (PTX ISA, cp.async)
+        between = fills and shared_by == [GRID, BLOCK]  # the only way that cp.async takes (PTX ISA, cp.async)
         plain = statement.mechanism is AT_ONCE
         return attrs.evolve(statement, accesses=accesses, mechanism=CP_ASYNC_GROUPS if between and plain else statement.mechanism)
 

@@ -16,22 +16,24 @@ from fireiron.ir.effects.residency import Residency
 from fireiron.ir.usage import register_words
 
 REGISTERS = 65536
-"""32-bit registers of a multiprocessor of Hopper (CUDA C++ Programming Guide, "Compute Capabilities")."""
+"""32-bit registers of a Hopper SM (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
 MOST = 255
-"""Registers that an instruction can name."""
+"""Most registers that an instruction can address."""
 
 UNIT = 8
-"""Registers of a thread are given in multiples of it."""
+"""Allocation unit of registers per thread."""
 
 GROUP_THREADS = 128
-"""Registers are given to warps by fours, one for each quarter of a multiprocessor."""
+"""Registers are allocated to four warps at a time, one per SM partition."""
 
 SPARE = 32
-"""Registers of a thread beside accumulators and factors: with 24 the simplest kernels are serialised, with 32 the library's are not."""
+"""Registers of a thread in addition to accumulators and A operands: with 24 ptxas serializes the simplest kernels, with 32 none of the
+library.
+"""
 
 MOST_GIVEN = 240
-"""Registers that a thread of two warpgroups has where a third one, which loads, gives it some."""
+"""Registers per thread of two warpgroups when a third one, which loads, releases some."""
 
 
 def require_registers(kernel: Kernel) -> None:

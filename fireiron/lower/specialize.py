@@ -1,88 +1,67 @@
-"""`specialize`: a program with loads that TMA does becomes the programs of two roles, a producer of its own and the consumers.
+"""`warp_specialize`: a program with loads that producers do becomes the programs of its roles, the consumers and those who fill rings.
 
-The passes before see one sequential program. Here the producer takes the loads, with the loops and names around them, and the consumers the
-rest. A turn is acquired, filled, used and released in the list of statements that binds its number: in front of its first load or use, and
-behind its last use. Products may still read a stage there; `products`, which knows what is under way, moves such releases further back.
+The passes before see one sequential program. Here its statements are parted among roles (`roles`): one elected thread sets engines to work,
+threads of a role of their own copy what engines do not load, and the consumers do the rest. A turn is acquired, filled, used and released
+in the list of statements that binds its number. Products may still read a stage behind its last use; `products`, which knows what is
+under way, moves such releases further back.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import (
-    Acquire,
-    Comment,
-    Commit,
-    Counter,
-    Exec,
-    For,
-    Kernel,
-    Leave,
-    Let,
-    NextTile,
-    Peers,
-    Release,
-    Ring,
-    Role,
-    Roles,
-    Side,
-    Skip,
-    Stmt,
-    SyncPoint,
-    execs,
-    rewritten,
-    statements,
-    unknown,
-)
+from fireiron.ir import Counter, Exec, For, Kernel, Let, Role, Roles, Stmt, execs, rewritten, statements
 from fireiron.ir.asks.fetched import Fetched
 from fireiron.ir.asks.grouped import Grouped
 from fireiron.ir.asks.produced import Produced
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.rewrite import without_asks
+from fireiron.lower.roles import Part, Partition, Writer
 from fireiron.lower.walk import fresh_name, taken_names
-from fireiron.values.expr import Expr, Var, all_of, as_expr, equal, mod, replaced
-from fireiron.values.machine import Warp
-from fireiron.values.units import index_in
+from fireiron.values.expr import Var, all_of, as_expr, equal, mod, replaced
 
-WARP_THREADS, GROUP_THREADS = 32, 128
+GROUP_THREADS = 128
+"""Threads of a warpgroup."""
+
+ELECTED_THREADS = 32
+"""Threads of a role of which one sets engines to work, where another role copies."""
 
 KEPT = 40
-"""Registers that a thread of a producing warpgroup keeps: 24 are the least, with which some producers spill."""
+"""Registers per thread that a producer warpgroup keeps: the minimum is 24, with which some producers spill."""
 
 KEPT_AT_LEAST = 32
-"""The same where consumers want more than they would get otherwise."""
+"""The same if consumers need more than they would get otherwise."""
 
 SPARE = 16
-"""Registers that a consumer should have beside those of its data, for addresses, conditions and what the compiler keeps twice."""
+"""Registers of a consumer in addition to its data, for addresses, conditions and copies by the compiler."""
 
 KEPT_IN_CLUSTER = 56
-"""The same where it sends to other blocks: of those with 40 some spill; consumers of two warpgroups get as many as with 48."""
-
-FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit, Skip)
-"""Statements of which a producer has none, but for its loads."""
+"""The same for multicast to other blocks: with 40 some spill; consumers of two warpgroups get as many as with 48."""
 
 REGISTERS = 65536
-"""Registers of a multiprocessor, and so of a block at most."""
+"""Registers of an SM, hence the maximum of a block."""
 
 REGISTER_BYTES = 4
 """Bytes of a register."""
 
 MOST_THREADS = 1024
-"""Threads of a block at most."""
+"""Most threads of a block."""
 
 
-def specialize(kernel: Kernel) -> Kernel:
-    """The kernel with its producer and consumers apart; a `DecompositionError` for TMA loads without a ring."""
-    made = _specialized(kernel)
+def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None = None) -> Kernel:
+    """The kernel with its roles apart; a `DecompositionError` for loads that are counted and have no ring.
+
+    `divide` says which roles there are, of a kernel and the most threads that a loop asks to produce; None: `usual`.
+    """
+    made = _specialized(kernel, usual if divide is None else divide)
     body = without_asks(made.body, Produced, Grouped, Fetched)
     return made if body is made.body else attrs.evolve(made, body=body)
 
 
-def _specialized(kernel: Kernel) -> Kernel:
+def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> Kernel:
     lonely = next((one for one, _ in execs(kernel.body) if one.mechanism.counted and not one.ring), None)
     if lonely is not None:
         raise DecompositionError(
@@ -95,26 +74,75 @@ def _specialized(kernel: Kernel) -> Kernel:
     _require_producer(kernel, loops)
     if not loops:
         return kernel
-    producers = max(one.asks[Produced].threads for one in loops)
-    rings = tuple(_counted(kernel, ring) for ring in kernel.rings)
+    partition = divide(kernel, max(one.asks[Produced].threads for one in loops))
+    rings = tuple(partition.counted(ring) for ring in kernel.rings)
     names = tuple(one for one in kernel.body if isinstance(one, Let))
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
-    lane = index_in(Warp, kernel.thread)
-    turns = {ring.name: {one.turn for one, _ in execs(kernel.body) if one.ring == ring.name} for ring in rings}
-    several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
-    consume = _Consumers({ring.name: ring for ring in rings}, equal(lane, 0), _fillers(kernel), several)
+    written = [(part, Writer.of(partition, part, rings).list(program)) for part in partition.parts]
+    kernel = attrs.evolve(kernel, rings=rings)
     if any(ring.tiles for ring in rings):
         kernel = attrs.evolve(kernel, counter=Counter(_fresh(kernel, "tiles_taken")))
     if any(ring.is_order and not ring.each for ring in rings):
-        return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, KEPT)  # in no cluster
-    kept, given = _registers(kernel.workers, producers, _kept(kernel, producers), kernel.effects[Residency].blocks)
-    roles = Roles(
-        (
-            Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
-            Role("producer", kernel.workers, producers, _produced(program, None), elected=True, registers=kept),
+        return _in_turns(kernel, names, written)
+    roles: list[Role] = []
+    for part, body in written:
+        roles.append(Role(part.name, partition.first_thread(part), part.threads, body, part.elected, part.registers))
+    return attrs.evolve(kernel, body=(*names, Roles(tuple(roles))), threads=partition.threads)
+
+
+def usual(kernel: Kernel, producers: int) -> Partition:
+    """The consumers; threads that copy, where copies fill rings; a thread that sets engines to work, where these fill some.
+
+    Without copies the engines' role has all `producers`, which then may give registers to the consumers.
+    """
+    loads = [one for one, _ in execs(kernel.body) if one.ring]
+    copies = [one for one in loads if not one.mechanism.counted]
+    if copies:
+        _require_plain(kernel, copies[0])
+        parts = [_consumers(kernel, 0), Part("copying producer", producers, lambda one: bool(one.ring) and not one.mechanism.counted)]
+        if len(copies) < len(loads):
+            parts.append(_producer(ELECTED_THREADS, 0))
+        return Partition(kernel, tuple(parts))
+    groups = _groups(kernel)
+    kept = KEPT if groups else _kept(kernel, producers)  # groups are in no cluster
+    kept, given = _registers(kernel.workers * (groups or 1), producers, kept, kernel.effects[Residency].blocks)
+    return Partition(kernel, (_consumers(kernel, given), _producer(producers, kept)))
+
+
+def _consumers(kernel: Kernel, registers: int) -> Part:
+    """The role to whose threads tiles are dealt."""
+    return Part("consumers", kernel.workers, lambda one: True, registers=registers)
+
+
+def _producer(threads: int, registers: int) -> Part:
+    """The role of which one thread sets engines to work."""
+    return Part("producer", threads, lambda one: bool(one.ring), elected=True, registers=registers)
+
+
+def _groups(kernel: Kernel) -> int:
+    """How many groups of consumers take the tiles of a loop in turns; 0 where none do."""
+    if not any(ring.is_order and not ring.each for ring in kernel.rings):
+        return 0
+    return next(one.asks[Grouped].groups for one in statements(kernel.body) if isinstance(one, For) and Grouped in one.asks)
+
+
+def _require_plain(kernel: Kernel, copy: Exec) -> None:
+    """Refuse threads that copy to rings where roles do more than fill and use these."""
+    what = ""
+    if kernel.cluster is not None:
+        what = "in a cluster, whose blocks fill stages for each other"
+    elif any(ring.is_order for ring in kernel.rings):
+        what = "where warpgroups, or groups of consumers, take turns"
+    elif any(ring.tiles for ring in kernel.rings):
+        what = "where blocks take tiles from a counter"
+    if what:
+        raise DecompositionError(
+            f"warp_specialize: {copy.instruction.name} fills a ring by threads of its own {what}",
+            within=copy.spec,
+            at=copy.origin,
+            legal="persistent(blocks), or a block for each tile",
+            hint="warp_specialize() without copies=True, by which all threads copy",
         )
-    )
-    return attrs.evolve(kernel, body=(*names, roles), rings=rings, threads=kernel.workers + producers)
 
 
 def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
@@ -129,11 +157,13 @@ def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
         )
 
 
-def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], consume: _Consumers, producers: int, kept: int) -> Kernel:
+def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part, tuple[Stmt, ...]]]) -> Kernel:
     """The kernel whose iterations of a loop several groups of consumers take in turns, each a role of its own.
 
     What was said of a thread is said of its number in its group, and each statement is that of the threads of one group.
     """
+    (consumers, program), (producer, loads) = written
+    producers = producer.threads
     loop = next(one for one in statements(kernel.body) if isinstance(one, For) and Grouped in one.asks)
     groups, turn = loop.asks[Grouped].groups, loop.var
     each, workers = kernel.workers, kernel.workers * groups
@@ -141,7 +171,6 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
     whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
     number = Let(Var(_fresh(kernel, "group_thread"), 0, each - 1), mod(whole.thread, as_expr(each)))
     own = {kernel.thread: number.var}
-    kept, given = _registers(workers, producers, kept, kernel.effects[Residency].blocks)
     in_rings = {name for ring in kernel.rings for name in ring.buffers}
 
     def role(group: int) -> Role:
@@ -159,10 +188,10 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
                 return (attrs.evolve(statement, accesses=accesses, active=all_of((mine, statement.active)), lane=lane),)
             return (statement,)
 
-        return Role(f"consumers, group {group}", group * each, each, rewritten(consume.list(program), edit), registers=given)
+        return Role(f"consumers, group {group}", group * each, each, rewritten(program, edit), registers=consumers.registers)
 
-    producer = Role("producer", workers, producers, _produced(program, None), elected=True, registers=kept)
-    roles = Roles((*(role(group) for group in range(groups)), producer))
+    last = Role(producer.name, workers, producers, loads, elected=True, registers=producer.registers)
+    roles = Roles((*(role(group) for group in range(groups)), last))
     return attrs.evolve(whole, body=(number, *(one.substitute(own) for one in names), roles))
 
 
@@ -186,32 +215,6 @@ def _fresh(kernel: Kernel, wanted: str) -> str:
     return fresh_name(wanted, taken_names(kernel))
 
 
-def _counted(kernel: Kernel, ring: Ring) -> Ring:
-    """The ring with the bytes that fill a stage, and the warps that empty it; each turn is filled alike, whichever list fills it."""
-    sizes: dict[Expr, int] = {}
-    for one in (load for load, _ in execs(kernel.body) if load.ring == ring.name):
-        sizes[one.turn] = sizes.get(one.turn, 0) + _brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes
-    if ring.each:
-        return attrs.evolve(ring, consumers=ring.each // WARP_THREADS)
-    size = next(iter(sizes.values()), 0)
-    blocks = len({rank for peers in _fillers(kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
-    return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS) * blocks)
-
-
-def _brought(load: Exec) -> int:
-    """The elements that a block receives by a load: of those who share it, each brings as many."""
-    return math.prod(load.accesses[1].shape) * (1 if load.multicast is None else load.multicast.count)
-
-
-def _fillers(kernel: Kernel) -> dict[str, tuple[Peers, ...]]:
-    """For each ring whose stages blocks of a cluster fill for each other, who they are: whoever sends to a block receives from it, too."""
-    found: dict[str, dict[Peers, None]] = {}
-    for one, _ in execs(kernel.body):
-        if one.multicast is not None:
-            found.setdefault(one.ring, {})[one.multicast] = None
-    return {ring: tuple(peers) for ring, peers in found.items()}
-
-
 def _kept(kernel: Kernel, producers: int) -> int:
     """The registers that each thread of the producer should keep: fewer where that gives consumers more, and their data want it."""
     if kernel.cluster is not None:
@@ -232,200 +235,3 @@ def _registers(workers: int, producers: int, kept: int, resident: int) -> tuple[
     launched = min(REGISTERS // ((workers + producers) * max(resident, 1)) // 8 * 8, 248)
     given = min((launched * (groups + 1) - kept) // groups // 8 * 8, 248)
     return (kept, given) if given > launched > kept else (0, 0)
-
-
-# ---------------------------------------------------------------------------------------------- turns
-
-
-@attrs.frozen
-class _Fill:
-    """A turn of a ring."""
-
-    ring: str
-    turn: Expr
-
-    @staticmethod
-    def of(load: Exec) -> _Fill:
-        """The turn that a load fills."""
-        return _Fill(load.ring, load.turn)
-
-    def is_bound_in(self, statement: Stmt, loop: For | None) -> bool:
-        """Whether its number is the same in all of a statement, and belongs to the list around: that of a loop, or of the whole program.
-
-        What a condition stands around belongs to the list under it: without a turn of it there is nothing to wait for.
-        """
-        used = self.turn.variables()
-        inside = (var for one in statements((statement,)) if isinstance(one, For) for var in _numbers(one))
-        here = loop is None or _is_condition(loop) or not used.isdisjoint(_numbers(loop))
-        return here and used.isdisjoint(inside) and not any(self._is_filled_in(one) for one in statements((statement,)))
-
-    def _is_filled_in(self, statement: Stmt) -> bool:
-        """Whether a statement is a condition around loads of this turn."""
-        return _is_condition(statement) and any(one.ring and _Fill.of(one) == self for one, _ in execs((statement,)))
-
-
-def _is_condition(statement: Stmt) -> bool:
-    """Whether it is a loop of one turn or none."""
-    return isinstance(statement, For) and statement.extent.low <= 0 and statement.extent.high <= 1
-
-
-def _numbers(loop: For) -> tuple[Var, ...]:
-    """The variables that a loop moves."""
-    return (loop.var,) if loop.taken is None else (loop.var, loop.taken)
-
-
-def _filled(statement: Stmt, loop: For | None) -> list[_Fill]:
-    """The turns that loads in a statement fill and whose numbers its list binds, in order."""
-    found = dict.fromkeys(_Fill.of(one) for one, _ in execs((statement,)) if one.ring)
-    return [fill for fill in found if fill.is_bound_in(statement, loop)]
-
-
-# ---------------------------------------------------------------------------------------------- producer
-
-
-def _produced(body: Iterable[Stmt], loop: For | None) -> tuple[Stmt, ...]:
-    """The loads of a list, the body of a loop or the whole program: each turn acquired and announced in front of them."""
-    kept: list[Stmt] = []
-    announced: set[_Fill] = set()
-    for statement in body:
-        for fill in _filled(statement, loop):
-            if fill not in announced:
-                announced.add(fill)
-                kept += (Acquire(fill.ring, Side.EMPTY, fill.turn), Release(fill.ring, Side.FULL, fill.turn))
-        if isinstance(statement, Exec) and statement.ring:
-            kept.append(statement)
-        elif isinstance(statement, For):
-            inner = _produced(statement.body, statement)
-            if any(True for _ in execs(inner)):
-                kept.append(_fetching(attrs.evolve(statement, body=inner), _takes))
-        elif isinstance(statement, Let):
-            kept.append(statement)
-    return tuple(kept)
-
-
-def _takes(tile: NextTile) -> tuple[Stmt, ...]:
-    """How a producer comes by the number of a tile."""
-    return (Acquire(tile.ring, Side.EMPTY, tile.number), attrs.evolve(tile, takes=True), Release(tile.ring, Side.FULL, tile.number))
-
-
-def _fetching(loop: For, come_by: Callable[[NextTile], tuple[Stmt, ...]]) -> For:
-    """A loop over tiles that blocks take as they become free: each begins with its number, and ends the loop where none is left, one turn
-    behind all of them at the latest.
-    """
-    if Fetched not in loop.asks:
-        return loop
-    said = loop.asks[Fetched]
-    number = next(one for one in loop.body if isinstance(one, Let) and one.var.name == said.tile)
-    head = (*come_by(NextTile(number.var, said.tiles, said.ring, loop.var)), Leave(number.var, said.tiles))
-    rest = tuple(one for one in loop.body if one is not number)
-    return attrs.evolve(loop, extent=said.tiles + 1, body=(*head, *rest))
-
-
-# ---------------------------------------------------------------------------------------------- consumers
-
-
-@attrs.frozen
-class _Consumers:
-    """Makes the program of the consumers; `first` is the condition of the lane that speaks for its warp, `fillers` are to whom, if not to
-    its own block alone. Of the rings `several` more than one list fills turns.
-    """
-
-    rings: dict[str, Ring]
-    first: Expr
-    fillers: dict[str, tuple[Peers, ...]]
-    several: frozenset[str]
-    tile: Var | None = None
-
-    def list(self, body: Iterable[Stmt], around: For | None = None) -> tuple[Stmt, ...]:
-        """A list, the body of the loop around or the whole program, without its loads: each turn acquired and released."""
-        kept: list[Stmt] = []
-        fills: dict[_Fill, int] = {}
-        for statement in body:
-            is_load = any(True for _ in execs((statement,))) and all(one.ring for one, _ in execs((statement,)))
-            while is_load and kept and isinstance(kept[-1], Comment):  # it is about the load
-                kept.pop()
-            for fill in _filled(statement, around):
-                fills.setdefault(fill, len(kept))
-            if is_load:
-                continue
-            if isinstance(statement, For):
-                inside = attrs.evolve(self, tile=statement.var) if Grouped in statement.asks else self
-                loop = attrs.evolve(statement, body=inside.list(statement.body, statement))
-                kept += self._ordered(loop) if _is_of_tile(statement, around) else (_fetching(loop, self._is_told),)
-            elif isinstance(statement, (Let, *FOR_CONSUMERS)):
-                kept.append(statement)
-            else:
-                raise unknown(statement, "specialize")
-        return self._held(kept, fills)
-
-    def _is_told(self, tile: NextTile) -> tuple[Stmt, ...]:
-        """How consumers come by the number of a tile."""
-        return (Acquire(tile.ring, Side.FULL, tile.number), tile, Release(tile.ring, Side.EMPTY, tile.number, self.first))
-
-    def _held(self, body: Sequence[Stmt], fills: Mapping[_Fill, int]) -> tuple[Stmt, ...]:
-        """A list in which each of some turns is acquired in front of its first use, and released behind the last.
-
-        By turn it is said how many statements stand in front of its loads: those behind use it, up to the next turn of that stage.
-        """
-        before: dict[int, list[Stmt]] = {}
-        behind: dict[int, list[Stmt]] = {}
-        for fill, place in fills.items():
-            ring = self.rings[fill.ring]
-            stage = self._stage(fill)
-            later = (one for other, one in fills.items() if one > place and other.ring == fill.ring and self._is_of_stage(other, stage))
-            end = min(later, default=len(body))
-            uses = [number for number in range(place, end) if touches_stage(body[number], ring, stage)] or [end]
-            release = Release(ring.name, Side.EMPTY, fill.turn, self.first, self.fillers.get(ring.name, ()))
-            before.setdefault(_in_front_of_notes(body[: uses[0]]), []).append(Acquire(ring.name, Side.FULL, fill.turn))
-            behind.setdefault(uses[-1], []).append(release)
-        found: list[Stmt] = []
-        for number in range(len(body) + 1):
-            found += [*before.get(number, ()), *body[number : number + 1], *behind.get(number, ())]
-        return tuple(found)
-
-    def _stage(self, fill: _Fill) -> Expr | None:
-        """The stage of a turn; None where the ring's turns are all of one list, so that none has to be told from others."""
-        return mod(fill.turn, as_expr(self.rings[fill.ring].stages)) if fill.ring in self.several else None
-
-    def _is_of_stage(self, fill: _Fill, stage: Expr | None) -> bool:
-        """Whether it is a turn of a stage that is told from others."""
-        own = self._stage(fill)
-        return own is not None and stage is not None and same(own, stage)
-
-    def _ordered(self, loop: For) -> tuple[Stmt, ...]:
-        """A tile's loop with all turns of a ring, in the order of tiles that groups take in turns: one behind the other's last products."""
-        order = next((ring for ring in self.rings.values() if ring.is_order and not ring.each), None)
-        if order is None or self.tile is None:
-            return (loop,)
-        release = Release(order.name, Side.EMPTY, self.tile, self.first)
-        # A barrier for each group, at which none but that group waits: the turn that it waits for is given on one tile before.
-        return (Acquire(order.name, Side.EMPTY, self.tile + (order.stages - 1)), loop, release)
-
-
-def _is_of_tile(loop: For, around: For | None) -> bool:
-    """Whether it has all turns of a tile of a producer's ring, itself or in loops inside, where groups take tiles in turns."""
-    tiles = around is not None and Grouped in around.asks
-    return tiles and any(isinstance(one, For) and Produced in one.asks for one in statements((loop,)))
-
-
-def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
-    """Whether a turn's stage of a ring is touched in a statement; None for any stage. What a list inside acquires is its own."""
-    if isinstance(statement, Exec):
-        return any(access.buffer in ring.buffers and (stage is None or same(stage, access.copy)) for access in statement.accesses)
-    inside = [one for child in statement.children for one in child]
-    acquired = (one.number for one in inside if isinstance(one, Acquire) and one.ring == ring.name)
-    own = stage is not None and any(same(stage, mod(number, as_expr(ring.stages))) for number in acquired)
-    return not own and any(touches_stage(one, ring, stage) for one in inside)
-
-
-def same(stage: Expr, other: Expr) -> bool:
-    """Whether two stages are the same one, of which a loop of one turn may have a name for 0."""
-    return stage == other or (stage.low == stage.high == other.low == other.high)
-
-
-def _in_front_of_notes(body: Sequence[Stmt]) -> int:
-    """The position in front of the comments at the end of a list, which are about what comes behind them."""
-    position = len(body)
-    while position and isinstance(body[position - 1], Comment):
-        position -= 1
-    return position

@@ -34,6 +34,8 @@ def fewest_of_scopes(arcs: Iterable[tuple[Arc, int]], preferred: Sequence[int]) 
     barriers before narrow ones. Raises: ValueError for an arc without a position.
     """
     left = _minimal(arcs)
+    if not left:
+        return {}
     solver = _Solver(left, preferred)
     chosen: dict[int, int] = {}
     for scope in solver.scopes:  # the widest first: what is left needs none that is wider

@@ -10,16 +10,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import attrs
-import numpy as np
 
 from fireiron.errors import SynchronizationError
 from fireiron.ir import (
-    BLOCK_SCOPE,
-    WARP_SCOPE,
-    WARPGROUP_SCOPE,
     Acquire,
     Barrier,
     Comment,
@@ -34,19 +29,21 @@ from fireiron.ir import (
     Mechanism,
     NextTile,
     Release,
+    Role,
     Roles,
     Scope,
     Skip,
     Stmt,
     SyncPoint,
     Wait,
+    execs,
     unknown,
 )
 from fireiron.ir.effects.unchecked import Unchecked
-from fireiron.lower.footprint import Array, comes_round
+from fireiron.lower.dependences import Dependences, Edge
 from fireiron.lower.outstanding import Outstanding
 from fireiron.lower.stabbing import fewest_of_scopes
-from fireiron.lower.touches import Touch, Touches
+from fireiron.lower.touches import Touch
 from fireiron.values.expr import Var, constant
 
 Exposed = tuple[tuple[Touch, ...], ...]
@@ -69,30 +66,16 @@ class Summary:
 
 @attrs.frozen(eq=False)
 class Hazard:
-    """Positions of which one needs a barrier, the number of its scope, and the item behind which it begins."""
+    """An edge, the positions of which one needs a barrier for it, and the item after which it begins."""
 
     positions: frozenset[int]
-    scope: int
-    before: Touch
-    behind: Touch
+    edge: Edge
     first: int
-    carried: str = ""
-
-    @property
-    def dependence(self) -> Dependence:
-        """What is ordered, for readers."""
-        x, y = self.before, self.behind
-        return Dependence(x.access.buffer, x.statement, y.statement, (x.access.write, y.access.write), self.carried)
 
     @property
     def wanted_again(self) -> int | None:
-        """Round the end of a loop, the last position in front of the statement behind; None where that stands further down."""
+        """Round the end of a loop, the last position before the second statement; None if that statement is further down."""
         return max((position for position in self.positions if position <= self.first), default=None)
-
-    @property
-    def is_reuse(self) -> bool:
-        """Whether something is written again that was only read before."""
-        return not self.before.access.write
 
 
 def synchronize(kernel: Kernel) -> Kernel:
@@ -101,19 +84,6 @@ def synchronize(kernel: Kernel) -> Kernel:
     body, _ = solver.solve(kernel.body, ())
     ineffective = (point for point, matters in solver.wishes.values() if not matters)
     return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *ineffective))
-
-
-def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
-    """The scopes of barriers that a block has, narrow ones first. A warpgroup of its own is worth a named barrier beside others only."""
-    # The threads to which tiles are dealt: a named barrier counts who arrives at it, and those of a producer wait at a ring's alone.
-    groups = kernel.workers % 128 == 0 and kernel.workers != 128
-    roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
-    widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, roles.roles[0].threads)
-    return (
-        WARP_SCOPE,
-        *((WARPGROUP_SCOPE,) if groups or (widest.threads or 0) == 128 else ()),
-        *(() if widest.threads == 128 else (widest,)),
-    )
 
 
 @attrs.define(eq=False)
@@ -144,7 +114,7 @@ class _List:
 
         Such a store reads shared memory long after it was issued: who waits for it only where the memory is wanted again goes on.
         """
-        again = [one.wanted_again for one in hazards if one.before.statement.mechanism.reads_in_groups]
+        again = [one.wanted_again for one in hazards if one.edge.before.statement.mechanism.reads_in_groups]
         wanted = sorted({position for position in again if position is not None})
         return list(dict.fromkeys((*self.best, *wanted, *reversed(range(self.positions)))))
 
@@ -152,10 +122,9 @@ class _List:
 class _Solver:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.scopes = scopes_of(kernel)
-        self.touches = Touches(kernel)
+        self.graph = Dependences(kernel)
+        self.scopes = self.graph.scopes
         self.wishes: dict[tuple[bool | None, str, str | None], tuple[SyncPoint, bool]] = {}
-        self._scopes_met: dict[Any, int | None] = {}
 
     # -------------------------------------------------------------------------------------- lists, inside out
 
@@ -182,15 +151,15 @@ class _Solver:
                 case For():
                     statement, summary = self._loop(statement, loops)
                 case Exec():
-                    touches = self.touches.of(statement, loops)
-                    summary = attrs.evolve(self._everywhere(touches), pending=frozenset(one for one in touches if one.under_way))
+                    touches = self.graph.of(statement, loops)
+                    summary = self._everywhere(touches, pending=frozenset(one for one in touches if one.under_way))
                 case Barrier(scope=scope):
-                    summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
+                    summary = self._everywhere((), self._reach(scope))
                 case Roles():
                     # What one elected thread does is in order, and it waits for others at the mbarriers of rings alone: a barrier of
-                    # several threads would count it as one of those.
+                    # several threads would count it as one of those. So do threads that fill rings and do nothing else.
                     statement = statement.rebuilt(
-                        tuple(role.body if role.elected else self.solve(role.body, loops)[0] for role in statement.roles)
+                        tuple(role.body if _waits_at_rings(role) else self.solve(role.body, loops)[0] for role in statement.roles)
                     )
                     summary = self._everywhere(())
                 case Acquire() | Release() | NextTile() | Leave() | Skip():
@@ -217,9 +186,9 @@ class _Solver:
         runs = loop.extent.low > loop.first
         return attrs.evolve(loop, body=inner), summary if runs else attrs.evolve(summary, barrier=0)
 
-    def _everywhere(self, touches: tuple[Touch, ...]) -> Summary:
+    def _everywhere(self, touches: tuple[Touch, ...], barrier: int = 0, pending: frozenset[Touch] = frozenset()) -> Summary:
         exposed = (touches,) * len(self.scopes)
-        return Summary(exposed, exposed)
+        return Summary(exposed, exposed, barrier, pending)
 
     def _reach(self, scope: Scope) -> int:
         """Of how many scopes a barrier is one."""
@@ -232,9 +201,9 @@ class _Solver:
         own = dict(found.commits)
         for position in range(found.positions):
             if position in barriers:
-                orders = _different(hazard.dependence for hazard in met[position])
+                orders = _different(hazard.edge.dependence for hazard in met[position])
                 merged.append(Barrier(self.scopes[barriers[position]], _reason(met[position]), orders=orders))
-                parts.append(attrs.evolve(self._everywhere(()), barrier=barriers[position] + 1))
+                parts.append(self._everywhere((), barriers[position] + 1))
                 commits.append(None)
             if position < len(found.items):
                 merged += found.items[position]
@@ -250,19 +219,19 @@ class _Solver:
         hazards: list[Hazard] = []
         count = len(found.summaries)
         outer = tuple(loop.var for loop in loops)
-        for i in range(count):
-            # No item with itself: a list inside is solved by now, and no barrier stands inside a statement.
-            for j in range(i + 1, count):
-                hazards += self._between(found, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
+        before = [number for number, one in enumerate(found.summaries) if any(one.last)]
+        after = [number for number, one in enumerate(found.summaries) if any(one.first)]
+        # No item with itself: a list inside is solved by now, and no barrier stands inside a statement.
+        for i, j in ((i, j) for i in before for j in after if i < j):
+            hazards += self._between(found, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
         if carried:
             everywhere = range(count + 1)
-            for i in range(count):
-                for j in range(count):
-                    # From behind item i round the end to item j; to one further down that is a whole turn, past every position.
-                    positions = (*range(i + 1, count + 1), *range(j + 1)) if j <= i else everywhere
-                    middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
-                    # Without the loop's own variable: the two sides are in two of its iterations.
-                    hazards += self._between(found, i, j, middle, positions, outer[:-1], loops[-1])
+            for i, j in itertools.product(before, after):
+                # From behind item i round the end to item j; to one further down that is a whole turn, past every position.
+                positions = (*range(i + 1, count + 1), *range(j + 1)) if j <= i else everywhere
+                middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
+                # Without the loop's own variable: the two sides are in two of its iterations.
+                hazards += self._between(found, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
     def _between(
@@ -277,90 +246,33 @@ class _Solver:
     ) -> Iterable[Hazard]:
         """The hazards between two items of a list that no barrier in the items between them meets."""
         summaries = found.summaries
-        before, behind = summaries[i], summaries[j]
-        exposed = [scope for scope in range(len(self.scopes)) if before.last[scope] and behind.first[scope]]
+        before, after = summaries[i], summaries[j]
+        exposed = [scope for scope in range(len(self.scopes)) if before.last[scope] and after.first[scope]]
         if not exposed:
             return
         passed = max([summaries[k].barrier for k in middle], default=0)
         start = i + 1 if carried is None else max(i + 1, j)  # a whole turn passes what stands in front of item j once more
         committed = _behind_commits(found, start, middle) if passed and before.pending else {}
         anywhere = max([one.barrier for one in summaries])
-        name = "" if carried is None else carried.var.name
         # Hazards of the scopes below are met by what surely runs between.
         for scope in exposed:
             if scope < passed and not committed:
                 continue
-            for x, y in itertools.product(before.last[scope], behind.first[scope]):
-                met = committed.get(x.statement.mechanism, passed) if x in before.pending else passed
-                if scope < met or not self._may_conflict(x, y) or self._scope(x, y, outer) != scope:
-                    continue
-                later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
-                if not later:
-                    yield Hazard(frozenset(positions), scope, x, y, i, name)
+            unmet: Sequence[Touch] = before.last[scope]
+            if committed:
+                unmet = [
+                    one for one in unmet if scope >= (committed.get(one.statement.mechanism, passed) if one in before.pending else passed)
+                ]
+            for edge in self.graph.between(unmet, after.first[scope], scope, outer, carried):
+                if edge.adjacent:
+                    yield Hazard(frozenset(positions), edge, i)
                 # Iterations apart, so that all of the body lies between: a barrier inside any item meets it too.
                 elif scope >= anywhere:
-                    yield Hazard(frozenset(range(len(summaries) + 1)), scope, x, y, i, name)
-
-    def _may_conflict(self, x: Touch, y: Touch) -> bool:
-        return (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self.touches.may_overlap(x, y)
-
-    def _meets_next(self, x: Touch, y: Touch, outer: tuple[Var, ...], loop: For) -> bool:
-        """Whether two accesses meet from an iteration to the next; if only later, any position in the loop lies between."""
-        if any(loop.var not in self.touches.needed(one) for one in (x, y)):
-            return True
-        return self._scope(x, y, (*outer, loop.var), loop) is not None
-
-    def _scope(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> int | None:
-        """The number of the narrowest scope that holds the threads of every conflict; None if each place has one thread."""
-        # Ids stay unique: `Touches` keeps alive whatever it was asked about.
-        memo = (id(x), id(y), outer, None if later is None else later.var)
-        if memo not in self._scopes_met:
-            _, low, high = self._conflicts(x, y, outer, later)
-            self._scopes_met[memo] = self._narrowest(low, high) if low.size else None
-        return self._scopes_met[memo]
-
-    def _narrowest(self, low: Array, high: Array) -> int:
-        """The number of the narrowest scope of which one group holds each pair of threads."""
-        for number, scope in enumerate(self.scopes[:-1]):
-            assert scope.threads is not None
-            if (low // scope.threads == high // scope.threads).all():
-                return number
-        return len(self.scopes) - 1
-
-    def _conflicts(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> tuple[Array, Array, Array]:
-        """The places at which two accesses meet in several threads, or while one is under way; least and greatest thread of each."""
-        shared = self.touches.needed(x) & self.touches.needed(y)
-        # Loops around both are compared value by value, if both sides depend on them; of all others every iteration counts.
-        kept = tuple(var for var in outer if var in shared)
-        granule = self.touches.granule(x, y)
-        span = self.touches.span(granule, x, y)
-        left = self.touches.footprint(x, granule, span, kept)
-        right = self.touches.footprint(y, granule, span, kept, None if later is None else later.var)
-        keys, low, high = left.met(right)
-        # What is under way must be waited for, even by the thread that issued it.
-        if not x.under_way:
-            several = low != high
-            keys, low, high = keys[several], low[several], high[several]
-        alone = x is y
-        # Which lane touches what of a spread access is not known, so each place seems to meet itself; it does only when touched again.
-        if keys.size and alone and (x.access.spread or x.under_way or x.statement.collective) and not self._repeats(x, outer):
-            return keys[:0], low[:0], high[:0]
-        return keys, low, high
-
-    def _repeats(self, touch: Touch, outer: tuple[Var, ...]) -> bool:
-        """Whether a statement comes back to a place while the loops `outer` stay in one iteration."""
-        needed = self.touches.needed(touch)
-        varying = [loop for loop in touch.loops if loop.var not in outer]
-        if any(loop.var not in needed or comes_round(touch.statement, loop) for loop in varying):
-            return True
-        kept = tuple(var for var in outer if var in needed)
-        granule = self.touches.granule(touch)
-        found = self.touches.footprint(touch, granule, self.touches.span(granule, touch), kept)
-        return bool(found.keys.size < self.touches.times(touch, granule))
+                    yield Hazard(frozenset(range(len(summaries) + 1)), edge, i)
 
     def _behind_commit(self, hazard: Hazard, found: _List) -> Hazard:
         """For what may be under way: only positions behind the commit of its group, where it can be waited for."""
-        mine = hazard.before.statement.mechanism
+        mine = hazard.edge.before.statement.mechanism
         own = [position for position, mechanism in found.commits if hazard.first <= position and mechanism is mine]
         if not own:
             return hazard
@@ -374,6 +286,8 @@ class _Solver:
         """The scope of the barrier at each position that has one."""
         # `sync` asks for a barrier of the block, whatever scope would be enough.
         chosen = dict.fromkeys(found.required, len(self.scopes) - 1)
+        if not hazards:
+            return chosen
         allowed = [position for position in found.preferred(hazards) if position not in found.forbidden]
         arcs = []
         for hazard in hazards:
@@ -381,7 +295,7 @@ class _Solver:
             if hazard.positions.isdisjoint(chosen):
                 arc = hazard.positions.intersection(allowed)
                 if arc:
-                    arcs.append((arc, hazard.scope))
+                    arcs.append((arc, hazard.edge.scope))
                 elif not self.kernel.effects[Unchecked].reasons:
                     raise self._unsatisfiable(hazard, found.forbidden)
         return {**chosen, **fewest_of_scopes(arcs, allowed)}
@@ -407,26 +321,11 @@ class _Solver:
         wishes = [point for position, point in forbidden.items() if position in hazard.positions]
         names = ", ".join(f"no_sync on {point.subject} ({point.origin})" for point in wishes)
         return SynchronizationError(
-            f"race on {hazard.before.access.buffer}: {self._witness(hazard)}, "
+            f"race on {hazard.edge.before.access.buffer}: {self.graph.witness(hazard.edge)}, "
             f"and no barrier may stand between: {names or 'no position is left'}",
-            at=wishes[-1].origin if wishes else hazard.behind.access.origin,
+            at=wishes[-1].origin if wishes else hazard.edge.after.access.origin,
             hint="remove no_sync from the last load before the use; one barrier behind the last load covers all of them",
         )
-
-    def _witness(self, hazard: Hazard) -> str:
-        """Two threads that meet, and where."""
-        x, y = hazard.before, hazard.behind
-        keys, low, high = self._conflicts(x, y, ())
-        place = 0
-        if hazard.scope:
-            # Of all pairs that meet one that the next narrower scope does not hold: the others alone would not ask for this barrier.
-            narrower = self.scopes[hazard.scope - 1].threads or 1
-            place = int(np.flatnonzero(low // narrower != high // narrower)[0])
-        verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
-        places = [f"{touch.statement.spec} at {touch.access.origin or 'an unknown line'}" for touch in (x, y)]
-        granule = self.touches.granule(x, y)
-        address = self.touches.named(x, int(keys[place]), granule, self.touches.span(granule, x, y))
-        return f"thread {low[place]} {verbs[0]} {address} ({places[0]}), thread {high[place]} {verbs[1]} it ({places[1]})"
 
 
 def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ...]:
@@ -471,6 +370,11 @@ def _pending(parts: Sequence[Summary], commits: Sequence[Mechanism | None]) -> f
     return frozenset(itertools.chain(*found.open.values()))
 
 
+def _waits_at_rings(role: Role) -> bool:
+    """Whether the threads of a role are ordered by rings alone: one thread, or threads that fill rings."""
+    return role.elected or all(one.ring for one, _ in execs(role.body))
+
+
 def _at_the_ends(summary: Summary, loop: For) -> Summary:
     """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last.
 
@@ -495,6 +399,9 @@ def _replaced(exposed: Exposed, others: Mapping[Touch, Touch], scopes: int) -> E
 
 
 def _at(touch: Touch, var: Var, value: int) -> Touch:
+    """A touch at a value of a loop; the very same, with its tables, if it does not depend on that loop."""
+    if not any(var in one.variables() for one in (touch.statement.active, *touch.access.expressions())):
+        return touch
     statement = attrs.evolve(touch.statement, active=touch.statement.active.substitute({var: value}))
     return attrs.evolve(touch, statement=statement, access=touch.access.substitute({var: value}))
 
@@ -503,7 +410,7 @@ def _credited(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions:
     """What each barrier orders: each hazard is credited to the first barrier behind it."""
     credited: dict[int, list[Hazard]] = {position: [] for position in barriers}
     for hazard in hazards:
-        meeting = [position for position, scope in barriers.items() if scope >= hazard.scope and position in hazard.positions]
+        meeting = [position for position, scope in barriers.items() if scope >= hazard.edge.scope and position in hazard.positions]
         if meeting:
             # Counted round the end, so that the way back of a loop is told of the barrier that comes first on it.
             credited[min(meeting, key=lambda position: (position - hazard.first - 1) % positions)].append(hazard)
@@ -517,8 +424,8 @@ def _different(found: Iterable[Dependence]) -> tuple[Dependence, ...]:
 
 def _reason(met: Sequence[Hazard]) -> str:
     """Buffers are complete where they were written before, free again where they were read."""
-    complete = dict.fromkeys(hazard.before.access.buffer for hazard in met if not hazard.is_reuse)
-    free = dict.fromkeys(hazard.before.access.buffer for hazard in met if hazard.is_reuse)
+    complete = dict.fromkeys(hazard.edge.before.access.buffer for hazard in met if not hazard.edge.is_reuse)
+    free = dict.fromkeys(hazard.edge.before.access.buffer for hazard in met if hazard.edge.is_reuse)
     said = {
         "complete and free again": [name for name in complete if name in free],
         "complete": [name for name in complete if name not in free],

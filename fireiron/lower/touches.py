@@ -7,10 +7,11 @@ it decide whether two accesses meet in several threads, and how near these are.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Mapping
-from operator import floordiv
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -18,12 +19,14 @@ import numpy as np
 from fireiron.errors import SynchronizationError
 from fireiron.ir import Access, Exec, For, Kernel, execs, located, scratch_access
 from fireiron.lower.footprint import Array, Grid, active_mask, closure, grid_of, needed_variables
-from fireiron.values.expr import Expr, Var, compiled, constant
+from fireiron.values.expr import TRUE, Expr, Var, compiled, constant
 from fireiron.values.expr.normal import terms_of
 from fireiron.values.units import index_in
 
+Located: TypeAlias = "tuple[Grid, Array, Array | None]"
+
 MOST_ROOM = 1 << 23
-"""Entries of a table; where a table would be larger, the places that are touched are counted through first."""
+"""Most entries of a table; above it the accessed addresses are numbered first."""
 
 
 @attrs.frozen(eq=False)
@@ -55,26 +58,41 @@ class Touch:
 class Footprint:
     """The places that an access touches (with the values of the loops that were kept), and the least and greatest thread of each.
 
-    `keys` are sorted; `index` has for each possible key its position in them, -1 for one that is not touched, where the
-    keys are few enough to have such a table.
+    `listed` are their keys, sorted. None: `least` and `greatest` have an entry for each possible key, -1 for one that is not touched.
     """
 
-    keys: Array
-    low: Array
-    high: Array
-    index: Array | None
+    least: Array
+    greatest: Array
+    listed: Array | None = None
+
+    @property
+    def keys(self) -> Array:
+        """The keys of the places that are touched."""
+        return np.flatnonzero(self.greatest >= 0) if self.listed is None else self.listed
+
+    @property
+    def low(self) -> Array:
+        """The least thread of each place that is touched."""
+        return self.least[self.keys] if self.listed is None else self.least
+
+    @property
+    def high(self) -> Array:
+        """The greatest thread of each place that is touched."""
+        return self.greatest[self.keys] if self.listed is None else self.greatest
 
     def met(self, other: Footprint) -> tuple[Array, Array, Array]:
         """The keys that both touch, and the least and greatest thread of either."""
-        if other is self:
-            return self.keys, self.low, self.high
-        if self.index is not None and other.index is not None and self.index.size == other.index.size:
-            at = self.index[other.keys]
-            common = at >= 0
-            keys, here, there = other.keys[common], at[common], np.flatnonzero(common)
-        else:
-            keys, here, there = np.intersect1d(self.keys, other.keys, assume_unique=True, return_indices=True)
+        keys, here, there = np.intersect1d(self.keys, other.keys, assume_unique=True, return_indices=True)
         return keys, np.minimum(self.low[here], other.low[there]), np.maximum(self.high[here], other.high[there])
+
+    def extremes(self, other: Footprint) -> tuple[Array, Array]:
+        """The least and the greatest thread of each place that both touch; the same as `met` in less time."""
+        if other is self:
+            return self.low, self.high
+        if self.listed is not None or other.listed is not None or self.least.size != other.least.size:
+            return self.met(other)[1:]
+        both = (self.greatest >= 0) & (other.greatest >= 0)
+        return np.minimum(self.least, other.least)[both], np.maximum(self.greatest, other.greatest)[both]
 
 
 def _alone(kernel: Kernel) -> set[str]:
@@ -92,13 +110,25 @@ class Touches:
         # Nobody waits for what is only read, nor for registers, which one thread has alone.
         rings = _alone(kernel)  # their barriers are there already
         self.watched = {one.name for one in kernel.buffers if one.memory.of_block or (one.memory.of_grid and one.written)} - rings
-        self.granules = _granules(kernel)
-        self.boxes = _boxes(kernel)
+        self._threads = np.arange(kernel.workers)
+        self._sharing: dict[str, frozenset[str]] = {}
+        self._bytes: dict[str, range | None] = {}
+        self._grids: dict[Any, Grid] = {}
         self._needed: dict[int, frozenset[Var]] = {}
-        self._places: dict[tuple[int, int], tuple[Grid, Array, Array]] = {}
+        self._places: dict[tuple[int, int], Located] = {}
         self._footprints: dict[Any, Footprint] = {}
         # Tables are looked up by ids of touches, which must not be given to others as long as the tables live.
         self._alive: list[Touch] = []
+
+    @functools.cached_property
+    def granules(self) -> Mapping[str, int]:
+        """For each buffer in shared memory the bytes that divide its offset and every piece that is taken of it; 0 for other buffers."""
+        return _granules(self.kernel)
+
+    @functools.cached_property
+    def boxes(self) -> Mapping[str, tuple[int, ...]]:
+        """For each array in global memory the sides of boxes, adjacent from its first element on, that no access to it divides."""
+        return _boxes(self.kernel, self.watched)
 
     def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
         """The touches of a statement that others may have to wait for."""
@@ -119,9 +149,11 @@ class Touches:
 
     def may_overlap(self, x: Touch, y: Touch) -> bool:
         """Whether two accesses are to the same memory, as far as buffers tell."""
-        if x.access.buffer == y.access.buffer:
-            return True
-        return self.kernel.buffer(x.access.buffer).shares(self.kernel.buffer(y.access.buffer))
+        name = x.access.buffer
+        if name not in self._sharing:
+            buffer = self.kernel.buffer(name)
+            self._sharing[name] = frozenset((name, *(other.name for other in self.kernel.buffers if buffer.shares(other))))
+        return y.access.buffer in self._sharing[name]
 
     # ------------------------------------------------------------------------------------------ places
 
@@ -129,8 +161,8 @@ class Touches:
         """Bytes of a place of shared memory, for touches that are compared."""
         return math.gcd(*(self.granules[one.access.buffer] for one in touches)) or 1
 
-    def places(self, touch: Touch, granule: int, fixed: Mapping[str, int] = {}) -> tuple[Grid, Array, Array]:
-        """The grid, the places along the grid's axes and a last one for the pieces of the access, and which of them are touched.
+    def places(self, touch: Touch, granule: int, fixed: Mapping[str, int] = {}) -> Located:
+        """The grid, the places along the grid's axes and a last one for the pieces of the access, and which are touched; None for all.
 
         What lies beyond the end of a shared buffer is not: a check proves that a condition keeps every thread from it. Of a load that
         blocks of a cluster share each brings a part, and all parts come to this block.
@@ -139,12 +171,13 @@ class Touches:
         if cluster is None or touch.statement.multicast is None or not self.kernel.buffer(touch.access.buffer).memory.of_block:
             return self._places_of(touch, granule, fixed)
         found = [self._places_of(touch, granule, {**fixed, **cluster.values(rank)}) for rank in range(cluster.blocks)]
-        return found[0][0], np.concatenate([one[1] for one in found], axis=-1), np.concatenate([one[2] for one in found], axis=-1)
+        masks = [np.ones(places.shape, dtype=bool) if mask is None else mask for _, places, mask in found]
+        return found[0][0], np.concatenate([one[1] for one in found], axis=-1), np.concatenate(masks, axis=-1)
 
-    def _places_of(self, touch: Touch, granule: int, fixed: Mapping[str, int]) -> tuple[Grid, Array, Array]:
+    def _places_of(self, touch: Touch, granule: int, fixed: Mapping[str, int]) -> Located:
         """The same of what this block brings, or one of another place in its cluster, which is `fixed`."""
         kernel, access = self.kernel, touch.access
-        grid = grid_of(kernel, touch.loops, self.needed(touch), fixed)
+        grid = self._grid(touch, fixed)
         if touch.statement.collective:
             grid = grid.at_threads(self.actors(touch))
         buffer = kernel.buffer(access.buffer)
@@ -153,7 +186,7 @@ class Touches:
             _require_decided(kernel, access, grid, fixed)
         width = 1 if not buffer.memory.of_block else touch.width
         if buffer.memory.of_block:
-            steps = np.array(access.elements()[::width]).T
+            steps = access.table()[::width].T
             coordinates = [
                 np.asarray(compiled(base)(grid.environment))[..., None] + step for base, step in zip(access.base, steps, strict=True)
             ]
@@ -166,16 +199,26 @@ class Touches:
         else:
             places = self._numbered(access, grid)
         shape = (*grid.shape, places.shape[-1])
-        mask = active_mask(touch.statement, grid)[..., None]
+        mask: Array = True if touch.statement.active == TRUE else active_mask(touch.statement, grid)[..., None]
         if buffer.memory.of_block:
             end = -(-(buffer.offset + buffer.bytes) // granule)
             mask = mask & (places < end) if places.size and places.max() >= end else mask
-        return grid, np.broadcast_to(places, shape), np.broadcast_to(mask, shape)
+        return grid, np.broadcast_to(places, shape), None if mask is True or mask.all() else np.broadcast_to(mask, shape)
+
+    def _grid(self, touch: Touch, fixed: Mapping[str, int]) -> Grid:
+        """The grid of a touch; those in the same loops share one."""
+        needed = self.needed(touch)
+        loops = tuple(loop for loop in touch.loops if loop.var in needed)
+        memo = (*map(id, loops), *fixed.items())
+        if memo not in self._grids:
+            self._alive.append(touch)
+            self._grids[memo] = grid_of(self.kernel, loops, needed, fixed)
+        return self._grids[memo]
 
     def _numbered(self, access: Access, grid: Grid) -> Array:
         """Boxes of an array in global memory by their coordinates in block 0, which reach from 0 to little beyond a tile."""
         sides = self.boxes[access.buffer]
-        steps = np.array(list(dict.fromkeys(tuple(map(floordiv, one, sides)) for one in access.elements()))).T
+        steps = _box_steps(access, sides)
         sizes = self.kernel.buffer(access.buffer).tensor.shape
         number: Array = 0
         for base, step, side, size in zip(access.base, steps, sides, sizes, strict=True):
@@ -184,10 +227,17 @@ class Touches:
 
     def span(self, granule: int, *touches: Touch) -> range:
         """The numbers that places of these touches, which may overlap, can have: the fewer, the smaller their tables."""
-        buffers = [self.kernel.buffer(one.access.buffer) for one in touches]
-        if any(not one.memory.of_block for one in buffers):
+        spans = [one for one in (self._bytes_of(touch.access.buffer) for touch in touches) if one is not None]
+        if len(spans) < len(touches):
             return range(1 << 40)
-        return range(min(one.offset for one in buffers) // granule, -(-max(one.offset + one.bytes for one in buffers) // granule))
+        return range(min(one.start for one in spans) // granule, -(-max(one.stop for one in spans) // granule))
+
+    def _bytes_of(self, name: str) -> range | None:
+        """The bytes of a buffer in shared memory; None for an array in global memory."""
+        if name not in self._bytes:
+            buffer = self.kernel.buffer(name)
+            self._bytes[name] = range(buffer.offset, buffer.offset + buffer.bytes) if buffer.memory.of_block else None
+        return self._bytes[name]
 
     def named(self, touch: Touch, key: int, granule: int, span: range) -> str:
         """The place of a key as a message names it: without the values of loops."""
@@ -203,7 +253,7 @@ class Touches:
 
     def actors(self, touch: Touch) -> Array:
         """The threads that stand for all: of what a whole group performs together its first, who means the same operands."""
-        threads = np.arange(self.kernel.workers)
+        threads = self._threads
         if not touch.statement.collective:
             return threads
         level, active = touch.statement.spec.level, touch.statement.active
@@ -233,30 +283,30 @@ class Touches:
 
     def times(self, touch: Touch, granule: int) -> int:
         """How often threads touch places in all."""
-        _, _, mask = self._located(touch, granule)
-        return int(mask.sum())
+        _, places, mask = self._located(touch, granule)
+        return int(places.size if mask is None else mask.sum())
 
     def keys(self, touch: Touch, granule: int, span: range, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, int]:
         """A key and a thread for each time that a thread touches a place, in the order of threads; and how many keys there may be."""
         grid, places, mask = self._located(touch, granule)
-        prefix: Array = np.zeros(1, dtype=np.int64)
+        room, rows = len(span), 1
+        prefix: Array = 0
         for var in kept:
-            axis = grid.axes.index(var.name) if var.name in grid.axes else None
-            count = 1 if axis is None else grid.shape[axis]
-            number = 0 if axis is None else np.asarray(grid.environment[var.name])
-            prefix = prefix * count + ((number - 1) % count if var == later else number)
-        # A kept loop whose extent is not known has no axis: it stands at its first value.
-        rows = math.prod(grid.shape[grid.axes.index(var.name)] for var in kept if var.name in grid.axes)
-        room = len(span)
+            # A kept loop whose extent is not known has no axis: it stands at its first value.
+            if var.name in grid.axes:
+                count, number = grid.shape[grid.axes.index(var.name)], grid.environment[var.name]
+                prefix = prefix * count + ((number - 1) % count if var == later else number)
+                rows *= count
+        start = np.asarray(prefix * room - span.start)
         # Threads first: `_extremes` takes what comes last for the greatest thread.
-        keys = np.moveaxis(prefix[..., None] * room + (places - span.start), -2, 0)
+        keys = np.moveaxis(places + start[..., None], -2, 0)
         threads = np.broadcast_to(self.actors(touch).astype(np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
-        if mask.all():
+        if mask is None:
             return keys.ravel(), threads.ravel(), rows * room
-        touched = np.broadcast_to(np.moveaxis(mask, -2, 0), keys.shape)
+        touched = np.moveaxis(mask, -2, 0)
         return keys[touched], threads[touched], rows * room
 
-    def _located(self, touch: Touch, granule: int) -> tuple[Grid, Array, Array]:
+    def _located(self, touch: Touch, granule: int) -> Located:
         memo = (id(touch), granule)
         if memo not in self._places:
             self._alive.append(touch)
@@ -269,9 +319,11 @@ class Touches:
             return found
         unit = touch.statement.spec.level.threads
         if unit is None or unit >= self.kernel.workers:
-            return attrs.evolve(found, low=np.zeros_like(found.low), high=np.full_like(found.high, self.kernel.workers - 1))
+            greatest = np.where(found.greatest >= 0, np.int16(self.kernel.workers - 1), found.greatest)
+            return attrs.evolve(found, least=np.zeros_like(found.least), greatest=greatest)
         unit = max(unit, 32)  # quad-pairs lie anywhere in their warp
-        return attrs.evolve(found, low=found.low // unit * unit, high=found.high // unit * unit + unit - 1)
+        # What is not touched stays so: -1 // unit * unit + unit - 1 is -1.
+        return attrs.evolve(found, least=found.least // unit * unit, greatest=found.greatest // unit * unit + unit - 1)
 
 
 def _require_decided(kernel: Kernel, access: Access, grid: Grid, fixed: Mapping[str, int]) -> None:
@@ -293,15 +345,12 @@ def _extremes(keys: Array, threads: Array, room: int) -> Footprint:
         low, high = np.full(room, -1, dtype=np.int16), np.full(room, -1, dtype=np.int16)
         high[keys] = threads  # the last of several assignments stays
         low[keys[::-1]] = threads[::-1]
-        touched = np.flatnonzero(high >= 0)
-        index = np.full(room, -1, dtype=np.int32)
-        index[touched] = np.arange(touched.size, dtype=np.int32)
-        return Footprint(touched, low[touched], high[touched], index)
+        return Footprint(low, high)
     order = np.argsort(keys, kind="stable")
     keys, threads = keys[order], threads[order]
     first = np.concatenate(([True], keys[1:] != keys[:-1])) if keys.size else np.zeros(0, dtype=bool)
     last = np.concatenate((first[1:], [True])) if keys.size else first
-    return Footprint(keys[first], threads[first], threads[last], None)
+    return Footprint(threads[first], threads[last], keys[first])
 
 
 def _width(statement: Exec, position: int) -> int:
@@ -310,18 +359,26 @@ def _width(statement: Exec, position: int) -> int:
     return 1 if unknown else statement.width(position)
 
 
+def _box_steps(access: Access, sides: tuple[int, ...]) -> Array:
+    """From the box of an access's base the steps along each dimension to all boxes that its elements lie in, each once."""
+    if access.points:
+        return np.unique(access.table() // np.array(sides), axis=0).T
+    axes = ({offset // side for offset in offsets} for offsets, side in zip(access.offsets(), sides, strict=True))
+    return np.array(list(itertools.product(*axes))).T
+
+
 def _span(size: Expr) -> int:
     """More than any coordinate of block 0 along a dimension of this size."""
     number = constant(size)
     return 1 << 20 if number is None else min(number + 4096, 1 << 20)
 
 
-def _boxes(kernel: Kernel) -> dict[str, tuple[int, ...]]:
-    """For each array in global memory the sides of boxes, side by side from its first element on, that no access to it divides."""
+def _boxes(kernel: Kernel, watched: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """For each of these arrays in global memory the sides of boxes, adjacent from its first element on, that no access to it divides."""
     sides: dict[str, tuple[int, ...]] = {}
     for statement, _ in execs(kernel.body):
         for access in statement.accesses:
-            if kernel.buffer(access.buffer).memory.of_grid:
+            if access.buffer in watched and kernel.buffer(access.buffer).memory.of_grid:
                 known = sides.get(access.buffer, (0,) * len(access.base))
                 sides[access.buffer] = tuple(math.gcd(side, _side(access, dim)) for dim, side in enumerate(known))
     return sides
@@ -332,7 +389,7 @@ def _side(access: Access, dim: int) -> int:
     if access.points:
         return 1
     terms, number = terms_of(access.base[dim])
-    steps = set(access.steps(dim))
+    steps = set(access.offsets()[dim])
     # Where a run of neighbours begins and where one ends.
     ends = [step for step in steps if step - 1 not in steps] + [step + 1 for step in steps if step + 1 not in steps]
     return math.gcd(number, *(coefficient for _, coefficient in terms), *ends)

@@ -6,13 +6,15 @@ too: neighbours are taken together where they are kept side by side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt, rewritten
 from fireiron.ir.opaque import tile_origin
 from fireiron.specs.formula import elements_of
-from fireiron.values.expr import ONE, Const, Expr, constant
+from fireiron.values.expr import ONE, Const, Expr, Sum, constant
 from fireiron.values.tensor import Storage
 
 
@@ -69,7 +71,7 @@ def _packed(kernel: Kernel, statement: Exec) -> Exec:
     """The statement with the operands of two elements that are kept side by side, which its text takes as one register."""
     widths = []
     for access in statement.accesses:
-        pair = len(access.elements()) == 2 and _beside(kernel.buffer(access.buffer), access, 2)
+        pair = access.count == 2 and _beside(kernel.buffer(access.buffer), access, 2)
         widths.append(2 if pair else 1)
     return attrs.evolve(statement, vectors=tuple(widths))
 
@@ -87,14 +89,14 @@ def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
 def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
     """The statement on pairs of neighbours of 16 bits, where all operands of which it takes several are kept so; else as it is."""
     made = statement.instruction.on_pairs(statement.spec, kernel.architecture)
-    if made is None or max(len(access.elements()) for access in statement.accesses) % 2:
+    if made is None or max(access.count for access in statement.accesses) % 2:
         return statement
     formulas = statement.spec.definition.formulas
     taken = {one.tensor for formula in formulas for one in elements_of(formula.value, conditions=False)} | {*statement.spec.outputs}
     widths = []
     for position, (name, access) in enumerate(statement.operands.items()):
         buffer, width = kernel.buffer(access.buffer), statement.width(position)
-        if name in taken and len(access.elements()) > 1:
+        if name in taken and access.count > 1:
             width = 2 if buffer.memory.private and _pairs_whole(buffer, access) else width
             if width == 1:
                 return statement
@@ -135,7 +137,7 @@ def _require_matrix(kernel: Kernel, statement: Exec, buffer: Buffer, access: Acc
     CUDA C++ Programming Guide, "Warp Matrix Functions": the pointer and `ldm` of load_matrix_sync.
     """
     leading = max(16 // buffer.dtype.bytes, 1)
-    start = buffer.address(tile_origin(kernel, access), access.elements()[0])
+    start = buffer.address(tile_origin(kernel, access), access.first)
     steps = [step for step in buffer.storage.steps if step is not None and step != ONE]
     problem = None
     if any(step.factor % leading for step in steps):
@@ -169,7 +171,7 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
     # Vectors are converted on their way from or to registers only.
     if converts and not any(buffer.memory.private for buffer in buffers):
         widths = [1, 1]
-    count = len(statement.accesses[0].elements())
+    count = statement.accesses[0].count
     addressable = [position for position in range(2) if not buffers[position].memory.private]
     # The wider side decides how many elements go at once; the other takes them in several pieces.
     together = max((widths[position] for position in addressable), default=1)
@@ -182,7 +184,7 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
 
 def _widest(buffer: Buffer, access: Access) -> tuple[int, str | None]:
     """The most elements that one instruction may take, and why it cannot take more."""
-    count = len(access.elements())
+    count = access.count
     reason = f"{count} elements of {buffer.dtype.bytes} bytes"
     for width in (16, 8, 4, 2):
         if count % width or width * buffer.dtype.bytes > 16:
@@ -238,12 +240,21 @@ def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
 def _contiguous(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...], ...]) -> bool:
     """Whether elements lie one behind the other, wherever the first of them lies."""
     storage = access.storage or buffer.storage
-    if storage.swizzle is None:
-        steps = _steps(storage, elements)
-        if steps is not None:
-            return steps == tuple(range(len(elements)))
+    steps = _steps(storage, elements)
+    if steps is not None and storage.swizzle is None:
+        return steps == tuple(range(len(elements)))
+    if steps == tuple(range(len(elements))) and _in_one_group(storage, access.coordinates(elements[0]), len(elements)):
+        return True
     first = buffer.address(access, elements[0])
     return all(buffer.address(access, element) - first == Const(step) for step, element in enumerate(elements))
+
+
+def _in_one_group(storage: Storage, first: Sequence[Expr], count: int) -> bool:
+    """Whether so many neighbours lie in one group of 2**base addresses, which a swizzle moves as they are."""
+    assert storage.swizzle is not None
+    start, size = storage.plain.address(first), 1 << storage.swizzle.base
+    inside = start.constant % size if isinstance(start, Sum) else 0
+    return inside + count <= size and (start - inside).factor % size == 0
 
 
 def _steps(storage: Storage, elements: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:

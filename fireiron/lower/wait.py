@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -45,8 +45,8 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.effects.unchecked import Unchecked
-from fireiron.lower.footprint import Array, Grid
-from fireiron.lower.touches import Touch, Touches
+from fireiron.lower.dependences import Dependences
+from fireiron.lower.touches import Located, Touch
 from fireiron.values.expr import Expr, Var, all_of, compiled, conjuncts, constant
 
 Fixed = Mapping[str, int]
@@ -61,7 +61,7 @@ def wait(kernel: Kernel) -> Kernel:
     replay = _Replay(kernel)
     for counts in _all_counts(kernel):
         replay.begin(counts)
-        replay.run(kernel.body, (), {})
+        replay.run(replay.program, {})
 
     def waited(statement: Stmt) -> tuple[Stmt, ...]:
         asked = replay.asked.get(id(statement), {})  # by identity: equal barriers at two places wait for different copies
@@ -160,32 +160,55 @@ def _lasts(one: Dependence, mechanism: Mechanism) -> bool:
 
 @attrs.frozen(eq=False)
 class _Site:
-    """A touch without the conditions `tests`, which depend on loops that are followed alone.
+    """A touch; the same `untested`, without the conditions `tests`, which depend on loops that are followed alone.
 
     `needed` are the followed loops that matter to it, `turns` the iterations after which addresses repeat, for those of them on
     which no other condition depends.
     """
 
     touch: Touch
+    untested: Touch
     tests: tuple[Expr, ...]
     needed: frozenset[str]
     turns: Mapping[str, int]
 
 
+@attrs.frozen(eq=False)
+class _Access:
+    """A touch that conflicts with copies of some mechanisms, or is a copy; `issues` is the mechanism of a copy."""
+
+    site: _Site
+    conflicts: tuple[Mechanism, ...]
+    issues: Mechanism | None
+
+
+@attrs.frozen(eq=False)
+class _Loop:
+    """A loop that is followed one iteration after the other."""
+
+    loop: For
+    body: _Steps
+
+
+_Step: TypeAlias = "_Access | Commit | Wait | Barrier | _Loop | tuple[_Steps, ...]"
+"""What matters of a program; a tuple has those of roles."""
+_Steps: TypeAlias = "tuple[_Step, ...]"
+
+
 class _Replay:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.touches = Touches(kernel)
-        copies = [one for statement, loops in execs(kernel.body) for one in self.touches.of(statement, loops) if one.lasts]
-        self.granule = self.touches.granule(*copies)  # copies fill whole ones, so a shorter touch meets them where its granule does
+        self.graph = Dependences(kernel)
+        touches = {(id(one), *map(id, loops)): self._of_block(one, loops) for one, loops in execs(kernel.body)}
+        copies = [one for found in touches.values() for one in found if one.lasts]
+        self.granule = self.graph.touches.granule(*copies)  # copies fill whole ones, so a shorter touch meets them where its granule does
         issued = (one for one in statements(kernel.body) if isinstance(one, (Exec, Commit, Wait)) and one.mechanism.in_groups)
         self.kinds = sorted({one.mechanism for one in issued}, key=_rank)
         self.asked: dict[int, dict[Mechanism, _Asked]] = {}
-        self._touches: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self._places: dict[Any, Places] = {}
-        self._tables: dict[Any, tuple[Grid, Array, Array]] = {}
-        self._sites: dict[int, _Site] = {}
+        self._tables: dict[Any, Located] = {}
         self._followed: dict[int, bool] = {}
+        self.program = self._prepared(kernel.body, (), touches, copies)
         self.begin({})
 
     def begin(self, counts: Mapping[Expr, int]) -> None:
@@ -194,56 +217,75 @@ class _Replay:
         self.queues = {kind: _Queue() for kind in self.kinds}
         self.passed: list[tuple[Barrier, Mapping[Mechanism, tuple[int, int]]]] = []
 
-    def run(self, body: tuple[Stmt, ...], loops: tuple[For, ...], fixed: Fixed) -> None:
-        """Follow a list; `fixed` are the values of loops that are followed one iteration after the other."""
+    # ------------------------------------------------------------------------------------------ the program
+
+    def _of_block(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
+        # Copies end in shared memory (`pipeline` marks no others), so nothing else meets them.
+        return tuple(one for one in self.graph.of(statement, loops) if self.kernel.buffer(one.access.buffer).memory.of_block)
+
+    def _prepared(
+        self, body: tuple[Stmt, ...], loops: tuple[For, ...], touches: Mapping[tuple[int, ...], Sequence[Touch]], copies: Sequence[Touch]
+    ) -> _Steps:
+        """What matters of a list."""
+        steps: list[_Step] = []
         for statement in body:
             match statement:
                 case Exec():
-                    self._exec(statement, loops, fixed)
-                case Commit(mechanism=mechanism):
-                    self.queues[mechanism].commit()
-                case Wait(groups=groups, mechanism=mechanism):
-                    queue = self.queues[mechanism]
-                    queue.waited = max(queue.waited, len(queue.groups) - groups)
-                case Barrier():
-                    self.passed.append((statement, {kind: (len(one.groups), one.waited) for kind, one in self.queues.items()}))
-                case For() if self._is_followed(statement):
-                    for value in _followed_values(statement, self.counts):
-                        self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
+                    steps += self._accesses(touches[id(statement), *map(id, loops)], copies)
+                case Commit() | Wait() | Barrier():
+                    steps.append(statement)
                 case For():
-                    self.run(statement.body, (*loops, statement), fixed)
+                    inside = self._prepared(statement.body, (*loops, statement), touches, copies)
+                    # Of other loops all iterations are one.
+                    steps += (_Loop(statement, inside),) if self._is_followed(statement) else inside
                 case Roles():
-                    for child in statement.children:
-                        self.begin(self.counts)
-                        self.run(child, loops, fixed)
+                    steps.append(tuple(self._prepared(child, loops, touches, copies) for child in statement.children))
                 case Let() | Comment() | Fence() | Acquire() | Release() | NextTile() | Leave() | Skip():
                     pass
                 case _:
                     raise unknown(statement, "wait")
+        return tuple(steps)
 
-    def _exec(self, statement: Exec, loops: tuple[For, ...], fixed: Fixed) -> None:
-        place = (id(statement), *map(id, loops))
-        if place not in self._touches:
-            found = self.touches.of(statement, loops)
-            # Copies end in shared memory (`pipeline` marks no others), so nothing else meets them.
-            self._touches[place] = tuple(one for one in found if self.kernel.buffer(one.access.buffer).memory.of_block)
-        for touch in self._touches[place]:
-            places = self._touched(touch, fixed)
-            self._meet(touch, places)
-            if touch.lasts:
-                self.queues[statement.mechanism].open.add(touch, places)
+    def _accesses(self, touches: Iterable[Touch], copies: Iterable[Touch]) -> Iterator[_Access]:
+        """The touches that depend on copies, or are copies."""
+        for touch in touches:
+            found = {one.statement.mechanism for one in copies if self.graph.may_conflict(one, touch)}
+            if found or touch.lasts:
+                issues = touch.statement.mechanism if touch.lasts else None
+                yield _Access(self._site(touch), tuple(kind for kind in self.kinds if kind in found), issues)
 
-    def _meet(self, touch: Touch, places: Places) -> None:
-        """The newest group whose places the touch meets, and that is not known to be complete, is asked for; of each kind."""
-        for mechanism, queue in self.queues.items():
-            # Engines read: only what writes there must wait for them.
-            if not mechanism.writes_late and not touch.access.write:
-                continue
+    def run(self, steps: _Steps, fixed: Fixed) -> None:
+        """Follow a list; `fixed` are the values of loops that are followed one iteration after the other."""
+        for step in steps:
+            if isinstance(step, _Access):
+                self._access(step, fixed)
+            elif isinstance(step, Commit):
+                self.queues[step.mechanism].commit()
+            elif isinstance(step, _Loop):
+                for value in _followed_values(step.loop, self.counts):
+                    self.run(step.body, {**fixed, step.loop.var.name: value})
+            elif isinstance(step, Barrier):
+                self.passed.append((step, {kind: (len(one.groups), one.waited) for kind, one in self.queues.items()}))
+            elif isinstance(step, Wait):
+                queue = self.queues[step.mechanism]
+                queue.waited = max(queue.waited, len(queue.groups) - step.groups)
+            else:
+                for child in step:
+                    self.begin(self.counts)
+                    self.run(child, fixed)
+
+    def _access(self, access: _Access, fixed: Fixed) -> None:
+        """For each kind of copies the newest group whose places a touch meets, and that is not known to be complete, is asked for."""
+        touch, places = access.site.touch, self._touched(access.site, fixed)
+        for mechanism in access.conflicts:
+            queue = self.queues[mechanism]
             # Newest first: groups complete in order, and the wait for one is a wait for all before it.
             for number in range(len(queue.groups) - 1, queue.complete - 1, -1):
                 if queue.groups[number].places & places:
                     self._ask(mechanism, number, touch, places)
                     break
+        if access.issues is not None:
+            self.queues[access.issues].open.add(touch, places)
 
     def _ask(self, mechanism: Mechanism, number: int, touch: Touch, places: Places) -> None:
         """Group `number` must be complete at the last barrier behind its commit, of those of the widest scope.
@@ -283,17 +325,14 @@ class _Replay:
 
     # ------------------------------------------------------------------------------------------ places
 
-    def _touched(self, touch: Touch, fixed: Fixed) -> Places:
+    def _touched(self, site: _Site, fixed: Fixed) -> Places:
         """Where a statement touches shared memory in one iteration of the loops that are followed."""
-        if id(touch) not in self._sites:
-            self._sites[id(touch)] = self._site(touch)
-        site = self._sites[id(touch)]
         values = {name: value for name, value in fixed.items() if name in site.needed}
         if not all(compiled(test)(values) for test in site.tests):
             return 0
         # Iterations whose addresses are the same share an entry: a table for each stage, not for each iteration.
         at = tuple((name, value % site.turns[name] if name in site.turns else value) for name, value in values.items())
-        memo = (id(touch), at)
+        memo = (id(site), at)
         if memo not in self._places:
             self._places[memo] = self._at(site, dict(at))
         return self._places[memo]
@@ -303,10 +342,10 @@ class _Replay:
         fixed = {name: value for name, value in values.items() if name not in site.turns}
         memo = (id(site), tuple(fixed.items()))
         if memo not in self._tables:
-            self._tables[memo] = self.touches.places(site.touch, self.granule, fixed)
+            self._tables[memo] = self.graph.touches.places(site.untested, self.granule, fixed)
         grid, places, mask = self._tables[memo]
         part = tuple(values[name] if name in site.turns and name in values else slice(None) for name in grid.axes)
-        return _bits(places[part] if mask[part].all() else places[part][mask[part]])
+        return _bits(places[part] if mask is None else places[part][mask[part]])
 
     def _site(self, touch: Touch) -> _Site:
         followed = {loop.var.name: loop for loop in touch.loops if self._is_followed(loop)}
@@ -316,7 +355,7 @@ class _Replay:
         tested = {var.name for test in others for var in test.variables()}
         untested = attrs.evolve(touch, statement=attrs.evolve(touch.statement, active=all_of(others)))
         turns = {name: turn for name, loop in followed.items() if name not in tested and (turn := loop.period or constant(loop.extent))}
-        return _Site(untested, tests, _names(self.touches.needed(touch)) & followed.keys(), turns)
+        return _Site(touch, untested, tests, _names(self.graph.touches.needed(touch)) & followed.keys(), turns)
 
     def _is_followed(self, loop: For) -> bool:
         """Whether iterations matter: copies are issued, groups committed, or barriers passed in it."""

@@ -30,6 +30,7 @@ from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.alternate import with_products_of_turns
 from fireiron.spec import Spec, symbols_of
+from fireiron.values import sharer
 from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
 from fireiron.values.layout import Layout
@@ -125,10 +126,15 @@ def _fills_a_ring(node: Node) -> bool:
     return any(isinstance(one, For) and Produced in one.asks for one in statements(node.program))
 
 
+def _copies(node: Node) -> bool:
+    """Whether the producer of a loop that a step makes copies what engines do not load."""
+    return any(isinstance(one, For) and one.asks[Produced].copies for one in statements(node.program))
+
+
 def _is_mixed(node: Node) -> bool:
     """Whether some loads of a loop with a producer are done by an engine, and some are not."""
     for inner in node.nodes():
-        if _fills_a_ring(inner):
+        if _fills_a_ring(inner) and not _copies(inner):
             loads = [one for part in inner.nodes() if (one := _load(part)) is not None]
             if len(set(loads)) > 1:
                 return True
@@ -138,7 +144,7 @@ def _is_mixed(node: Node) -> bool:
 def _has_producer(node: Node) -> bool:
     """Whether a loop of the tree has a producer, which fetches what stands in front of the loop as well."""
     loops = (part for part in node.nodes() if _fills_a_ring(part))
-    return any(_load(inner) for part in loops for inner in part.nodes())
+    return any(_copies(part) or any(_load(inner) for inner in part.nodes()) for part in loops)
 
 
 def _is_lonely(node: Node) -> bool:
@@ -149,7 +155,7 @@ def _is_lonely(node: Node) -> bool:
 
 def _load(node: Node) -> bool | None:
     """Of a load, whether an engine fills a ring by it."""
-    if not node.spec.copies or node.spec.level.threads == 1 or [one.shared_by for one in node.spec.memories] != ["grid", "block"]:
+    if not node.spec.copies or node.spec.level.threads == 1 or [one.shared_by for one in node.spec.memories] != [sharer.GRID, sharer.BLOCK]:
         return None
     return any(one.mechanism.counted for one, _ in execs(node.program))
 

@@ -32,13 +32,13 @@ from fireiron.values.machine import DType
 from fireiron.values.tensor import View
 
 ROTATE_BYTES = 240e6
-"""Bytes over which buffers rotate so that none is found in a cache: four times the L2 of an H200."""
+"""Bytes over which buffers rotate, so that none stays in a cache: four times the L2 of an H200."""
 
 MOST_SETS = 10_000
-"""Sets at most; those of a product of 64 x 64 x 64 in float16 are 240 MB then, those of smaller problems less."""
+"""Most sets of buffers; for a float16 matmul of 64 x 64 x 64 they take 240 MB, for smaller problems less."""
 
 WORK: Final = 1 << 27
-"""Terms whose errors NumPy analyses for one check: a second or two. Of more, some rows and columns are taken at random."""
+"""Terms whose errors NumPy analyses for one check: one or two seconds. Larger problems are sampled by rows and columns."""
 
 Call = Callable[[], object]
 

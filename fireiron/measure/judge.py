@@ -21,7 +21,7 @@ from fireiron.specs.fused import fused
 from fireiron.values.machine import DType
 
 WORK: Final = 1 << 28
-"""Terms whose errors NumPy analyses for one comparison: some seconds. Of more, some rows and columns are taken at random."""
+"""Terms whose errors NumPy analyses for one comparison: some seconds. Larger problems are sampled by rows and columns."""
 
 
 @attrs.define(eq=False)

@@ -17,13 +17,12 @@ from fireiron.spec import Spec
 from fireiron.values.machine import DType, tf32
 
 PER_ELEMENT: Final = DEVIATIONS
-"""How much further than the whole an element may be off, beside its own size and the root of the mean square of all.
-
-Errors that are sums of many are distributed normally, and so many standard deviations are what one in 10^13 of them reaches.
+"""Factor of the norm tolerance for one element, relative to its magnitude and the root mean square of all. Errors that are sums of many
+are normal, and one in 10^13 of them exceeds this many standard deviations.
 """
 
 WORK: Final = 1 << 24
-"""Terms that are evaluated for the tolerance of a definition, some rows and columns of it where it has more: a tenth of a second."""
+"""Terms that are evaluated for the tolerance of a definition, sampled by rows and columns if it has more: a tenth of a second."""
 
 
 def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DType | None = None, *, output: str | None = None) -> float:

@@ -34,7 +34,7 @@ OURS = "fireiron"
 NO_GPU = "needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"
 
 SIMULATED_SECONDS = 10.0
-"""About how long verifying one kernel in the simulator may take."""
+"""Approximate limit in seconds for verifying one kernel in the simulator."""
 
 ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError)
 """Errors that say that a combination of a sweep is none; others are defects."""

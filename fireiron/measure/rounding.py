@@ -52,7 +52,7 @@ from fireiron.specs.meaning import aligned, computing, limits_of, multiplied, re
 from fireiron.values.machine import DType, float16, float32, float64, tf32
 
 IMPROBABLE: Final = 1e-13
-"""The probability, for one element, that a right kernel is called wrong: below 1e-5 for a matrix of 10^8 elements."""
+"""Probability, per element, that a correct kernel is reported as wrong: below 1e-5 for a matrix of 10^8 elements."""
 
 DEVIATIONS: Final = math.sqrt(2 * math.log(2 / IMPROBABLE))
 """L above: 2 exp(-L^2 / 2) is `IMPROBABLE`."""
@@ -64,10 +64,12 @@ def _least(function: Any) -> float:
 
 
 WALK: Final = _least(lambda m: (math.log(2 / IMPROBABLE) - math.log(math.cos(m)) / 2) / m)
-"""How far n independent errors may add up, each beside a partial sum of a walk of n steps, beside sqrt(n) of these and their length: 21."""
+"""Bound of the sum of n independent errors, each proportional to a partial sum of a walk of n steps, in units of sqrt(n) times its
+length: 21.
+"""
 
 ROOT: Final = math.sqrt(_least(lambda m: (math.log(1 / IMPROBABLE) - math.log(math.cos(m)) / 2) * 2 / m**2))
-"""How large the root of the mean square of all partial sums of a walk may be, beside the length of all of its steps: 5."""
+"""Bound of the root mean square of the partial sums of a walk, relative to the length of all its steps: 5."""
 
 ERROR: Final = "error of "
 """In front of a tensor's name: its bound."""
@@ -99,7 +101,7 @@ LAST_PLACES: Final[Mapping[str, float]] = {"exp": 2, "exp2": 4, "log": 1, "log2"
 """Errors of functions in float in units in the last place; `exp2` is ex2.approx, whose relative error is 2^-22."""
 
 APPROXIMATE_TANH: Final = 2.0**-10.987
-"""The relative error of tanh.approx.f32 (PTX ISA)."""
+"""Relative error of tanh.approx.f32 (PTX ISA)."""
 
 
 @attrs.frozen(eq=False)
@@ -304,7 +306,7 @@ def free_dims(spec: Spec) -> tuple[str, ...]:
 
 
 LEAST: Final = 8
-"""So many places of a dimension a sample has, if the dimension has as many; of one that all steps take one element of, two."""
+"""Sampled positions of a dimension, if it has as many; two if every step takes one element of it."""
 
 
 def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> dict[str, Any]:

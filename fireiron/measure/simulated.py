@@ -15,15 +15,15 @@ import attrs
 from fireiron.errors import ArgumentError, SimulationError, WrongResultError
 
 if TYPE_CHECKING:
-    from fireiron.compiler import Program
+    from fireiron.compiler import Launch, Program
     from fireiron.measure.judge import Judge
     from fireiron.spec import Spec
 
 SIMULATED_SECONDS: Final = 60.0
-"""A longer simulation is cut down to a sample of blocks."""
+"""Seconds above which a simulation uses a sample of blocks."""
 
 MULTIPLY_ADDS: Final = 2e7
-"""So much work is simulated without asking how long it takes."""
+"""Work that is simulated without an estimate of its time."""
 
 Say = Callable[..., None]
 """Is told what happens: a name, a value, `plain=` the value for other programs where it is not the text, and more by name."""
@@ -152,6 +152,8 @@ def simulated(
     total = int(program.ir.grid.evaluate(symbols))
     work = math.prod(int(size.evaluate(symbols)) for size in program.spec.sizes)
     try:
+        if any(not launch.spec.copies for launch in program.preceding):
+            return _all_launches(program, symbols, arrays, judge, say)
         arrays, wrong = _behind_copies(program, symbols, arrays, say)
         if wrong is not None:
             return wrong
@@ -167,22 +169,44 @@ def simulated(
         return {"message": str(error), "error": type(error).__name__}
 
 
+def _all_launches(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: Say
+) -> Mapping[str, Any] | None:
+    """The first wrong element of what all launches make together; all blocks of each are simulated."""
+    from fireiron.sim import simulate_launches
+
+    started = time.monotonic()
+    for launch in program.launches:
+        say("launched", f"{launch.program.name}, {int(launch.kernel.grid.evaluate(symbols))} blocks")
+    outputs = simulate_launches(program.launches, with_outputs(program, symbols, arrays), symbols, outputs=program.spec.outputs)
+    say("ran in", f"the simulator, {time.monotonic() - started:.2f} s")
+    return first_wrong(program.spec, outputs, arrays, first_value(program.spec, symbols), judge)
+
+
 def _behind_copies(
     program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], say: Say
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The arrays as the copies in front leave them, and the first wrong element of one of these."""
+    """The arrays of the last launch as the copies before it leave them, and the first wrong element of one of these."""
     from fireiron.gpu.arguments import as_stored
     from fireiron.sim import simulate
 
-    made = dict(arrays)
-    for launch in program.launches:
-        result = simulate(launch.program.ir, {"src": arrays[launch.name]}, symbols)
+    held = dict(arrays)
+    for launch in program.preceding:
+        given = held[launch.arrays["src"]]
+        result = simulate(launch.kernel, {"src": given}, _own(launch, symbols))
         say("copied", f"{launch.name} in {result.seconds:.2f} s, since {launch.reason}")
-        wrong = _compared(result.outputs["dst"], arrays[launch.name])
+        wrong = _compared(result.outputs["dst"], given)
         if wrong is not None:
-            return made, {**wrong, "message": f"the copy of {launch.name}: {wrong['message']}"}
-        made[launch.name] = as_stored(program.ir.buffer(launch.name).tensor, result.outputs["dst"], symbols)
-    return made, None
+            return arrays, {**wrong, "message": f"the copy of {launch.name}: {wrong['message']}"}
+        held[launch.arrays["dst"]] = as_stored(launch.kernel.buffer("dst").tensor, result.outputs["dst"], symbols)
+    last = program.launches[-1].arrays
+    return {name: held[last.get(name, name)] for name in arrays}, None
+
+
+def _own(launch: Launch, symbols: Mapping[str, int]) -> Mapping[str, int]:
+    """The sizes that a launch knows."""
+    known = {symbol.name for symbol in launch.program.ir.symbols}
+    return {name: value for name, value in symbols.items() if name in known}
 
 
 def _sampled(

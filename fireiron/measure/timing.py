@@ -52,34 +52,34 @@ REGIMES = ("burst", "busy")
 L2_STATES = ("rotated", "flushed", "hot")
 
 REPLAY = 4000.0
-"""Microseconds that one replay should take: far above the cost of starting a graph."""
+"""Target duration of one graph replay in microseconds: far above the cost of starting a graph."""
 
 BURST = 20_000.0
-"""Microseconds of timed work in one burst; one more replay goes before it."""
+"""Microseconds of timed work in one burst; one more replay precedes it."""
 
 PAUSE = 0.25
 """Seconds before each burst."""
 
 SECONDS = 10.0
-"""Seconds that the rounds of one contender take at most, pauses not counted, if that leaves `FEWEST`."""
+"""Most seconds for the rounds of one contender, without pauses, if that leaves `FEWEST`."""
 
 FEWEST = 3
 """Rounds of a contender that takes longer."""
 
 WARMING = 100_000.0
-"""Microseconds of work after which a contender is warm, though not all sets of buffers have been used."""
+"""Microseconds of work after which a contender is warm, even if not all buffer sets were used."""
 
 HEATING = 1.0
-"""Seconds of work before the busy regime is measured."""
+"""Seconds of work before the busy clock state is measured."""
 
 MOST_LAUNCHES = 4000
-"""Launches in one graph at most."""
+"""Most launches in one graph."""
 
 SAMPLE = 64
-"""Launches by which the length of a graph is chosen, at most."""
+"""Most launches that determine the length of a graph."""
 
 FLUSH_BYTES = 256_000_000
-"""Bytes written over the cache between two launches, at least; four times the cache if that is more."""
+"""Bytes written over the cache between two launches; at least four times the cache."""
 
 
 @attrs.frozen

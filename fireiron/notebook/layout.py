@@ -12,7 +12,7 @@ from typing import Final
 from fireiron.values.trees import expression_tree
 
 WIDTH: Final = 100
-"""Columns of a line, where its parts allow."""
+"""Columns of a line, if its parts allow."""
 
 
 def laid_out(expression: str, width: int = WIDTH, opens: Collection[str] | None = None) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fireiron.tune.result import Result, Tuning
 
 MOST_ROWS: Final = 200
-"""Rows of a table; of those behind them their number is told."""
+"""Most rows of a table; the number of omitted rows is shown."""
 
 # ---------------------------------------------------------------------------------------------- the language
 
@@ -119,7 +119,7 @@ def _tree(node: Node) -> Markup:
 
 def program_view(program: Program) -> Markup:
     """The tree, the figures, and folded the picture and the CUDA text."""
-    copies = facts(("launched first", str(one)) for one in program.launches)
+    copies = facts(("launched first", str(one)) for one in program.preceding)
     return block(program.spec, copies, _tree(program.tree), *_kernel_parts(program))
 
 

@@ -10,10 +10,10 @@ import functools
 from fireiron.ir.text import Function
 
 MOST_ROWS = 256
-"""Elements of a box along each dimension (CUDA Driver API, cuTensorMapEncodeTiled)."""
+"""Most elements of a box along each dimension (CUDA Driver API, cuTensorMapEncodeTiled)."""
 
 MULTIPLE = 16
-"""Bytes of which an array's address and strides must be multiples."""
+"""Alignment in bytes of the address and strides of an array."""
 
 RANKS = range(2, 6)
 """Dimensions of an array. A tile has two of them; along the others, those of a stack of matrices, its boxes have one element."""

@@ -22,7 +22,7 @@ from fireiron.values.tensor import Storage, View
 from fireiron.values.units import index_in
 
 TOGETHER = 8
-"""Elements of a row of a matrix, which one lane addresses: 16 bytes."""
+"""Elements of a matrix row that one lane addresses: 16 bytes."""
 
 
 def tile_of_warpgroup(swapped: bool) -> tuple[int, int]:

@@ -7,6 +7,7 @@ that it visits become loops, and the values that the deciding instruction takes 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from fireiron.ir.rewrite import by_identities
 from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
-from fireiron.values.expr import ONE, TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
+from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Dim, Mode, View
 from fireiron.values.units import index_in, thread_of, unit_in
@@ -31,16 +32,16 @@ WIDEST = 16
 """Bytes of the widest load or store of a thread."""
 
 MOST_NEIGHBOURS = 8
-"""Neighbours in memory that one statement takes: 16 bytes of halves."""
+"""Most contiguous elements of one statement: 16 bytes of float16."""
 
 LARGEST = 2**31
-"""More than any distance in memory."""
+"""Larger than any distance in memory."""
 
 MOST_TRIED = 4096
-"""Turns of loops in which is looked where a view stands."""
+"""Most loop iterations in which the position of a view is evaluated."""
 
 MOST_AT_ONCE = 16
-"""Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
+"""Most values of one statement without a loop: those of a lane for any 8-bit operand."""
 
 
 def elementwise(spec: Spec) -> bool:
@@ -89,13 +90,16 @@ class Following:
         one = next((level for level in (self.holding.level, self.spec.level) if level.threads == 1), None)
         return one or thread_of(self.holding.level)
 
-    @property
+    @functools.cached_property
     def element(self) -> Spec:
         """The spec of one element of a thread, by which its instruction is found."""
         return element_of(self.spec, self.level)
 
     def mismatches(self, context: Context) -> tuple[Mismatch, ...]:
         """Why the threads of the spec do not hold its elements as another statement says."""
+        return _mismatches(self, context)
+
+    def _mismatches(self, context: Context) -> tuple[Mismatch, ...]:
         threads, other = self.spec.level.threads, self.holding.level.threads
         if threads is not None and threads != 1 and other is not None and threads < other:
             return (Mismatch("level", f"a group of {other} threads", self.spec.level.name),)
@@ -202,17 +206,22 @@ class Following:
         return first_replica(self.spec, [one for one in self.steps if one.index is not None], self.holding, context)
 
 
+@by_identities  # each way in which a leaf may be performed asks
+def _mismatches(following: Following, context: Context) -> tuple[Mismatch, ...]:
+    return following._mismatches(context)
+
+
 def in_turns(digits: Iterable[Digit], context: Context) -> bool:
     """Whether which tile is a thread's changes from turn to turn: nothing that the thread's number says."""
-    known = {context.thread, *context.whole.definitions}
-    return any(one.index is not None and not one.index.variables() <= known for one in digits)
+    known = context.whole.definitions.keys()
+    return any(one.index is not None and any(var not in known and var != context.thread for var in one.index.variables()) for one in digits)
 
 
 def element_of(spec: Spec, level: Level) -> Spec:
     """The spec of one element at a level."""
     one = (Mode(1, 1),)
     views = {
-        name: view.with_dims({number: attrs.evolve(dim, modes=one) for number, dim in enumerate(view.dims)})
+        name: view.with_dims({number: Dim(one, dim.bound, dim.fixed) for number, dim in enumerate(view.dims)})
         for name, view in spec.operands.items()
     }
     return spec.at_level(level, **views)
@@ -227,7 +236,7 @@ def steps_of(spec: Spec, name: str, holding: Holding) -> tuple[Digit, ...] | Non
     They count dimensions as the spec does, whichever of them the operand has.
     """
     inside = holding.inside(spec.operands[name])
-    found = None if inside is None else tuple(attrs.evolve(one, dim=spec.dims.index(spec.uses[name][one.dim])) for one in inside)
+    found = None if inside is None else tuple(one.along(spec.dims.index(spec.uses[name][one.dim])) for one in inside)
     for operand, view in spec.operands.items():
         for dim, part in zip(spec.uses[operand], view.dims, strict=True):
             reached = 1
@@ -295,7 +304,7 @@ def with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
         for number, (dim, part) in enumerate(zip(spec.uses[name], view.dims, strict=True)):
             found = [one for one in digits if spec.dims[one.dim] == dim]
             modes = [Mode(size, stride) for one in found for size, stride in _placed(spec, name, one)]
-            dims[number] = attrs.evolve(part, modes=tuple(modes) or (Mode(1, 1),))
+            dims[number] = Dim(tuple(modes) or (Mode(1, 1),), part.bound, part.fixed)
         views[name] = view.with_dims(dims)
     return views
 
@@ -539,9 +548,13 @@ def _moves_nothing(taken: Sequence[tuple[int, int]], bit: int) -> bool:
 
 def by_thread(value: Expr, context: Context) -> Expr:
     """A value with the names that steps gave to parts of it written out."""
-    definitions = context.whole.definitions
-    while not value.variables().isdisjoint(definitions):
-        value = value.substitute({var: definitions[var] for var in value.variables() & set(definitions)})
+    return _opened(value, context.whole.definitions)
+
+
+@by_identities  # each instruction and each operand that is compared asks for the same few
+def _opened(value: Expr, definitions: Mapping[Var, Expr]) -> Expr:
+    while not definitions.keys().isdisjoint(value.variables()):
+        value = value.substitute({var: definitions[var] for var in value.variables() if var in definitions})
     return value
 
 
@@ -620,7 +633,7 @@ def _joined(dim: Dim) -> Dim:
             modes[-1] = Mode(last.size * mode.size, last.stride)
         else:
             modes.append(mode)
-    return attrs.evolve(dim, modes=tuple(modes))
+    return Dim(tuple(modes), dim.bound, dim.fixed)
 
 
 def _values_and_loops(

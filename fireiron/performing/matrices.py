@@ -18,12 +18,13 @@ from fireiron.performing.by_lanes import level_mismatch, memory_mismatch, shape_
 from fireiron.spec import Spec
 from fireiron.values.expr import as_expr
 from fireiron.values.machine import RF, SH, Architecture, Warp, bfloat16, float16
+from fireiron.values.sharer import BLOCK, THREAD
 from fireiron.values.tensor import View
 from fireiron.values.units import same_threads
 
 Copy = TypeVar("Copy", bound="MatrixCopy")
 
-_SHARED_AND_REGISTERS = frozenset({("block", None), ("thread", None)})
+_SHARED_AND_REGISTERS = frozenset({(BLOCK, None), (THREAD, None)})
 """Who shares the two memories of a copy of matrices, and which hold fragments: none."""
 
 
@@ -59,6 +60,10 @@ class MatrixCopy(Executable):
             return False
         return {(one.shared_by, one.fragment) for one in spec.memories} == _SHARED_AND_REGISTERS
 
+    def follows_rows(self, view: View) -> bool:
+        """Whether an operand in shared memory is contiguous along the dimension in which lanes address rows."""
+        return view.order == ("row" if self.along else "col")
+
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
         if len(spec.dims) != 2:
@@ -73,7 +78,7 @@ class MatrixCopy(Executable):
             *target_mismatch(architecture, self.capability),
         ]
         view = spec.operands[shared]
-        if view.order != ("row" if self.along else "col"):
+        if not self.follows_rows(view):
             found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(view.tensor.layout)))
         elif not _rows_whole(view, self.along):
             found.append(Mismatch(f"{shared} rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(view)))

@@ -12,7 +12,7 @@ from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 16
-"""The most blocks of a cluster; more than 8 are not portable, and a launch has to allow them (CUDA C++ Programming Guide)."""
+"""Most blocks of a cluster; more than 8 are not portable, and a launch must allow them (CUDA C++ Programming Guide)."""
 
 
 def _blocks(value: Any) -> Any:

@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 4096
-"""The largest pad, in elements."""
+"""Largest pad, in elements."""
 
 
 def _elements(value: Any) -> Any:

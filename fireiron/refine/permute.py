@@ -21,13 +21,13 @@ UID = UNIT
 """The symbol for a unit's number in the expression of a `swizzle`."""
 
 MOST_TEXT = 2000
-"""Characters of the text of a `swizzle`."""
+"""Most characters of the text of a `swizzle`."""
 
 MOST_NODES = 400
-"""Most parts of an expression: far above any use, and small enough for every reader of expressions to recurse over."""
+"""Most parts of an expression: far above any use, and few enough for recursive readers."""
 
 MOST_BITS = 62
-"""Bits that every intermediate value must fit, so that NumPy and C++ compute it exactly."""
+"""Bits that hold every intermediate value, so that NumPy and C++ compute it exactly."""
 
 
 def check_permutation(value: Any) -> None:

@@ -17,7 +17,7 @@ from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.values.expr import Expr, as_expr, constant, minimum
 
 MOST = 1 << 16
-"""The most blocks: more than any GPU runs at once."""
+"""Most blocks: more than any GPU runs at once."""
 
 
 @attrs.frozen

@@ -16,5 +16,6 @@ May import: values, specs, ir.
 """
 
 from fireiron.sim.launch import Simulation, simulate
+from fireiron.sim.sequence import simulate_launches
 
-__all__ = ["Simulation", "simulate"]
+__all__ = ["Simulation", "simulate", "simulate_launches"]

@@ -25,19 +25,19 @@ from fireiron.values.expr import Expr
 Array = Any
 
 PIECE = 16
-"""Bytes: what a swizzle leaves together; arrays, their strides and the rows of a box are multiples of it."""
+"""Bytes that a swizzle keeps contiguous; arrays, their strides and box rows are multiples of it."""
 
 LINE = 128
-"""Bytes: boxes begin at multiples of it in shared memory, and the number of the line chooses how its pieces are exchanged."""
+"""Bytes: boxes start at a multiple of it in shared memory, and the line number selects the exchange of its 16-byte pieces."""
 
 SPANS = (PIECE, 32, 64, LINE)
 """Bytes in which pieces are exchanged; those of one piece are not."""
 
 MOST_ALONG = 256
-"""Elements of a box along a dimension."""
+"""Most elements of a box along a dimension."""
 
 MOST_DIMENSIONS = 5
-"""Dimensions of an array."""
+"""Most dimensions of an array."""
 
 
 @attrs.frozen(eq=False)

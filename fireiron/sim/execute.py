@@ -35,6 +35,7 @@ class Executor:
         self.temporary: dict[Any, Array] = {}
         self.statements = 0
         self.cluster: Sequence[Executor] = (self,)
+        rings.landed = self.landed
 
     def execute(self, site: Site, env: Environment, group: Group) -> None:
         """A statement that each thread performs on its own."""
@@ -56,7 +57,7 @@ class Executor:
                 self.rings.require_held(site, touch[0], env, group, self.chunk.where(env))
             if touch[0].watched or not touch[1].memory.complete:
                 self.watch.touch(site, (touch,), env, group)
-        if site.statement.mechanism.arrives_in_groups:
+        if site.statement.mechanism.arrives:
             self._issue(site, inputs, outputs, env, group)
         elif site.statement.mechanism.counted:
             self._load(site, inputs, outputs, env, group)
@@ -144,22 +145,27 @@ class Executor:
         values = site.statement.spec.perform(_values(inputs), False)[name]
         place.put(np.broadcast_to(_poison(place.memory.data.dtype, write.buffer.dtype.kind), place.shape))
         group.flights[site.statement.mechanism].issued.append((site, write, place, np.broadcast_to(values, place.shape), dict(env)))
+        self.rings.issued(write, env)
         self.watch.depart(site, write, place, env, group)
 
     def arrive(self, group: Group, pending: int, mechanism: Mechanism) -> None:
         """The group's copies, or products, arrive, but for those of its `pending` last commits."""
-        arrived = group.flights[mechanism].arrived(pending)
-        if mechanism.arrives_in_groups:
-            for site, write, place, values, env in arrived:
-                place.put(values)
-                self.watch.arrive(site, write, place, env, group)
+        self.landed(group.flights[mechanism].arrived(pending), group, mechanism)
+
+    def landed(self, done: Iterable[Any], group: Group, mechanism: Mechanism) -> None:
+        """What a group had under way by a mechanism is done: copies are there, products and stores have read."""
+        if not mechanism.writes_late:
+            for product in done:
+                product.waiting -= 1
+                for used in product.registers:
+                    group.busy.remove(used)
+                if not product.waiting:
+                    product.done(group.clock)
             return
-        for product in arrived:
-            product.waiting -= 1
-            for used in product.registers:
-                group.busy.remove(used)
-            if not product.waiting:
-                product.done(group.clock)
+        for site, write, place, values, env in done:
+            place.put(values)
+            self.rings.arrived(write, env)
+            self.watch.arrive(site, write, place, env, group)
 
     def _accumulate(self, site: Site, env: Environment) -> Any:
         """Whether old values are added to: a truth value, or an array where threads, blocks or turns differ."""

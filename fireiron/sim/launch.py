@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Final
 
 import attrs
@@ -18,6 +19,7 @@ import numpy as np
 
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Kernel, verify
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import MOST_ELEMENTS, Array, Plan
@@ -37,7 +39,8 @@ _CHUNK_BYTES: Final = 1 << 21
 class Simulation:
     """What a simulated launch left behind.
 
-    `outputs` are the written parameters in logical shape; `blocks` those executed, of `threads` threads each. `statements`
+    `outputs` are the written parameters in logical shape, and `written` which of their elements the launch wrote, where shadow memory
+    was kept; `blocks` those executed, of `threads` threads each. `statements`
     counts executed statements and `barriers` passed barriers, both of one block; `read_bytes` and `written_bytes` count what
     all threads asked of global memory.
     """
@@ -50,6 +53,7 @@ class Simulation:
     barriers: int
     read_bytes: int
     written_bytes: int
+    written: Mapping[str, Array] = attrs.field(factory=dict, kw_only=True)
 
 
 def simulate(
@@ -60,11 +64,13 @@ def simulate(
     blocks: Sequence[int] | None = None,
     shadow: bool = True,
     order: random.Random | None = None,
+    known: Mapping[str, Array] | None = None,
 ) -> Simulation:
     """Execute a kernel; a `SimulationError` names the first race, access out of bounds or read of uninitialised data.
 
     `arrays` are the parameters by buffer name, in logical shape; an output may be left out, and then starts as poison (NaN
-    for floats). `symbols` are the sizes known at run time;
+    for floats). `known` says of arrays which of their elements hold anything, by name: the others are poison; where it is given, the
+    result says which elements were written. `symbols` are the sizes known at run time;
     strides that are not among them leave no gaps. `blocks` is a sample of blocks instead of the whole grid. `shadow`
     watches for races. With `order`, each warp runs on its own from barrier to barrier, warps in random order; without it all
     threads of a block go in step. See the text of `fireiron.sim` for what fp32 multiply-adds round.
@@ -74,10 +80,11 @@ def simulate(
     plan = Plan(kernel, _checked_symbols(kernel, with_strides(kernel.spec, symbols)))
     check_barriers(plan)
     chosen = _chosen_blocks(plan, blocks)
-    launch = _Launch(plan, arrays, chosen, shadow, order, careful=_may_drop_poison(plan))
+    launch = _Launch(plan, arrays, chosen, shadow, order, careful=_may_drop_poison(plan), known=known or {})
     launch.run()
     _name_poison(plan, arrays, launch)
-    return Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts)
+    found = Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts)
+    return found if known is None else attrs.evolve(found, written=launch.written())
 
 
 # ---------------------------------------------------------------------------------------------- arguments
@@ -135,10 +142,12 @@ class _Launch:
         order: random.Random | None,
         careful: bool = False,
         dealt: Mapping[int, Sequence[int]] | None = None,
+        known: Mapping[str, Array] = MappingProxyType({}),
     ) -> None:
         self.plan, self.blocks, self.order, self.careful, self.shadow = plan, blocks, order, careful, shadow
+        self.known = known
         self.dealt = deal(plan, order) if dealt is None else dealt
-        self.parameters = global_memory(plan, arrays, careful)
+        self.parameters = global_memory(plan, arrays, careful, known)
         written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written}
         self.history = History({name: Shadow(one.flat.size, plan.pitch) for name, one in written.items()})
         self.counts = [0, 0, 0, 0]
@@ -204,6 +213,15 @@ class _Launch:
         """The written parameters."""
         return {name: one.array for name, one in self.parameters.items() if one.buffer.written}
 
+    def written(self) -> dict[str, Array]:
+        """Which elements of the written parameters were written, by the launch or before it."""
+        zeroed = self.plan.kernel.effects[Zeroed].names
+        shadows = self.history.shadows
+        return {
+            name: np.full(self.parameters[name].shape, True) if name in zeroed else shadow.write_clock[self.parameters[name].places] >= 0
+            for name, shadow in shadows.items()
+        }
+
 
 def _require_work(cluster: Sequence[Chunk]) -> None:
     """Refuse a grid with blocks all of whose results lie outside their tensors; in a cluster, whose blocks come together, with none inside.
@@ -253,4 +271,4 @@ def _name_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> No
         else:
             blocks = launch.blocks[: plan.cluster]
         if bad.size:
-            _Launch(plan, arrays, blocks, False, launch.order, careful=True, dealt=launch.dealt).run()
+            _Launch(plan, arrays, blocks, False, launch.order, careful=True, dealt=launch.dealt, known=launch.known).run()

@@ -7,6 +7,7 @@ that all chunks share. A mask of what was written is kept where poison cannot te
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -106,7 +107,7 @@ def _check_extent(plan: Plan) -> None:
 class Global:
     """A parameter in flat global memory with poisoned guard rows around, and poison between rows that are padded."""
 
-    def __init__(self, plan: Plan, buffer: Buffer, given: Array | None, careful: bool) -> None:
+    def __init__(self, plan: Plan, buffer: Buffer, given: Array | None, careful: bool, known: Array | None = None) -> None:
         self.buffer = buffer
         self.shape = tuple(plan.number(size) for size in buffer.tensor.shape)
         dtype = buffer.dtype.to_numpy()
@@ -121,9 +122,14 @@ class Global:
         self.places = guard + self._addresses(plan)
         if given is not None:
             self._fill(given)
-        # What was given is written, so only a missing output needs watching.
-        watched = given is None and (careful or buffer.dtype.kind == "int")
+        partial = given is not None and known is not None and not known.all()
+        if partial:
+            self.bytes.reshape(-1, self.flat.itemsize)[self.places[~known]] = POISON[buffer.dtype.kind]  # type: ignore[operator]
+        # What was given is written, so only a missing output, or missing elements, need watching.
+        watched = (given is None or partial) and (careful or buffer.dtype.kind == "int")
         defined = _mask_of(self.flat.reshape(-1, 1), zero, watched)
+        if defined is not None and partial:
+            defined[self.places[known]] = True
         self.memory = Memory(self.flat.reshape(-1, 1), guard, extent, zero, defined)
         self.guard, self.end, self.zero = guard, guard + extent, zero
 
@@ -166,8 +172,12 @@ class Global:
             )
 
 
-def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dict[str, Global]:
-    """Parameters by name, from arrays in logical shape; an `ArgumentError` where one does not fit. A missing output is poison."""
+def global_memory(
+    plan: Plan, arrays: Mapping[str, Array], careful: bool, known: Mapping[str, Array] = MappingProxyType({})
+) -> dict[str, Global]:
+    """Parameters by name, from arrays in logical shape; an `ArgumentError` where one does not fit. A missing output is poison, and so are
+    elements of which `known` says that they hold nothing.
+    """
     names = {buffer.name for buffer in plan.kernel.buffers if buffer.parameter}
     for name in arrays:
         if name not in names:
@@ -183,9 +193,10 @@ def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dic
             _check_array(plan, buffer, given)
         elif not buffer.written:
             raise ArgumentError(f"{plan.kernel.name}: the input {buffer.name} is missing", legal=sorted(names))
-        if buffer.name in plan.kernel.effects[Zeroed].names:
+        zeroed = buffer.name in plan.kernel.effects[Zeroed].names
+        if zeroed:
             given = np.zeros(tuple(plan.number(size) for size in buffer.tensor.shape), buffer.dtype.to_numpy())
-        result[buffer.name] = Global(plan, buffer, given, careful)
+        result[buffer.name] = Global(plan, buffer, given, careful, None if zeroed else known.get(buffer.name))
     return result
 
 

@@ -32,6 +32,12 @@ class Flight:
         self.groups.append(self.issued)
         self.issued = []
 
+    def taken(self) -> list[Any]:
+        """All that is under way, which from now on something else waits for."""
+        found = [copy for group in (*self.groups, self.issued) for copy in group]
+        self.groups, self.issued = [[] for _ in self.groups], []
+        return found
+
     def arrived(self, pending: int) -> list[Any]:
         """The copies of all groups but the `pending` last ones, which are under way no more."""
         count = max(len(self.groups) - pending, 0)
@@ -61,7 +67,9 @@ class Group:
     `busy` are those of each product under way, with whether it writes them;
     `held` are the turns of rings that they acquired and did not release; `unfenced` are the places in shared memory that they wrote since
     the last fence of the proxy; `meetings` counts the barriers of the cluster that they passed; `apart` are the stages of rings that lanes
-    read by themselves since they last met.
+    read by themselves since they last met. Of stages of rings, `filled` are those that they said to be full since they last acquired them
+    empty; of stages of buffers in rings, `unfenced_stages` are those that they wrote since the last fence of the proxy, and `hidden` those
+    that they acquired full and that engines may not read before a fence of theirs.
     """
 
     threads: Array
@@ -80,6 +88,9 @@ class Group:
     unfenced: list[Array] = attrs.field(factory=list)
     meetings: int = 0
     apart: set[tuple[str, int]] = attrs.field(factory=set)
+    filled: set[tuple[str, int]] = attrs.field(factory=set)
+    unfenced_stages: set[tuple[str, int]] = attrs.field(factory=set)
+    hidden: set[tuple[str, int]] = attrs.field(factory=set)
 
 
 class Window:

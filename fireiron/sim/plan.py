@@ -54,7 +54,7 @@ Environment: TypeAlias = "dict[str, Any]"
 Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 MOST_ELEMENTS: Final = 1 << 21
-"""Most elements of one vectorised statement; more loops run in Python."""
+"""Most elements of one vectorized statement; more loops run in Python."""
 
 
 class Operand:
@@ -173,7 +173,7 @@ class Site:
         self.operand_list = [operand for _, operand in self.inputs] + [one for _, *pair in self.outputs for one in pair]
 
     def operand_count(self, name: str) -> int:
-        return len(self.statement.operands[name].elements())
+        return self.statement.operands[name].count
 
     def place(self, env: Environment) -> Environment:
         """Values of the loops around the statement."""
@@ -186,7 +186,7 @@ class Site:
 
 def _is_multiply_add(statement: Exec) -> bool:
     """A product of two elements whose meaning is one multiplication and one addition in the type of C."""
-    if not statement.spec.contracts or any(len(access.elements()) != 1 for access in statement.accesses):
+    if not statement.spec.contracts or any(access.count != 1 for access in statement.accesses):
         return False
     return statement.spec.C.dtype.name in ("float32", "float64", "int32")
 
@@ -373,7 +373,7 @@ class Plan:
             return []
         known = {symbol.name for symbol in self.kernel.symbols}
         chosen = [loop for loop in loops if loop.var.name in used[0] and {var.name for var in loop.extent.variables()} <= known]
-        size = self.kernel.threads * max(len(access.elements()) for access in statement.accesses)
+        size = self.kernel.threads * max(access.count for access in statement.accesses)
         while chosen and size * math.prod(self.number(loop.extent) for loop in chosen) > MOST_ELEMENTS:
             chosen = chosen[1:]
         if any(loop.var.name in used[0] for loop in loops if loop not in chosen) and chosen != loops[len(loops) - len(chosen) :]:

@@ -10,7 +10,9 @@ one that says that the others' barriers are made, in front of one behind which t
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +20,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, NextTile, Peers, Release, Ring, Side
+from fireiron.ir import Acquire, Mechanism, NextTile, Peers, Release, Ring, Side
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Operand, Plan, Site
 from fireiron.values.expr import compiled
@@ -49,8 +51,12 @@ def require_stored(group: Group) -> None:
         raise SimulationError("a store by TMA reads shared memory beyond the end of the kernel", hint="a wait for its group at the end")
 
 
+def _nothing_lands(done: Iterable[Any], group: Group, mechanism: Mechanism) -> None:
+    """What is done when a deferred arrival happens, where no statement is executed."""
+
+
 BARRIER = 8
-"""Bytes of a barrier, and the multiple at which it begins (PTX ISA, "mbarrier", "Size and alignment of mbarrier object")."""
+"""Bytes of an mbarrier, and its alignment (PTX ISA, "mbarrier", "Size and alignment of mbarrier object")."""
 
 
 def check_barriers(plan: Plan) -> None:
@@ -100,12 +106,17 @@ class Phases:
 
 @attrs.define(eq=False)
 class Load:
-    """A load on its way: where it goes, and what brings it there."""
+    """A load on its way: where it goes, and what brings it there. Or what a group has under way, with `arrivals` at a barrier of a `side`
+    that happen when all of it is done: those of one group happen in order, as each waits for all that was issued before it.
+    """
 
     ring: str
     turn: int
     size: int
     land: Callable[[], None]
+    arrivals: int = 0
+    group: Group | None = None
+    side: Side = Side.FULL
 
 
 class Rings:
@@ -117,6 +128,7 @@ class Rings:
 
     def __init__(self, plan: Plan, rank: int = 0, dealt: Sequence[int] = ()) -> None:
         self.plan, self.rank = plan, rank
+        self.landed: Callable[[Iterable[Any], Group, Mechanism], None] = _nothing_lands
         self.left = list(dealt)
         self.numbers: dict[tuple[str, int], int] = {}
         self.cluster: Sequence[Rings] = (self,)
@@ -127,13 +139,16 @@ class Rings:
         self.phases = {
             (ring.name, side, stage): Phases(arrivals, arrivals)
             for ring in plan.kernel.rings
-            for side, arrivals in ((Side.FULL, 1), (Side.EMPTY, ring.consumers))
+            for side, arrivals in ((Side.FULL, ring.producers), (Side.EMPTY, ring.consumers))
             for stage in range(ring.stages)
         }
         self.loads: list[Load] = []
         self.filled: dict[tuple[str, int], None] = {}
         self.awaited: set[tuple[str, int]] = set()
         self.released: dict[tuple[str, Side, int], list[tuple[int, int]]] = {}  # by the ranks of blocks, and their warps
+        self.copying: Counter[tuple[str, int]] = Counter()  # copies under way to a stage of a buffer, which an arrival may wait for
+        # By turn the buffers that threads filled, and that none of these brought to engines.
+        self.unfenced: dict[tuple[str, int], set[str]] = {}
 
     def passes(self, statement: Acquire, env: Mapping[str, Any], group: Group, where: str) -> bool:
         """Whether a group may go on behind a wait; then it holds the turn."""
@@ -151,8 +166,13 @@ class Rings:
                 hint="no group may run a whole round ahead of another",
             )
         group.held.add((ring.name, turn, statement.side))
+        stage = turn % ring.stages
         if statement.side is Side.FULL:
             self.awaited.add((ring.name, turn))
+            group.hidden -= {(name, stage) for name in ring.buffers}
+            group.hidden |= {(name, stage) for name in self.unfenced.get((ring.name, turn), ())}
+        else:
+            group.filled.discard((ring.name, stage))
         return True
 
     def turn(self, statement: Acquire | Release, env: Mapping[str, Any]) -> int:
@@ -173,10 +193,12 @@ class Rings:
         if (ring.name, own, held) not in group.held:
             raise SimulationError(f"{ring.name}: turn {turn} is released by a group that does not hold it", within=where)
         who = [(self.rank, int(one) // WARP) for one in group.threads[active]]
-        if statement.side is Side.FULL:
-            self.phases[ring.name, statement.side, turn % ring.stages].bytes += ring.bytes
+        if statement.side is Side.FULL and statement.by is not None:
+            self._filled_by(statement.by, ring, turn, group)
+        elif statement.side is Side.FULL:
+            self.phases[ring.name, statement.side, turn % ring.stages].bytes += ring.bytes if statement.part is None else statement.part
         else:
-            self._require_read(ring, turn, group, where)
+            self._require_read(ring, turn, group, statement.by, where)
             if arriving < group.threads.size and (ring.name, turn % ring.stages) in group.apart:
                 raise SimulationError(
                     f"{ring.name}: turn {turn} is released by one lane, and the others of its warp may still read it",
@@ -185,10 +207,37 @@ class Rings:
                 )
             group.held.discard((ring.name, own, held))
             self.emptied[ring.name, turn] = self.emptied.get((ring.name, turn), 0) + arriving
+        under_way = [] if statement.by is None else group.flights[statement.by].taken()
         for rings in self.reach(statement.to, env, group, f"{ring.name}: turn {turn} is released", where):
             rings.released.setdefault((ring.name, statement.side, turn), []).extend(who)
+            if under_way and statement.by is not None:
+                land = functools.partial(self.landed, under_way, group, statement.by)
+                rings.loads.append(Load(ring.name, turn, 0, land, arriving, group, statement.side))
+                continue
             for _ in range(arriving):
                 rings.phases[ring.name, statement.side, turn % ring.stages].arrive()
+
+    def _filled_by(self, mechanism: Mechanism, ring: Ring, turn: int, group: Group) -> None:
+        """Threads say that they have filled their part of a stage: it is full when all is done that they issued by a mechanism."""
+        flight, stage = group.flights[mechanism], turn % ring.stages
+        late = mechanism.writes_late and not mechanism.by_engine
+        copies = itertools.chain(flight.issued, *flight.groups) if late else ()
+        places = group.unfenced_stages.union(*(self._places(write, env) for _, write, _, _, env in copies))
+        self.unfenced.setdefault((ring.name, turn), set()).update(name for name in ring.buffers if (name, stage) in places)
+        group.filled.add((ring.name, stage))
+        self.filled[ring.name, turn] = None
+
+    def _places(self, operand: Operand, env: Mapping[str, Any]) -> set[tuple[str, int]]:
+        """The stages of a ring that an access is to, of its buffer."""
+        return {(operand.buffer.name, stage) for _, stage in self.stages_of(operand, env)}
+
+    def issued(self, operand: Operand, env: Mapping[str, Any]) -> None:
+        """A copy to a stage is under way."""
+        self.copying.update(self._places(operand, env))
+
+    def arrived(self, operand: Operand, env: Mapping[str, Any]) -> None:
+        """A copy to a stage is there."""
+        self.copying.subtract(self._places(operand, env))
 
     def tile(self, statement: NextTile, env: Mapping[str, Any], group: Group, where: str) -> int:
         """The number of the block's tile at a turn: taken, and left in the stage, which the group holds empty; or read there."""
@@ -244,8 +293,8 @@ class Rings:
                 hint="a barrier of the cluster at the end",
             )
 
-    def _require_read(self, ring: Ring, turn: int, group: Group, where: str) -> None:
-        reading = [(mechanism, flight) for mechanism, flight in group.flights.items() if mechanism.reads_late]
+    def _require_read(self, ring: Ring, turn: int, group: Group, by: Mechanism | None, where: str) -> None:
+        reading = [(mechanism, flight) for mechanism, flight in group.flights.items() if mechanism.reads_late and mechanism is not by]
         for mechanism, flight in reading:
             if any((ring.name, turn % ring.stages) in one.stages for several in (flight.issued, *flight.groups) for one in several):
                 raise SimulationError(
@@ -270,6 +319,7 @@ class Rings:
         for ring, stage in self.stages_of(operand, env):
             for member in group.members or (group,):
                 member.apart |= {(ring, stage)} if by_lanes else set()
+                self._require_there(site, operand, (ring, stage), member, where)
                 if not any(name == ring and turn % self.rings[ring].stages == stage and one is side for name, turn, one in member.held):
                     verb = "written" if operand.write else "read"
                     raise SimulationError(
@@ -279,6 +329,27 @@ class Rings:
                         hint="acquire the turn before, release it behind",
                     )
 
+    def _require_there(self, site: Site, operand: Operand, stage: tuple[str, int], member: Group, where: str) -> None:
+        """What is read of a stage has been written, and brought to engines if one reads it; what is written is not said to be full yet."""
+        engine = site.statement.instruction.mechanism.by_engine
+        place = operand.buffer.name, stage[1]
+        if operand.write:
+            wrong = "written behind an arrival that says it is full" if stage in member.filled else ""
+            hint = "the arrival behind all that fills the stage"
+            member.unfenced_stages |= set() if engine else {place}
+        elif self.copying[place] > 0:
+            wrong, hint = "read while a copy to it is under way", "an arrival that waits for the copies of its thread"
+        else:
+            wrong = (
+                "read through the asynchronous proxy, and what was copied to it is not there yet"
+                if engine and place in member.hidden
+                else ""
+            )
+            hint = "a fence of the proxy behind the wait for the stage, or by the threads that wrote in front of their arrival"
+        if wrong:
+            message = f"{operand.buffer.name}: stage {stage[1]} is {wrong}"
+            raise SimulationError(message, within=f"{site.what}, {where}", at=site.statement.origin, hint=hint)
+
     def depart(self, load: Load) -> None:
         """A load begins."""
         self.loads.append(load)
@@ -286,13 +357,18 @@ class Rings:
 
     def arrive(self, number: int) -> None:
         """One of the loads on their way is there."""
+        group = self.loads[number].group
+        if group is not None:
+            number = next(place for place, one in enumerate(self.loads) if one.group is group)
         load = self.loads.pop(number)
         load.land()
         ring = self.rings[load.ring]
-        phases = self.phases[load.ring, Side.FULL, load.turn % ring.stages]
+        phases = self.phases[load.ring, load.side, load.turn % ring.stages]
         before = phases.over
+        for _ in range(load.arrivals):
+            phases.arrive()
         phases.bring(load.size)
-        if phases.over > before and any(one.ring == load.ring and one.turn == load.turn for one in self.loads):
+        if phases.over > before and any(not one.arrivals and one.ring == load.ring and one.turn == load.turn for one in self.loads):
             raise SimulationError(
                 f"{load.ring}: turn {load.turn} counts as full while a load to it is under way",
                 hint=f"a stage has more than {ring.bytes} bytes",

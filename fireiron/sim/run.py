@@ -153,6 +153,8 @@ class Run:
     def _fence(self, fence: Fence, group: Group) -> None:
         if fence.reach is Reach.PROXY:
             self.watch.fence(group)
+            group.unfenced_stages.clear()
+            group.hidden.clear()
         else:
             group.touched.clear()
             group.fenced = True

@@ -477,7 +477,7 @@ def _indexed(value: Value | None, index: Mapping[str, tuple[Index, ...]]) -> Val
 
 
 MOST_TEXT: Final = 2000
-"""Characters of a definition."""
+"""Most characters of a definition."""
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:sum|max|min|prod)=(?!=)|[+*]=|[<>=!]=|[A-Za-z_]\w*|[-+*/^=<>,()\[\]])|(\S))"

@@ -74,7 +74,7 @@ def _short(value: object) -> str:
 
 
 LONGEST_SHOWN: Final = 40
-"""Letters of an argument that are repeated to who gave it."""
+"""Most characters of an argument that an error repeats."""
 
 
 def fitting(method: Callable[P, T]) -> Callable[P, T]:

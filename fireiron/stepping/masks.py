@@ -153,7 +153,7 @@ def in_place(one: Formula) -> Value | None:
 
 
 MOST_SAMPLES = 1024
-"""Coordinates of a dimension at which conditions are evaluated to see how many elements a mask hides."""
+"""Coordinates of a dimension at which conditions are evaluated to count masked elements."""
 
 
 def seen_shares(made: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[frozenset[str], float]]:

@@ -53,7 +53,7 @@ from fireiron.tasks.packing import Packing, Pair, packed, together
 from fireiron.tasks.reduce import Implied, reduced
 
 ALIGNMENT = 128
-"""Bytes that a tensor in shared memory begins at a multiple of, as the TMA needs it."""
+"""Alignment in bytes of a tensor in shared memory, as TMA requires."""
 
 Path = tuple[tuple[Block, int], ...]
 """Where a statement stands: the blocks around it, from the outermost in, and its number, or that of the statement around, in each."""

@@ -17,7 +17,7 @@ from fireiron.values.machine import RF, DType, float32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 MOST: Final = 2**26
-"""The most elements of a tensor whose pieces are compared one by one."""
+"""Most elements of a tensor whose pieces are compared one by one."""
 
 FEW: Final = 64
 """Pieces whose views are compared with their coordinates."""

@@ -122,10 +122,10 @@ MACHINES: Final = (AMPERE, HOPPER)
 
 
 MOST_STAGES: Final = 16
-"""The most stages of a ring."""
+"""Most stages of a ring."""
 
 MOST_BLOCKS: Final = 16
-"""The most blocks of a cluster."""
+"""Most blocks of a cluster."""
 
 
 def listed(value: Any) -> tuple[Any, ...]:

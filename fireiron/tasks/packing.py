@@ -20,10 +20,10 @@ May: TypeAlias = "Callable[[frozenset[Pair]], bool]"
 """Whether some pairs may all share bytes."""
 
 MOST_TRIED: Final = 1024
-"""So many sets of auxiliary edges are tried at most before edges are dropped one by one, each the one that helps most."""
+"""Most sets of auxiliary edges that are tried; above it edges are removed one by one, the most effective first."""
 
 MOST_EXACT: Final = 7
-"""Up to so many tensors the least bytes are found; of more, those that two orders of first fit need."""
+"""Most tensors for which the minimum of bytes is found; for more, two orders of first fit decide."""
 
 
 @attrs.frozen

@@ -197,7 +197,7 @@ class First(Partition):
 
 
 OUTSIDE: Final = 2**62
-"""A coordinate behind the end of every tensor."""
+"""A coordinate past the end of every tensor."""
 
 
 @attrs.frozen

@@ -73,7 +73,7 @@ class Elements:
 
 
 MANY = -2
-"""The mark of an element that several launches of a group read."""
+"""Mark of an element that several launches of a group read."""
 
 
 @attrs.define(eq=False)

@@ -772,9 +772,10 @@ def _raised(spec: Spec, shares: dict[str, Chain]) -> Spec:
     if parts:
         _require_parts(spec, found, parts)
         return spec.with_options(in_parts=True)
+    summed = {dim: constant(spec.size(dim)) for dim in spec.dims if dim not in spec.tile_dims}
     for one in found:
         for dim, where in one.items():
-            if dim not in spec.tile_dims and len(where) != constant(spec.size(dim)):
+            if dim in summed and len(where) != summed[dim]:
                 raise DecompositionError(
                     f"{spec}: a thread has a part of {dim}, over which is summed", at=call_site(),
                     hint='a number for each thread that has a part: partition_by_mma(T, instruction, processor, "parts")',

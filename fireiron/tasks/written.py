@@ -14,7 +14,7 @@ import numpy
 from fireiron.errors import DecompositionError, call_site
 
 NEVER = -1
-"""The time of elements of a new tensor."""
+"""Time of elements of a new tensor."""
 
 
 @attrs.define(eq=False)

@@ -20,22 +20,22 @@ PREPARE: Final = "prepare"
 """The role of processes that lower and compile."""
 
 SURVEY_SECONDS: Final = 120.0
-"""How long lowering one candidate may take."""
+"""Time limit in seconds for lowering one candidate."""
 
 BUILD_SECONDS: Final = 300.0
-"""How long checking and compiling one candidate may take."""
+"""Time limit in seconds for checking and compiling one candidate."""
 
 LAUNCHES: Final = 20_000
-"""Launches that a measurement may make: at its predicted time each, added to its time limit."""
+"""Launches of a measurement: at the predicted time each, they extend its time limit."""
 
 AHEAD: Final = 4
 """Compiled candidates that wait for each GPU."""
 
 WINDOW: Final = 64
-"""Jobs that an executor is given at a time: more than it has workers, few enough to stop soon."""
+"""Jobs that an executor has at a time: more than its workers, few enough to stop soon."""
 
 TICK: Final = 0.5
-"""Seconds after which a wait looks whether it is to stop."""
+"""Seconds after which a wait tests whether to stop."""
 
 Stop = Callable[[], bool]
 

@@ -24,11 +24,12 @@ from fireiron.tune.measure import Measured, Together
 from fireiron.tune.task import Built, Candidate, Surveyed, Task, build, survey, why
 
 PARENT_SECONDS = 1.0
-"""How often a child looks whether its parent lives."""
+"""Seconds between two tests whether the parent is alive."""
 
 YOUNG = 50_000
-"""So many objects more than were freed let Python look for cycles: trees and programs have none, and looking through them takes a tenth of
-the time of lowering a candidate."""
+"""Allocations minus deallocations that start a search for cycles: trees and programs have none, and the search takes a tenth of the time
+of lowering a candidate.
+"""
 
 
 def main(descriptor: int) -> None:

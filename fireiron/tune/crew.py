@@ -21,16 +21,16 @@ import attrs
 from fireiron.errors import LaunchError
 
 START_SECONDS: Final = 120.0
-"""How long a process may take to start: Python and its modules, on a busy machine, over a network file system."""
+"""Time limit in seconds for the start of a process: Python and its modules, on a busy machine, over a network file system."""
 
 ENDING_SECONDS: Final = 5.0
-"""How long a process that closed its connection may take to end, before it is killed."""
+"""Seconds after which a process that closed its connection is killed."""
 
 MEASURE: Final = "measure"
 """The role of processes that measure."""
 
 MOST_STARTS: Final = 3
-"""A process that ends so often before it was ready is not started again."""
+"""Failed starts after which a process is not started again."""
 
 
 @attrs.frozen

@@ -18,7 +18,7 @@ from fireiron.tune.result import Result
 from fireiron.tune.task import Surveyed, Task
 
 FORMAT: Final = 1
-"""The version of the format; another one is refused."""
+"""Version of the format; others are refused."""
 
 DESCRIBING: Final = ("kind", "search", "seed", "trials", "prune", "date", "code", "strategy")
 """Fields of the first line that only tell how the journal began: results hold for any search, and the strategy counts by its hash."""

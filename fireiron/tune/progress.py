@@ -13,7 +13,7 @@ import attrs
 from fireiron.tune.result import Result
 
 PLAIN_SECONDS: Final = 5.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 
 @attrs.frozen(kw_only=True)

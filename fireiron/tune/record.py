@@ -35,7 +35,7 @@ from fireiron.values.strides import ANY, AnyStride, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
 FORMAT: Final = 1
-"""The version of the format; another one is refused."""
+"""Version of the format; others are refused."""
 
 
 # ---------------------------------------------------------------------------------------------- strategies

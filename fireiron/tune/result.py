@@ -22,10 +22,10 @@ not the spec's. crashed: its process ended or the GPU reported an error. hung: s
 that was raised."""
 
 MOST_REASON: Final = 200
-"""Characters of a reason in a table; results and the journal have all of it."""
+"""Most characters of a reason in a table; results and the journal have all of it."""
 
 SHOWN: Final = 10
-"""The best results that a table shows."""
+"""Results that a table shows, best first."""
 
 
 def _values(value: Mapping[str, int]) -> Mapping[str, int]:

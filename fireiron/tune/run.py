@@ -31,13 +31,13 @@ from fireiron.tune.task import Surveyed, Task, make_task, packed
 from fireiron.values.machine import as_integer
 
 REPORT_SECONDS: Final = 0.1
-"""The least time between two reports of progress, but at both ends of a phase: a report counts all results."""
+"""Least seconds between two progress reports, except at both ends of a phase: a report counts all results."""
 
 LEAST_PREDICTED: Final = 64
-"""So many candidates are ranked by the cost model however long it takes: small spaces are always looked at as a whole."""
+"""Candidates that the cost model ranks regardless of time: small spaces are ranked completely."""
 
 MOST_FINALS: Final = 3
-"""Final measurements, where one finds a finalist wrong or out of date, before the order of the first measurements stands."""
+"""Most final measurements if one finds a wrong or outdated finalist; then the first order applies."""
 
 
 @attrs.frozen(kw_only=True)

@@ -20,13 +20,13 @@ MOST_EXHAUSTIVE: Final = 100_000
 """Combinations above which an exhaustive search is refused: lowering them takes more than an hour on two processors."""
 
 TRIALS: Final = 100
-"""Legal candidates of a random or tpe search where nothing else is said."""
+"""Legal candidates of a random or tpe search by default."""
 
 BATCH: Final = 8
-"""Candidates that the optimiser proposes at a time: a fixed number, so that what it proposes does not depend on the machine."""
+"""Candidates that the optimizer proposes at a time: a fixed number, so that proposals do not depend on the machine."""
 
 MOST_STALE: Final = 25
-"""Batches without a new candidate after which an optimiser has come to its end."""
+"""Batches without a new candidate after which an optimizer is exhausted."""
 
 
 def _factor(owner: Any, field: Any, value: Any) -> None:

@@ -22,7 +22,7 @@ from typing import TypeAlias
 import attrs
 
 STEP = 4
-"""Columns by which a broken line goes on further right."""
+"""Columns by which a continued line is indented."""
 
 
 @attrs.frozen(slots=False)

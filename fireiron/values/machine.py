@@ -5,7 +5,6 @@ Nothing here is a branch in the compiler: a new level, memory or architecture is
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +12,11 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError, shown
-from fireiron.values.layout import Layout
+from fireiron.values.level import LEVELS as LEVELS
+from fireiron.values.level import Block, Kernel, Lane, Level, QuadPair, Thread, Warp, Warpgroup
 from fireiron.values.meant import meant_architecture, meant_dtype
 from fireiron.values.region import SHARED, Region
+from fireiron.values.sharer import BLOCK, GRID, THREAD, Sharer, as_sharer
 from fireiron.values.typed import check_types
 
 
@@ -150,12 +151,12 @@ def as_dtype(value: object) -> DType:
 class Memory:
     """A place for tensors.
 
-    `depth` orders memories from far to near (loads go deeper). `shared_by` says who sees one copy: `"grid"`, `"block"`
-    or `"thread"`: all that instructions, checks and the printer ask, so that a memory of one's own behaves as those of the same sharers,
-    at a depth of its own. `capacity_name` is how messages call it. `fragment` is the (m, n, k) of a memory of WMMA fragments. What lies in
-    a memory `by_value` is passed to the kernel itself, without an address: one element that is only read. A memory that `counts` is none:
-    an element of a tensor in it is its own coordinate, which all know and nobody stores. What a block shares lies in a `region`: in shared
-    memory, or in bytes of its own.
+    `depth` orders memories from far to near (loads go deeper). `shared_by` specifies who sees one copy, a `Sharer` or its name (`"grid"`,
+    `"block"`, `"thread"`): all that instructions, checks and the printer ask, so that a memory of one's own behaves as those of the same
+    sharers, at a depth of its own. A memory of other sharers is a value, but no tensor can be in it yet. `capacity_name` is how messages
+    call it. `fragment` is the (m, n, k) of a memory of WMMA fragments. What lies in a memory `by_value` is passed to the kernel itself,
+    without an address: one element that is only read. A memory that `counts` is none: an element of a tensor in it is its own coordinate,
+    which all know and nobody stores. What a block shares lies in a `region`: in shared memory, or in bytes of its own.
 
     >>> from fireiron import *
     >>> near = Memory("NEAR", 1, "block", "shared memory")
@@ -165,7 +166,7 @@ class Memory:
 
     name: str = attrs.field(validator=_text)
     depth: int = attrs.field(validator=_count())
-    shared_by: str = attrs.field(validator=_text)
+    shared_by: Sharer = attrs.field(converter=as_sharer)
     capacity_name: str = attrs.field(validator=_text)
     fragment: tuple[int, int, int] | None = None
     by_value: bool = False
@@ -174,28 +175,26 @@ class Memory:
 
     def __attrs_post_init__(self) -> None:
         check_types(self)
-        if self.shared_by not in ("grid", "block", "thread"):
-            raise ArgumentError(f"memory {self.name}: shared by nobody known", got=self.shared_by, legal=["grid", "block", "thread"])
 
     @property
     def private(self) -> bool:
         """Each thread has its own part: a tensor in it is distributed."""
-        return self.shared_by == "thread"
+        return self.shared_by.name == THREAD.name
 
     @property
     def of_block(self) -> bool:
         """Each block has one copy, which its threads share."""
-        return self.shared_by == "block"
+        return self.shared_by.name == BLOCK.name
 
     @property
     def in_shared(self) -> bool:
         """It is a part of the block's shared memory: of the block, in no region of its own."""
-        return self.shared_by == "block" and self.region == SHARED
+        return self.of_block and self.region == SHARED
 
     @property
     def of_grid(self) -> bool:
         """All blocks see the same: what is in it are a kernel's arguments."""
-        return self.shared_by == "grid" and not self.counts
+        return self.shared_by.name == GRID.name and not self.counts
 
     def like(self, other: Memory) -> bool:
         """Whether what works in another memory works in this one: it is shared by the same, in single elements or the same fragments."""
@@ -257,132 +256,6 @@ def FR(m: int, n: int, k: int) -> Memory:
         if memory.fragment == (as_integer(m), as_integer(n), as_integer(k)):
             return memory
     raise ArgumentError(f"FR({shown(m)}, {shown(n)}, {shown(k)}): WMMA has no such shape", legal=[repr(memory) for memory in FRAGMENTS])
-
-
-@attrs.frozen(repr=False, eq=False)
-class Level:
-    """A group of threads, as a layout over the threads of its parent (Graphene, section 4).
-
-    `layout` says which threads of the parent are the first unit's: `Warp` is `32:1` of a warpgroup, `QuadPair` is
-    `(4,2):(1,16)` of a warp; its complement in the parent numbers the units. `Kernel` and `Block`, whose size a strategy decides, have
-    none. `label` names variables in generated code.
-
-    >>> Half = Level("Half", Warp, Layout(16))
-    >>> Half.threads, str(Half.layout)
-    (16, '16:1')
-    """
-
-    name: str
-    parent: Level | None = None
-    layout: Layout | None = None
-    label: str = ""
-
-    def __attrs_post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.isidentifier():
-            raise ArgumentError("a level's name must be an identifier", got=self.name)
-        if self.parent is not None and not isinstance(self.parent, Level):
-            raise ArgumentError(f"level {self.name}: the parent must be a level", got=self.parent)
-        if self.layout is not None and not isinstance(self.layout, Layout):
-            raise ArgumentError(f"level {self.name}: its threads are a layout over the parent's", got=self.layout, legal="Layout(32)")
-        if not all(self.strides):
-            raise ArgumentError(f"level {self.name}: its threads are different ones", got=self.layout, legal="strides of at least 1")
-        if not isinstance(self.label, str) or (self.label and not self.label.isidentifier()):
-            raise ArgumentError(f"level {self.name}: its label names variables, so it must be an identifier", got=self.label)
-        if not self.label:
-            object.__setattr__(self, "label", self.name.lower())
-        self._check_tiles_parent()
-
-    def _check_tiles_parent(self) -> None:
-        """A group must tile its parent, as a layout with a complement does: each mode starts where a whole number of the former ends."""
-        reached = 1
-        for stride, size in sorted(zip(self.strides, self.sizes, strict=True)):
-            if stride % reached:
-                raise ArgumentError(
-                    f"level {self.name}: threads {self.sizes}:{self.strides} overlap or do not tile {self.parent}",
-                    legal=f"strides that are multiples of {reached}",
-                )
-            reached = stride * size
-        if self.parent is not None and self.parent.threads is not None and self.parent.threads % reached:
-            raise ArgumentError(
-                f"level {self.name}: {reached} threads from first to last do not divide the {self.parent.threads} of {self.parent.name}"
-            )
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes of the layout's leaves."""
-        return () if self.layout is None else tuple(size for size, _ in self.layout.modes)
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """The strides of the layout's leaves."""
-        return () if self.layout is None else tuple(stride for _, stride in self.layout.modes)
-
-    @functools.cached_property
-    def threads(self) -> int | None:
-        """Threads in one unit; None for Kernel and Block, whose size a strategy decides."""
-        return None if self.layout is None else self.layout.size()
-
-    @property
-    def is_launch(self) -> bool:
-        """Whether a unit of it is a whole launch, whose threads and arguments the kernel has: levels above consist of launches."""
-        return self == Kernel
-
-    def __eq__(self, other: object) -> bool:
-        # Levels are compared thousands of times in a compilation, mostly with themselves or with one of another name.
-        if self is other or not isinstance(other, Level):
-            return self is other or NotImplemented
-        return self.name == other.name and (self.label, self.layout, self.parent) == (other.label, other.layout, other.parent)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash((self.name, self.label, self.layout, self.parent))
-
-    def ancestors(self) -> tuple[Level, ...]:
-        """The levels above, nearest first."""
-        return () if self.parent is None else (self.parent, *self.parent.ancestors())
-
-    def is_below(self, other: Level) -> bool:
-        """Whether a unit of the other level consists of units of this one.
-
-        A single thread lies below every group that its parent contains (a lane below a quad-pair), and `Thread`, whose
-        parent is the block, below every group of threads.
-        """
-        if other in self.ancestors():
-            return True
-        single = self.threads == 1 and other.threads is not None and other.threads > 1
-        return single and self.parent is not None and self.parent in other.ancestors()
-
-    def __repr__(self) -> str:
-        return self.name
-
-    __str__ = __repr__
-
-
-Kernel = Level("Kernel")
-"""The whole launch: the level of the specs that strategies start from."""
-
-Block = Level("Block", Kernel)
-"""A block of threads, which share SH and barriers; as many as its tiles are dealt to."""
-
-Warpgroup = Level("Warpgroup", Block, Layout(128))
-"""Four warps, which issue `wgmma` together (PTX ISA, "Warpgroup")."""
-
-Warp = Level("Warp", Warpgroup, Layout(32))
-"""The 32 threads that run in step, with the instructions of tensor cores."""
-
-QuadPair = Level("QuadPair", Warp, Layout((4, 2), (1, 16)))
-"""Four lanes and the four that are 16 further on: who performs Volta's m8n8k4 (Graphene, Figure 5)."""
-
-Thread = Level("Thread", Block, Layout(1))
-"""One thread, counted in its block."""
-
-Lane = Level("Lane", Warp, Layout(1))
-"""One thread, counted in its warp."""
-
-LEVELS: tuple[Level, ...] = (Kernel, Block, Warpgroup, Warp, QuadPair, Thread, Lane)
 
 
 @attrs.frozen(repr=False)

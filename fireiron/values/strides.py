@@ -49,10 +49,10 @@ ANY = AnyStride()
 """A stride that the kernel takes as an argument and reads off the array; `ANY(8)` is a multiple of 8, `ANY()` any number."""
 
 USUAL_ALIGNMENT: Final = 16
-"""Bytes of whose multiples one is the address of an array, unless a spec says otherwise: that of the widest load."""
+"""Alignment in bytes of an array, unless a spec specifies another one: that of the widest load."""
 
 MOST_ALIGNED: Final = 256
-"""What allocations of CUDA are multiples of (CUDA C++ Programming Guide, "Device Memory Accesses")."""
+"""Alignment in bytes of CUDA allocations (CUDA C++ Programming Guide, "Device Memory Accesses")."""
 
 
 @attrs.frozen(init=False, repr=False)

@@ -15,8 +15,9 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
-from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, runs, sum_of_digits
+from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, numbers_of_digits, runs, sum_of_digits
 from fireiron.values.machine import DType, Memory
+from fireiron.values.sharer import refused_sharer
 
 
 @attrs.frozen(repr=False)
@@ -93,6 +94,11 @@ class Storage:
         """Per dimension, how far neighbours lie apart, in elements; None where that is not the same everywhere."""
         return tuple(as_expr(mode.leaves[0][1]) if len(mode.leaves) == 1 else None for mode in self.layout)
 
+    @functools.cached_property
+    def plain(self) -> Storage:
+        """The same without its swizzle."""
+        return self if self.swizzle is None else Storage(self.layout, self.extent)
+
     @overload
     def address(self, coordinates: Sequence[Expr]) -> Expr: ...
     @overload
@@ -113,7 +119,8 @@ class Storage:
             return _part(self.dims[dim], coordinate)
         if not self.layout.static:
             raise ArgumentError(f"addresses in {self.layout}: sizes known only at run time", hint="storage.evaluated(sizes)")
-        return sum_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0  # of the same shape, where it is an array
+        # Without digits, of the same shape where it is an array.
+        return numbers_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0
 
     def evaluated(self, sizes: Mapping[str, int]) -> Storage:
         """The same with numbers in place of the sizes and strides that are known only at run time."""
@@ -154,6 +161,10 @@ class Tensor:
     shares: str = ""
     origin: str | None = attrs.field(default=None, eq=False, repr=False)
 
+    def __attrs_post_init__(self) -> None:
+        if not self.memory.shared_by.is_ordered:
+            raise refused_sharer(self.memory.name, self.memory.shared_by, self.name)
+
     def storage(self) -> Storage:
         """Addresses for an addressable memory (not for registers, which are distributed)."""
         return _storage(self)
@@ -191,7 +202,7 @@ def _swizzled_extent(extent: Expr, swizzle: Swizzle | None) -> Expr:
 # ---------------------------------------------------------------------------------------------- views
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Mode:
     """`size` coordinates, `stride` apart."""
 
@@ -208,7 +219,7 @@ class UnitMode:
     unit: bool
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Fixed:
     """A digit of a coordinate that is decided: of `size` values, `stride` coordinates apart, it has `index`.
 
@@ -221,7 +232,7 @@ class Fixed:
     index: Expr = attrs.field(converter=as_expr)
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Dim:
     """One dimension of a view, in coordinates of the whole tensor: a numeral, of which some digits are fixed and the others free.
 
@@ -250,6 +261,8 @@ class Dim:
     @functools.cached_property
     def size(self) -> Expr:
         """How many coordinates it has."""
+        if len(self.modes) == 1:
+            return self.modes[0].size
         total: Expr = as_expr(1)
         for mode in self.modes:
             total = total * mode.size
@@ -485,7 +498,7 @@ def cut(dim: Dim, tile: int | Layout, extent: Expr | None) -> Cut | None:
 
     Source: Graphene section 3.3, Figure 4.
     """
-    found = _divided(dim.modes, tile if isinstance(tile, Layout) else Layout(tile), dim.whole)
+    found = _divided(dim.modes, tile if isinstance(tile, Layout) else _neighbours(tile) if type(tile) is int else Layout(tile), dim.whole)
     return None if found is None else Cut(found[0], found[1], dim.bound if found[2] else extent)
 
 
@@ -507,6 +520,11 @@ def tile_fault(tile: Layout) -> str | None:
     except LayoutError as error:
         return error.asked
     return None
+
+
+@functools.lru_cache(maxsize=1024, typed=True)  # each operand of each spec is cut into such tiles
+def _neighbours(count: int) -> Layout:
+    return Layout(count)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -144,6 +144,11 @@ def check_below(level: Level, current: Level, within: object, at: str | None) ->
     if not isinstance(level, Level):
         raise DecompositionError("to(level): not a level", got=level, legal=LEVELS[1:], at=at)
     detached = level.threads == 1 and level.parent is not None and current in level.parent.ancestors()
+    if current.is_above_launch:
+        raise DecompositionError(
+            f"to({level}): {current} consists of launches, and this step divides the work of one", within=within, at=at,
+            hint=f"first a step that makes launches of {current}",
+        )  # fmt: skip
     if (level.is_below(current) and not detached and not current.is_launch) or (level == Block and current.is_launch):
         return
     hint = None

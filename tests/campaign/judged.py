@@ -19,7 +19,7 @@ def wrong(program: Program, symbols: Mapping[str, int], seed: int) -> str:
     arrays = inputs(program.spec, symbols, seed)
     expected = meaning(program.spec, arrays)
     kernel, given = program.lowered, {**arrays, **copied(program, arrays, symbols)}
-    found = [*safety(kernel), *(finding for launch in program.launches for finding in safety(launch.program.lowered))]
+    found = [*safety(kernel), *(finding for launch in program.preceding for finding in safety(launch.program.lowered))]
     alarms = [str(finding) for finding in found if finding.severity == "error"]
     if alarms:
         return f"an alarm: {'; '.join(alarms)}"
@@ -64,7 +64,7 @@ def meaning(spec: Spec, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 def copied(program: Program, arrays: Mapping[str, np.ndarray], symbols: Mapping[str, int]) -> dict[str, np.ndarray]:
     """The arrays that launches in front make of inputs."""
     made = {}
-    for launch in program.launches:
+    for launch in program.preceding:
         (source,), (target,) = launch.program.spec.inputs, launch.program.spec.outputs
         kernel = launch.program.lowered
         own = {one.name: symbols[one.name] for one in kernel.symbols}

@@ -19,11 +19,11 @@ BEGIN, END = "<!-- figures: written by `python -m campaign --publish` -->", "<!-
 MOST_RANGES = 6
 """Ranges of seeds that a row of the page names."""
 
-HEADS = ("subject", "what", "counted", "wanted", "refused", "found", "of them mended", "seeds", "dates", "processor time")
+HEADS = ("subject", "what", "counted", "wanted", "refused", "found", "of them fixed", "seeds", "dates", "processor time")
 
 
 def publish(every: Iterable[Subject], source: Path, target: Path = FOLDER, page: Path = PAGE) -> None:
-    """Keep the state of each subject that ran, without its stories, and write the page's table anew."""
+    """Keep the state of each subject that ran, without its stories, and rewrite the table of the page."""
     target.mkdir(parents=True, exist_ok=True)
     for subject in every:
         state = states.load(subject.name, subject.first, source, target)
@@ -70,9 +70,9 @@ def _sums(every: list[dict[str, Any]]) -> str:
     clean, launched = (sum(one["counts"].get(name, 0) for one in those) for name in ("clean", "on the GPU"))
     ptxas = sorted({name.rpartition(" ")[2] for one in those for name in one["counts"] if name.startswith("defect of ptxas")})
     return (
-        f"\n\nTogether {agreed:,} strategies, definitions, scripts and programs of tasks were simulated and agreed; {found} findings are open. Of {clean:,} all static checks "
-        f"were asked and said nothing; those of which they raised an alarm are among the findings. {launched:,} were launched on a GPU too"
-        + (f"; of these {len(ptxas)} are right without the optimisation of ptxas alone (seed {', '.join(ptxas)})." if ptxas else ".")
+        f"\n\nIn total, {agreed:,} strategies, definitions, scripts and task programs were simulated and agreed; {found} findings are open. For {clean:,}, all static checks "
+        f"ran without an alarm; false alarms are among the findings. {launched:,} were also launched on a GPU"
+        + (f"; {len(ptxas)} of these gave the right result only without ptxas optimization (seed {', '.join(ptxas)})." if ptxas else ".")
     )
 
 

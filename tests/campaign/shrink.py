@@ -163,7 +163,7 @@ spec = program.spec
 arrays = {{name: draw.integers(-2, 3, shape).astype(spec.operands[name].dtype.to_numpy()) for name, shape in {shapes}.items()}}
 print([str(one) for one in safety(program.lowered) if one.severity == "error"])
 given = dict(arrays)
-for launch in program.launches:
+for launch in program.preceding:
     (source,), (target,) = launch.program.spec.inputs, launch.program.spec.outputs
     own = {{one.name: sizes[one.name] for one in launch.program.lowered.symbols}}
     given[launch.name] = simulate(launch.program.lowered, {{source: arrays[launch.name]}}, own).outputs[target]

@@ -61,6 +61,7 @@ struct Copy {
   void* target;
   const void* source;
   unsigned bytes, filled;
+  bool landed = false;
 };
 
 struct Product;
@@ -90,6 +91,7 @@ struct Thread {
   std::vector<Copy> issued;
   std::deque<std::vector<Copy>> groups;
   unsigned proxy_fences;     // fence.proxy.async, and the beginnings of blocks
+  uint64_t fenced_landings;  // how many deferred copies had landed at the last of them
   unsigned register_fences;  // wgmma.fence, and the beginnings of blocks
   bool fenced;               // its registers, in this block
   Registers registers;
@@ -117,6 +119,17 @@ Group block;
 std::map<int, Group> named;  // barriers by number, each with the threads that have come
 std::vector<Box> loads;      // under way
 
+// PTX ISA, "cp.async.mbarrier.arrive": an arrival of a thread that happens when all of its copies before it have landed.
+struct DeferredArrival {
+  Thread* thread;
+  std::vector<Copy> copies;
+  uint64_t barrier;
+  int line;
+  size_t rank;
+};
+std::vector<DeferredArrival> arrivals;  // under way
+uint64_t landings = 0;                  // of copies before deferred arrivals
+
 // PTX ISA, "mbarrier": a phase is over when all arrivals and all announced bytes are there. Whoever waits names the parity of a phase,
 // and passes if that of the current one is the other.
 struct PhasedBarrier {
@@ -136,10 +149,12 @@ struct Suspended {
   std::map<uint64_t, PhasedBarrier> barriers;
   std::vector<unsigned char> memory;
   std::vector<unsigned> writers;
+  std::vector<uint64_t> deferred;
 };
 std::vector<std::unique_ptr<Suspended>> cluster;  // by rank
 std::map<uint64_t, PhasedBarrier> barriers;        // by address
 std::vector<unsigned> writers;                    // of each byte of shared memory: the thread and its fence (see `written`)
+std::vector<uint64_t> deferred;                   // of each byte the number of the deferred copy that wrote it last; 0 of others
 size_t at_work = 0;                               // the rank of the block that is
 unsigned first_of_cluster = 0;
 void work_at(size_t rank);
@@ -148,7 +163,7 @@ void work_at(size_t rank);
 size_t met = 0;
 unsigned meetings = 0;
 std::vector<std::pair<size_t, Thread*>> waiting_for_cluster;
-void land_some_load();
+void land_something();
 void forget_barriers();
 Thread* current;
 size_t frame_bytes;  // of a stack, that the kernel takes at most and that are poisoned
@@ -369,14 +384,14 @@ void run_blocks(unsigned number, size_t shared_bytes)
   }
   const int patience = below(2) ? 8 : 4096;  // loads land early, or hardly before all wait for them
   for (;;) {
-    if (!loads.empty() && below(patience) == 0)
-      land_some_load();
+    if (!(loads.empty() && arrivals.empty()) && below(patience) == 0)
+      land_something();
     if (Thread* thread = next_of_cluster())
       run(*thread);
-    else if (loads.empty())
+    else if (loads.empty() && arrivals.empty())
       break;
     else
-      land_some_load();
+      land_something();
   }
   for (size_t rank = 0; rank < cluster.size(); ++rank) {
     work_at(rank);
@@ -387,6 +402,7 @@ void run_blocks(unsigned number, size_t shared_bytes)
 void prepare(int count)
 {
   writers.resize(memory_of_block());
+  deferred.resize(memory_of_block());
   threads.resize(count);
   warps.resize((count + lanes_of_warp - 1) / lanes_of_warp);
   warpgroups.resize((count + threads_of_warpgroup - 1) / threads_of_warpgroup);
@@ -449,16 +465,29 @@ void written(const Thread& thread, const void* place, size_t bytes)
 {
   const size_t first = static_cast<const unsigned char*>(place) - __start_shared_memory;
   std::fill_n(writers.begin() + first, bytes, mark_of(thread));
+  std::fill_n(deferred.begin() + first, bytes, 0);
 }
 
 void written_by_engine(const void* place, size_t bytes)
 {
-  std::fill_n(writers.begin() + (static_cast<const unsigned char*>(place) - __start_shared_memory), bytes, 0);
+  const size_t first = static_cast<const unsigned char*>(place) - __start_shared_memory;
+  std::fill_n(writers.begin() + first, bytes, 0);
+  std::fill_n(deferred.begin() + first, bytes, 0);
+}
+
+// No thread that copies fences what lands behind all that it executes: one that waited for the arrival does, on the way to the engine.
+void written_later(const void* place, size_t bytes)
+{
+  written_by_engine(place, bytes);
+  std::fill_n(deferred.begin() + (static_cast<const unsigned char*>(place) - __start_shared_memory), bytes, ++landings);
 }
 
 void require_fenced(const char* what, int line, const void* place)
 {
   const size_t byte = static_cast<const unsigned char*>(place) - __start_shared_memory;
+  if (byte < deferred.size() && current && deferred[byte] > current->fenced_landings)
+    fail("%s in line %d: copies wrote shared memory that it touches, with no fence.proxy.async of thread %d behind them", what, line,
+         current->number);
   if (byte >= writers.size() || writers[byte] == 0)
     return;
   const Thread& writer = threads[writers[byte] / most_fences - 1];
@@ -533,11 +562,16 @@ void observe(const char* function, uintptr_t address, size_t bytes, bool writes,
     written(*current, place, bytes);
 }
 
+void bring(const Copy& copy)
+{
+  std::memcpy(copy.target, copy.source, copy.filled);
+  std::memset(static_cast<char*>(copy.target) + copy.filled, 0, copy.bytes - copy.filled);
+}
+
 void land(const Copy& copy)
 {
   written(*current, copy.target, copy.bytes);
-  std::memcpy(copy.target, copy.source, copy.filled);
-  std::memset(static_cast<char*>(copy.target) + copy.filled, 0, copy.bytes - copy.filled);
+  bring(copy);
 }
 
 // ---------------------------------------------------------------------------------------------- numbers
@@ -972,7 +1006,7 @@ int vote_any(unsigned members, bool predicate, int line)
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size)
 {
   const auto bytes = static_cast<unsigned>(size.bits), filled = static_cast<unsigned>(source_size.bits);
-  const Copy copy = {shared(target.bits), reinterpret_cast<const void*>(source.bits), bytes, filled};
+  Copy copy = {shared(target.bits), reinterpret_cast<const void*>(source.bits), bytes, filled};
   if (bytes != 16 && (past_l1 || (bytes != 4 && bytes != 8)))
     fail("cp.async.%s: a copy of %u bytes", past_l1 ? "cg" : "ca", bytes);
   if (filled > bytes)
@@ -981,9 +1015,8 @@ void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operan
   if (filled)
     require("cp.async, the source", 0, copy.source, filled, bytes);
   if (below(4) == 0)
-    land(copy);
-  else
-    current->issued.push_back(copy);
+    land(copy), copy.landed = true;
+  current->issued.push_back(copy);
 }
 
 // As many threads as the barrier counts wait for each other, wherever the last of them comes from.
@@ -1012,7 +1045,8 @@ void cp_async_wait_group(Operand pending)
 {
   for (std::deque<std::vector<Copy>>& groups = current->groups; groups.size() > pending.bits; groups.pop_front())
     for (const Copy& copy : groups.front())
-      land(copy);
+      if (!copy.landed)
+        land(copy);
 }
 
 }  // namespace ptx
@@ -1243,6 +1277,7 @@ void exchange(Suspended& other)
   std::swap(named, other.named);
   std::swap(barriers, other.barriers);
   std::swap(writers, other.writers);
+  std::swap(deferred, other.deferred);
 }
 
 void work_at(size_t rank)
@@ -1367,6 +1402,30 @@ void land_some_load()
   PhasedBarrier& barrier = barrier_at(box.barrier, "TMA load", box.line);
   barrier.bytes -= static_cast<int64_t>(bytes);
   settle(barrier);
+}
+
+// Arrivals of a thread happen in their order, as each of them waits for all copies before it.
+void land_some_arrival()
+{
+  const Thread* const thread = arrivals[below(static_cast<int>(arrivals.size()))].thread;
+  const auto first = std::find_if(arrivals.begin(), arrivals.end(), [thread](const DeferredArrival& one) { return one.thread == thread; });
+  const DeferredArrival arrival = *first;
+  arrivals.erase(first);
+  work_at(arrival.rank);
+  for (const Copy& copy : arrival.copies) {
+    if (!copy.landed)
+      bring(copy);
+    written_later(copy.target, copy.bytes);
+  }
+  arrive(barrier_at(arrival.barrier, "cp.async.mbarrier.arrive", arrival.line), arrival.line);
+}
+
+void land_something()
+{
+  if (arrivals.empty() || (!loads.empty() && below(2)))
+    land_some_load();
+  else
+    land_some_arrival();
 }
 
 void land_store(const Box& box)
@@ -1500,7 +1559,24 @@ void tma_store(Operand map, std::initializer_list<Operand> at, Operand source, i
   current->stores.push_back(box);
 }
 
-void proxy_fence() { ++current->proxy_fences; }
+void proxy_fence()
+{
+  ++current->proxy_fences;
+  current->fenced_landings = landings;
+}
+
+void cp_async_mbarrier_arrive(Operand barrier, int line)
+{
+  std::vector<Copy> copies;
+  for (const std::vector<Copy>& group : current->groups)
+    copies.insert(copies.end(), group.begin(), group.end());
+  copies.insert(copies.end(), current->issued.begin(), current->issued.end());
+  for (std::vector<Copy>& group : current->groups)
+    group.clear();
+  current->issued.clear();
+  barrier_at(barrier.bits, "cp.async.mbarrier.arrive", line);
+  arrivals.push_back({current, std::move(copies), barrier.bits, line, at_work});
+}
 
 void tma_commit_group()
 {

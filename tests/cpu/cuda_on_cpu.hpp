@@ -358,6 +358,7 @@ void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operan
 void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
 void cp_async_commit_group();
 void cp_async_wait_group(Operand pending);
+void cp_async_mbarrier_arrive(Operand barrier, int line = __builtin_LINE());
 
 // A form of wgmma; `..._across` says that a factor is stored along m or n, not along k.
 struct Warpgroup {

@@ -36,7 +36,7 @@ class Lowered:
         from fireiron.cuda import emit
 
         program = item.program()
-        kernels = (*(one.program.ir for one in program.launches), program.ir)
+        kernels = (*(one.program.ir for one in program.preceding), program.ir)
         return Lowered(item, kernels, emit(*kernels))
 
     def printed(self) -> str:

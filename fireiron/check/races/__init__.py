@@ -21,6 +21,7 @@ from typing import Any
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding
 from fireiron.check.persistence import fetched
+from fireiron.check.races.apart import roles_apart
 from fireiron.check.races.atoms import split
 from fireiron.check.races.clusters import at_places, blocks_of, uneven
 from fireiron.check.races.crews import Crews
@@ -37,10 +38,10 @@ from fireiron.check.scene import Scene
 from fireiron.ir.effects.unchecked import Unchecked
 
 ENOUGH = 64
-"""Findings about the barriers of rings, beyond which other lengths of loops are not followed: they tell the same of other turns."""
+"""Findings about ring barriers after which no other loop lengths are followed: they report the same for other fills."""
 
 NOTHING_NEW = 16
-"""Lengths in a row that add nothing to what was found, behind which others are not followed: the kernel is refused in any case."""
+"""Consecutive lengths without a new finding after which no others are followed: the kernel is refused in any case."""
 
 
 def check_races(scene: Scene) -> tuple[Finding, ...]:
@@ -50,7 +51,7 @@ def check_races(scene: Scene) -> tuple[Finding, ...]:
 
 
 def _inside_a_block(scene: Scene) -> list[Finding]:
-    scene = at_places(scene)
+    scene = roles_apart(at_places(scene))
     places = Places(scene, local_coordinates(scene))
     doubts = _not_placed(scene, places)
     uses = [use for use in scene.uses if _shared(scene, use.access.buffer) and use.access.buffer not in doubts]

@@ -17,7 +17,7 @@ from fireiron.ir import BlockCluster, Exec, For, Kernel, Let, NextTile, Peers, R
 from fireiron.values.expr import Expr, Var, compiled, constant
 
 ALIGNED = 1024
-"""Shared memories of the blocks lie at multiples of so many bytes here, side by side."""
+"""Alignment in bytes of the shared memories of the blocks of a cluster, in the numbering of this check."""
 
 
 @attrs.frozen(eq=False)

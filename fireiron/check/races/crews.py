@@ -24,10 +24,10 @@ from fireiron.check.races.places import WARP
 from fireiron.check.races.segments import SEVERAL, Late, Screened, Segment
 from fireiron.check.races.traces import Kind, Turn
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier
+from fireiron.ir import Barrier, Fence, Mechanism, Reach
 
 TOGETHER = 4
-"""The warps of a warpgroup: a barrier of as many, or of more, holds all of a crew."""
+"""Warps of a warpgroup: a barrier of at least this many includes the whole warpgroup."""
 
 
 @attrs.define(eq=False)
@@ -129,26 +129,35 @@ class Crews(Screened):
             assert isinstance(one, Crew)
             one.every, one.fenced_every = one.own, one.fenced
 
-    def _learn(self, agent: Agent, known: int) -> None:
-        super()._learn(agent, known)
+    def _learn(self, agent: Agent, known: int, fenced: int) -> None:
+        super()._learn(agent, known, fenced)
         assert isinstance(agent, Crew)
         agent.every |= known
+        agent.fenced_every |= fenced
 
-    def _told(self, agent: Agent, arrivals: Sequence[int]) -> tuple[int, int]:
+    def _told(self, agent: Agent, arrivals: Sequence[int], by: Mechanism | None) -> tuple[int, int]:
         assert isinstance(agent, Crew)
         counts = [arrivals[warp] if warp < len(arrivals) else 0 for warp in agent.members]
+        if by is not None and not any(count % WARP for count in counts):
+            return sum(counts), self._done(agent, by)
         return sum(counts), agent.seen if all(counts) else agent.every
+
+    def _fence(self, agent: Agent, event: Fence) -> bool:
+        assert isinstance(agent, Crew)
+        if event.reach is Reach.PROXY:
+            agent.fenced_every |= agent.every & self.deferred
+        return super()._fence(agent, event)
 
     def _arrive(self, agent: Agent, event: Turn, phases: Phases) -> None:
         # A phase that is over with a part of a crew would say what the others know, too.
-        if self._told(agent, event.arrivals or ())[0] > min(self._left(event, rank) for rank in event.ranks or (agent.rank,)):
+        if self._told(agent, event.arrivals or (), event.by)[0] > min(self._left(event, rank) for rank in event.ranks or (agent.rank,)):
             raise Late
         super()._arrive(agent, event, phases)
 
     def _left(self, event: Turn, rank: int) -> int:
         return self._phases_of(event, rank).left if rank < len(self.reached) else 0
 
-    rules = MappingProxyType({**Screened.rules, Segment: _touch_together, Barrier: _barrier_together})
+    rules = MappingProxyType({**Screened.rules, Segment: _touch_together, Barrier: _barrier_together, Fence: _fence})
 
 
 __all__ = ["Crews"]

@@ -20,7 +20,7 @@ import attrs
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.races.places import WARP
 from fireiron.check.races.traces import Flight, Kind, Touch, Trace, Traces, Turn
-from fireiron.ir import Barrier, ClusterBarrier, Side
+from fireiron.ir import Barrier, ClusterBarrier, Mechanism, Side
 
 Place: TypeAlias = "tuple[str, int]"
 """A ring and the number of a stage."""
@@ -39,16 +39,18 @@ def not_held(traces: Iterable[Traces], ring_of: Mapping[str, str]) -> Iterator[F
 class Holder:
     """An agent on its way through its trace: the stages that it holds, full or empty, and those that it has said to be full.
 
-    `products` are its products under way; `apart` are the stages that its lanes have read, each for itself, since the last barrier.
+    `products` are its products under way; `apart` are the stages that its lanes have read, each for itself, since the last barrier;
+    `filled` are the stages that its threads have said, by an arrival of theirs, to be full as far as they fill them.
     """
 
     trace: Trace
     ring_of: Mapping[str, str]
     held: dict[tuple[Place, Side], int] = attrs.field(factory=dict)
     """The turns of the stages that it holds."""
-    announced: set[Place] = attrs.field(factory=set)
+    announced: set[tuple[Place, Mechanism | None]] = attrs.field(factory=set)
     products: Flight = attrs.field(factory=lambda: Flight(lambda mechanism: mechanism.in_registers))
     apart: set[Place] = attrs.field(factory=set)
+    filled: set[Place] = attrs.field(factory=set)
 
     def findings(self) -> Iterator[Finding]:
         """All that it does wrong."""
@@ -70,7 +72,8 @@ class Holder:
     def _acquire(self, event: Turn) -> None:
         self.held[(event.ring.name, event.stage), event.side] = event.number
         if event.side is Side.EMPTY:
-            self.announced.discard((event.ring.name, event.stage))
+            self.announced = {one for one in self.announced if one[0] != (event.ring.name, event.stage)}
+            self.filled.discard((event.ring.name, event.stage))
 
     def _release(self, event: Turn, arrivals: Sequence[int]) -> Iterator[Finding]:
         ring = event.ring
@@ -78,15 +81,16 @@ class Holder:
         number = event.number + ring.stages - 1 if ring.is_order else event.number
         side = Side.EMPTY if event.side is Side.FULL or ring.is_order else Side.FULL
         place = ring.name, number % ring.stages
-        if (place, side) not in self.held or place in self.announced:
+        if (place, side) not in self.held or (place, event.by) in self.announced:
             yield Finding("race", "error", None, f"{event} is by an agent that does not hold it {side.value}")
         if event.side is Side.FULL:
-            self.announced.add(place)
+            self.announced.add((place, event.by))
+            self.filled |= set() if event.by is None else {place}
             if (awaited := self.held.get((place, side), number)) != number:
                 yield Finding("race", "error", None, f"{event} is by an agent that has waited for turn {awaited} of the stage")
             return
         self.held.pop((place, side), None)
-        if any(self._place(one) == place for one in self.products.touches):
+        if any(self._place(one) == place and one.mechanism is not event.by for one in self.products.touches):
             yield Finding("race", "error", None, f"{event} is by an agent of which a product that reads it is under way")
         if place in self.apart and any(0 < count < WARP for count in arrivals):
             yield Finding("race", "error", None, f"{event} is by one lane of a warp whose others may still read it")
@@ -102,6 +106,8 @@ class Holder:
         if (place, side) not in self.held:
             verb = "read" if side is Side.FULL else "written"
             yield self._wrong(event, f"stage {event.stage} is {verb} by an agent that does not hold it {side.value}")
+        elif side is Side.EMPTY and place in self.filled:
+            yield self._wrong(event, f"stage {event.stage} is written by an agent behind its arrival that says it is full")
         elif event.turn is not None and event.turn.number != self.held[place, side]:
             yield self._wrong(event, f"turn {event.turn.number} is loaded by an agent that has waited for turn {self.held[place, side]}")
 

@@ -19,21 +19,21 @@ import numpy as np
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.races.places import Places, element_tests
 from fireiron.check.races.tiles import PIECE, differing, of_tiles, opened
-from fireiron.check.scene import MANY, Array, Scene, Use, distinct, less_a_minimum, linear, reach_of
+from fireiron.check.scene import MANY, Array, Scene, Use, distinct, less_a_minimum, linear
 from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Min, Mod, Var, as_expr, compiled, conjuncts, constant
 
 MOST_ITERATIONS = 4096
-"""A loop whose iterations are all different is followed through all of them if they are not more than this."""
+"""Most iterations of a loop that are all followed if they all differ."""
 
 MOST_COMPARED = 1 << 24
-"""Iterations of a loop, or values of a condition, of which each is looked at."""
+"""Most iterations of a loop, or values of a condition, that are all compared."""
 
 LONGEST_PERIOD = 64
-"""Addresses that repeat after more iterations than this count as not repeating."""
+"""Longest period of addresses, in iterations; longer ones count as not repeating."""
 
 MOST_LENGTHS = 512
-"""Combinations of lengths of loops that are followed, where lengths are known only at run time."""
+"""Most combinations of run-time loop lengths that are followed."""
 
 ORDERING = (Barrier, Commit, Wait, Fence, Acquire, Release)
 """The statements that order accesses."""
@@ -175,6 +175,8 @@ class Loops:
         """After how many iterations all addresses repeat, if they do soon."""
         parts = {self.scene.opened(part) for use in uses for part in self.places.parts(use.access)}
         parts = {part for part in parts if var in part.variables()}
+        if any(_coefficient(part, var) for part in parts):  # equal steps come back to no place
+            return None
         sizes = {one for part in parts for one in _periods(part, var)}
         period = math.lcm(*sizes) if sizes else 1
         free = Var(var.name, var.low, var.high + period)
@@ -201,7 +203,7 @@ class Loops:
             if step:
                 # Two iterations meet in a dimension only while they are no further apart than its accesses reach.
                 rests = [one[dim] - loop.var * step for one in parts]
-                last = max(reach_of(use.access)[dim] for use in uses)
+                last = max(use.access.reach[dim] for use in uses)
                 found.append((max(one.high for one in rests) - min(one.low for one in rests) + last + 1) // abs(step) + 1)
         reach = min(found, default=None)
         return None if reach is None or reach > LONGEST_PERIOD else reach
@@ -235,8 +237,10 @@ class Loops:
     def _nested(self, outer: For, found: Mapping[Expr, set[int]]) -> Iterator[Nested]:
         """The loops of such lengths inside a loop of such a length, as far as the lengths that stand for others are followed."""
         extent = self.opened(outer.extent)
+        if extent not in found:
+            return
         few = self.course(outer).addresses + 1
-        if not found.get(extent, set()) >= set(range(1, few + 1)):
+        if not found[extent] >= set(range(1, few + 1)):
             return
         inside = {self.opened(one.extent) for one in statements(outer.body) if isinstance(one, For)}
         for length in [one for one in found if one in inside and one != extent]:

@@ -68,7 +68,8 @@ class Agent:
 class Phases:
     """A barrier of a ring's stage: what its phase still lacks, what those know who arrived, and how many phases are over.
 
-    `known` is what whoever waited for the last phase may rely on. `coming_over` and `known_over` are the same of phases that are over.
+    `known` is what whoever waited for the last phase may rely on. `coming_over` and `known_over` are the same of phases that are over,
+    `coming_fenced` and `known_fenced` of what engines may rely on.
     """
 
     arrivals: int
@@ -79,9 +80,11 @@ class Phases:
     known: int = 0
     coming_over: int = 0
     known_over: int = 0
+    coming_fenced: int = 0
+    known_fenced: int = 0
 
-    def arrive(self, known: int, over: int, count: int) -> None:
-        """So many arrivals of an agent that knows so much."""
+    def arrive(self, known: int, over: int, count: int, fenced: int = 0) -> None:
+        """So many arrivals of an agent that knows so much, of which it `fenced` a part."""
         while count:
             # Of more arrivals than a phase waits for, the others are at the next one; or it is left in its middle.
             together = min(count, self.left) if self.left > 0 else count
@@ -89,6 +92,7 @@ class Phases:
             self.left -= together
             self.coming |= known
             self.coming_over |= over
+            self.coming_fenced |= fenced
             if not self.left:
                 self._settle()
 
@@ -105,6 +109,7 @@ class Phases:
             self.known |= self.coming
             self.coming = 0
             self.known_over |= self.coming_over
+            self.known_fenced |= self.coming_fenced
 
 
 class Rounds:
@@ -174,6 +179,7 @@ class Order:
         self.operations: list[tuple[Touch, int]] = []
         self.of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope | None, int], set[int]] = {}
+        self.deferred = 0
         self.engines = any(event.by_engine for event in _events(traces) if not isinstance(event, (Stmt, Turn)))
         self._forget()
 
@@ -193,8 +199,9 @@ class Order:
         for agent, event in waiting:
             if not self.broken:
                 raise VerificationError(f"warp {agent.number} waits for ever at {event}")
-        for name, side, arrives in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
-            filled, awaited = (max(agent.turns.get((name, side, waits), 0) for agent in self.agents) for waits in (arrives, True))
+        for way in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
+            name, side, *_ = way
+            filled, awaited = (max(agent.turns.get(one, 0) for agent in self.agents) for one in (way, (name, side, True)))
             if awaited < filled:
                 self.broken.setdefault(f"{name}: turn {awaited} is filled, and nobody waits for it")
         for rank, reached in enumerate(self.reached):
@@ -255,32 +262,45 @@ class Order:
         if self.numbers:
             self._know(agent, event, phases, meant)
         if event.arrivals is None:
-            self._learn(agent, phases.known)
+            self._learn(agent, phases.known, phases.known_fenced)
             agent.passed[event.ring.name] = event.number
         else:
             self._arrive(agent, event, phases)
         return True
 
-    def _learn(self, agent: Agent, known: int) -> None:
+    def _learn(self, agent: Agent, known: int, fenced: int) -> None:
         """What a wait for a phase brings."""
         agent.own |= known
         agent.seen |= known
+        agent.fenced |= fenced
 
     def _arrive(self, agent: Agent, event: Turn, phases: Phases) -> None:
         """What an arrival does, in each block that it reaches."""
-        count, known = self._told(agent, event.arrivals or ())
-        if event.side is Side.FULL:
-            phases.bytes += event.ring.bytes
+        count, known = self._told(agent, event.arrivals or (), event.by)
+        fenced = 0 if event.by is None else agent.fenced & known
+        if event.side is Side.FULL and event.by is None:
+            phases.bytes += event.ring.bytes if event.part is None else event.part
         if count and event.ring.is_order:
             self._give_on(agent, event)
         for rank in (event.ranks or (agent.rank,)) if count else ():
             if rank == agent.rank or self._reaches(agent, rank, str(event)):
                 there = phases if rank == agent.rank else self._phases_of(event, rank)
-                there.arrive(known, agent.over, count)
+                there.arrive(known, agent.over, count, fenced)
 
-    def _told(self, agent: Agent, arrivals: Sequence[int]) -> tuple[int, int]:
-        """How often an agent arrives, and what whoever waits then knows."""
-        return (arrivals[agent.warp] if agent.warp < len(arrivals) else 0), agent.seen
+    def _told(self, agent: Agent, arrivals: Sequence[int], by: Mechanism | None) -> tuple[int, int]:
+        """How often an agent arrives, and what whoever waits then knows: of arrivals by a mechanism, where all lanes arrive, what each lane
+        did, and what it has under way by the mechanism.
+        """
+        count = arrivals[agent.warp] if agent.warp < len(arrivals) else 0
+        return count, agent.seen if by is None or count % WARP else self._done(agent, by)
+
+    def _done(self, agent: Agent, by: Mechanism) -> int:
+        """What is done when a deferred arrival of all lanes happens; engines do not see yet what threads copied."""
+        late = agent.issued[by]
+        for group in agent.groups[by]:
+            late |= group
+        self.deferred |= late
+        return agent.own | late
 
     def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int) -> None:
         """Where groups take turns, an agent has not been at each phase itself, and others may be behind in another run than this one.
@@ -312,7 +332,7 @@ class Order:
         place = rank, event.barrier
         found = self.phases.get(place)
         if found is None:
-            arrivals = 1 if event.side is Side.FULL else event.ring.consumers
+            arrivals = event.ring.producers if event.side is Side.FULL else event.ring.consumers
             found = self.phases[place] = Phases(arrivals, arrivals)
         return found
 
@@ -342,7 +362,9 @@ class Order:
         Registers are nobody else's.
         """
         if event.reach is Reach.PROXY:
-            agent.fenced |= agent.own & agent.wrote
+            # What others copied, and deferred arrivals told: no thread could fence that before, and a fence on the way to the engine serves
+            # (PTX ISA, "Memory Consistency Model": proxy-preserved base causality order).
+            agent.fenced |= agent.own & (agent.wrote | self.deferred)
         return True
 
     def _barrier(self, agent: Agent, event: Barrier) -> bool:
@@ -398,7 +420,7 @@ class Order:
         self.latest.clear()
         self.operations.clear()
         self.of_step.clear()
-        self.written = 0
+        self.written = self.deferred = 0
         for agent in self.agents:
             agent.own = agent.seen = agent.wrote = agent.fenced = 0
             for groups in agent.groups.values():

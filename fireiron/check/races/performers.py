@@ -1,8 +1,9 @@
 """How many threads perform what one thread has to perform, and the reverse: loads into rings, arrivals of producers, other work.
 
-A full barrier counts one arrival, and the bytes of one load (PTX ISA, `mbarrier.arrive.expect_tx`), so one thread issues the loads of
-a ring and arrives for them: that of an elected role. Each fill is announced, as consumers wait for each: an arrival that a producer makes
-under a condition is missing where the condition does not hold. All else that threads perform needs all of them.
+A full barrier counts the bytes of a load once (PTX ISA, `mbarrier.arrive.expect_tx`), so one thread issues the loads of an engine and
+arrives for them: that of an elected role. Each fill is announced, as consumers wait for each: an arrival that a producer makes under a
+condition is missing where the condition does not hold. What threads copy to a ring each of them says for itself, so all threads of their
+role arrive. All else that threads perform needs all of them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ def not_performed_so(scene: Scene) -> Iterator[Finding]:
     for role in _roles(scene):
         for statement in statements(role.body):
             match statement:
-                case Exec() if statement.ring:
+                case Exec() if statement.ring and statement.mechanism.counted:
                     yield from _load(scene, role, statement)
-                case Release(side=Side.FULL):
+                case Release(side=Side.FULL, by=None):
                     yield from _arrival(scene, role, statement)
+                case Release(side=Side.FULL):
+                    yield from _own_arrival(scene, role, statement)
                 case Exec() | Barrier() if role.elected:
                     yield _for_several(role, statement)
 
@@ -57,6 +60,19 @@ def _arrival(scene: Scene, role: Role, release: Release) -> Iterator[Finding]:
     count = _count(scene, role, TRUE)
     if count != 1:
         text = f"{what} is made by {count} threads of {role.name}, and the full barrier counts one; one elected thread has to make it"
+        yield _of_ring(scene, release.ring, text)
+
+
+def _own_arrival(scene: Scene, role: Role, release: Release) -> Iterator[Finding]:
+    """An arrival for what each thread fills by itself: of all threads of the role, at each turn, in the block itself."""
+    what = f"{release.ring}: the arrival at turn {release.number} to be full, by {release.by}"
+    others = [one for one in conjuncts(release.active) if not scene.roots(one) <= {scene.kernel.thread.name}]
+    if others or release.to or release.part is not None:
+        wrong = f"only where {all_of(others)} holds" if others else "for other blocks" if release.to else f"for {release.part} bytes"
+        yield _of_ring(scene, release.ring, f"{what} is made {wrong}; each thread that fills has to make it at each turn, for itself")
+    count = _count(scene, role, release.active)
+    if count != role.threads or role.elected:
+        text = f"{what} is made by {count} of {role.threads} threads of {role.name}; all of them fill, and have to make it"
         yield _of_ring(scene, release.ring, text)
 
 

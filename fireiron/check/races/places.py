@@ -16,7 +16,8 @@ import attrs
 import numpy as np
 
 from fireiron.check.blocks import Local
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product
+from fireiron.check.races.apart import issuers
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, product
 from fireiron.ir import Access, Buffer, For
 from fireiron.values.expr import TRUE, ZERO, Expr, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
@@ -47,14 +48,16 @@ class Crew:
     unit: Array
 
 
-def crew_of(scene: Scene, use: Use) -> Crew:
-    """Each thread for itself; or, where it is not specified which thread of a unit touches what, all threads of the unit."""
+def crew_of(scene: Scene, use: Use, issuer: tuple[int, int]) -> Crew:
+    """Each thread for itself; or, where it is not specified which thread of a unit touches what, all threads of the unit.
+
+    `issuer` are the thread, and the agent, that issue a load by an engine.
+    """
     threads = scene.threads
     warps = threads // WARP
-    if use.statement.ring:
-        producer = np.array([scene.kernel.workers])
-        behind = np.array([-(-scene.kernel.workers // WARP)])  # the agent behind the warps of the consumers
-        return Crew(np.zeros(1, dtype=np.int64), behind, producer, producer, behind)
+    if use.statement.ring and use.statement.mechanism.counted:
+        thread, agent = (np.array([number]) for number in issuer)
+        return Crew(np.zeros(1, dtype=np.int64), agent, thread, thread, agent)
     if use.access.spread:
         return _spread_crew(threads, max(use.statement.spec.level.threads or WARP, WARP))
     if not use.statement.collective:
@@ -108,7 +111,7 @@ class Pattern:
         place = column % self.columns
         if len(self.order) > 1:
             return int(self.order[place * len(self.order) // self.columns])
-        return place * len(self.use.access.elements()) // self.columns
+        return place * self.use.access.count // self.columns
 
     @property
     def columns(self) -> int:
@@ -309,6 +312,7 @@ class Places:
         self.in_rings = {name: ring.name for ring in scene.kernel.rings for name in ring.buffers}
         self.spaces: dict[str, Space] = {}
         self.crews: dict[Any, Crew] = {}
+        self.issuers = issuers(scene.kernel)
 
     def space(self, buffer: str) -> Space:
         """Buffers in shared memory lie in one space and may overlap; each array in global memory is its own."""
@@ -325,13 +329,14 @@ class Places:
 
     def crew(self, use: Use) -> Crew:
         """Who acts, the same object for the same kind of access."""
+        issuer = self.issuers.get(id(use.statement), (self.kernel.workers, -(-self.kernel.workers // WARP)))
         kind = (
             use.access.spread,
-            bool(use.statement.ring),
+            issuer if use.statement.ring and use.statement.mechanism.counted else None,
             use.statement.spec.level if use.statement.collective or use.access.spread else None,
         )
         if kind not in self.crews:
-            self.crews[kind] = crew_of(self.scene, use)
+            self.crews[kind] = crew_of(self.scene, use, issuer)
         return self.crews[kind]
 
     def parts(self, access: Access) -> tuple[Expr, ...]:
@@ -356,7 +361,7 @@ class Places:
         pattern = Pattern(use, crew, self.kernel.buffer(access.buffer).dtype.bytes, frame, bases, offsets, _active(frame, guards))
         if tests:
             _one_by_one(pattern)
-            inside = np.ones((*pattern.bases[0].shape[:1], math.prod(frame.shape[1:]), len(access.elements())), dtype=bool)
+            inside = np.ones((*pattern.bases[0].shape[:1], math.prod(frame.shape[1:]), access.count), dtype=bool)
             for condition, elements in tests:
                 inside[..., elements] &= _full(frame, condition).astype(bool)[..., None]
             pattern.valid = inside.reshape(len(inside), -1) & (True if pattern.valid is None else pattern.valid)
@@ -369,19 +374,19 @@ class Places:
         """Where each row and point starts, and the offsets of the elements from there."""
         buffer = self.kernel.buffer(access.buffer)
         if not buffer.memory.of_block:
-            return [_full(frame, part) for part in self.local[access.buffer].parts[access.base]], offsets_of(access)
+            return [_full(frame, part) for part in self.local[access.buffer].parts[access.base]], access.table()
         width = buffer.dtype.bytes
         steps = _steps(buffer, access)
         if steps is None:
             addresses = self.scene.addresses(frame, access).reshape(frame.shape[0], -1)
             return [addresses * width + buffer.offset], np.zeros((1, 1), dtype=np.int64)
-        first = _full(frame, buffer.address(access, access.elements()[0]))
-        return [first * width + buffer.offset], np.array(steps)[:, None] * width
+        first = _full(frame, buffer.address(access, access.first))
+        return [first * width + buffer.offset], steps[:, None] * width
 
 
 def _one_by_one(pattern: Pattern) -> None:
     """Make each element of a pattern a point of its own."""
-    count, points = len(pattern.use.access.elements()), math.prod(pattern.frame.shape[1:])
+    count, points = pattern.use.access.count, math.prod(pattern.frame.shape[1:])
     if pattern.bases[0].shape[-1] == points:
         pattern.bases = [(one[..., None] + pattern.offsets[:, dim]).reshape(len(one), -1) for dim, one in enumerate(pattern.bases)]
         pattern.offsets = np.zeros((1, len(pattern.bases)), dtype=np.int64)
@@ -391,7 +396,7 @@ def _one_by_one(pattern: Pattern) -> None:
 
 def element_tests(use: Use) -> Iterator[Test]:
     """The conditions under which single elements are touched, each with the numbers of its elements: what always holds is left out."""
-    offsets = offsets_of(use.access)
+    offsets = use.access.table()
     for piece in use.pieces:
         for part in conjuncts(piece.condition):
             yield part, np.arange(piece.first, piece.first + piece.width)
@@ -415,22 +420,22 @@ def _active(frame: Frame, guards: Sequence[Expr]) -> Array | None:
 
 
 @functools.lru_cache(maxsize=8192)
-def _steps(buffer: Buffer, access: Access) -> tuple[int, ...] | None:
+def _steps(buffer: Buffer, access: Access) -> Array | None:
     """Elements from the first address of an access to each other one, where they are the same for all threads and loops."""
-    offsets = access.elements()
+    offsets = access.table()
     storage = access.storage or buffer.storage
     weights = _weights(storage)
     if weights is not None:
-        plain = ((np.array(offsets) - np.array(offsets[0])) @ weights).tolist()
+        plain = (offsets - offsets[0]) @ weights
         # A swizzle moves groups of 2**base addresses as they are, so elements of one group keep their distances.
-        if storage.swizzle is None or _in_one_group(storage, access.coordinates(offsets[0]), plain):
-            return tuple(plain)
+        if storage.swizzle is None or _in_one_group(storage, access.coordinates(access.first), plain):
+            return plain
     if _starts_a_period(storage, access):
-        addresses = storage.address(list(np.array(offsets).T))
-        return tuple((addresses - addresses[0]).tolist())
-    first = buffer.address(access, offsets[0])
-    steps = tuple(constant(buffer.address(access, offset) - first) for offset in offsets)
-    return None if None in steps else steps  # type: ignore[return-value]
+        addresses = storage.address(list(offsets.T))
+        return addresses - addresses[0]
+    first = buffer.address(access, access.first)
+    steps = [constant(buffer.address(access, offset) - first) for offset in access.elements()]
+    return None if None in steps else np.array(steps)
 
 
 def _starts_a_period(storage: Storage, access: Access) -> bool:
@@ -443,14 +448,14 @@ def _starts_a_period(storage: Storage, access: Access) -> bool:
     ):
         return False
     period = storage.swizzle.size() if storage.swizzle is not None else 1
-    return attrs.evolve(storage, swizzle=None).address(access.base).factor % period == 0
+    return storage.plain.address(access.base).factor % period == 0
 
 
-def _in_one_group(storage: Storage, first: Sequence[Expr], steps: Sequence[int]) -> bool:
+def _in_one_group(storage: Storage, first: Sequence[Expr], steps: Array) -> bool:
     """Whether elements at these distances from the first one lie between two multiples of the swizzle's 2**base."""
     assert storage.swizzle is not None
     size = 1 << storage.swizzle.base
-    return min(steps) >= 0 and max(steps) < size and attrs.evolve(storage, swizzle=None).address(first).factor % size == 0
+    return bool(steps.min() >= 0 and steps.max() < size) and storage.plain.address(first).factor % size == 0
 
 
 def _weights(storage: Storage) -> Array | None:

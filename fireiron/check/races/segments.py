@@ -25,7 +25,7 @@ from fireiron.check.scene import Array
 from fireiron.ir import Mechanism
 
 SEVERAL = -1
-"""The step of a segment of several executions: none of their threads is ordered by being in it."""
+"""Step of a segment of several executions: membership orders none of their threads."""
 
 
 @attrs.frozen(eq=False, slots=False)

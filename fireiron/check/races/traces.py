@@ -17,6 +17,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.persistence import persistence
+from fireiron.check.races.apart import agents_of
 from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.races.loops import Lengths, Loops, decided
@@ -102,7 +103,8 @@ class Turn:
 
     In a cluster a release goes to the blocks of these `ranks`, and so does what a load brings; none: to its own. `own` are the numbers of
     the warps, where they differ. `barrier` is the one in memory that it is a phase of: ring, side and stage; `way` says of which turns it
-    is one: ring, side, and whether they are waits.
+    is one: ring, side, whether they are waits, and `by` which mechanism, until whose work is done an arrival is deferred. `part` are the
+    bytes that an arrival announces, if not all of the ring's.
     """
 
     ring: Ring
@@ -111,10 +113,12 @@ class Turn:
     arrivals: tuple[int, ...] | None = None
     ranks: tuple[int, ...] = ()
     own: tuple[int, ...] = ()
+    by: Mechanism | None = None
+    part: int | None = None
 
     stage: int = attrs.field(init=False)
     barrier: tuple[str, Side, int] = attrs.field(init=False)
-    way: tuple[str, Side, bool] = attrs.field(init=False)
+    way: tuple[Any, ...] = attrs.field(init=False)
 
     @stage.default
     def _its_stage(self) -> int:
@@ -125,8 +129,9 @@ class Turn:
         return self.ring.name, self.side, self.stage
 
     @way.default
-    def _kind(self) -> tuple[str, Side, bool]:
-        return self.ring.name, self.side, self.arrivals is None
+    def _kind(self) -> tuple[Any, ...]:
+        own = () if self.by is None else (self.by,)
+        return self.ring.name, self.side, self.arrivals is None, *own
 
     @property
     def phase(self) -> int:
@@ -300,7 +305,8 @@ class Tracer:
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
             ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
-            walk.events.append(self._same(ring.name, statement.side, numbers[0], arrivals, ranks, numbers if ring.each else ()))
+            how = (statement.by, statement.part) if isinstance(statement, Release) else ()
+            walk.events.append(self._same(ring.name, statement.side, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
 
     def _same(self, ring: str, *how: Any) -> Turn:
         """A turn of a ring, one object for all that are equal."""
@@ -323,8 +329,8 @@ class Tracer:
 
     def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
         """How many threads of each warp say that a stage is free; a producer's one thread says that it fills one."""
-        if statement.side is Side.FULL:
-            return (1,) * (self.scene.kernel.workers // WARP + 1)
+        if statement.side is Side.FULL and statement.by is None:
+            return (1,) * max(self.scene.kernel.workers // WARP + 1, agents_of(self.scene.kernel))
         if statement.active == TRUE:
             return self.all_threads
         values = [walk.fixed.get(name) for name in self._decisive(statement.active)]
@@ -410,7 +416,7 @@ class Tracer:
             if not site.space.shared and walk.rank:  # blocks are told apart in global memory by the check between them
                 continue
             if all(self._decided(guard, walk) is not False for guard in site.scalar):
-                if statement.ring and site.kind is Kind.WRITE:
+                if statement.ring and statement.mechanism.counted and site.kind is Kind.WRITE:
                     self._load(statement, site, walk)
                 else:
                     walk.events.append(self._touch(site, walk, walk.rank))
@@ -497,7 +503,7 @@ def _at_turns(trace: Trace, several: Sequence[tuple[int, Turn]], numbers: Sequen
     """A trace with the numbers of one warp at the turns at these positions."""
     events = list(trace)
     for (position, turn), number in zip(several, numbers, strict=True):
-        events[position] = Turn(turn.ring, turn.side, number, turn.arrivals, turn.ranks)
+        events[position] = Turn(turn.ring, turn.side, number, turn.arrivals, turn.ranks, by=turn.by, part=turn.part)
     return tuple(events)
 
 

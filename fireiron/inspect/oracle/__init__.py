@@ -24,7 +24,7 @@ from fireiron.tasks.step import TaskProgram
 from fireiron.values.expr import Var
 
 SIZE = 200
-"""Elements of a dimension known at run time only, at least: so many that loops have a few turns."""
+"""Least elements of a run-time dimension, so that loops have several iterations."""
 
 
 def check_events(program: Program, kernel: Kernel | None = None, events: EventProgram | None = None) -> tuple[Finding, ...]:

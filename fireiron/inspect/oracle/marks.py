@@ -41,7 +41,7 @@ from fireiron.values.expr import TRUE, Expr, compiled, conjuncts
 Path: TypeAlias = "tuple[str, ...]"
 
 TILES = 3
-"""As many tiles of a block that takes several one after the other are followed."""
+"""Tiles that are followed in a block with several consecutive tiles."""
 
 
 @attrs.frozen(eq=False, slots=False)

@@ -14,7 +14,7 @@ from fireiron.tasks.events import Every, Index, Type, processor_variables
 from fireiron.values.expr import as_expr, compiled
 
 FREE = -1
-"""In the place of an index along a dimension: any."""
+"""Index along a dimension that matches any index."""
 
 
 @attrs.frozen

@@ -22,9 +22,18 @@ WAIT = Function(
     "int groups",
 )
 
+ARRIVE = Function(
+    "cp_async_arrive",
+    ("unsigned barrier",),
+    ('asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");',),
+    "one arrival, when all that this thread has copied is there; the barrier counts it among its arrivals (noinc)",
+)
+
 
 class CpAsyncGroups(Mechanism):
-    """A copy is there at a wait of the thread that issued it, for the group in which that thread committed it."""
+    """A copy is there at a wait of the thread that issued it, for the group in which that thread committed it; or when a barrier in memory
+    has counted the thread's arrival by it.
+    """
 
     name: ClassVar[str] = "group"
     order: ClassVar[Order] = Order.GROUPS
@@ -36,6 +45,7 @@ class CpAsyncGroups(Mechanism):
     under_way: ClassVar[str] = "copies to"
     committing: ClassVar[Function] = COMMIT
     waiting: ClassVar[Function] = WAIT
+    arriving: ClassVar[Function] = ARRIVE
 
 
 MECHANISM = CP_ASYNC_GROUPS = CpAsyncGroups()

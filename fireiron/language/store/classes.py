@@ -26,6 +26,7 @@ from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.fused import NAMES, PARTS, FusedKind, definition, definition_fields
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
+from fireiron.values.sharer import SHARERS, Sharer
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
 
 _PUBLIC: Final = folders.public((*decomp.MODULES, *refine.MODULES, *executable.MODULES))
@@ -38,7 +39,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         one.__name__: one
         for one in (
             Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor,
-            MatrixLayout, Layout, Swizzle, DType, Memory, Level, Kind, Parameter, Spec,
+            MatrixLayout, Layout, Swizzle, DType, Memory, Level, Sharer, Kind, Parameter, Spec,
         )
     },
     "Fused": FusedKind,
@@ -64,6 +65,7 @@ NAMED: Final[Mapping[Any, Mapping[str, Any]]] = {
     DType: {one.name: one for one in DTYPES},
     Memory: {**(memories := {memory.name: memory for memory in NAMED_MEMORIES}), **{first: memories[name] for first, name in former.MEMORIES.items()}},
     Level: {one.name: one for one in LEVELS},
+    Sharer: {one.name: one for one in SHARERS},
     MatrixLayout: {repr(one): one for one in (ColMajor, RowMajor)},
 }
 """Values that stand by name, by their class; others of the class are objects, as any value."""

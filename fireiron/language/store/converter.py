@@ -40,6 +40,7 @@ from fireiron.language.tunable import Integer
 from fireiron.spec import OPTIONS, AnySpec, AnyStarter, Kind, Spec, Starter
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level
+from fireiron.values.sharer import SHARERS
 from fireiron.values.tensor import ColMajor, RowMajor, View
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class Store:
             return value
         if isinstance(value, Expr):
             return expression_text(value)
-        for named in (DTYPES, NAMED_MEMORIES, LEVELS):
+        for named in (DTYPES, NAMED_MEMORIES, LEVELS, SHARERS):
             if value in named:
                 return value.name
         if value in (ColMajor, RowMajor):

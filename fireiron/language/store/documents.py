@@ -14,7 +14,7 @@ from cattrs.errors import (
 from fireiron.errors import FireironError, StoreError
 
 VERSION: Final = 1
-"""The version of the format; another one is refused."""
+"""Version of the format; others are refused."""
 
 
 _WIDTH: Final = 120

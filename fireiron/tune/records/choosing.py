@@ -31,11 +31,11 @@ MOST_TRIES: Final = 16
 
 
 MOST_COMPARED: Final = 5
-"""Legal neighbours with different values among which the cost model decides."""
+"""Legal neighbours with different values that the cost model compares."""
 
 
 AS_NEAR: Final = 2.0
-"""How much further than the nearest legal neighbour those may be that are compared with it."""
+"""Factor of the distance of the nearest legal neighbour up to which others are compared with it."""
 
 
 Accept = Callable[["Program"], bool]
@@ -215,7 +215,7 @@ def _predicted(program: Program, gpu: str) -> float:
     from fireiron.cost import predict
     from fireiron.cost.expected import with_expected_barriers
 
-    kernels = [with_expected_barriers(one.sequential) for one in (*(launch.program for launch in program.launches), program)]
+    kernels = [with_expected_barriers(one.program.sequential) for one in program.launches]
     try:
         return sum(predict(kernel, gpu).us for kernel in kernels)
     except ArgumentError:  # a GPU without figures, or one that does not run this architecture

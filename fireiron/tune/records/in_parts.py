@@ -22,13 +22,13 @@ TYPES: Final = (float16, bfloat16, tf32, float8_e4m3, float8_e5m2)
 """Element types whose products are added up in float32."""
 
 GRANULE: Final = 16
-"""Bytes: parts of a row begin at multiples of it, as TMA asks."""
+"""Bytes: parts of a row start at multiples of it, as TMA requires."""
 
 LEAST: Final = 256
-"""Elements of K of a part."""
+"""Least elements of K per part."""
 
 MOST: Final = 64
-"""Parts."""
+"""Most parts."""
 
 TRIED: Final = 4
 """Numbers of parts that are compared."""
@@ -37,10 +37,10 @@ TILES: Final = (64, 128)
 """Rows and columns of tiles by which it is told how many parts fill the GPU."""
 
 ADD_US: Final = 1.6
-"""Microseconds by which the second kernel makes a call longer, at least."""
+"""Microseconds that the second kernel adds to a call, at least."""
 
 ADD_BYTES_PER_US: Final = 3.0e6
-"""Bytes of parts that it reads in a microsecond, from L2."""
+"""Bytes of partial results that it reads per microsecond, from L2."""
 
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:

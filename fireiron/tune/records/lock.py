@@ -13,7 +13,7 @@ from fireiron import files
 from fireiron.errors import StoreError
 
 LOCK_SECONDS: Final = 10.0
-"""How long an append waits for another one, where files cannot be locked by the system."""
+"""Seconds that an append waits for another one, where the system cannot lock files."""
 
 
 @contextlib.contextmanager

@@ -14,15 +14,15 @@ from fireiron.tune.record import Record, definition_of
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
 
 FARTHEST: Final = 6.0
-"""Neighbours further away than this are none: a factor of 4 in each of M, N and of 16 in K."""
+"""Largest distance of a neighbour: a factor of 4 in each of M, N and of 16 in K."""
 
 
 REDUCED: Final = 0.5
-"""How much a factor of two in a dimension that is added up counts, such as K: it changes how long a block works, not how many there are."""
+"""Weight of a factor of two in a reduced dimension, such as K: it changes the work of a block, not the number of blocks."""
 
 
 OTHER_CAPABILITY: Final = 1.0
-"""How much another compute capability of the same major number counts (an sm_86 record for sm_89)."""
+"""Weight of another compute capability with the same major number (an sm_86 record for sm_89)."""
 
 
 def same_measurement(record: Record) -> str:

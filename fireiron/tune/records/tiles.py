@@ -7,6 +7,8 @@ types of as many bits, and storage orders all count, and none is taken for a siz
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -16,6 +18,7 @@ import attrs
 
 from fireiron.errors import FireironError
 from fireiron.ir.cluster import at_once
+from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_types, tiles_of, work_of
 from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
 from fireiron.tune.record import Record, describe
@@ -26,25 +29,25 @@ from fireiron.tune.records.words import said
 from fireiron.values.machine import as_dtype
 
 OTHER_ORDER: Final = 0.25
-"""How much another storage order of an operand counts: copies are other ones, products and bytes the same."""
+"""Weight of another storage order of an operand: copies differ, MMAs and bytes do not."""
 
 OTHER_TYPE: Final = 0.05
-"""How much another element type of as many bits counts."""
+"""Weight of another element type of the same size."""
 
 ACROSS: Final = 1.0
-"""How much it counts that an operand's rows begin at lines of L2 in one problem alone."""
+"""Weight if the rows of an operand start at L2 lines in one problem only."""
 
 OTHER_BITS: Final = 2.0
-"""How much a factor of two in the bits of an element counts."""
+"""Weight of a factor of two in the element size."""
 
 CERTAIN: Final = 0.1
-"""The distance within which a record counts for nearly all that is known of its tile."""
+"""Distance within which a record determines nearly all that is known about its tile."""
 
 DOUBT: Final = 1.0
-"""How much the estimate alone counts, beside a record at a distance of 1."""
+"""Weight of the estimate alone, compared with a record at distance 1."""
 
 UNSEEN: Final = 0.03
-"""How much longer than estimated a tile is taken to need that no record tells of: those that were measured were chosen among many."""
+"""Relative time added to the estimate of a tile without a record: measured tiles were chosen from many."""
 
 FREE: Final = ("kind", "sizes", "dtypes", "layouts", "leading", "align", "symbols", "signature")
 """What a record may say of its problem; others say what is done beside multiplying."""
@@ -90,8 +93,12 @@ class Problem:
 
     def same_size(self, other: Problem) -> bool:
         """Whether as much is multiplied and read."""
-        one, two = (attrs.evolve(each.work, result_bytes=0, beside=(False, False)) for each in (self, other))
-        return one == two
+        return self._read == other._read
+
+    @functools.cached_property
+    def _read(self) -> Work:
+        """The work without what is written, and how elements lie."""
+        return attrs.evolve(self.work, result_bytes=0, beside=(False, False))
 
 
 def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tuple[int, ...]:
@@ -162,11 +169,17 @@ def known(records: Iterable[Record], names: Iterable[str], capability: int) -> t
     wanted = {*names, *(SAME[name] for name in names if name in SAME)}
     found = []
     for record in records:
-        if record.strategy in wanted and {"bm", "bn"} <= set(record.values) and capability_of(record.architecture) == capability:
-            problem = Problem.of(record.spec)
-            if problem is not None:
-                found.append(Known(record, problem, math.log(record.us / estimated_us(problem.work, record.values))))
+        if record.strategy in wanted and {"bm", "bn"} <= record.values.keys() and capability_of(record.architecture) == capability:
+            one = _known(record)
+            if one is not None:
+                found.append(one)
     return tuple(found)
+
+
+@by_identities  # each call of a product asks all records, for the whole and for its parts
+def _known(record: Record) -> Known | None:
+    problem = Problem.of(record.spec)
+    return None if problem is None else Known(record, problem, math.log(record.us / estimated_us(problem.work, record.values)))
 
 
 Corrections = Mapping[tuple[int | None, ...], float]
@@ -211,7 +224,7 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
     names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
     if not names or problem is None or work_of(spec) is None:
         return []
-    near = sorted(((problem.apart(one.problem), one) for one in known(records, names, question.target.capability)), key=_nearest)
+    near = _in_order((problem.apart(one.problem), one) for one in known(records, names, question.target.capability))
     by_tile: dict[Any, Candidate] = {}
     if not near:
         return []
@@ -221,12 +234,12 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
             name = one.record.strategy if one.record.strategy in names else SAME.get(one.record.strategy, "")
             if distance <= limit and name in names:
                 for values in in_clusters(name, problem.work, [of_types(one.record.values, spec, one.problem.work.bytes)]):
-                    us = expected_us(problem, values, corrected)
-                    by_tile.setdefault(_kind(values), Candidate(name, values, one.record, distance, us))
+                    if (kind := _kind(values)) not in by_tile:
+                        by_tile[kind] = Candidate(name, values, one.record, distance, expected_us(problem, values, corrected))
         for name in names if limit == AS_NEAR else ():
             for values in in_clusters(name, problem.work, tiles_of(name, spec, len(names) == 1)):
-                own = Candidate(name, values, None, math.inf, expected_us(problem, values, corrected))
-                by_tile.setdefault(_kind(values), own)
+                if (kind := _kind(values)) not in by_tile:
+                    by_tile[kind] = Candidate(name, values, None, math.inf, expected_us(problem, values, corrected))
     same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
     return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
 
@@ -236,9 +249,17 @@ def _kind(values: Mapping[str, int]) -> tuple[Any, ...]:
     return tile_of(values), round(math.log2(values.get("stages", 4) * values.get("bk", 64)))
 
 
-def _nearest(one: tuple[float, Known]) -> tuple[Any, ...]:
-    distance, known = one
-    return distance, known.record.us, known.record.line()
+def _in_order(near: Iterable[tuple[float, Known]]) -> list[tuple[float, Known]]:
+    """The nearest first; of equally near ones the fastest, and of those by their texts, which take long to make."""
+
+    def key(one: tuple[float, Known]) -> tuple[float, float]:
+        return one[0], one[1].record.us
+
+    found: list[tuple[float, Known]] = []
+    for _, group in itertools.groupby(sorted(near, key=key), key):
+        equal = list(group)
+        found += equal if len(equal) == 1 else sorted(equal, key=lambda one: one[1].record.line())
+    return found
 
 
 def by_tiles(records: Iterable[Record], question: Question, below: float = math.inf) -> Choice | None:

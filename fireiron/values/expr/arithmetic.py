@@ -27,6 +27,10 @@ def add(left: Expr, right: Expr) -> Expr:
 
 @functools.lru_cache(maxsize=50_000)
 def _add(left: Expr, right: Expr) -> Expr:
+    if isinstance(right, Const):
+        return _raised(left, right.value)
+    if isinstance(left, Const):
+        return _raised(right, left.value)
     left_terms, left_constant = terms_of(left)
     right_terms, right_constant = terms_of(right)
     total = dict(left_terms)
@@ -45,8 +49,20 @@ def subtract(left: Expr, right: Expr) -> Expr:
     return _subtract(left, right)
 
 
+def _raised(value: Expr, number: int) -> Expr:
+    """A value and a number: a constant makes room for no fold, so the terms stay as they are."""
+    if not isinstance(value, Sum):
+        return Sum((((value,), 1),), number)
+    total = value.constant + number
+    if total == 0 and len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1:
+        return value.terms[0][0][0]
+    return Sum(value.terms, total)
+
+
 @functools.lru_cache(maxsize=50_000)
 def _subtract(left: Expr, right: Expr) -> Expr:
+    if isinstance(right, Const):
+        return _raised(left, -right.value)
     left_terms, left_constant = terms_of(left)
     right_terms, right_constant = terms_of(right)
     total = dict(left_terms)
@@ -88,7 +104,7 @@ def _cancel(coefficient: int, quotient: FloorDiv, rest: Atoms) -> Expr | None:
 
 def _scaled(coefficient: int, value: Expr, atoms: Atoms) -> Expr:
     """`coefficient * value * atoms`."""
-    product = mul(Const(coefficient), value)
+    product = mul(integer(coefficient), value)
     for atom in atoms:
         product = mul(product, atom)
     return product
@@ -120,7 +136,7 @@ def _quotient_partner(atom: Expr, quotient: Expr, remainder: Mod) -> Expr | None
     if atom == quotient:
         return remainder.left
     if isinstance(atom, FloorDiv) and isinstance(quotient, Sum) and quotient.terms == (((atom,), 1),):
-        return add(remainder.left, mul(remainder.right, Const(-quotient.constant)))
+        return add(remainder.left, mul(remainder.right, integer(-quotient.constant)))
     if isinstance(atom, Mod) and atom.left == quotient:
         return mod(remainder.left, mul(remainder.right, atom.right))
     return None
@@ -143,6 +159,8 @@ def mul(left: Expr, right: Expr) -> Expr:
 @functools.lru_cache(maxsize=50_000)
 def _mul(left: Expr, right: Expr) -> Expr:
     left_terms, left_constant = terms_of(left)
+    if isinstance(right, Const):
+        return _folded({atoms: coefficient * right.value for atoms, coefficient in left_terms}, left_constant * right.value)
     right_terms, right_constant = terms_of(right)
     total: dict[Atoms, int] = {}
     for left_atoms, left_coefficient in (*left_terms, ((), left_constant)):
@@ -180,7 +198,7 @@ def _divide_symbolic(left: Expr, right: Expr) -> Expr:
     """Terms that carry the divisor as a factor leave the quotient; the rest stays below the line."""
     terms, number = terms_of(left)
     whole: Expr = ZERO
-    rest: Expr = Const(number)
+    rest: Expr = integer(number)
     for atoms, coefficient in terms:
         if right in atoms:
             position = atoms.index(right)
@@ -206,15 +224,15 @@ def _factored(left: Sum, right: Sum) -> Expr | None:
             continue
         for atom in leading:
             rest.remove(atom)
-        quotient = add(quotient, product_of(tuple(rest), coefficient // scale) if rest else Const(coefficient // scale))
+        quotient = add(quotient, product_of(tuple(rest), coefficient // scale) if rest else integer(coefficient // scale))
     if quotient == ZERO:
         return None
-    remainder = add(left, mul(Const(-1), mul(quotient, right)))
+    remainder = add(left, mul(integer(-1), mul(quotient, right)))
     return quotient if remainder.low >= 0 and remainder.high < right.low else None
 
 
 def _decided(quotient: FloorDiv) -> Expr:
-    return Const(quotient.low) if quotient.low == quotient.high else quotient
+    return integer(quotient.low) if quotient.low == quotient.high else quotient
 
 
 @functools.lru_cache(maxsize=50_000)
@@ -236,20 +254,20 @@ def _floordiv_remainder(left: Expr, divisor: int) -> Expr:
     if left.low // divisor == left.high // divisor:
         return integer(left.low // divisor)
     if left.high <= 0:  # -(-n // d) rounds up: C++, which rounds toward zero, is never asked to divide what is negative
-        return mul(Const(-1), floordiv(add(mul(left, Const(-1)), Const(divisor - 1)), Const(divisor)))
+        return mul(integer(-1), floordiv(add(mul(left, integer(-1)), integer(divisor - 1)), integer(divisor)))
     if isinstance(left, FloorDiv) and isinstance(left.right, Const):
-        return floordiv(left.left, Const(left.right.value * divisor))
+        return floordiv(left.left, integer(left.right.value * divisor))
     if isinstance(left, Mod) and isinstance(left.right, Const) and left.right.value % divisor == 0:
-        return mod(floordiv(left.left, Const(divisor)), Const(left.right.value // divisor))
+        return mod(floordiv(left.left, integer(divisor)), integer(left.right.value // divisor))
     split = split_by_factor(left, divisor)
     if split is not None:
         scaled, scale = split
-        return floordiv(scaled, Const(divisor // scale))
+        return floordiv(scaled, integer(divisor // scale))
     exact = split_exact(left, divisor)
     if exact is not None:
         part, other = exact
-        return add(floordiv(part, Const(divisor)), floordiv(other, Const(divisor)))
-    return FloorDiv(left, Const(divisor))
+        return add(floordiv(part, integer(divisor)), floordiv(other, integer(divisor)))
+    return FloorDiv(left, integer(divisor))
 
 
 def mod(left: Expr, right: Expr) -> Expr:
@@ -284,23 +302,23 @@ def _mod_constant(left: Expr, divisor: int) -> Expr:
     if reduced.low // divisor == reduced.high // divisor:
         return _lifted(reduced, divisor)
     if isinstance(reduced, Mod) and isinstance(reduced.right, Const) and reduced.right.value % divisor == 0:
-        return mod(reduced.left, Const(divisor))
+        return mod(reduced.left, integer(divisor))
     if reduced.low < 0:  # C's `%` takes the sign of the dividend, Python's that of the divisor: they agree from zero up
         reduced = _lifted(reduced, divisor)
     split = split_by_factor(reduced, divisor)
     if split is not None:
         scaled, scale = split
-        low_part = add(reduced, mul(scaled, Const(-scale)))
-        return add(mul(mod(scaled, Const(divisor // scale)), Const(scale)), low_part)
-    return Mod(reduced, Const(divisor))
+        low_part = add(reduced, mul(scaled, integer(-scale)))
+        return add(mul(mod(scaled, integer(divisor // scale)), integer(scale)), low_part)
+    return Mod(reduced, integer(divisor))
 
 
 def _lifted(value: Expr, divisor: int) -> Expr:
     """The same residue class with a range that is not negative, so that C's `%` agrees."""
-    return add(value, Const(-(value.low // divisor) * divisor))
+    return add(value, integer(-(value.low // divisor) * divisor))
 
 
 def ceildiv(left: Expr | int, right: Expr | int) -> Expr:
     """`left / right` rounded up; legal when the divisor is always positive."""
     divisor = as_expr(right)
-    return floordiv(add(as_expr(left), add(divisor, Const(-1))), divisor)
+    return floordiv(add(as_expr(left), add(divisor, integer(-1))), divisor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fireiron.values.expr.arithmetic import add, floordiv, mod, mul
-from fireiron.values.expr.nodes import ZERO, BitAnd, BitOr, BitXor, Const, Expr, possible_bits
+from fireiron.values.expr.nodes import ZERO, BitAnd, BitOr, BitXor, Const, Expr, integer, possible_bits
 from fireiron.values.expr.normal import in_order
 
 
@@ -27,8 +27,8 @@ def _masked(value: Expr, mask: int) -> Expr:
     while mask:
         start = (mask & -mask).bit_length() - 1
         run = (~(mask >> start) & -~(mask >> start)).bit_length() - 1
-        field = mod(floordiv(value, Const(1 << start)), Const(1 << run))
-        total = add(total, mul(field, Const(1 << start)))
+        field = mod(floordiv(value, integer(1 << start)), integer(1 << run))
+        total = add(total, mul(field, integer(1 << start)))
         mask &= ~(((1 << run) - 1) << start)
     return total
 
@@ -55,7 +55,7 @@ def bit_xor(left: Expr, right: Expr) -> Expr:
     if left == right:
         return ZERO
     for value, other in ((left, right), (right, left)):
-        step = Const(possible_bits(other) & -possible_bits(other))
+        step = integer(possible_bits(other) & -possible_bits(other))
         below = mod(value, step)
         if below != ZERO:
             return add(bit_xor(mul(floordiv(value, step), step), other), below)

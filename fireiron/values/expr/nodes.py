@@ -106,13 +106,13 @@ class Expr:
     __rxor__ = __xor__
 
     def __lshift__(self, other: object) -> Expr:
-        return Rules.mul(self, Const(1 << _shift(other)))
+        return Rules.mul(self, integer(1 << _shift(other)))
 
     def __rlshift__(self, other: object) -> Expr:
         return as_expr(other) << self
 
     def __rshift__(self, other: object) -> Expr:
-        return Rules.floordiv(self, Const(1 << _shift(other)))
+        return Rules.floordiv(self, integer(1 << _shift(other)))
 
     def __rrshift__(self, other: object) -> Expr:
         return as_expr(other) >> self
@@ -161,7 +161,7 @@ class Expr:
         for variable in values:
             if not isinstance(variable, Var):
                 raise ArgumentError(f"substitute({shown(variable)}): {shown(variable)} is no variable", legal="a Var for each value")
-        if not values or self.variables().isdisjoint(values):
+        if not values or values.keys().isdisjoint(self.variables()):
             return self
         return _substituted(self, {name: as_expr(value) for name, value in values.items()}, {})
 
@@ -295,9 +295,9 @@ class Sum(Expr):
 
     def rebuilt(self, children: Atoms) -> Expr:
         rest = iter(children)
-        total: Expr = Const(self.constant)
+        total: Expr = integer(self.constant)
         for atoms, coefficient in self.terms:
-            product: Expr = Const(coefficient)
+            product: Expr = integer(coefficient)
             for _ in atoms:
                 product = product * next(rest)
             total = total + product
@@ -527,7 +527,7 @@ def _substituted(value: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]
         return memo[value]
     if isinstance(value, Var):
         result = values.get(value, value)
-    elif not value.children or value.variables().isdisjoint(values):
+    elif not value.children or values.keys().isdisjoint(value.variables()):
         result = value
     else:
         result = value.rebuilt(tuple(_substituted(child, values, memo) for child in value.children))

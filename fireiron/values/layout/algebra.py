@@ -17,7 +17,7 @@ from fireiron.values.layout.layouts import ComposedLayout, Layout, Tiler, as_til
 P = ParamSpec("P")
 
 MOST_ELEMENTS = 1 << 16
-"""Elements up to which a composition whose parts carry is looked at one by one before it is refused."""
+"""Most elements of a composition with carries that are compared one by one before it is refused."""
 
 
 class _Operation(Protocol[P]):

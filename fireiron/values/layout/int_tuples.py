@@ -41,7 +41,7 @@ def is_expression(x: object) -> bool:
 
 
 MAX_DEPTH = 32
-"""How deep tuples may nest: far above any use, far below Python's recursion limit."""
+"""Deepest nesting of tuples: far above any use, far below Python's recursion limit."""
 
 
 def check_tree(what: str, x: object, least: int, level: int = 0, expressions: bool = False) -> IntTuple:
@@ -258,6 +258,30 @@ def require_integer(leaf: int | Expr) -> int:
 def sum_of_digits(coordinate: Any, digits: Iterable[Digit]) -> Any:
     """What the digits of a coordinate add to an offset."""
     return summed([digit.of(coordinate) if digit.weight == 1 else digit.of(coordinate) * digit.weight for digit in digits])
+
+
+def numbers_of_digits(coordinate: Any, digits: Iterable[Digit]) -> Any:
+    """The same of an integer or an array of integers, by digits that are all known; by bits where a digit has whole ones."""
+    total: Any = None
+    for digit in digits:
+        part = divided(coordinate, digit.step)
+        if not digit.open:
+            part = remainder(part, require_integer(digit.size))
+        weight = require_integer(digit.weight)
+        part = part if weight == 1 else part * weight
+        total = part if total is None else total + part
+    return 0 if total is None else total
+
+
+def divided(number: Any, by: int) -> Any:
+    """An integer, or an array of them, divided by a positive number, rounded down."""
+    # A processor divides integers one by one, and shifts several at once.
+    return number >> by.bit_length() - 1 if by & by - 1 == 0 else number // by
+
+
+def remainder(number: Any, by: int) -> Any:
+    """What is left of it."""
+    return number & by - 1 if by & by - 1 == 0 else number % by
 
 
 def summed(parts: list[Any]) -> Any:

@@ -37,7 +37,7 @@ from fireiron.values.layout.int_tuples import (
 from fireiron.values.layout.swizzles import Swizzle
 
 MOST_OFFSETS = 1 << 23
-"""The most offsets of a layout that are listed: some hundred megabytes."""
+"""Most offsets of a layout that are listed: some hundred megabytes."""
 
 
 @frozen(repr=False, str=False)

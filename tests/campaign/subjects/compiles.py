@@ -66,7 +66,7 @@ def of_definition(seed: int) -> Outcome:
 
 SUBJECT = Subject(
     "compiles",
-    "strategies for warpgroups of Hopper, and definitions, whose texts all installed NVRTC compile, warnings as errors",
+    "Hopper warpgroup strategies and definitions: every installed NVRTC compiles their texts, warnings as errors",
     draw,
     night=1_000,
     campaign=3_000,

@@ -102,7 +102,7 @@ def on_gpu(gpu: Device, kernel: CompiledKernel, one: DrawnDefinition, seed: int)
 
 SUBJECT = Subject(
     "definitions",
-    "random definitions of several steps with random strategies, on all targets, near float64, no alarm",
+    "random definitions of several steps with random strategies, on all targets: close to float64, no alarm",
     draw,
     night=2_000,
     campaign=45_000,

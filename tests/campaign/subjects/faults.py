@@ -97,7 +97,7 @@ def other_data(arrays: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 SUBJECT = Subject(
     "faults",
-    "planted faults of synchronisation, found by both detectors",
+    "injected synchronization faults, found by both detectors",
     draw,
     night=240,
     campaign=600,

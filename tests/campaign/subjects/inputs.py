@@ -33,7 +33,7 @@ def draw(seed: int) -> Outcome:
 
 SUBJECT = Subject(
     "inputs",
-    "bad inputs to all that reads the outside, answered by the project's own errors",
+    "invalid inputs to every reader of external data, answered by the project's own errors",
     draw,
     night=100_000,
     campaign=1_000_000,

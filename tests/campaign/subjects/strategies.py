@@ -58,7 +58,7 @@ def _on_gpu(gpu, kernel, drawn, arrays, expected) -> str:
 
 SUBJECT = Subject(
     "strategies",
-    "random strategies of matrix products, simulated, equal to NumPy exactly, no alarm",
+    "random matmul strategies, simulated: exactly equal to NumPy, no alarm",
     draw,
     night=20_000,
     campaign=20_000,

@@ -50,7 +50,7 @@ def _mapped(seed: int) -> Outcome:
 
 SUBJECT = Subject(
     "tasks",
-    "random programs of tasks and mappings: events, and kernels of the library's programs, as the sequential program means",
+    "random task programs and mappings: events, and kernels of library programs, equal to the sequential program",
     draw,
     night=4_000,
     campaign=15_000,

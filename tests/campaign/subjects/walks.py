@@ -54,7 +54,7 @@ def faults(one: Walk, seed: int) -> bool:
 
 SUBJECT = Subject(
     "walks",
-    "strategies from what all extensions offer, on all targets, simulated, equal to NumPy exactly, no alarm",
+    "strategies from the choices of all extensions, on all targets, simulated: exactly equal to NumPy, no alarm",
     draw,
     night=5_000,
     campaign=5_000,

@@ -24,7 +24,7 @@ def draw(seed: int) -> Outcome:
 
 SUBJECT = Subject(
     "writers",
-    "writers killed at any moment while others write and read; nothing lost that was said to be written, readers read on",
+    "writers killed at any moment during concurrent writes and reads: no confirmed write is lost, readers continue",
     draw,
     night=500,
     campaign=5_000,

@@ -1,0 +1,202 @@
+"""Programs of several launches on the host: which arrays each launch takes and fills, among the caller's and the temporaries.
+
+A call holds all arrays in one list: the inputs, the outputs, and the temporaries in the order in which launches make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from fireiron.compiler import Launch, Program
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.gpu.arguments import returned
+from fireiron.gpu.arrays import Library, library_of, refused
+from fireiron.spec import symbols_of
+
+if TYPE_CHECKING:
+    from fireiron.gpu.kernel import CompiledKernel
+
+Places = tuple[int, ...]
+"""Places in the list of arrays that a call holds."""
+
+
+@attrs.frozen(eq=False)
+class Before:
+    """A launch before the last one: the places of its inputs and of its outputs, and the sizes that it knows.
+
+    `makes` is the place of its output where that is a new temporary in each call.
+    """
+
+    kernel: CompiledKernel
+    takes: Places
+    fills: Places
+    makes: int | None
+    sizes: frozenset[str]
+    what: str
+
+    def run(self, held: list[Any], stream: Any, sizes: Mapping[str, int]) -> None:
+        """Launch, and hold what it made."""
+        try:
+            if self.makes is not None and not sizes:  # what most calls come to, in as little time as they can
+                held[self.makes] = self.kernel(*[held[place] for place in self.takes], stream=stream)
+                return
+            own = {name: value for name, value in sizes.items() if name in self.sizes}
+            self.hold(held, self.kernel(*[held[place] for place in self.takes], out=self.filled(held), stream=stream, **own))
+        except FireironError as error:
+            raise error.located(within=self.what) from None
+
+    def filled(self, held: Sequence[Any]) -> Any:
+        """What it fills of the arrays that are held; None where it makes new ones."""
+        return returned(tuple(held[place] for place in self.fills)) if held[self.fills[0]] is not None else None
+
+    def hold(self, held: list[Any], made: Any) -> None:
+        """Put what it made in its places."""
+        for place, array in zip(self.fills, (made,) if len(self.fills) == 1 else made, strict=True):
+            held[place] = array
+
+
+@attrs.frozen(eq=False)
+class Route:
+    """The launches before the last one, and the places of what the last one takes and fills.
+
+    `writes` says whether a launch before the last one touches outputs of the program, which are allocated for the first of them then.
+    """
+
+    before: tuple[Before, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    temporaries: int
+    takes: Places
+    fills: Places
+    foreign: frozenset[str]
+    numbers: frozenset[str]
+    writes: bool
+    title: str
+
+    def held(self, arrays: Sequence[Any], outs: Sequence[Any] | None) -> list[Any]:
+        """The list of a call with these arrays."""
+        return [*arrays, *([None] * len(self.outputs) if outs is None else outs), *[None] * self.temporaries]
+
+    def run(self, arrays: tuple[Any, ...], outs: Sequence[Any] | None, stream: Any, sizes: Mapping[str, int]) -> list[Any]:
+        """All launches but the last one; the arrays that are held then.
+
+        Raises: ArgumentError for another number of arrays, or where several launches write an output that no caller can write to.
+        """
+        if len(arrays) != len(self.inputs):
+            raise ArgumentError(f"{len(arrays)} arrays given, {self.title} reads {len(self.inputs)}", legal=self.inputs)
+        if self.writes and outs is None:
+            self.require_writable(arrays)
+        held = self.held(arrays, outs)
+        for launch in self.before:
+            launch.run(held, stream, sizes)
+        return held
+
+    def require_writable(self, arrays: Sequence[Any]) -> None:
+        """Refuse to allocate outputs of a library whose arrays are written once: several launches write them."""
+        for array in arrays:
+            library = library_of(type(array))
+            if library is not None and type(library).finished is not Library.finished:
+                raise ArgumentError(
+                    f"several launches of {self.title} write {', '.join(self.outputs)}, and an array of {library.name} is written once",
+                    hint="pass arrays of CuPy or PyTorch",
+                )
+
+    def require_prepared(self, arrays: Sequence[Any]) -> None:
+        """Refuse what no launches are prepared for.
+
+        Raises: ArgumentError for another number of arrays, and where they are not on a GPU, or are written once.
+        """
+        if len(arrays) != len(self.inputs):
+            raise ArgumentError(f"{len(arrays)} arrays given, {self.title} reads {len(self.inputs)}", legal=self.inputs)
+        for name, array in zip(self.inputs, arrays, strict=True):
+            if name in self.numbers or library_of(type(array)) is not None:
+                continue
+            if not hasattr(array, "__array_interface__"):
+                raise refused(name, array)
+            raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
+        if self.writes:
+            self.require_writable(arrays)
+
+    def own(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes that the last launch knows; those that no launch knows are left to be refused."""
+        return {name: value for name, value in sizes.items() if name not in self.foreign} if sizes else {}
+
+    def last(self, held: Sequence[Any]) -> tuple[Any, ...]:
+        """What the last launch takes."""
+        return tuple([held[place] for place in self.takes])
+
+    def filled(self, held: Sequence[Any]) -> Any:
+        """What the last launch fills: outputs that launches before it wrote too."""
+        return returned(tuple(held[place] for place in self.fills))
+
+
+def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
+    """The route of a program, of whose launches before the last one these are the kernels.
+
+    Raises: ArgumentError where a launch fills arrays of which some are there before and others are not, or the last one leaves outputs.
+    """
+    spec = program.spec
+    inputs, outputs = tuple(spec.inputs), tuple(spec.outputs)
+    places = {name: place for place, name in enumerate((*inputs, *outputs))}
+    for launch in program.launches:
+        for array in launch.writes:
+            places.setdefault(array, len(places))
+    *before, last = program.launches
+    _require_all_outputs(last, outputs)
+    known = [frozenset(var.name for var in symbols_of(launch.spec)) for launch in program.launches]
+    steps, there = list[Before](), set(outputs)
+    for launch, kernel, names in zip(before, kernels, known, strict=False):
+        fills = _fills(launch, places)
+        is_new = _require_alike(launch, there)
+        steps.append(Before(kernel, _takes(launch, places), fills, fills[0] if is_new and len(fills) == 1 else None, names, _what(launch)))
+        there |= set(launch.writes)
+    written = {array for launch in before for array in launch.writes}
+    return Route(
+        tuple(steps),
+        inputs,
+        outputs,
+        len(places) - len(inputs) - len(outputs),
+        _takes(last, places),
+        _fills(last, places),
+        frozenset(var.name for var in symbols_of(spec)) - known[-1],
+        frozenset(name for name in inputs if spec.operands[name].memory.by_value),
+        bool(written & set(outputs)),
+        spec.title,
+    )
+
+
+def _require_all_outputs(last: Launch, outputs: tuple[str, ...]) -> None:
+    if set(last.writes) != set(outputs):
+        raise ArgumentError(
+            f"a call gives what its last launch writes, and {last.program.name} writes {', '.join(last.writes)}", legal=outputs,
+            hint="the launch that writes all outputs last",
+        )  # fmt: skip
+
+
+def _require_alike(launch: Launch, there: set[str]) -> bool:
+    """Whether a launch makes all arrays that it writes; refused where it makes some, and finds others."""
+    new = [array not in there for array in launch.writes]
+    if any(new) and not all(new):
+        raise ArgumentError(
+            f"{launch.program.name} writes temporaries that it makes, and arrays that are there before it", got=launch.writes,
+            legal="either", hint="two launches",
+        )  # fmt: skip
+    return all(new)
+
+
+def _takes(launch: Launch, places: Mapping[str, int]) -> Places:
+    return tuple(places[launch.arrays[name]] for name in launch.spec.inputs)
+
+
+def _fills(launch: Launch, places: Mapping[str, int]) -> Places:
+    return tuple(places[launch.arrays[name]] for name in launch.spec.outputs)
+
+
+def _what(launch: Launch) -> str:
+    return f"the copy of {launch.name} in front" if launch.spec.copies else f"the launch {launch.name} before"
+
+
+__all__ = ["Before", "Places", "Route", "route"]

@@ -1,0 +1,522 @@
+"""Roles: a partition of a program's statements, and the program of each part.
+
+    for k: load(k); S(k)   -->   producer:  for k: acquire empty(k); release full(k); load(k)
+                                 consumers: for k: acquire full(k); S(k); release empty(k)
+
+Each statement belongs to one part; loops and names go to all that need them. Dependences between parts go through rings alone: what one
+part writes to a stage and another reads is acquired FULL, what one has read and another overwrites is acquired EMPTY. So of each turn, in
+the list of statements that binds its number, a part that fills it acquires the stage EMPTY in front of its first write and releases it
+FULL; a part that uses it acquires it FULL in front of its first use and releases it EMPTY behind its last one. One procedure writes the
+programs of all parts.
+
+A load whose bytes the barrier counts is announced in front, once. What threads copy themselves they release behind the last copy of the
+turn, by the mechanism of the copies: the arrival is deferred until these are done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.ir import (
+    Acquire,
+    Comment,
+    Commit,
+    Exec,
+    For,
+    Kernel,
+    Leave,
+    Let,
+    Mechanism,
+    NextTile,
+    Peers,
+    Release,
+    Ring,
+    Side,
+    Skip,
+    Stmt,
+    SyncPoint,
+    execs,
+    rewritten,
+    statements,
+    substituted,
+    unknown,
+)
+from fireiron.ir.asks.fetched import Fetched
+from fireiron.ir.asks.grouped import Grouped
+from fireiron.ir.asks.produced import Produced
+from fireiron.lower.walk import fresh_name, taken_names
+from fireiron.values.expr import TRUE, Expr, Var, as_expr, equal, mod
+from fireiron.values.machine import Warp
+from fireiron.values.units import THREAD, index_in
+
+WARP_THREADS = 32
+
+OF_THE_REST = (Comment, SyncPoint, Commit, Skip)
+"""Statements that go with the first part."""
+
+MOST_UNROLLED = 16
+"""Rounds in which a part copies what is dealt to more threads than it has, up to which they are unrolled."""
+
+
+@attrs.frozen(eq=False)
+class Part:
+    """A role: its name, its threads, whether one of them runs its program, and whether it `takes` a statement.
+
+    `registers` is how many each of its threads keeps or gets (0: as launched).
+    """
+
+    name: str
+    threads: int
+    takes: Callable[[Exec], bool]
+    elected: bool = False
+    registers: int = 0
+
+
+@attrs.frozen(eq=False)
+class Partition:
+    """The parts of a program. Of those behind the first, the first one that takes a statement performs it; the first part, to whose threads
+    tiles are dealt, performs all others.
+    """
+
+    kernel: Kernel
+    parts: tuple[Part, ...]
+
+    @property
+    def rest(self) -> Part:
+        """The part to whose threads tiles are dealt."""
+        return self.parts[0]
+
+    def owner(self, statement: Exec) -> Part:
+        """The part that performs a statement."""
+        return next((part for part in self.parts[1:] if part.takes(statement)), self.rest)
+
+    def first_thread(self, part: Part) -> int:
+        """The number of the first thread of a part."""
+        place = next(number for number, one in enumerate(self.parts) if one is part)
+        return sum(one.threads for one in self.parts[:place])
+
+    @property
+    def threads(self) -> int:
+        """The threads of all parts."""
+        return sum(part.threads for part in self.parts)
+
+    @property
+    def thread(self) -> Var:
+        """The variable of a thread of any part."""
+        return Var(THREAD.name, 0, self.threads - 1)
+
+    def users(self, ring: Ring) -> tuple[Part, ...]:
+        """The parts that use the stages of a ring; the first one where none does, which then empties them."""
+        touching = (
+            one
+            for one, _ in execs(self.kernel.body)
+            if one.ring != ring.name and any(access.buffer in ring.buffers for access in one.accesses)
+        )
+        found = {id(owner): owner for owner in map(self.owner, touching)}
+        return tuple(part for part in self.parts if id(part) in found) or (self.rest,)
+
+    def loads(self, ring: Ring) -> Iterator[tuple[Part, Exec]]:
+        """The statements that fill a ring, with who performs them."""
+        return ((self.owner(one), one) for one, _ in execs(self.kernel.body) if one.ring == ring.name)
+
+    def counted(self, ring: Ring) -> Ring:
+        """The ring with what its barriers count: bytes, and arrivals of those who fill a stage and of those who empty it."""
+        if ring.each:
+            return attrs.evolve(ring, consumers=ring.each // WARP_THREADS)
+        blocks = len({rank for peers in fillers_of(self.kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
+        consumers = sum(1 if part.elected else -(-part.threads // WARP_THREADS) for part in self._emptying(ring)) * blocks
+        return attrs.evolve(ring, bytes=self.bytes(ring) or 0, consumers=consumers, producers=self._arrivals(ring))
+
+    def _arrivals(self, ring: Ring) -> int:
+        """The arrivals of those who fill a stage: one of each part for bytes that are counted, and of each thread that copies one for each
+        mechanism of its copies.
+
+        Raises: DecompositionError where they differ from turn to turn.
+        """
+        found: dict[Expr, dict[tuple[int, Mechanism | None], int]] = {}
+        for part, one in self.loads(ring):
+            counted = one.mechanism.counted
+            found.setdefault(one.turn, {})[id(part), None if counted else one.mechanism] = 1 if counted else part.threads
+        counts = {sum(arrivals.values()) for arrivals in found.values()}
+        if len(counts) > 1:
+            raise DecompositionError(
+                f"{', '.join(ring.buffers)} are one ring, and {' or '.join(map(str, sorted(counts)))} arrivals fill a turn of it",
+                legal="as many for each turn: loads by TMA, or copies by threads",
+                hint="leave share_stages out, or load both in the same way",
+            )
+        return next(iter(counts), 1)
+
+    def _emptying(self, ring: Ring) -> tuple[Part, ...]:
+        return tuple(part for part in self.parts if part is not self.taking) if ring.tiles else self.users(ring)
+
+    @property
+    def taking(self) -> Part | None:
+        """The part that takes tiles from a counter."""
+        return next((part for part in self.parts if part.elected), None)
+
+    def bytes(self, ring: Ring, of: Part | None = None) -> int | None:
+        """The bytes that the barriers of a ring count for a turn, of one part if it is named; each turn is filled alike, whichever list
+        fills it. None of a part that fills the ring alone, which announces all of them.
+        """
+        sizes: dict[Expr, int] = {}
+        parts = set()
+        for part, one in self.loads(ring):
+            if one.mechanism.counted:
+                parts.add(id(part))
+                size = _brought(one) * self.kernel.buffer(one.accesses[1].buffer).dtype.bytes
+                sizes[one.turn] = sizes.get(one.turn, 0) + (size if of in (None, part) else 0)
+        return None if of is not None and len(parts) < 2 else next(iter(sizes.values()), 0)
+
+
+def _brought(load: Exec) -> int:
+    """The elements that a block receives by a load: of those who share it, each brings as many."""
+    return math.prod(load.accesses[1].shape) * (1 if load.multicast is None else load.multicast.count)
+
+
+def fillers_of(kernel: Kernel) -> dict[str, tuple[Peers, ...]]:
+    """For each ring whose stages blocks of a cluster fill for each other, who they are: whoever sends to a block receives from it, too."""
+    found: dict[str, dict[Peers, None]] = {}
+    for one, _ in execs(kernel.body):
+        if one.multicast is not None:
+            found.setdefault(one.ring, {})[one.multicast] = None
+    return {ring: tuple(peers) for ring, peers in found.items()}
+
+
+# ---------------------------------------------------------------------------------------------- turns
+
+
+@attrs.frozen
+class Fill:
+    """A turn of a ring."""
+
+    ring: str
+    turn: Expr
+
+    @staticmethod
+    def of(load: Exec) -> Fill:
+        """The turn that a load fills."""
+        return Fill(load.ring, load.turn)
+
+    def is_bound_in(self, statement: Stmt, loop: For | None) -> bool:
+        """Whether its number is the same in all of a statement, and belongs to the list around: that of a loop, or of the whole program.
+
+        What a condition stands around belongs to the list under it: without a turn of it there is nothing to wait for.
+        """
+        used = self.turn.variables()
+        inside = (var for one in statements((statement,)) if isinstance(one, For) for var in _numbers(one))
+        here = loop is None or is_condition(loop) or not used.isdisjoint(_numbers(loop))
+        return here and used.isdisjoint(inside) and not any(self._is_filled_in(one) for one in statements((statement,)))
+
+    def _is_filled_in(self, statement: Stmt) -> bool:
+        """Whether a statement is a condition around loads of this turn."""
+        return is_condition(statement) and any(one.ring and Fill.of(one) == self for one, _ in execs((statement,)))
+
+
+def is_condition(statement: Stmt) -> bool:
+    """Whether it is a loop of one turn or none."""
+    return isinstance(statement, For) and statement.extent.low <= 0 and statement.extent.high <= 1
+
+
+def _numbers(loop: For) -> tuple[Var, ...]:
+    """The variables that a loop moves."""
+    return (loop.var,) if loop.taken is None else (loop.var, loop.taken)
+
+
+def _filled(statement: Stmt, loop: For | None) -> list[Fill]:
+    """The turns that loads in a statement fill and whose numbers its list binds, in order."""
+    found = dict.fromkeys(Fill.of(one) for one, _ in execs((statement,)) if one.ring)
+    return [fill for fill in found if fill.is_bound_in(statement, loop)]
+
+
+# ---------------------------------------------------------------------------------------------- the program of a part
+
+
+@attrs.frozen(eq=False)
+class Turns:
+    """Where turns are acquired and released in a list: which statements come in front of the statement at a place, and which behind it."""
+
+    before: dict[int, list[Stmt]] = attrs.field(factory=dict)
+    behind: dict[int, list[Stmt]] = attrs.field(factory=dict)
+
+    def put(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        """The list with them."""
+        found: list[Stmt] = []
+        for number in range(len(body) + 1):
+            found += [*self.before.get(number, ()), *body[number : number + 1], *self.behind.get(number, ())]
+        return tuple(found)
+
+
+@attrs.frozen(eq=False)
+class Writer:
+    """Writes the program of one part. `rings` are those with their counts, `used` those whose stages the part uses; of `several` more
+    than one list fills turns. `fillers` are to whom stages are given back, if not to the own block alone; `names` are those of values that
+    differ between threads.
+    """
+
+    partition: Partition
+    part: Part
+    rings: Mapping[str, Ring]
+    several: frozenset[str]
+    used: frozenset[str]
+    fillers: Mapping[str, tuple[Peers, ...]]
+    names: Mapping[Var, Expr]
+    tile: Var | None = None
+
+    @staticmethod
+    def of(partition: Partition, part: Part, rings: Sequence[Ring]) -> Writer:
+        """The writer of a part."""
+        kernel = partition.kernel
+        turns = {ring.name: {one.turn for one, _ in execs(kernel.body) if one.ring == ring.name} for ring in rings}
+        several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
+        used = frozenset(ring.name for ring in rings if any(one is part for one in partition.users(ring)))
+        return Writer(partition, part, {ring.name: ring for ring in rings}, several, used, fillers_of(kernel), _names_of_threads(kernel))
+
+    def list(self, body: Iterable[Stmt], around: For | None = None) -> tuple[Stmt, ...]:
+        """A list, the body of the loop around or the whole program, without what other parts perform: its turns acquired and released."""
+        kept: list[Stmt] = []
+        uses: dict[Fill, int] = {}
+        fills: dict[Fill, list[tuple[int, Exec]]] = {}
+        for statement in body:
+            inside = [one for one, _ in execs((statement,))]
+            own = [one for one in inside if self.partition.owner(one) is self.part]
+            while inside and not own and kept and isinstance(kept[-1], Comment):  # it is about what others perform
+                kept.pop()
+            filled = _filled(statement, around)
+            for fill in filled:
+                uses.setdefault(fill, len(kept))
+                fills.setdefault(fill, []).extend((len(kept), one) for one in own if one.ring and Fill.of(one) == fill)
+            if own or not inside:
+                kept += self._own(statement, around, any(one.ring for one in own) and bool(filled))
+        found = self._with_turns(kept, uses, {fill: loads for fill, loads in fills.items() if loads})
+        return found if self.part is self.partition.rest or len(self.partition.parts) == 2 else _used(found, around)
+
+    def _own(self, statement: Stmt, around: For | None, fills: bool) -> tuple[Stmt, ...]:
+        """What a part performs of a statement; one that `fills` turns of the list may be dealt to its threads anew."""
+        match statement:
+            case Exec():
+                return self._dealt(statement) if fills else self._rest_only(statement)
+            case Let():
+                return () if self._is_dealt and statement.var in self.names else (statement,)
+            case For():
+                return self._loop(statement, around, fills)
+            case _ if not isinstance(statement, OF_THE_REST):
+                raise unknown(statement, "specialize")
+            case _ if self.part is self.partition.rest:
+                return (statement,)
+        return ()
+
+    def _loop(self, statement: For, around: For | None, fills: bool) -> tuple[Stmt, ...]:
+        inside = attrs.evolve(self, tile=statement.var) if Grouped in statement.asks else self
+        loop = attrs.evolve(statement, body=inside.list(statement.body, statement))
+        if self.part is not self.partition.rest and not any(True for _ in execs(loop.body)):
+            return ()
+        if self.part is self.partition.rest and _is_of_tile(statement, around):
+            return self._ordered(loop)
+        loop = _fetching(loop, _takes if self.part is self.partition.taking else self._is_told)
+        return self._dealt(loop) if fills else (loop,)
+
+    def _is_told(self, tile: NextTile) -> tuple[Stmt, ...]:
+        """How those who take no tiles come by the number of a tile."""
+        return (Acquire(tile.ring, Side.FULL, tile.number), tile, Release(tile.ring, Side.EMPTY, tile.number, self.speaks))
+
+    @property
+    def speaks(self) -> Expr:
+        """The condition of the lane that speaks for its warp."""
+        if self.part.elected:
+            return TRUE
+        first = self.part is self.partition.rest
+        return equal(index_in(Warp, self.partition.kernel.thread if first else self.partition.thread), 0)
+
+    # ------------------------------------------------------------------------------------------ turns of a list
+
+    def _with_turns(
+        self, body: Sequence[Stmt], uses: Mapping[Fill, int], fills: Mapping[Fill, Sequence[tuple[int, Exec]]]
+    ) -> tuple[Stmt, ...]:
+        turns = Turns()
+        for fill, loads in fills.items():
+            self._fill(fill, loads, turns)
+        for fill, place in uses.items():
+            if fill.ring in self.used:
+                self._use(fill, place, body, uses, turns)
+        return turns.put(body)
+
+    def _fill(self, fill: Fill, loads: Sequence[tuple[int, Exec]], turns: Turns) -> None:
+        """A turn that the part fills: empty in front of the first load, announced there if bytes are counted, and full by the mechanisms of
+        its copies behind the last one.
+        """
+        first, ring = loads[0][0], self.rings[fill.ring]
+        turns.before.setdefault(first, []).append(Acquire(fill.ring, Side.EMPTY, fill.turn))
+        if any(one.mechanism.counted for _, one in loads):
+            part = self.partition.bytes(ring, self.part)
+            turns.before[first].append(Release(fill.ring, Side.FULL, fill.turn, part=part))
+        copied: dict[Mechanism, int] = {one.mechanism: place for place, one in loads if not one.mechanism.counted}
+        for mechanism in sorted(copied, key=lambda one: (one.rank, one.name)):
+            last = max(copied.values())
+            turns.behind.setdefault(last, []).append(Release(fill.ring, Side.FULL, fill.turn, by=mechanism))
+
+    def _use(self, fill: Fill, place: int, body: Sequence[Stmt], uses: Mapping[Fill, int], turns: Turns) -> None:
+        """A turn that the part uses: acquired in front of its first use, and released behind the last.
+
+        `place` says how many statements stand in front of its loads: those behind use it, up to the next turn of that stage.
+        """
+        ring = self.rings[fill.ring]
+        stage = self._stage(fill)
+        later = (one for other, one in uses.items() if one > place and other.ring == fill.ring and self._is_of_stage(other, stage))
+        end = min(later, default=len(body))
+        found = [number for number in range(place, end) if touches_stage(body[number], ring, stage)] or [end]
+        release = Release(ring.name, Side.EMPTY, fill.turn, self.speaks, self.fillers.get(ring.name, ()))
+        turns.before.setdefault(_in_front_of_notes(body[: found[0]]), []).append(Acquire(ring.name, Side.FULL, fill.turn))
+        turns.behind.setdefault(found[-1], []).append(release)
+
+    def _stage(self, fill: Fill) -> Expr | None:
+        """The stage of a turn; None where the ring's turns are all of one list, so that none has to be told from others."""
+        return mod(fill.turn, as_expr(self.rings[fill.ring].stages)) if fill.ring in self.several else None
+
+    def _is_of_stage(self, fill: Fill, stage: Expr | None) -> bool:
+        """Whether it is a turn of a stage that is told from others."""
+        own = self._stage(fill)
+        return own is not None and stage is not None and same(own, stage)
+
+    def _ordered(self, loop: For) -> tuple[Stmt, ...]:
+        """A tile's loop with all turns of a ring, in the order of tiles that groups take in turns: one behind the other's last products."""
+        order = next((ring for ring in self.rings.values() if ring.is_order and not ring.each), None)
+        if order is None or self.tile is None:
+            return (loop,)
+        release = Release(order.name, Side.EMPTY, self.tile, self.speaks)
+        # A barrier for each group, at which none but that group waits: the turn that it waits for is given on one tile before.
+        return (Acquire(order.name, Side.EMPTY, self.tile + (order.stages - 1)), loop, release)
+
+    # ------------------------------------------------------------------------------------------ other threads
+
+    @property
+    def _is_dealt(self) -> bool:
+        """Whether the part has threads of its own to which what was dealt to the first part's is dealt anew."""
+        return self.part is not self.partition.rest and not self.part.elected
+
+    def _rest_only(self, statement: Exec) -> tuple[Stmt, ...]:
+        """A statement that fills no turn; or one in a loop inside the list of its turn, which is dealt as a whole."""
+        if self.part is not self.partition.rest and not statement.ring:
+            raise DecompositionError(
+                f"the role {self.part.name} performs {statement.instruction.name} {statement.spec}, which fills no ring",
+                within=statement.spec,
+                at=statement.origin,
+                legal="loads of a ring, for a role beside the one to whose threads tiles are dealt",
+            )
+        return (statement,)
+
+    def _dealt(self, statement: Stmt) -> tuple[Stmt, ...]:
+        """Copies that were dealt to the threads of the first part, dealt to those of this one: in rounds, where these are fewer."""
+        if not self._is_dealt:
+            return (statement,)
+        kernel, threads = self.partition.kernel, self.part.threads
+        for one, _ in execs((statement,)):
+            _require_of_threads(one, self.part)
+        rounds = kernel.workers // threads
+        if kernel.workers % threads or self.partition.first_thread(self.part) % threads:
+            raise DecompositionError(
+                f"{threads} threads copy what is dealt to {kernel.workers}",
+                legal="as many threads, or a part of which these are a multiple",
+            )
+        number = mod(self.partition.thread, as_expr(threads))
+        turn = Var(fresh_name("portion", taken_names(kernel)), 0, rounds - 1)
+        own = {kernel.thread: number if rounds == 1 else number + turn * threads}
+        items: Sequence[Stmt] = (statement,)
+        while not self.names.keys().isdisjoint(_variables(items)):
+            items = tuple(substituted(items, dict(self.names)))
+        items = rewritten(
+            tuple(substituted(items, own)),
+            lambda one: (attrs.evolve(one, lane=one.lane.substitute(own)),) if isinstance(one, Exec) else (one,),
+        )
+        return tuple(items) if rounds == 1 else (For(turn, as_expr(rounds), tuple(items), rounds <= MOST_UNROLLED),)
+
+
+def _require_of_threads(copy: Exec, part: Part) -> None:
+    """A copy that any thread may do for another: of single threads, from global to shared memory."""
+    shared_by = [memory.shared_by for memory in copy.spec.memories]
+    if copy.spec.moves and copy.spec.level.threads == 1 and shared_by == ["grid", "block"] and not copy.scratch:
+        return
+    raise DecompositionError(
+        f"{copy.instruction.name} {copy.spec} fills a ring, and the role {part.name} of {part.threads} threads cannot do it",
+        within=copy.spec,
+        at=copy.origin,
+        legal="copies of single threads from global to shared memory",
+        hint=".coalesced_copy(8) in the load",
+    )
+
+
+def _names_of_threads(kernel: Kernel) -> Mapping[Var, Expr]:
+    """The names of values that differ between threads."""
+    found: dict[Var, Expr] = {}
+    for one in statements(kernel.body):
+        if isinstance(one, Let) and not one.value.variables().isdisjoint({kernel.thread, *found}):
+            found[one.var] = one.value
+    return found
+
+
+def _used(body: Sequence[Stmt], around: For | None) -> tuple[Stmt, ...]:
+    """A list without names that nothing behind them refers to: of several roles each needs its own."""
+    used = set() if around is None else set(around.growth.variables())
+    kept: list[Stmt] = []
+    for one in reversed(body):
+        if not isinstance(one, Let) or one.var in used:
+            used |= _variables((one,))
+            kept.append(one)
+    return tuple(reversed(kept))
+
+
+def _variables(items: Iterable[Stmt]) -> set[Var]:
+    return {var for one in statements(items) for value in one.expressions for var in value.variables()}
+
+
+def _takes(tile: NextTile) -> tuple[Stmt, ...]:
+    """How a producer comes by the number of a tile."""
+    return (Acquire(tile.ring, Side.EMPTY, tile.number), attrs.evolve(tile, takes=True), Release(tile.ring, Side.FULL, tile.number))
+
+
+def _fetching(loop: For, come_by: Callable[[NextTile], tuple[Stmt, ...]]) -> For:
+    """A loop over tiles that blocks take as they become free: each begins with its number, and ends the loop where none is left, one turn
+    behind all of them at the latest.
+    """
+    if Fetched not in loop.asks:
+        return loop
+    said = loop.asks[Fetched]
+    number = next(one for one in loop.body if isinstance(one, Let) and one.var.name == said.tile)
+    head = (*come_by(NextTile(number.var, said.tiles, said.ring, loop.var)), Leave(number.var, said.tiles))
+    rest = tuple(one for one in loop.body if one is not number)
+    return attrs.evolve(loop, extent=said.tiles + 1, body=(*head, *rest))
+
+
+def _is_of_tile(loop: For, around: For | None) -> bool:
+    """Whether it has all turns of a tile of a producer's ring, itself or in loops inside, where groups take tiles in turns."""
+    tiles = around is not None and Grouped in around.asks
+    return tiles and any(isinstance(one, For) and Produced in one.asks for one in statements((loop,)))
+
+
+def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
+    """Whether a turn's stage of a ring is touched in a statement; None for any stage. What a list inside acquires is its own."""
+    if isinstance(statement, Exec):
+        return any(access.buffer in ring.buffers and (stage is None or same(stage, access.copy)) for access in statement.accesses)
+    inside = [one for child in statement.children for one in child]
+    acquired = (one.number for one in inside if isinstance(one, Acquire) and one.ring == ring.name)
+    own = stage is not None and any(same(stage, mod(number, as_expr(ring.stages))) for number in acquired)
+    return not own and any(touches_stage(one, ring, stage) for one in inside)
+
+
+def same(stage: Expr, other: Expr) -> bool:
+    """Whether two stages are the same one, of which a loop of one turn may have a name for 0."""
+    return stage == other or (stage.low == stage.high == other.low == other.high)
+
+
+def _in_front_of_notes(body: Sequence[Stmt]) -> int:
+    """The position in front of the comments at the end of a list, which are about what comes behind them."""
+    position = len(body)
+    while position and isinstance(body[position - 1], Comment):
+        position -= 1
+    return position
+
+
+__all__ = ["Fill", "Part", "Partition", "Writer", "is_condition", "same", "touches_stage"]

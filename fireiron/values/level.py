@@ -1,0 +1,174 @@
+"""Levels of the machine, from whole launches down to single threads; a level above consists of launches.
+
+A new level is a new value: below `Kernel` a layout over the threads of its parent, above it a name and what its units consist of.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import attrs
+
+from fireiron.errors import ArgumentError
+from fireiron.values.layout import Layout
+
+
+@attrs.frozen(repr=False, eq=False)
+class Level:
+    """A group of threads, as a layout over the threads of its parent (Graphene, section 4).
+
+    `layout` says which threads of the parent are the first unit's: `Warp` is `32:1` of a warpgroup, `QuadPair` is
+    `(4,2):(1,16)` of a warp; its complement in the parent numbers the units. `Kernel` and `Block`, whose size a strategy decides, have
+    none. `label` names variables in generated code. A unit of a level above `Kernel` has no threads: it consists of units of the level
+    `consists_of`, which are launched in order.
+
+    >>> Half = Level("Half", Warp, Layout(16))
+    >>> Half.threads, str(Half.layout)
+    (16, '16:1')
+    >>> Sequence = Level("Sequence", consists_of=Kernel)
+    >>> Kernel.is_below(Sequence), Warp.is_below(Sequence), Sequence.is_below(Kernel)
+    (True, True, False)
+    """
+
+    name: str
+    parent: Level | None = None
+    layout: Layout | None = None
+    label: str = ""
+    consists_of: Level | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ArgumentError("a level's name must be an identifier", got=self.name)
+        if self.parent is not None and not isinstance(self.parent, Level):
+            raise ArgumentError(f"level {self.name}: the parent must be a level", got=self.parent)
+        if self.layout is not None and not isinstance(self.layout, Layout):
+            raise ArgumentError(f"level {self.name}: its threads are a layout over the parent's", got=self.layout, legal="Layout(32)")
+        if self.consists_of is not None:
+            self._check_consists()
+        if not all(self.strides):
+            raise ArgumentError(f"level {self.name}: its threads are different ones", got=self.layout, legal="strides of at least 1")
+        if not isinstance(self.label, str) or (self.label and not self.label.isidentifier()):
+            raise ArgumentError(f"level {self.name}: its label names variables, so it must be an identifier", got=self.label)
+        if not self.label:
+            object.__setattr__(self, "label", self.name.lower())
+        self._check_tiles_parent()
+
+    def _check_consists(self) -> None:
+        """A level above launches has no threads of its own, and no level is inside itself."""
+        if not isinstance(self.consists_of, Level) or not (self.consists_of.is_launch or self.consists_of.is_above_launch):
+            raise ArgumentError(f"level {self.name}: its units consist of whole launches", got=self.consists_of, legal="consists_of=Kernel")
+        if self.parent is not None or self.layout is not None:
+            raise ArgumentError(
+                f"level {self.name}: it consists of {self.consists_of}, so it has no threads",
+                got=self.layout if self.parent is None else self.parent, legal="neither a parent nor a layout",
+            )  # fmt: skip
+
+    def _check_tiles_parent(self) -> None:
+        """A group must tile its parent, as a layout with a complement does: each mode starts where a whole number of the former ends."""
+        reached = 1
+        for stride, size in sorted(zip(self.strides, self.sizes, strict=True)):
+            if stride % reached:
+                raise ArgumentError(
+                    f"level {self.name}: threads {self.sizes}:{self.strides} overlap or do not tile {self.parent}",
+                    legal=f"strides that are multiples of {reached}",
+                )
+            reached = stride * size
+        if self.parent is not None and self.parent.threads is not None and self.parent.threads % reached:
+            raise ArgumentError(
+                f"level {self.name}: {reached} threads from first to last do not divide the {self.parent.threads} of {self.parent.name}"
+            )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the layout's leaves."""
+        return () if self.layout is None else tuple(size for size, _ in self.layout.modes)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The strides of the layout's leaves."""
+        return () if self.layout is None else tuple(stride for _, stride in self.layout.modes)
+
+    @functools.cached_property
+    def threads(self) -> int | None:
+        """Threads in one unit; None for Kernel and Block, whose size a strategy decides."""
+        return None if self.layout is None else self.layout.size()
+
+    @property
+    def is_launch(self) -> bool:
+        """Whether a unit of it is a whole launch, whose threads and arguments the kernel has: levels above consist of launches."""
+        return self == Kernel
+
+    @property
+    def is_above_launch(self) -> bool:
+        """Whether a unit of it consists of several launches, which the arrays in global memory are all that joins."""
+        return self.consists_of is not None
+
+    @property
+    def has_arguments(self) -> bool:
+        """Whether operands of a spec at it are arrays of the caller: of a launch, or of several."""
+        return self.consists_of is not None or self.is_launch
+
+    def __eq__(self, other: object) -> bool:
+        # Levels are compared thousands of times in a compilation, mostly with themselves or with one of another name.
+        if self is other or not isinstance(other, Level):
+            return self is other or NotImplemented
+        return self.name == other.name and self._rest == other._rest
+
+    @property
+    def _rest(self) -> tuple[object, ...]:
+        return self.label, self.layout, self.parent, self.consists_of
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.name, *self._rest))
+
+    def ancestors(self) -> tuple[Level, ...]:
+        """The levels above, nearest first."""
+        return () if self.parent is None else (self.parent, *self.parent.ancestors())
+
+    def is_below(self, other: Level) -> bool:
+        """Whether a unit of the other level consists of units of this one.
+
+        A single thread lies below every group that its parent contains (a lane below a quad-pair), and `Thread`, whose
+        parent is the block, below every group of threads.
+        """
+        if other in self.ancestors():
+            return True
+        if other.consists_of is not None:
+            return self == other.consists_of or self.is_below(other.consists_of)
+        single = self.threads == 1 and other.threads is not None and other.threads > 1
+        return single and self.parent is not None and self.parent in other.ancestors()
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+
+Kernel = Level("Kernel")
+"""The whole launch: the level of the specs that strategies start from."""
+
+Block = Level("Block", Kernel)
+"""A block of threads, which share SH and barriers; as many as its tiles are dealt to."""
+
+Warpgroup = Level("Warpgroup", Block, Layout(128))
+"""Four warps, which issue `wgmma` together (PTX ISA, "Warpgroup")."""
+
+Warp = Level("Warp", Warpgroup, Layout(32))
+"""The 32 threads that run in step, with the instructions of tensor cores."""
+
+QuadPair = Level("QuadPair", Warp, Layout((4, 2), (1, 16)))
+"""Four lanes and the four that are 16 further on: who performs Volta's m8n8k4 (Graphene, Figure 5)."""
+
+Thread = Level("Thread", Block, Layout(1))
+"""One thread, counted in its block."""
+
+Lane = Level("Lane", Warp, Layout(1))
+"""One thread, counted in its warp."""
+
+LEVELS: tuple[Level, ...] = (Kernel, Block, Warpgroup, Warp, QuadPair, Thread, Lane)
+
+__all__ = ["LEVELS", "Block", "Kernel", "Lane", "Level", "QuadPair", "Thread", "Warp", "Warpgroup"]

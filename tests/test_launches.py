@@ -1,0 +1,269 @@
+"""Programs of several launches: what a step may ask for, what the order of launches has to keep to, and what the simulator knows of arrays."""
+
+import types
+
+import attrs
+import numpy as np
+import pytest
+from toys.in_launches import InLaunches
+from toys.sequence import SEQUENCE
+
+from fireiron import *
+from fireiron.check.launches import check_effects, check_launches
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, SimulationError
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.ir.effect import Effects
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.zeroed import Zeroed
+from fireiron.language.launching import Asked, Launches
+from fireiron.sim import simulate, simulate_launches
+from fireiron.values.expr import TRUE, as_expr
+from fireiron.values.tensor import Dim, Fixed, Mode, Tensor, whole_view
+
+BODY = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).done()
+COPY = Move.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
+SPEC = MatMul(16, 24, 32, C=RowMajor)(GL, GL, GL)(SEQUENCE)
+
+
+@attrs.frozen
+class Made(Decomposition):
+    """A step that makes what it is told to."""
+
+    verb = "made"
+    makes_launches = True
+    make: object = None
+
+    def label(self):
+        return "made()"
+
+    def launches(self, spec, given):
+        return self.make(spec, given)
+
+
+def program(make, spec=SPEC, rest=BODY):
+    return MatMul.then(Made(make)).then(rest)(spec).program("sm_90")
+
+
+def temporary(name, shape, dtype=float32, layout=RowMajor):
+    return whole_view(Tensor(name, tuple(map(as_expr, shape)), dtype, GL, layout))
+
+
+def copied(source, target):
+    """A copy from one array to another."""
+    spec = Move(*source.tensor.shape, dtype=source.dtype)(GL, GL)(Kernel)
+    return spec.with_operands(src=source, dst=target)
+
+
+# ---------------------------------------------------------------------------------------------- what a step makes
+
+
+def test_a_program_of_one_launch_is_itself():
+    plain = BODY(SPEC.at_level(Kernel)).program("sm_90")
+    (only,) = plain.launches
+    assert only.program is plain and plain.preceding == () and only.arrays == {name: name for name in "ABC"}
+    assert (only.reads, only.writes, only.kernel) == (("A", "B"), ("C",), plain.ir)
+    adding = BODY(SPEC.at_level(Kernel).with_options(accumulate=TRUE)).program("sm_90").launches[0]
+    assert adding.reads == ("A", "B", "C")
+
+
+def test_a_step_may_make_a_single_launch():
+    one = program(lambda spec, given: Launches((), spec.at_level(Kernel)))
+    assert one.preceding == () and one.cuda.count("__global__") == 1
+    assert "// 1 launches" not in one.cuda
+
+
+def test_levels_above_are_taken_apart_one_after_the_other():
+    """Each launch of the outer level is a sequence of its own."""
+    outer = Level("Graph", consists_of=SEQUENCE)
+
+    def rows(spec, given):
+        parts = [
+            spec.at_level(SEQUENCE, **{name: spec.operands[name].with_dims({0: _part(16, 8, number)}) for name in "AC"})
+            for number in (0, 1)
+        ]
+        return Launches((Asked("first", parts[0]),), parts[1])
+
+    made = MatMul.then(Made(rows)).then(InLaunches("k", 2)).then(BODY)(SPEC.at_level(outer)).program("sm_90")
+    assert [launch.program.name for launch in made.launches] == ["matmul_first_part0", "matmul_first", "matmul_part0", "matmul"]
+    draw = np.random.default_rng(3)
+    a, b = (draw.integers(-3, 4, shape).astype(np.float32) for shape in ((16, 32), (32, 24)))
+    np.testing.assert_array_equal(simulate_launches(made.launches, {"A": a, "B": b}, outputs=("C",))["C"], a @ b)
+
+
+def _part(total, size, number):
+    return Dim((Mode(as_expr(size), as_expr(1)),), None, (Fixed(as_expr(total // size), as_expr(size), False, as_expr(number)),))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda spec, given: Launches((), spec), r"made\(\): makes MatMul\(16,24,32\)\(GL,GL,GL\)\(Sequence\).* of Sequence"),
+        (lambda spec, given: Launches((), spec.at_level(Block)), "of Sequence"),
+        (lambda spec, given: Launches((Asked("first", spec),), spec.at_level(Kernel)), "of Sequence"),
+        (
+            lambda spec, given: Launches((Asked("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float16)),
+            "the launches first and matmul see the array t otherwise",
+        ),
+        (
+            lambda spec, given: Launches((Asked("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32, ColMajor)),
+            "the launches first and matmul see the array t otherwise",
+        ),
+        (
+            lambda spec, given: Launches((Asked("first", copied(temporary("u", (16, 32)), temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32)),
+            "the launch first reads u, which no launch before it wrote",
+        ),
+        (
+            lambda spec, given: Launches((Asked("first", copied(temporary("t", (16, 32)), attrs.evolve(spec.A)), steps=COPY.steps),), spec.at_level(Kernel)),
+            "the launch first reads t, which no launch before it wrote",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_sequence_is_refused(make, said):
+    with pytest.raises(DecompositionError, match=said):
+        _ = program(make).ir
+
+
+def _with(spec, name, shape, dtype, layout=RowMajor):
+    """The product with a temporary in the place of A."""
+    return spec.at_level(Kernel, A=temporary(name, shape, dtype, layout))
+
+
+def test_a_step_that_makes_no_launches_says_so():
+    class Silent(Decomposition):
+        verb, makes_launches = "silent", True
+
+    with pytest.raises(FireironError, match="does not define launches"):
+        _ = MatMul.then(Silent()).then(BODY)(SPEC).program("sm_90").ir
+
+
+# ---------------------------------------------------------------------------------------------- the order
+
+
+def launch(name, spec, **arrays):
+    return types.SimpleNamespace(name=name, spec=spec, arrays={operand: arrays.get(operand, operand) for operand in spec.operands})
+
+
+def rows_of(spec, start, size, total):
+    """A product of some rows, whose number is a size of run time or known."""
+    part = Dim((Mode(as_expr(size), as_expr(1)),), None, (Fixed(as_expr(total // size), as_expr(size), False, as_expr(start)),))
+    return spec.at_level(Kernel, A=spec.A.with_dims({0: part}), C=spec.C.with_dims({0: part}))
+
+
+def said(spec, *launches):
+    return [finding.message for finding in check_launches(spec, launches)]
+
+
+def test_parts_of_sizes_of_run_time_are_whole_or_undecided():
+    M = sym("M", multiple_of=2)
+    spec = MatMul(M, 24, 32, C=RowMajor)(GL, GL, GL)(SEQUENCE)
+    assert said(spec, launch("all", spec.at_level(Kernel))) == []
+    halves = [rows_of(spec, number, M // 2, M) for number in (0, 1)]
+    assert said(spec, *(launch(str(number), half) for number, half in enumerate(halves))) == [
+        "MatMul writes C: undecided whether the launches write all of it (legal: parts of known sizes, or whole arrays)"
+    ]
+
+
+def test_every_part_of_an_output_is_written():
+    parts = [launch(str(number), rows_of(SPEC, number, 4, 16)) for number in range(4)]
+    assert said(SPEC, *parts) == said(SPEC, *reversed(parts)) == []
+    for number in range(4):
+        assert said(SPEC, *parts[:number], *parts[number + 1 :]) == [f"MatMul writes C, and no launch before wrote C[{4 * number}, 0]"]
+    assert said(SPEC) == ["MatMul writes C, and no launch does"]
+
+
+def test_what_is_added_to_was_written():
+    adding = launch("adds", SPEC.at_level(Kernel).with_options(accumulate=TRUE))
+    assert said(SPEC, adding) == ["the launch adds reads C, which no launch before it wrote"]
+    assert said(SPEC.with_options(accumulate=TRUE), adding) == [], "the caller's array holds something"
+    half = launch("half", rows_of(SPEC, 0, 8, 16))
+    assert said(SPEC, half, adding) == ["the launch adds reads C, and no launch before wrote C[8, 0]"]
+
+
+def test_inputs_are_read_and_outputs_are_no_other_operands():
+    spec = Move(16, 16)(GL, GL)(Kernel)
+    whole = Move(16, 16)(GL, GL)(SEQUENCE)
+    assert "src is an input of Move, and a launch writes it" in said(whole, launch("back", spec, src="dst", dst="src"))
+    assert "the launch same writes dst as dst, and it is its operand src too" in said(
+        whole, launch("one", spec), launch("same", spec, src="dst")
+    )
+
+
+def test_effects_of_kernels_keep_to_the_order():
+    first, half = launch("first", SPEC.at_level(Kernel)), launch("half", rows_of(SPEC, 1, 8, 16))
+    nothing, zeroed, ready = Effects(), Effects((Zeroed(("C",)),)), Effects((Chaining(True, ("A",)),))
+    assert list(check_effects([(first, nothing), (first, zeroed)])) == [], "all of it is written anew"
+    assert list(check_effects([(half, zeroed), (first, zeroed)])) == []
+    (finding,) = check_effects([(first, nothing), (half, zeroed)])
+    assert finding.message == "the launch half sets all of C to zero, of which a launch before it wrote a part"
+    copy = launch("copy", Move(16, 32)(GL, GL)(Kernel), src="A", dst="t")
+    reading = launch("reads", SPEC.at_level(Kernel), A="t")
+    (finding,) = check_effects([(copy, nothing), (reading, ready)])
+    assert finding.message == "the launch reads takes A as ready, and a launch before it writes t"
+    assert list(check_effects([(reading, ready), (copy, nothing)])) == []
+
+
+def test_compilation_asks_what_kernels_say_of_earlier_launches():
+    """A part of C that blocks add to is set to zero as a whole: the rows of another launch would go with it."""
+    parts = MatMul.then(InLaunches("m", 2)).split_k(2, Block, 16).tile(8, 8).to(Block).epilog(RF).split(16)
+    parts = parts.tile(1, 1).to(Thread).split(1).done()
+    with pytest.raises(DecompositionError, match="sets all of C to zero, of which a launch before it wrote a part"):
+        _ = parts(SPEC).program("sm_90").ir
+    chained = MatMul.repack(A).tile(8, 8).to(Block).programmatic_launch(no_wait=A).tile(1, 1).to(Thread).split(1).done()
+    with pytest.raises(DecompositionError, match="A is copied by the launch in front, for which the kernel has to wait"):
+        _ = chained(MatMul(16, 24, 33, A=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90").ir
+
+
+# ---------------------------------------------------------------------------------------------- what the simulator knows
+
+
+@pytest.mark.parametrize("dtype", [float32, int32], ids=str)
+def test_elements_that_hold_nothing_are_not_read(dtype):
+    kernel = COPY(Move(16, 16, dtype=dtype)(GL, GL)(Kernel)).program("sm_90").ir
+    given, known = np.ones((16, 16), dtype.to_numpy()), np.full((16, 16), True)
+    whole = simulate(kernel, {"src": given}, known={"src": known})
+    assert whole.written["dst"].all() and (whole.outputs["dst"] == 1).all()
+    assert simulate(kernel, {"src": given}).written == {}
+    known[3, 5] = False
+    with pytest.raises(SimulationError, match=r"src\[3, 5\] .* is read before anything was written to it"):
+        simulate(kernel, {"src": given}, known={"src": known})
+
+
+def test_what_a_launch_left_out_is_known():
+    """Of the output, rows of another launch; a maximum, which drops NaN, does not hide them."""
+    first = BODY(rows_of(SPEC, 0, 8, 16)).program("sm_90")
+    arrays = {"A": np.ones((16, 32), np.float32), "B": np.ones((32, 24), np.float32)}
+    assert simulate(first.ir, arrays, known={}).written["C"].tolist() == [[row < 8] * 24 for row in range(16)]
+    most = Fused(name="most", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"y": "Y[m, n] = max(X[m, n], 0)"})
+    rest = most.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(most(m=16, n=24, dtype=float32)).program("sm_90")
+    launches = [
+        types.SimpleNamespace(kernel=first.ir, arrays={"A": "A", "B": "B", "C": "t"}),
+        types.SimpleNamespace(kernel=rest.ir, arrays={"X": "t", "Y": "Y"}),
+    ]
+    with pytest.raises(SimulationError, match=r"X\[8, 0\] .* is read before anything was written to it"):
+        simulate_launches(launches, arrays, outputs=("Y",))
+
+
+# ---------------------------------------------------------------------------------------------- calls
+
+
+def test_a_launch_makes_all_that_it_writes_or_finds_it():
+    from fireiron.gpu.sequence import _require_alike
+
+    written = types.SimpleNamespace(writes=("t", "C"), program=types.SimpleNamespace(name="both"))
+    assert _require_alike(written, set()) and not _require_alike(written, {"t", "C", "D"})
+    with pytest.raises(ArgumentError, match="both writes temporaries that it makes, and arrays that are there before it"):
+        _require_alike(written, {"C"})
+
+
+def test_the_last_launch_of_a_call_writes_its_outputs():
+    """Programs that end otherwise are simulated and printed; who calls one would get a temporary."""
+
+    def last_elsewhere(spec, given):
+        first = Asked("product", spec.at_level(Kernel), steps=BODY.steps)
+        return Launches((first,), copied(spec.A, temporary("t", (16, 32))))
+
+    rest = AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
+    ending = MatMul.then(Made(last_elsewhere)).then(rest)(SPEC).program("sm_90")
+    assert ending.cuda.count("__global__") == 2
+    with pytest.raises(ArgumentError, match="a call gives what its last launch writes, and matmul writes t"):
+        CompiledKernel(ending)(np.ones((16, 32), np.float32), np.ones((32, 24), np.float32))

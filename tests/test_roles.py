@@ -1,0 +1,444 @@
+"""Roles as a partition of statements, and arrivals that are deferred until copies are done: producers that copy, beside TMA and alone; several
+producers; each fault of theirs, which both detectors find; the text, executed on a CPU.
+"""
+
+import functools
+
+import attrs
+import making
+import numpy as np
+import pytest
+from printed_text import COMPILER, HostProgram, Printed, Refused
+from ringed import TARGET, all_of_kind, errors, halves, in_roles, inputs_of, outcome, product, roles_of
+
+from fireiron import *
+from fireiron import cuda, ir
+from fireiron.executable.cp_async import CP_ASYNC
+from fireiron.gpu import toolchain
+from fireiron.ir import AT_ONCE
+from fireiron.ir.asks.produced import Produced
+from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.lower.roles import Part, Partition
+from fireiron.values.expr import Var, less
+
+TMA = Move.done()
+COPIES = Move.coalesced_copy(8).done()
+ELEMENTS = Move.coalesced_copy(1).done()
+"""Copies of 2 bytes, which cp.async does not do."""
+
+HALVES = halves(128, 64, 320)
+
+
+def fed(a, b, tiles=(128, 64, 64), stages=3, threads=32, blocks=0):
+    """A product by wgmma whose tiles of A and B are loaded so, under a producer that may copy."""
+    bm, bn, bk = tiles
+    chain = MatMul.tile(bm, bn).to(Block)
+    chain = chain.persistent(blocks) if blocks else chain
+    chain = chain.epilog(RF, float32, Init.done(), Move.done()).split(bk).pipeline(stages).warp_specialize(threads, copies=True)
+    return chain.load(A, SH, a).load(B, SH, b).tile(64, 64).to(Warpgroup).done()
+
+
+def warps_fed():
+    """Warps with mma.sync, from tiles that a producer copies: threads read the stages, and no engine."""
+    store = Move.tile(32, 32).to(Warp).done()
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), store)
+    chain = chain.split(32).pipeline(3).warp_specialize(copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
+    chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
+    return chain.tile(16, 16).unroll().mma_tile().done()
+
+
+# Of each kernel its strategy, problem, roles with their threads, and the arrivals and bytes that fill a stage.
+KERNELS = {
+    "A by TMA, B copied": (fed(TMA, COPIES), HALVES, (256, 32, 32), 33, 128 * 64 * 2),
+    "A copied, B by TMA": (fed(COPIES, TMA, stages=2), HALVES, (256, 32, 32), 33, 64 * 64 * 2),
+    "all copied": (fed(COPIES, COPIES), HALVES, (256, 32), 32, 0),
+    "all copied by a warpgroup": (fed(COPIES, COPIES, threads=128), HALVES, (256, 128), 128, 0),
+    "rows of 8 bytes": (fed(TMA, TMA), halves(128, 60, 320), (256, 32, 32), 33, 128 * 64 * 2),
+    "rows of odd length": (fed(TMA, ELEMENTS, stages=2), halves(128, 63, 192), (256, 32, 32), 33, 128 * 64 * 2),
+    "cp.async and elements": (fed(COPIES, ELEMENTS, stages=2), HALVES, (256, 32), 64, 0),
+    "ragged": (fed(TMA, COPIES), halves(200, 72, 136), (256, 32, 32), 33, 128 * 64 * 2),
+    "persistent": (fed(TMA, COPIES, (64, 64, 64), blocks=2), halves(128, 128, 192), (128, 32, 32), 33, 64 * 64 * 2),
+    "read by warps": (warps_fed(), halves(128, 64, 160, c_dtype=float32), (128, 32), 32, 0),
+}
+
+
+@functools.cache
+def program(name):
+    return KERNELS[name][0](KERNELS[name][1]).program(TARGET)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_are_right(name):
+    _, spec, threads, arrivals, size = KERNELS[name]
+    kernel = program(name).ir
+    assert tuple(role.threads for role in roles_of(kernel)) == threads and kernel.threads == sum(threads)
+    assert [(ring.producers, ring.bytes) for ring in kernel.rings] == [(arrivals, size)]
+    assert errors(kernel) == []
+    arrays, expected = inputs_of(spec)
+    assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2)] == ["right"] * 3
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_texts_compile(name):
+    if toolchain.serving(TARGET, None) is not None:
+        assert toolchain.compile_cuda(program(name).cuda, TARGET).cubin
+
+
+def test_sizes_known_at_run_time():
+    spec = halves(sym("M"), sym("N", multiple_of=4), sym("K", multiple_of=8))
+    kernel = fed(TMA, COPIES)(spec).program(TARGET).ir
+    for sizes in ({"M": 131, "N": 68, "K": 200}, {"M": 1, "N": 4, "K": 8}):
+        arrays, expected = inputs_of(spec, sizes)
+        assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1, sizes) == "right"
+
+
+def test_without_copies_all_threads_load():
+    """A producer of TMA fills a ring alone, or there is none."""
+    plain = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize()
+    assert plain.load(A, SH, TMA).load(B, SH, COPIES).tile(64, 64).to(Warpgroup).done()(HALVES).program(TARGET).ir.rings == ()
+
+
+def test_copies_change_nothing_where_tma_loads_all():
+    with_copies, without = (fed(TMA, TMA)(HALVES).program(TARGET), product(stages=3, tma=False)(HALVES).program(TARGET))
+    assert with_copies.ir.body == without.ir.body and with_copies.ir.rings == without.ir.rings
+
+
+# ---------------------------------------------------------------------------------------------- text
+
+
+def test_text_of_a_deferred_arrival():
+    text = program("A by TMA, B copied").cuda
+    assert "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" in text, "each thread arrives for itself, and the barrier counts it"
+    assert "mbarrier_init(k_ring_full + stage * 8, 33);" in text
+    lines = [line.strip() for line in text.splitlines()]
+    wait = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_wait(k_ring_full"))
+    assert lines[wait + 1] == "proxy_fence();  // b_sh, which threads copied, for the asynchronous proxy"
+    assert "cp.async.wait_group" not in text and "cp.async.commit_group" not in text, "no thread waits for its copies"
+    arrival = next(number for number, line in enumerate(lines) if line.startswith("cp_async_arrive(k_ring_full"))
+    assert not any(line.startswith("cp_async_16") for line in lines[arrival:])
+
+
+def test_text_of_elements():
+    """Who stores at once brings it to the engine itself, in front of an ordinary arrival."""
+    lines = [line.strip() for line in program("rows of odd length").cuda.splitlines()]
+    arrival = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_arrive(k_ring_full"))
+    assert lines[arrival - 1].startswith("proxy_fence();  // b_sh")
+    wait = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_wait(k_ring_full"))
+    assert not lines[wait + 1].startswith("proxy_fence"), "consumers have nothing to fence"
+    assert "proxy_fence" not in program("read by warps").cuda, "no engine reads the stages"
+
+
+def test_names_of_roles():
+    text = program("A by TMA, B copied").cuda
+    assert [text.count(f"  // {name}\n") for name in ("consumers", "copying producer", "producer")] == [1, 1, 1]
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+@pytest.mark.parametrize("name", ["A by TMA, B copied", "rows of odd length", "cp.async and elements", "persistent"])
+def test_texts_on_a_cpu(name, tmp_path):
+    arrays, expected = inputs_of(KERNELS[name][1])
+    host = HostProgram([Printed.of(program(name))], tmp_path)
+    assert all(np.array_equal(host.run(0, arrays, {}, seed)["C"], expected) for seed in range(4))
+
+
+TEXT_FAULTS = {
+    "not deferred": ("A by TMA, B copied", r"cp_async_arrive\((k_ring)", r"mbarrier_arrive(\1"),
+    "no fence": ("A by TMA, B copied", r" +proxy_fence\(\);  // b_sh.*\n", ""),
+    "no fence of elements": ("rows of odd length", r" +proxy_fence\(\);  // b_sh.*\n", ""),
+    "an arrival less": ("A by TMA, B copied", r"8, 33\)", "8, 32)"),
+    "an arrival more": ("A by TMA, B copied", r"8, 33\)", "8, 34)"),
+}
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+@pytest.mark.parametrize("fault", TEXT_FAULTS)
+def test_faults_of_texts_are_found(fault, tmp_path):
+    name, pattern, replacement = TEXT_FAULTS[fault]
+    arrays, expected = inputs_of(KERNELS[name][1])
+    host = HostProgram([Printed.of(program(name)).changed(pattern, replacement)], tmp_path)
+    with pytest.raises((Refused, RuntimeError, AssertionError)):
+        for seed in range(4):
+            np.testing.assert_array_equal(host.run(0, arrays, {}, seed)["C"], expected)
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+
+def is_arrival(one):
+    """Whether it is an arrival of threads that copy."""
+    return isinstance(one, ir.Release) and one.by is not None
+
+
+def is_proxy_fence(one):
+    return isinstance(one, ir.Fence) and one.reach is ir.Reach.PROXY
+
+
+def edited(kernel, edit):
+    return attrs.evolve(kernel, body=ir.rewritten(kernel.body, edit))
+
+
+def arrivals_as(**fields):
+    return lambda kernel: edited(kernel, lambda one: (attrs.evolve(one, **fields),) if is_arrival(one) else (one,))
+
+
+def without(is_meant):
+    return lambda kernel: edited(kernel, lambda one: () if is_meant(one) else (one,))
+
+
+def counting(change):
+    return lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, producers=one.producers + change) for one in kernel.rings))
+
+
+def moved(is_meant, behind):
+    """What is meant in a list stands right behind its first statement that is `behind`."""
+
+    def edit(one):
+        if not isinstance(one, ir.For) or not any(map(is_meant, one.body)) or not any(map(behind, one.body)):
+            return (one,)
+        rest = [part for part in one.body if not is_meant(part)]
+        place = next(number for number, part in enumerate(rest) if behind(part))
+        return (attrs.evolve(one, body=(*rest[: place + 1], *filter(is_meant, one.body), *rest[place + 1 :])),)
+
+    return lambda kernel: edited(kernel, edit)
+
+
+def fence_in_front(kernel):
+    """The fence of consumers stands in front of the wait for the stage."""
+
+    def edit(one):
+        if not isinstance(one, ir.For) or not any(map(is_proxy_fence, one.body)):
+            return (one,)
+        return (attrs.evolve(one, body=(*filter(is_proxy_fence, one.body), *(part for part in one.body if not is_proxy_fence(part)))),)
+
+    return edited(kernel, edit)
+
+
+def in_copiers(is_meant):
+    """Without some statements of the role that copies."""
+
+    def parted(one):
+        if not isinstance(one, ir.Roles):
+            return (one,)
+        drop = lambda part: () if is_meant(part) else (part,)
+        roles = (attrs.evolve(role, body=ir.rewritten(role.body, drop)) if role.name == "copying producer" else role for role in one.roles)
+        return (making.roles(tuple(roles)),)
+
+    return lambda kernel: attrs.evolve(kernel, body=tuple(part for one in kernel.body for part in parted(one)))
+
+
+FAULTS = {
+    "arrival not deferred": arrivals_as(by=AT_ONCE),
+    "arrival that announces bytes": arrivals_as(by=None),
+    "arrival of half the lanes": arrivals_as(active=less(Var("thread", 0, 319), 272)),
+    "arrival at the next turn": lambda kernel: edited(
+        kernel, lambda one: (attrs.evolve(one, number=one.number + 1),) if is_arrival(one) else (one,)
+    ),
+    "arrival in front of the copies": moved(is_arrival, lambda one: isinstance(one, ir.Acquire)),
+    "no arrival": without(is_arrival),
+    "two arrivals": lambda kernel: edited(kernel, lambda one: (one, one) if is_arrival(one) else (one,)),
+    "a count of one less": counting(-1),
+    "a count of one more": counting(1),
+    "a count of one": lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, producers=1) for one in kernel.rings)),
+    "no fence": without(is_proxy_fence),
+    "fence in front of the wait": fence_in_front,
+    "no wait for empty stages": in_copiers(lambda one: isinstance(one, ir.Acquire)),
+}
+
+
+@pytest.mark.parametrize("name", ["A by TMA, B copied", "all copied"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found_by_both(name, fault):
+    kernel = program(name).ir
+    wrong = FAULTS[fault](kernel)
+    assert wrong != kernel and errors(wrong)
+    arrays, expected = inputs_of(HALVES)
+    found = [outcome(wrong, arrays, expected, order) for order in (None, 1, 2)]
+    assert not {"right", "wrong"} & {*found}, found
+
+
+SAID = {
+    "arrival not deferred": ("while the asynchronous copy is under way", "b_sh: stage 0 is read while a copy to it is under way"),
+    "a count of one less": ("under way", "left in the middle of a phase"),
+    "no fence": ("no fence of it stands between", "b_sh: stage 0 is read through the asynchronous proxy"),
+}
+
+
+@pytest.mark.parametrize("fault", SAID)
+def test_what_is_said_of_faults(fault):
+    wrong = FAULTS[fault](program("A by TMA, B copied").ir)
+    static, simulated = SAID[fault]
+    assert any(static in one for one in errors(wrong))
+    assert simulated in outcome(wrong, *inputs_of(HALVES))
+
+
+@pytest.mark.parametrize("fault", ["arrival in front of the copies", "no fence", "a count of one less", "no arrival"])
+def test_faults_of_elements_are_found_by_both(fault):
+    wrong = FAULTS[fault](program("rows of odd length").ir)
+    arrays, expected = inputs_of(KERNELS["rows of odd length"][1])
+    assert errors(wrong) and outcome(wrong, arrays, expected, 1) not in ("right", "wrong")
+
+
+def test_a_fence_of_elements_behind_their_arrival_is_found_by_both():
+    wrong = moved(is_proxy_fence, is_arrival)(program("rows of odd length").ir)
+    arrays, expected = inputs_of(KERNELS["rows of odd length"][1])
+    assert any("no fence of it stands between" in one for one in errors(wrong))
+    assert "is read through the asynchronous proxy" in outcome(wrong, arrays, expected, 1)
+
+
+# ---------------------------------------------------------------------------------------------- several producers
+
+
+def fills(name):
+    return lambda one: bool(one.ring) and one.accesses[1].buffer == name
+
+
+def by_two(elected):
+    """A producer of A and one of B, each of a warp."""
+
+    def divide(kernel, producers):
+        others = (Part(f"producer of {name}", 32, fills(f"{name.lower()}_sh"), elected=elected) for name in "AB")
+        return Partition(kernel, (Part("consumers", kernel.workers, lambda one: True), *others))
+
+    return divide
+
+
+# With the arrivals and the bytes that fill a stage, and the parts of these that each arrival announces.
+TWO = {
+    "TMA": (product(stages=3, tma=False), True, 2, (128 + 64) * 64 * 2, [128 * 64 * 2, 64 * 64 * 2]),
+    "copies": (fed(COPIES, COPIES), False, 64, 0, [None, None]),
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_producers_fill_one_ring(name):
+    strategy, elected, arrivals, size, parts = TWO[name]
+    kernel = in_roles(strategy, HALVES, by_two(elected))
+    (ring,) = kernel.rings
+    assert (ring.buffers, ring.producers, ring.bytes, ring.consumers) == (("a_sh", "b_sh"), arrivals, size, 8)
+    assert [role.name for role in roles_of(kernel)] == ["consumers", "producer of A", "producer of B"]
+    assert [one.part for one in all_of_kind(kernel, ir.Release) if one.side is ir.Side.FULL] == parts
+    assert errors(kernel) == []
+    arrays, expected = inputs_of(HALVES)
+    assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2, 3)] == ["right"] * 4
+    text = cuda.emit(kernel)
+    if toolchain.serving(TARGET, None) is not None:
+        assert toolchain.compile_cuda(text, TARGET).cubin
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+@pytest.mark.parametrize("name", TWO)
+def test_texts_of_two_producers_on_a_cpu(name, tmp_path):
+    strategy, elected, *_ = TWO[name]
+    kernel = in_roles(strategy, HALVES, by_two(elected))
+    arrays, expected = inputs_of(HALVES)
+    host = HostProgram([Printed(cuda.emit(kernel), kernel)], tmp_path)
+    assert all(np.array_equal(host.run(0, arrays, {}, seed)["C"], expected) for seed in range(3))
+
+
+@pytest.mark.parametrize("name", TWO)
+@pytest.mark.parametrize("kind", [ir.Acquire, ir.Release])
+@pytest.mark.parametrize("role", [1, 2])
+def test_faults_of_two_producers_are_found_by_both(name, kind, role):
+    strategy, elected, *_ = TWO[name]
+    kernel = in_roles(strategy, HALVES, by_two(elected))
+    roles = list(roles_of(kernel))
+    drop = lambda one: () if isinstance(one, kind) else (one,)
+    roles[role] = attrs.evolve(roles[role], body=ir.rewritten(roles[role].body, drop))
+    wrong = attrs.evolve(kernel, body=tuple(making.roles(tuple(roles)) if isinstance(one, ir.Roles) else one for one in kernel.body))
+    assert errors(wrong)
+    arrays, expected = inputs_of(HALVES)
+    assert outcome(wrong, arrays, expected, 1) not in ("right", "wrong")
+
+
+@pytest.mark.parametrize("change", [-128, 128])
+def test_bytes_of_one_producer_are_found_by_both(change):
+    kernel = in_roles(TWO["TMA"][0], HALVES, by_two(True))
+    wrong = edited(kernel, lambda one: (attrs.evolve(one, part=one.part + change),) if isinstance(one, ir.Release) and one.part else (one,))
+    arrays, expected = inputs_of(HALVES)
+    assert errors(wrong) and outcome(wrong, arrays, expected, 1) not in ("right", "wrong")
+
+
+def test_a_role_that_fills_no_ring_is_refused():
+    divide = lambda kernel, producers: Partition(
+        kernel,
+        (Part("consumers", kernel.workers, lambda one: True), Part("stores", 32, lambda one: one.accesses[-1].buffer == "C"), by_two(True)(kernel, 32).parts[1]),
+    )  # fmt: skip
+    with pytest.raises(DecompositionError, match="the role stores performs .*, which fills no ring"):
+        in_roles(product(stages=3, tma=False), HALVES, divide)
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+CHAIN = MatMul.tile(64, 64).to(Block)
+REFUSED = {
+    "a cluster": (lambda: CHAIN.cluster(2, 1), "fills a ring by threads of its own in a cluster"),
+    "tiles from a counter": (
+        lambda: CHAIN.persistent(2, True),
+        "fills a ring by threads of its own where blocks take tiles from a counter",
+    ),
+    "groups in turns": (lambda: CHAIN.persistent(2).pingpong(2), "fills a ring by threads of its own where warpgroups, or groups"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    chain, text = REFUSED[name]
+    chain = chain().epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize(copies=True)
+    strategy = chain.load(A, SH, TMA).load(B, SH, COPIES).tile(64, 64).to(Warpgroup).done()
+    with pytest.raises(DecompositionError, match=text):
+        _ = strategy(halves(256, 128, 192)).program(TARGET).ir
+
+
+def test_threads_that_do_not_divide_those_of_consumers():
+    chain = MatMul.tile(96, 32).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), Move.tile(32, 32).to(Warp).done())
+    chain = chain.split(32).pipeline(3).warp_specialize(128, copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
+    chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
+    with pytest.raises(DecompositionError, match="128 threads copy what is dealt to 96"):
+        _ = chain.tile(16, 16).unroll().mma_tile().done()(halves(96, 32, 64, c_dtype=float32)).program(TARGET).ir
+
+
+def test_copies_is_a_flag():
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3)
+    with pytest.raises(DecompositionError, match="warp_specialize: copies is True or False"):
+        chain.warp_specialize(copies=1)
+    assert "specialize(128, copies=True)" in str(chain.warp_specialize(128, copies=True))
+    said = Produced(32, True)
+    assert Produced.read(said.written(str), lambda text: None) == said and Produced.read({"producers": "32"}, None) == Produced(32)
+
+
+# ---------------------------------------------------------------------------------------------- by hand
+
+
+def ringed(*copying, by=CP_ASYNC_GROUPS, **fields):
+    """A role of a warp that copies to a ring of one stage, and says so by a mechanism."""
+    arrival = making.release("ring", ir.Side.FULL, making.as_expr(0), by=by, **fields)
+    return making.role("copying", 0, 32, (*copying, arrival))
+
+
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [
+        (ringed(by=TMA_LOADS), "by RING, whose arrivals cannot be deferred"),
+        (ringed(by=WGMMA_GROUPS), "by PRODUCT, whose arrivals cannot be deferred"),
+        (ringed(part=64), "by GROUP with 64 bytes"),
+        (ringed(making.commit(CP_ASYNC_GROUPS)), "role copying has a commit of GROUP, and an arrival that is deferred by it"),
+        (ringed(making.wait(0, mechanism=CP_ASYNC_GROUPS)), "role copying has a wait of GROUP, and an arrival that is deferred by it"),
+    ],
+)
+def test_what_the_verifier_refuses(role, text):
+    kernel = program("all copied").ir
+    ring = attrs.evolve(kernel.rings[0], name="ring")
+    wrong = attrs.evolve(kernel, rings=(*kernel.rings, ring), threads=32, workers=32, body=(making.roles((role,)),))
+    with pytest.raises(VerificationError, match=text):
+        ir.verify(wrong)
+
+
+def test_copies_by_name_need_no_commit():
+    """A deferred arrival is told of all copies of its thread."""
+    single = Move.tile(1, 8).to(Thread).done(CP_ASYNC[0])
+    kernel = fed(TMA, single)(HALVES).program(TARGET).ir
+    assert not all_of_kind(kernel, ir.Commit) or all(one.mechanism is WGMMA_GROUPS for one in all_of_kind(kernel, ir.Commit))
+    arrays, expected = inputs_of(HALVES)
+    assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
