@@ -96,7 +96,7 @@ class FoundOnTile:
     def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
         """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
 
-        With `warp_specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
+        With `warp_specialize` the loads of the next tile are in flight while this one is stored. With `dynamic` a block takes the next tile that
         is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `longest_first`. Legal on a
         tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, pingpong and chained.
         rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
@@ -168,7 +168,7 @@ class FoundOnSplit:
         """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
 
         The MMAs of one warpgroup then run while others do the steps between. `order_mma("s", "pv")` goes with `defer("pv", after="s")`, by
-        which both MMAs are issued together. Legal on the split of a fused definition with `warp_specialize`, where both steps are MMAs by wgmma. It
+        which both MMAs are issued together. Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma MMAs. It
         changes nothing for one warpgroup, or if TMA does none of the loads.
         rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
         """
@@ -187,18 +187,20 @@ class FoundOnSplit:
         by value are above 0 by `positive`.
         rewrite: for n in all: S --> for n in those that the block's rows see: S
 
-        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
-        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
-        says, by `positive`.
-        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
-        rewrite: for n in all: S --> for n in those that the block's rows see: S
-        """
-    def specialize(self, threads: Integer = 32, copies: bool = False) -> Self:
-        """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
+        Source: decision 38.
 
-        A warpgroup gives its registers to the consumers. Without `copies` TMA does all of the loads, or there is no producer; with it the
-        producer copies what TMA does not load. Legal with `pipeline`.
-        rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
+        >>> from fireiron import *
+        >>> masked = Fused(
+        ...     name="masked_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"},
+        ...     body={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
+        ...     final={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> tiles = masked.tile(m=1).to(Block).split(n=128).skip_masked_tiles()
+        >>> text = tiles.load("X", RF, row).done()(masked(m=512, n=512)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "int n =" in line]
+        ['for (int n = 0; n < block / 128 + 1; ++n) {']
         """
     def stagger_blocks(self, offset: Integer = 1) -> Self:
         """Begin the loop of block `b` at iteration `b * offset`, and wrap around: blocks do not all read the same columns at the same time.
@@ -229,10 +231,11 @@ class FoundOnSplit:
         """
     def unroll(self) -> Self:
         """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
-    def warp_specialize(self, producer_threads: Integer = 32) -> Self:
+    def warp_specialize(self, producer_threads: Integer = 32, copies: bool = False) -> Self:
         """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
-        A producer warpgroup gives its registers to the consumers. Legal with `pipeline`, where TMA does the loads.
+        A producer warpgroup gives its registers to the consumers. Without `copies` TMA does all of the loads, or there is no producer; with it
+        the producer copies what TMA does not load. Legal with `pipeline`.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
         """
 

@@ -27,8 +27,8 @@ from tabulate import tabulate
 from fireiron import Load, Split
 from fireiron.language.library import defaults, find
 from fireiron.refine.mma_in_flight import MmaInFlight
-from fireiron.refine.warp_specialize import WarpSpecialize
 from fireiron.refine.stages import Stages
+from fireiron.refine.warp_specialize import WarpSpecialize
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper, hopper_attention, hopper_batched
 
 TOKENS, BATCH = 16384, 16

@@ -100,7 +100,7 @@ def measured(torch, size, rounds):
     """The row of the table, and times by name."""
     from cublas_lt import cublas_lt
 
-    from fireiron import PrefetchEpilogue, Epilog, Tile, matmul
+    from fireiron import Epilog, PrefetchEpilogue, Tile, matmul
     from fireiron.measure.timing import measure
 
     sets = sets_of(torch, *size)

@@ -150,7 +150,9 @@ def by_rows(made, held=False, apart=False, branch=True):
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)
     blocks = blocks.skip_masked_tiles() if seen else blocks
-    rows = blocks.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=wm).to(Warp).step("s", scores.then(tiles))
+    rows = (
+        blocks.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=wm).to(Warp).step("s", scores.then(tiles))
+    )
     if branch and any(one.name == "shrink" for one in made.made.steps):
         rows = rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
     else:

@@ -73,7 +73,9 @@ def by_parts(made, chained=False):
     rows = made.rfactor("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
     rows = rows.programmatic_launch() if chained else rows
     rows = rows.load("Q", SH, copy).swizzle_storage().load("Q", RF, Move.tile(16).to(Warp).done())
-    turns = rows.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
+    turns = (
+        rows.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
+    )
     scores = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
     return turns.tile(m=16).to(Warp).step("s", scores).step("pv", values).done()

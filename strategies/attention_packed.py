@@ -4,7 +4,8 @@
       partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
       tile(m=bm, r=1, g=1, t=1).to(Block)     attention_packed(128,n,d,1)(GL,...)(Block)      a tile of packed queries, of one head
       load(Q, SH)                             attention_packed(128,n,d,1)(SH,...)(Block)
-      split(n=bn).pipeline(stages).skip_masked_tiles()     attention_packed(128,64,d,1)(SH,...)(Block)     the blocks of keys that queries of it see
+      split(n=bn).pipeline(stages)            attention_packed(128,64,d,1)(SH,...)(Block)     the blocks of keys that the queries see
+        .skip_masked_tiles()
       load(K, SH), load(V, SH)                attention_packed(128,64,d,1)(SH,SH,SH,...)
       tile(m=wm).to(Warp)                     attention_packed(16,64,d,1)(...)(Warp)          ldmatrix and HMMA; `hopper`: TMA, wgmma
 
@@ -94,7 +95,9 @@ def by_warps():
     """Instructions up to sm_80."""
     copy = attention.copy
     queries = definition.rfactor("sums", 4).tile(m=bm, r=1, g=1, t=1).to(Block).load("Q", SH, copy).swizzle_storage()
-    turns = queries.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
+    turns = (
+        queries.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
+    )
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
     return seldom(turns.tile(m=wm).to(Warp).step("s", scores).step("pv", values)).step("store", attention.staged).done()
@@ -104,7 +107,15 @@ def by_engines():
     """TMA, wgmma, and a producer."""
     copy = Move.done()
     queries = definition.rfactor("sums", 4).tile(r=1, g=1, t=1).to(Block).tile(m=bm).to(Block).load("Q", SH, copy)
-    turns = queries.split(n=bn).pipeline(stages).skip_masked_tiles().warp_specialize(128).defer("pv", after="s").load("K", SH, copy).load("V", SH, copy)
+    turns = (
+        queries.split(n=bn)
+        .pipeline(stages)
+        .skip_masked_tiles()
+        .warp_specialize(128)
+        .defer("pv", after="s")
+        .load("K", SH, copy)
+        .load("V", SH, copy)
+    )
     rows = seldom(turns.tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups))
     return rows.step("store", hopper_attention.staged).done()
 

@@ -76,7 +76,14 @@ strategy = (
 )
 
 tiles = (
-    definition.tile(m=high, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks).split(k=deep).pipeline(turns).warp_specialize(128).mma_in_flight(fly)
+    definition.tile(m=high, n=wide)
+    .to(Block)
+    .rasterize(group_m=bands)
+    .persistent(blocks)
+    .split(k=deep)
+    .pipeline(turns)
+    .warp_specialize(128)
+    .mma_in_flight(fly)
 )
 
 hopper = (

@@ -72,7 +72,9 @@ strategy = (
     .done()
 )
 
-tiles = definition.tile(m=bm, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks).split(k=deep).pipeline(turns).warp_specialize(128)
+tiles = (
+    definition.tile(m=bm, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks).split(k=deep).pipeline(turns).warp_specialize(128)
+)
 
 hopper = (
     tiles.load("A", SH, Move.done())

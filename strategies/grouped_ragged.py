@@ -2,7 +2,7 @@
 
     grouped_ragged(M,N,K,G)(GL,GL,GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).rasterize(group_m=8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
-      split(g=1).skip_masked_tiles()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
+      split(g=1).skip_masked_tiles()   grouped_ragged(128,128,K,1)(GL,...)(Block)   group after group, without those of other rows
       step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
         split(bk).pipeline(stages)     MatMul(128,128,32)(GL,GL,RF)(Block)           copies of 16 bytes, under way
         load(A, SH), load(B, SH)       MatMul(128,128,32)(SH,SH,RF)(Block)           swizzled
@@ -65,7 +65,16 @@ main_loop = (
 
 store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
-strategy = definition.tile(m=bm, n=bn).to(Block).rasterize(group_m=8).split(g=1).skip_masked_tiles().step("product", main_loop).step("store", store).done()
+strategy = (
+    definition.tile(m=bm, n=bn)
+    .to(Block)
+    .rasterize(group_m=8)
+    .split(g=1)
+    .skip_masked_tiles()
+    .step("product", main_loop)
+    .step("store", store)
+    .done()
+)
 
 
 def spec(M, N, K, groups=8, **options):

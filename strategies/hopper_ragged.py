@@ -2,7 +2,7 @@
 
     grouped_ragged(M,N,K,G)(GL,GL,GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).rasterize(group_m=8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
-      split(g=1).skip_masked_tiles()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
+      split(g=1).skip_masked_tiles()   grouped_ragged(128,128,K,1)(GL,...)(Block)   group after group, without those of other rows
       step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
         split(bk).pipeline(stages)     MatMul(128,128,64)(GL,GL,RF)(Block)           a ring, which goes on from group to group
           .warp_specialize()                filled by a warp of its own, which looks for the groups by itself

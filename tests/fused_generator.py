@@ -211,7 +211,16 @@ class DrawnDefinition:
             bn = bm if square else bn
             loop = MatMul.split(bk)
             loop = loop.pipeline(2) if self.chance(0.5, "pipeline") else loop
-            loop = loop.load(A, SH, copy).swizzle_storage().load(B, SH, copy).swizzle_storage().tile(bm // 2, bn // 2).to(Warp).split(16).unroll()
+            loop = (
+                loop.load(A, SH, copy)
+                .swizzle_storage()
+                .load(B, SH, copy)
+                .swizzle_storage()
+                .tile(bm // 2, bn // 2)
+                .to(Warp)
+                .split(16)
+                .unroll()
+            )
             loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
             dtype, halves, columns = float16, ("A", "B"), 8 * self.random.randint(1, bn // 8 if square else 9)
             sizes = {"m": columns if square else self.size(bm, count), "n": columns, "k": 8 * self.random.randint(1, 9)}

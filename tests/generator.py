@@ -189,7 +189,9 @@ class Drawn:
         if self.chance(0.4, "storage layout"):
             chain = chain.storage_layout(self.pick((RowMajor, ColMajor)))
         if self.chance(0.15, "swizzled storage"):
-            chain = chain.swizzle_storage() if self.chance(0.5, "swizzle by rows") else chain.swizzle_storage(Swizzle(2, self.pick((0, 2)), 3))
+            chain = (
+                chain.swizzle_storage() if self.chance(0.5, "swizzle by rows") else chain.swizzle_storage(Swizzle(2, self.pick((0, 2)), 3))
+            )
         if first and self.chance(0.5, "no_sync"):
             chain = chain.no_sync()
         return chain
@@ -232,7 +234,9 @@ class Drawn:
     def refined_blocks(self, chain):
         if self.chance(0.15, "bands"):
             rows = self.pick((1, 2, 3, 8))
-            chain = self.pick((chain.rasterize(group_m=rows), chain.rasterize(group_m=rows), chain.rasterize(group_n=rows), chain.hilbert()))
+            chain = self.pick(
+                (chain.rasterize(group_m=rows), chain.rasterize(group_m=rows), chain.rasterize(group_n=rows), chain.hilbert())
+            )
         return chain.min_blocks_per_sm(self.pick((1, 2))) if self.chance(0.1, "resident") else chain
 
     def pipelined(self, chain):

@@ -289,7 +289,9 @@ def _row_strategy(r, sizes, operands, each, over, reductions, temporaries, outpu
         in_warp = True
     if over:
         how = [
-            one for one, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.25), ("unroll()", 0.2), ("skip_masked_tiles()", 0.1), ("sync()", 0.05)) if w.chance(p)
+            one
+            for one, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.25), ("unroll()", 0.2), ("skip_masked_tiles()", 0.1), ("sync()", 0.05))
+            if w.chance(p)
         ]
         w.add(f"split(n={w.pick(32, 64, 16, 128, 7, 8)})", *how)
     loads(0.75, in_warp)

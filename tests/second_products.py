@@ -297,7 +297,10 @@ class _Writer:
             a, b = self.divisor(s.m), self.divisor(s.n)
             to = "Lane" if s.level == "Warp" else "Thread"
             copy = self.pick(f".tile({a}, {b}).to({to}).done()", f".tile({a}, {b}).to({to}).tile(1, 1).done()", ".done()")
-            words += [f"Init{copy}", f"Move{self.pick(copy, copy, '.coalesced_copy(2).done()', '.done()', '.tile(1, 1).to(Thread).done()')}"]
+            words += [
+                f"Init{copy}",
+                f"Move{self.pick(copy, copy, '.coalesced_copy(2).done()', '.done()', '.tile(1, 1).to(Thread).done()')}",
+            ]
         elif one < 0.26:
             words += [
                 "Init.done()",

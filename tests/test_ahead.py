@@ -232,7 +232,14 @@ def test_faults_are_found_by_both():
 
 def test_faults_of_copies_by_all_threads():
     """A barrier or a wait left out, between a copy and its readers or the next owner of its bytes."""
-    kernel = bind(find("hmma_ampere"), {"M": 128, "N": 256, "K": 64}).fuse_epilogue(SCALED).at(Epilog).refine(PrefetchEpilogue()).program("sm_80").ir
+    kernel = (
+        bind(find("hmma_ampere"), {"M": 128, "N": 256, "K": 64})
+        .fuse_epilogue(SCALED)
+        .at(Epilog)
+        .refine(PrefetchEpilogue())
+        .program("sm_80")
+        .ir
+    )
     assert errors(kernel) == []
     barriers = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier)]
     last = max(number for number, one in enumerate(barriers) if "bias_sh free again" in one.reason)

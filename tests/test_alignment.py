@@ -425,7 +425,9 @@ def test_findings_stop_a_program(monkeypatch):
 def test_a_swizzle_that_moves_nothing_leaves_vectors_whole(monkeypatch):
     """The bits that it takes are 0 in a column of 8 elements, and the number of turns is known only at run time."""
     N, K = sym("N", multiple_of=8), sym("K", multiple_of=8)
-    strategy = MatMul.tile(8, 16).to(Block).split(1).pipeline(3).load(A, SH, Move.tile(8, 1).to(Thread).done()).swizzle_storage(Swizzle(2, 0, 3))
+    strategy = (
+        MatMul.tile(8, 16).to(Block).split(1).pipeline(3).load(A, SH, Move.tile(8, 1).to(Thread).done()).swizzle_storage(Swizzle(2, 0, 3))
+    )
     bound = strategy.tile(1, 4).to(Thread).tile(1, 1).done()(MatMul(10, N, K, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel))
     kernel = bound.program("sm_75").lowered
     assert any(one.width == 4 for use in Scene(kernel).uses for one in use.pieces if use.access.buffer == "a_sh")

@@ -26,7 +26,9 @@ from fireiron.language.store import dumps, loads
 
 WAIT, LAUNCH = making.chain(Link.WAIT), making.chain(Link.LAUNCH)
 
-threads = MatMul.tile(16, 16).to(Block).programmatic_launch().split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
+threads = (
+    MatMul.tile(16, 16).to(Block).programmatic_launch().split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
+)
 copies = library("hmma_ampere").strategy.at(Tile).refine(ProgrammaticLaunch())
 ring = product((64, 64, 64), blocks=3).at(Tile).refine(ProgrammaticLaunch())
 warps = by_warps(tma=True).at(Tile).refine(ProgrammaticLaunch())
@@ -71,7 +73,8 @@ def without(case):
     """The same strategy for a launch of its own."""
     strategy, spec = case
     steps = tuple(
-        attrs.evolve(step, refinements=tuple(one for one in step.refinements if not isinstance(one, ProgrammaticLaunch))) for step in strategy.steps
+        attrs.evolve(step, refinements=tuple(one for one in step.refinements if not isinstance(one, ProgrammaticLaunch)))
+        for step in strategy.steps
     )
     return Strategy(steps)(spec)
 

@@ -256,9 +256,9 @@ def test_the_promise_stands_in_the_text():
 def test_notation():
     one = CASES["B, more turns than stages"][0]
     assert eval(repr(one)) == one and loads(dumps(one)) == one and ProgrammaticLaunch([B]) == ProgrammaticLaunch("B")
-    assert str(ProgrammaticLaunch("B")) == "programmatic_launch(no_wait=B)" and MatMul.tile(8, 8).to(Block).programmatic_launch("B").done().steps[0].refinements[-1] == ProgrammaticLaunch(
+    assert str(ProgrammaticLaunch("B")) == "programmatic_launch(no_wait=B)" and MatMul.tile(8, 8).to(Block).programmatic_launch(
         "B"
-    )
+    ).done().steps[0].refinements[-1] == ProgrammaticLaunch("B")
     program = program_of("B, more turns than stages")
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
     assert [point.kind for point in synchronization(program.ir).points].count("chain wait") == 2

@@ -409,7 +409,11 @@ def test_blocks_on_a_curve_under_tiles_of_unknown_number(curve, dealt, sizes):
 
 
 BANDS = {
-    "as many rows as there are": (lambda: MatMul.tile(1, 2).to(Block).rasterize(group_m=2).tile(1).to(Thread).tile(1, 1).split(1).done(), 2, 8),
+    "as many rows as there are": (
+        lambda: MatMul.tile(1, 2).to(Block).rasterize(group_m=2).tile(1).to(Thread).tile(1, 1).split(1).done(),
+        2,
+        8,
+    ),
     "threads beyond the tile": (
         lambda: MatMul.tile(6, 9).to(Block).rasterize(group_n=1).epilog(RF).tile(2).to(QuadPair).tile(2, 1).to(Thread).tile(1, 1).done(),
         7,

@@ -144,7 +144,9 @@ def test_roles_and_what_a_warp_may_leave_out():
         return said(put(0, "needed"), making.skip_steps("needed", body), read(1), buffers=(*REGISTERS, needed))
 
     assert skipped(put(1)) == nothing_put(1, 0, 31)
-    assert said(put(0, "needed"), put(1), making.skip_steps("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)) == nothing_put(2, 0, 31)
+    assert said(put(0, "needed"), put(1), making.skip_steps("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)) == nothing_put(
+        2, 0, 31
+    )
 
 
 def test_a_finding_names_line_and_buffer():

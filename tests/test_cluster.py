@@ -67,8 +67,12 @@ def test_a_cluster_of_one_block_by_tunables_says_nothing():
     """With tunables that are 1 it is left out, and the strategy is the one without it; of a number it stays as it was written."""
     chain = MatMul.tile(64, 64).to(Block)
     free = chain.cluster(Tunable("cm", 1, 2), Tunable("cn", 1, 2)).rasterize(group_m=2).done()
-    assert free.with_(cm=1, cn=1) == chain.rasterize(group_m=2).done() and str(free.with_(cm=1, cn=1)) == str(chain.rasterize(group_m=2).done())
-    assert free.with_(cm=1, cn=2) == chain.cluster(1, 2).rasterize(group_m=2).done() and free.with_(cm=1) != chain.rasterize(group_m=2).done()
+    assert free.with_(cm=1, cn=1) == chain.rasterize(group_m=2).done() and str(free.with_(cm=1, cn=1)) == str(
+        chain.rasterize(group_m=2).done()
+    )
+    assert (
+        free.with_(cm=1, cn=2) == chain.cluster(1, 2).rasterize(group_m=2).done() and free.with_(cm=1) != chain.rasterize(group_m=2).done()
+    )
     assert chain.cluster(1, 1).rasterize(group_m=2).done() != chain.rasterize(group_m=2).done()
 
 

@@ -27,7 +27,12 @@ SAID = {
 }
 """How what the table names is said."""
 
-TEXTS = {"split_k": "split_k(.., Block)", "persistent": "persistent(2)", "dynamic": "persistent(2, dynamic=True)", "pingpong": "pingpong(2)"}
+TEXTS = {
+    "split_k": "split_k(.., Block)",
+    "persistent": "persistent(2)",
+    "dynamic": "persistent(2, dynamic=True)",
+    "pingpong": "pingpong(2)",
+}
 ROWS = [(pair, other) for pair in ILLEGAL for other in pair.others]
 
 

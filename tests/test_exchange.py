@@ -313,7 +313,10 @@ def test_transposed(dtype, tmp_path):
 def test_rows_that_become_columns_are_a_plain_copy():
     """Where both sides have the same neighbours in storage, vectors are legal on both."""
     spec = Move(128, 64, signature="mn->nm", src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
-    for chain in (Move.tile(32, 32).to(Block).tile(4, 1).to(Thread).tile(4, 1).done(), Move.tile(32, 32).to(Block).coalesced_copy(4).done()):
+    for chain in (
+        Move.tile(32, 32).to(Block).tile(4, 1).to(Thread).tile(4, 1).done(),
+        Move.tile(32, 32).to(Block).coalesced_copy(4).done(),
+    ):
         assert chain(spec).program("sm_80").cuda.count("float4*>(&") == 2
 
 

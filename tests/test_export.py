@@ -361,7 +361,9 @@ def test_driver_launcher(tmp_path):
 def test_driver_launcher_sends_reciprocals(tmp_path, monkeypatch):
     """Of the tiles of a band, and the rows of the last one; of sizes that are refused none is worked out: they may be divisions by 0."""
     monkeypatch.setattr("fireiron.lower.divide.gains", lambda kernel: True)
-    strategy = MatMul.tile(16, 16).to(Block).rasterize(group_m=4).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    strategy = (
+        MatMul.tile(16, 16).to(Block).rasterize(group_m=4).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    )
     program = strategy(MatMul(*map(sym, "MNK"))(GL, GL, GL)(Kernel)).program("sm_80")
     calls = ["0x10000, 0x20000, 0x30000, 96, 49, 8", "0x10000, 0x20000, 0x30000, 96, -10, 8", "0x10000, 0x20000, 0x30000, 1, 1, 1"]
     lines = run_driver(tmp_path, program, calls, 3, len(program.ir.reciprocals))

@@ -96,7 +96,15 @@ def test_any_number_of_warps_share_a_tile():
     products = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
     for warps in (2, 3, 4):
-        chain = made.tile(m=16 * warps, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=32).skip_masked_tiles().pipeline(2)
+        chain = (
+            made.tile(m=16 * warps, r=1, g=1, b=1)
+            .to(Block)
+            .load("Q", SH, copy)
+            .swizzle_storage()
+            .split(n=32)
+            .skip_masked_tiles()
+            .pipeline(2)
+        )
         chain = chain.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=16).to(Warp)
         program = chain.step("s", products).step("pv", values).done()(spec).program("sm_80")
         assert not errors(program.ir) and f"__launch_bounds__({32 * warps})" in program.cuda

@@ -155,7 +155,10 @@ def test_a_tile_of_all_of_a_reduced_dimension():
         (lambda: rows().to(Block), ("to: it refines a step", "legal   tile(...).to(...)", "do      rows.tile(...).to(...)")),
         (lambda: rows()(m=4, n=4).swizzle_storage(), ("swizzle_storage: it refines a step", "legal   load(...).swizzle_storage(...)")),
         (lambda: MatMul.split(4).to(Block), ("to: it does not refine split", "got     'split(4)'")),
-        (lambda: rows().tile(m=1).to(Block).done().skip_masked_tiles(), ("skip_masked_tiles: it does not refine done", "do      split(...) first")),
+        (
+            lambda: rows().tile(m=1).to(Block).done().skip_masked_tiles(),
+            ("skip_masked_tiles: it does not refine done", "do      split(...) first"),
+        ),
     ],
 )
 def test_refinements_of_nothing(asked, parts):

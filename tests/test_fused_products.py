@@ -225,7 +225,16 @@ def test_where_a_sum_lies_is_one_word_of_the_strategy():
     spec = library("gemm_row_sum").spec(100, 72, 96)
     mma = MatMul.tile(16, 16).unroll().mma_tile().done()
     for chain in (made.tile(m=64, n=64).to(Block), made.tile(m=64, n=64).to(Block).set_memory("s", SH)):
-        chain = chain.split(k=32).pipeline(3).load("A", SH, copy).swizzle_storage().load("B", SH, copy).swizzle_storage().tile(m=32, n=32).to(Warp)
+        chain = (
+            chain.split(k=32)
+            .pipeline(3)
+            .load("A", SH, copy)
+            .swizzle_storage()
+            .load("B", SH, copy)
+            .swizzle_storage()
+            .tile(m=32, n=32)
+            .to(Warp)
+        )
         chain = chain.split(k=16).unroll().load("A", RF, Move.done()).load("B", RF, Move.done())
         program = chain.step("product", mma).done()(spec).program(TARGET)
         assert not problems_of(program.ir)

@@ -207,7 +207,9 @@ def test_one_condition_for_steps_apart():
 
 def test_regions_side_by_side_are_one():
     """Where no maximum moved on all factors are 1, so what is left out for the one reason may be left out for the other."""
-    program = built(chain().skip_steps("alpha", where="new == mx").skip_steps("shrink", where="alpha == 1").skip_steps("keep", where="mx == new"))
+    program = built(
+        chain().skip_steps("alpha", where="new == mx").skip_steps("shrink", where="alpha == 1").skip_steps("keep", where="mx == new")
+    )
     assert len(regions(program)) == 1 and not errors(program.ir)
     more = {"one": "x[m,n] = x[m,n] * f[m]", "two": "x[m,n] = x[m,n] * x[m,n]"}
     apart = rows_of(definition(more).skip_steps("one", where="f == 1").skip_steps("two", where="x == 1"))

@@ -308,7 +308,16 @@ def growing(more):
 
 def test_groups_that_take_turns_have_tiles_of_one_length():
     made = attention.definition(causal=True)
-    blocks = made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).pingpong(2).load("Q", SH, Move.done()).split(n=32).pipeline(2).skip_masked_tiles()
+    blocks = (
+        made.tile(m=64, r=1, g=1, b=1)
+        .to(Block)
+        .persistent(2)
+        .pingpong(2)
+        .load("Q", SH, Move.done())
+        .split(n=32)
+        .pipeline(2)
+        .skip_masked_tiles()
+    )
     product = MatMul.split(16).unroll().done()
     strategy = blocks.warp_specialize(128).load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
     strategy = strategy.step("s", product).step("pv", product)
@@ -321,7 +330,9 @@ def test_groups_that_take_turns_have_tiles_of_one_length():
 def test_a_ring_in_a_loop_that_differs_from_tile_to_tile(stages):
     """The turns of products inside were numbered as if all tiles were as long as the one at hand: refused as a race."""
     made = attention.definition(causal=True)
-    blocks = made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(stages).skip_masked_tiles()
+    blocks = (
+        made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(stages).skip_masked_tiles()
+    )
     scores = MatMul.split(16).pipeline(2).warp_specialize().load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
     sums = MatMul.tile(64, 64).to(Warpgroup).split(16).unroll().done()
     strategy = blocks.load("V", SH).step("s", scores).step("pv", sums).done()

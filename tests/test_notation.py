@@ -424,7 +424,10 @@ def test_levels_of_ones_own_come_first():
 
 def test_sizes_that_may_be_nothing_are_sizes_of_something():
     m = Var("m", 0, 10, 1, True)
-    assert parse_tensor("[m].fp32", {"m": m}).shape == (assume_positive(m),) and read_expression("assume_positive(m) * 4", {"m": m}) == assume_positive(m) * 4
+    assert (
+        parse_tensor("[m].fp32", {"m": m}).shape == (assume_positive(m),)
+        and read_expression("assume_positive(m) * 4", {"m": m}) == assume_positive(m) * 4
+    )
     with pytest.raises(LayoutError, match="no text says all"):
         tensor_text(Tensor("A", (m,), float32, GL, ColMajor))
     one = Tensor("A", (assume_positive(m), Const(4)), float32, GL, RowMajor)

@@ -162,7 +162,17 @@ def attending(mask, ends, in_parts=False):
     copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
     chain = (made.rfactor("sums", 4) if in_parts else made).tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle_storage()
-    chain = chain.split(n=32).pipeline(2).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=16).to(Warp)
+    chain = (
+        chain.split(n=32)
+        .pipeline(2)
+        .skip_masked_tiles()
+        .load("K", SH, copy)
+        .swizzle_storage()
+        .load("V", SH, copy)
+        .swizzle_storage()
+        .tile(m=16)
+        .to(Warp)
+    )
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     return made, chain.step("s", scores).step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).done()
 

@@ -103,7 +103,14 @@ def test_spare_threads_stay_idle_under_a_permutation():
 
 def test_micro_kernels_reach_swizzled_storage_by_elements_only():
     store = "dst[dst_stride_m] = src[0];"
-    chain = MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.done(MicroKernel("bad", store))).swizzle_storage(Swizzle(2, 0, 3)).then(INNER)
+    chain = (
+        MatMul.tile(16, 16)
+        .to(Block)
+        .split(8)
+        .load(A, SH, Move.done(MicroKernel("bad", store)))
+        .swizzle_storage(Swizzle(2, 0, 3))
+        .then(INNER)
+    )
     with pytest.raises(DecompositionError, match="no fixed step"):
         kernel(chain, 16, 16, 16).cuda()
 
@@ -502,7 +509,9 @@ def test_clusters_of_more_blocks_than_stay():
 
 
 def test_staggered_turns_of_what_lies_in_shared_memory():
-    chain = MatMul.tile(32, 96).to(Block).epilog(RF).load(B, SH).split(16).stagger_blocks(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    chain = (
+        MatMul.tile(32, 96).to(Block).epilog(RF).load(B, SH).split(16).stagger_blocks(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    )
     with pytest.raises(DecompositionError, match="which a block has to itself"):
         _ = kernel(chain, 1, 1, 48).program("sm_80").ir
 
@@ -606,7 +615,17 @@ def test_a_producer_inside_a_producer_is_refused():
 
 def test_share_of_a_load_that_no_engine_does_is_refused():
     """A producer with nothing to load has no ring: the buffer went, and was written all the same, which ended in VerificationError."""
-    chain = MatMul.tile(16, 16).to(Block).epilog(RF).load(A, SH).split(16).pipeline(1).warp_specialize().load(B, SH, Move.done()).share_stages("A")
+    chain = (
+        MatMul.tile(16, 16)
+        .to(Block)
+        .epilog(RF)
+        .load(A, SH)
+        .split(16)
+        .pipeline(1)
+        .warp_specialize()
+        .load(B, SH, Move.done())
+        .share_stages("A")
+    )
     with pytest.raises(DecompositionError, match="share_stages: no producer fills b_sh in turns"):
         _ = (
             chain.tile(16, 8)

@@ -31,7 +31,9 @@ def ringed(spec, tiles, warpgroup, bk, stages, copy=None, store=None, accumulato
     chain = chain.epilog(RF, accumulator) if store is None else chain.epilog(RF, accumulator, Init.done(), store)
     chain = chain.split(bk).pipeline(stages)
     chain = (
-        chain.warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()) if copy is None else chain.load(A, SH, copy).load(B, SH, copy)
+        chain.warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+        if copy is None
+        else chain.load(A, SH, copy).load(B, SH, copy)
     )
     return chain.tile(*warpgroup).to(Warpgroup).done()
 

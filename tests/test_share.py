@@ -100,7 +100,7 @@ def test_faults_are_found_by_both(which, count):
         ({"shares": (("B", "A"),)}, "share_stages: a_sh, b_sh are used together"),
         (
             {"shares": (("C", "A"),)},
-            "share_stages: c_sh, e_sh are used together, so they have turns together, each in slots of another buffer of one ring",
+            "share_stages: c_sh, e_sh are used together, so each of them fills slots of another buffer of one ring",
         ),
         ({"shares": (("C", "A"), ("E", "A"))}, "share_stages: c_sh, e_sh are used together"),
         ({"shares": BOTH, "stages": 1}, "share_stages: each iteration has 2 turns in the slots of a_sh, b_sh"),
@@ -115,7 +115,9 @@ def test_refused(options, said):
 
 def test_a_ring_is_needed():
     """Threads that copy have no ring; and registers nobody shares."""
-    plain = MatMul.split(64).pipeline(2).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done()).share_stages(A)
+    plain = (
+        MatMul.split(64).pipeline(2).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done()).share_stages(A)
+    )
     chain = MatMul.tile(64, 64).to(Block).then(plain).tile(8, 4).to(Thread).tile(1, 1).split(1).done()
     with pytest.raises(DecompositionError, match="share_stages: no producer fills b_sh in turns"):
         _ = chain(halves(64, 64, 128)).program(TARGET).stages["pipeline"]

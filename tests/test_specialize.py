@@ -224,8 +224,14 @@ REFUSED = {
         finished(CHAIN.pipeline(2).warp_specialize(), Move.done(TMA_LOAD), WIDE),
         r"a producer's loads are done by TMA, and Move does Move\(1,8\)\(GL,SH\)\(Thread\)",
     ),
-    "too many in flight": (finished(CHAIN.pipeline(2).warp_specialize().mma_in_flight(2)), r"in_flight\(2\): a turn in flight keeps its stage"),
-    "in flight without a ring": (finished(CHAIN.pipeline(2).mma_in_flight(1), WIDE, WIDE), r"in_flight\(1\): no ring, whose turns could be"),
+    "too many in flight": (
+        finished(CHAIN.pipeline(2).warp_specialize().mma_in_flight(2)),
+        r"in_flight\(2\): a turn in flight keeps its stage",
+    ),
+    "in flight without a ring": (
+        finished(CHAIN.pipeline(2).mma_in_flight(1), WIDE, WIDE),
+        r"in_flight\(1\): no ring, whose turns could be",
+    ),
 }
 
 

@@ -128,7 +128,9 @@ def test_text():
 
 def test_a_tunable_of_one_is_as_without():
     spec, groups = halves(512, 64, 192), Tunable("groups", 1, 2)
-    rest = MatMul.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    rest = (
+        MatMul.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    )
     start = MatMul.tile(64, 64).to(Block).persistent(2)
     store = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     chains = [one.epilog(RF, float32, Init.done(), store).then(rest) for one in (start, start.pingpong(groups))]

@@ -103,7 +103,12 @@ REFUSED = {
         ("repack", "src"),
     ),
     Init(64, 64)(GL)(Kernel): (("load", "dst", SH), ("split", 4), ("coalesced_copy", 4)),
-    MatMul(64, 64, 64)(GL, GL, GL)(Kernel): (("coalesced_copy", 4), ("skip_steps", "s"), ("rfactor", "s", 2), ("step", "s", AnySpec.done())),
+    MatMul(64, 64, 64)(GL, GL, GL)(Kernel): (
+        ("coalesced_copy", 4),
+        ("skip_steps", "s"),
+        ("rfactor", "s", 2),
+        ("step", "s", AnySpec.done()),
+    ),
 }
 """Verbs that the kind of a spec does not offer, with arguments."""
 

@@ -44,7 +44,13 @@ AT = {"Warpgroup": {"Pipeline": 0.8, "WarpSpecialize": 0.6, "Pad": 0.05, "Storag
                     "Cluster": 0.25, "Persistent": 0.3, "ProgrammaticLaunch": 0.15, "PingPong": 0.3, "Stages": 0.15, "MmaInFlight": 0.3, "ShareStages": 0.2}}  # fmt: skip
 """The same where the goal is an instruction of a level."""
 
-BEHIND = {"Stages": "WarpSpecialize", "ShareStages": "WarpSpecialize", "MmaInFlight": "Pipeline", "WarpSpecialize": "Pipeline", "PingPong": "Persistent"}
+BEHIND = {
+    "Stages": "WarpSpecialize",
+    "ShareStages": "WarpSpecialize",
+    "MmaInFlight": "Pipeline",
+    "WarpSpecialize": "Pipeline",
+    "PingPong": "Persistent",
+}
 """What a refinement is worth little without."""
 
 RINGS = {f"refine {name}" for name in ("WarpSpecialize", "Cluster", "Stages", "ShareStages", "MmaInFlight", "PingPong")}

@@ -34,7 +34,8 @@ def staged(tile=(4, 4), copies=(copy, copy), refined=lambda chain: chain):
 def on_tensor_cores(refined=lambda chain: chain):
     """A product of halves by `mma.sync`, from shared memory as it is loaded."""
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), Move.tile(32, 32).to(Warp).done())
-    chain = refined(chain.split(32).pipeline(3).load(A, SH, Move.coalesced_copy(8).done())).load(B, SH, Move.coalesced_copy(8).done()).swizzle_storage()
+    copy = Move.coalesced_copy(8).done()
+    chain = refined(chain.split(32).pipeline(3).load(A, SH, copy)).load(B, SH, copy).swizzle_storage()
     chain = chain.tile(32, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done())
     return chain.tile(16, 16).mma_tile().done()
 
@@ -68,9 +69,13 @@ OF = {
     "refinements-load/pad": Drawn(
         "Banks of shared memory, A with padded rows", on_tensor_cores(lambda chain: chain.pad(8))(HALVES), "banks"
     ),
-    "refinements-split/pipeline": Drawn("Three stages: which is filled and which is read in each iteration", on_tensor_cores()(HALVES), "timeline"),
+    "refinements-split/pipeline": Drawn(
+        "Three stages: which is filled and which is read in each iteration", on_tensor_cores()(HALVES), "timeline"
+    ),
     "refinements-split/specialize": Drawn("A producer and its consumers", ring()(HALVES), "timeline"),
-    "refinements-tile/bands": Drawn("Rasterization order with groups of two tile rows", _blocks(lambda chain: chain.rasterize(group_m=2)), "tiles"),
+    "refinements-tile/bands": Drawn(
+        "Rasterization order with groups of two tile rows", _blocks(lambda chain: chain.rasterize(group_m=2)), "tiles"
+    ),
     "refinements-tile/layout": Drawn("Blocks numbered column by column", _blocks(lambda chain: chain.layout(ColMajor)), "tiles"),
 }
 """By page and section of the reference, the first name of its heading."""

@@ -31,6 +31,7 @@ from fireiron.values.expr import (
     Positive,
     Var,
     as_expr,
+    assume_positive,
     compiled,
     conjuncts,
     constant,

@@ -66,7 +66,9 @@ class SetMemory(Decomposition):
             )
         if self.tensor in made.known:
             legal = tuple(made.temporaries) or "none"
-            raise DecompositionError(f"set_memory({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)")
+            raise DecompositionError(
+                f"set_memory({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)"
+            )
         if self.tensor not in made.temporaries:
             if self.tensor in made.uses or self.tensor not in made.hidden:
                 raise DecompositionError(f"set_memory({self.tensor!r}): not a temporary of {spec.title}", legal=tuple(made.temporaries))

@@ -36,7 +36,9 @@ class SkipSteps(Decomposition):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.steps, tuple) or not self.steps or not all(isinstance(one, str) for one in self.steps):
-            raise ArgumentError("skip_steps: the names of steps", got=self.steps, legal='skip_steps("scale", where="alpha == 1")', at=call_site())
+            raise ArgumentError(
+                "skip_steps: the names of steps", got=self.steps, legal='skip_steps("scale", where="alpha == 1")', at=call_site()
+            )
         if len(set(self.steps)) != len(self.steps):
             raise ArgumentError("skip_steps: a step is named twice", got=self.steps, at=call_site())
         _condition(self.where)

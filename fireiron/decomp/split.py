@@ -182,7 +182,9 @@ class Split(Decomposition):
             raise DecompositionError(f"{self.label()}: no mask says what to skip", legal="one dimension of a fused definition", within=spec)
         ((dim, size),) = self.extents(spec).items()
         if not isinstance(size, int) or len(digits) > 1:
-            raise DecompositionError(f"{self.label()}: skip wants turns of neighbours", got=size, legal=f"split({dim}=64).skip_masked_tiles()")
+            raise DecompositionError(
+                f"{self.label()}: skip wants turns of neighbours", got=size, legal=f"split({dim}=64).skip_masked_tiles()"
+            )
         if not digits:
             return loop_over(spec, views, digits, unroll, draft, inner)
         whole = ceildiv(spec.size(dim), as_expr(size))
@@ -268,7 +270,9 @@ def _require_turns(spec: Spec, asks: Asks) -> None:
         raise DecompositionError(f"{said}: {last} comes in front of {first}", legal=names[names.index(first) :], within=spec)
     if Produced not in asks:
         raise DecompositionError(
-            f"{said}: no producer fills the stages that warpgroups read in turns", hint=f".pipeline(2).warp_specialize().{said}", within=spec
+            f"{said}: no producer fills the stages that warpgroups read in turns",
+            hint=f".pipeline(2).warp_specialize().{said}",
+            within=spec,
         )
 
 

@@ -49,7 +49,9 @@ class TmaLoad(Executable):
     tests_edges: ClassVar[bool] = True
 
     def performs(self) -> str:
-        return "Move(r,c)(GL,SH)(Block), a whole tile; rows and address multiples of 16 bytes, SH in chunks; under pipeline(n).warp_specialize()"
+        return (
+            "Move(r,c)(GL,SH)(Block), a whole tile; rows, address: multiples of 16 bytes; SH in chunks; under pipeline(n).warp_specialize()"
+        )
 
     def may_perform(self, spec: Spec) -> bool:
         return spec.copies and spec.level == Block and spec.src.memory.of_grid and spec.dst.memory.in_shared

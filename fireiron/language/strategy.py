@@ -227,7 +227,7 @@ class Strategy(Offering, FoundOnAny, ForAny, Chain, Displayed):
     def fuse_epilogue(self, text: str, types: Mapping[str, Any] | None = None, **orders: Any) -> Strategy:
         """This strategy for the product with an epilogue, `relu(acc + bias[n])`; of a bound one, on the same sizes, types and storage.
 
-        A strategy that is not bound starts from the definition `MatMul.fuse_epilogue(text)` then. Of a bound one, `types` and storage orders by
+        An unbound strategy then starts from the definition `MatMul.fuse_epilogue(text)`. Of a bound one, `types` and storage orders by
         name are those of further operands: without, they are of C's type, numbers float32, and row-major. Sums are made in the type in
         which the plain product makes them.
         Legal on a strategy for a product. rewrite: C = A B --> C = f(A B)      (Graphene, section 6)

@@ -291,7 +291,9 @@ class _Pipeline:
                 got=f"{loop.extent} turns",
                 legal="one number of turns that differs, for one group of consumers",
                 at=loop.origin,
-                hint="leave out .pingpong()" if Grouped in around.asks else "leave out .persistent(), or the .skip_masked_tiles() of the split",
+                hint="leave out .pingpong()"
+                if Grouped in around.asks
+                else "leave out .persistent(), or the .skip_masked_tiles() of the split",
             )
         return self.counts[around.var]
 
@@ -534,7 +536,9 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
     steps = next((position for position, one in enumerate(loop.body) if isinstance(one, For) and not _is_copy(one)), None)
     if commit is None or steps is None or commit > steps:
         raise DecompositionError(
-            "pipeline(interleave=True): no loop of steps inside to spread the copies over", at=loop.origin, hint=".split(...) below the loads"
+            "pipeline(interleave=True): no loop of steps inside to spread the copies over",
+            at=loop.origin,
+            hint=".split(...) below the loads",
         )
     before = tuple(one for one in loop.body[:commit] if isinstance(one, SyncPoint))
     copies = tuple(one for one in loop.body[:commit] if not isinstance(one, SyncPoint))

@@ -2,7 +2,7 @@
 
 Products that follow each other with nothing between are a group: a fence of the registers stands in front of it, and a commit behind.
 What flies is followed through the program, loops until nothing changes. A thread that touches registers which a group under way writes, or
-overwrites those that it reads, waits until as many groups are left as were committed behind the youngest of these. `warp_specialize` gives a
+overwrites those that it reads, waits until as many groups are left as were committed behind the youngest of these. `specialize` gives a
 stage back behind its last use; here that moves to where no group under way reads it, be it an iteration later. What a loop over the turns
 of rings nowhere waits for is waited for at its end. When other factors in shared memory are free again is for `wait` to say, which knows
 who writes there.

@@ -52,7 +52,7 @@ class Slots:
         if found is None or len(set(others)) < len(others):
             legal = " or ".join(f"those of {', '.join(sorted(one))}" for one in rings) or "there is no ring of others under this split"
             raise DecompositionError(
-                f"share_stages: {', '.join(names)} are used together, so they have turns together, each in slots of another buffer of one ring",
+                f"share_stages: {', '.join(names)} are used together, so each of them fills slots of another buffer of one ring",
                 got=", ".join(f"{name} in {other}" for name, other in zip(names, others, strict=True)),
                 legal=legal,
                 at=loop.origin,

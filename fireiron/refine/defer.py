@@ -21,8 +21,8 @@ class Defer(Refinement):
 
     The result of `after` is then ready before the end of the previous iteration, so tensor cores and copies are busy with both iterations
     while threads do the rest. Loads move with the step that reads them.
-    Legal on the split of a fused definition whose steps are directly in the loop, if the deferred steps and the steps that now precede them,
-    of the next iteration, do not write what the other part accesses. If both access a pipelined buffer, it needs at least two stages.
+    Legal on the split of a fused definition whose steps are directly in the loop, if the deferred steps and the steps of the next iteration
+    that now precede them do not write what the other part accesses. If both access a pipelined buffer, it needs at least two stages.
     rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
 
     Source: Cypress, section 5.3; decision 41.
@@ -40,7 +40,9 @@ class Defer(Refinement):
     def __attrs_post_init__(self) -> None:
         for name in (self.step, self.after):
             if not isinstance(name, str) or not name:
-                raise ArgumentError("defer: the names of two steps of the definition", got=name, legal='defer("pv", after="s")', at=call_site())
+                raise ArgumentError(
+                    "defer: the names of two steps of the definition", got=name, legal='defer("pv", after="s")', at=call_site()
+                )
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[Defer]:

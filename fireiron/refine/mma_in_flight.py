@@ -24,7 +24,7 @@ class MmaInFlight(Refinement):
 
     MMAs that no other statement separates are one group, so an iteration has one group or several. Legal on a split with
     `warp_specialize`, from 0 to one less than its stages. Without it, MMAs that other statements of the loop wait for are in flight until
-    there. If no statement waits, the default is 1 for one consumer warpgroup, and 0 for several, of which each fills the gaps of the others.
+    there. If no statement waits, the default is 1 for one consumer warpgroup, and 0 for several: each fills the gaps of the others.
     rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
 
     Source: PTX ISA, "wgmma.wait_group"; decision 26.

@@ -62,7 +62,7 @@ def order_mma(first: str, last: str) -> OrderMma:
     """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
 
     The MMAs of one warpgroup then run while others do the steps between. `order_mma("s", "pv")` goes with `defer("pv", after="s")`, by
-    which both MMAs are issued together. Legal on the split of a fused definition with `warp_specialize`, where both steps are MMAs by wgmma. It
+    which both MMAs are issued together. Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma MMAs. It
     changes nothing for one warpgroup, or if TMA does none of the loads.
     rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
     """

@@ -23,8 +23,8 @@ class PingPong(Refinement):
 
     Each group has as many threads as the tile is distributed over. One group computes while another stores its tile: the MMAs of a tile
     begin when those of the previous tile are done. Shared memory that only consumers use has a copy for each group.
-    Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over whole warpgroups. There is one group if a block
-    has one tile, or if TMA does none of the loads. The number may be a tunable; 1 has no effect.
+    Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over whole warpgroups. There is one group if a
+    block has one tile, or if TMA does none of the loads. The number may be a tunable; 1 has no effect.
     rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
 
     Source: decision 30.

@@ -53,7 +53,9 @@ class Pipeline(Refinement):
     def plan(self, plan: Any) -> Any:
         stages = chosen(self.stages, "pipeline", 1, MOST)
         if self.interleave and stages == 1:
-            raise DecompositionError("pipeline(1, interleave=True): no copy runs ahead that could be interleaved", legal=f"2 ... {MOST} stages")
+            raise DecompositionError(
+                "pipeline(1, interleave=True): no copy runs ahead that could be interleaved", legal=f"2 ... {MOST} stages"
+            )
         return plan.asking(Pipelined(stages, self.interleave))
 
     def __str__(self) -> str:

@@ -85,8 +85,8 @@ def _raster(value: Any) -> Any:
 class Rasterize(Refinement):
     """Order output tiles in groups of `group` tile rows, one tile column after the other: concurrent blocks share data in the L2 cache.
 
-    With the `raster` GROUP_N (1) the groups consist of tile columns, one tile row after the other. With CURVE (2) the tiles follow Hilbert's
-    curve through the whole grid, which has no groups: `group` is 1.
+    With the `raster` GROUP_N (1) the groups consist of tile columns, one tile row after the other. With CURVE (2) the tiles follow
+    Hilbert's curve through the whole grid, which has no groups: `group` is 1.
     Legal on a tile of two dimensions that is distributed over blocks, for any number of tiles; both numbers may be tunables.
     rewrite: block u: tile (u // columns, u % columns) --> block u: tile (first row + u % group, u // group) in each group
 
@@ -131,7 +131,10 @@ def rasterize(group_m: Integer | None = None, raster: Integer = GROUP_M, *, grou
     """
     if (group_m is None) == (group_n is None):
         raise ArgumentError(
-            "rasterize: either group_m or group_n", got=(group_m, group_n), legal="rasterize(group_m=8), rasterize(group_n=8)", at=call_site()
+            "rasterize: either group_m or group_n",
+            got=(group_m, group_n),
+            legal="rasterize(group_m=8), rasterize(group_n=8)",
+            at=call_site(),
         )
     if group_n is not None:
         if not (isinstance(raster, int) and raster == GROUP_M):

@@ -37,9 +37,7 @@ class SwizzleStorage(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if self.swizzle is not None and not isinstance(self.swizzle, Swizzle):
-            raise DecompositionError(
-                "swizzle_storage: not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site()
-            )
+            raise DecompositionError("swizzle_storage: not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site())
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[SwizzleStorage]:

@@ -28,7 +28,9 @@ def shown_turn(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[
     made = fused(spec)
     assert made is not None
     if spec.level.is_below(Block):
-        raise DecompositionError("skip_masked_tiles: units of a block would take different turns", within=spec, hint="the split in front of .to(Warp)")
+        raise DecompositionError(
+            "skip_masked_tiles: units of a block would take different turns", within=spec, hint="the split in front of .to(Warp)"
+        )
     condition = _condition(made, spec)
     sizes = {f"{INDICES}{dim}": spec.size(dim) for dim in made.dims}
     lets: dict[str, Let] = {}

@@ -78,7 +78,13 @@ def _plain(value: Any) -> Any:
         return {"mapping": sorted(([_plain(key), _plain(part)] for key, part in value.items()), key=json.dumps)}
     if attrs.has(type(value)):
         name, fields = _first_names(type(value))
-        return {"type": name, **{f".{fields.get(field, field)}": _plain(former.first_value(type(value).__name__, field, part)) for field, part in _recorded(value).items()}}
+        return {
+            "type": name,
+            **{
+                f".{fields.get(field, field)}": _plain(former.first_value(type(value).__name__, field, part))
+                for field, part in _recorded(value).items()
+            },
+        }
     raise StoreError(f"a strategy with a value of {type(value).__qualname__} has no hash", got=value, hint="make it a frozen attrs class")
 
 

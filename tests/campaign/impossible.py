@@ -32,11 +32,20 @@ OF_DEFINITIONS: dict[str, Reason] = {
     "refine ShareStages": Reason(
         "the factors of one product are used together, so none takes turns with the other",
         lambda: (
-            in_a_ring.pipeline(2).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).share_stages(A).tile(64, 64).to(Warpgroup).done()
+            in_a_ring.pipeline(2)
+            .warp_specialize()
+            .load(A, SH, Move.done())
+            .load(B, SH, Move.done())
+            .share_stages(A)
+            .tile(64, 64)
+            .to(Warpgroup)
+            .done()
         ),
         "are used together",
     ),
-    "refine SkipMaskedTiles": Reason("a mask of a definition says what to skip", lambda: blocks.split(8).skip_masked_tiles(), "no mask says what to skip"),
+    "refine SkipMaskedTiles": Reason(
+        "a mask of a definition says what to skip", lambda: blocks.split(8).skip_masked_tiles(), "no mask says what to skip"
+    ),
 }
 """Refinements of loops of definitions: with no other feature of a plain product."""
 

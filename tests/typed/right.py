@@ -24,7 +24,9 @@ assert_type(MatMul.tile(m=bm * 2, n=np.int64(8)).tile(Strided((4, 32), (bn // 4,
 assert_type(MatMul.tile(8, 8).to(Block).epilog(RF).split(8).load(A, SH).pad(4).swizzle_storage(), MatMulLoad)
 assert_type(MatMul.load(MatMul.a, SH, Move.coalesced_copy(4).done()).no_sync().to_row_major(), MatMulLoad)
 copy: Strategy = Move.tile(1, 4).to(Thread).done(EVICT_FIRST)
-product: MatMulStrategy = MatMul.tile(bm, bn).to(Block).max_shared_bytes(48 * 1024).rasterize(group_m=8).persistent(132).programmatic_launch(no_wait=B)
+product: MatMulStrategy = (
+    MatMul.tile(bm, bn).to(Block).max_shared_bytes(48 * 1024).rasterize(group_m=8).persistent(132).programmatic_launch(no_wait=B)
+)
 product = product.epilog(RF, init=Init.tile(1, 1).to(Thread).done(), store=copy)
 product = product.split(k=32).pipeline(3).warp_specialize().mma_in_flight(1).load(A, SH, copy).load("B", SH).stages(2)
 product = product.tile(64, 64).to(Warp).mma_tile().done()
@@ -104,7 +106,16 @@ total = Fused(
     init={"zero": "s[m] = 0"}, body={"s": "s[m] += sum(n, X[m,n])"}, final={"y": "y[m] = s[m]"},
 )  # fmt: skip
 assert_type(total(m=64, n=K, dtype=float16, X=ColMajor), FusedSpec)
-rows = total.tile(m=1).to(Block).set_memory("s", RF).split(n=32).skip_masked_tiles().defer("s", after="zero").rfactor("s", 4).step("s", AnySpec.done())
+rows = (
+    total.tile(m=1)
+    .to(Block)
+    .set_memory("s", RF)
+    .split(n=32)
+    .skip_masked_tiles()
+    .defer("s", after="zero")
+    .rfactor("s", 4)
+    .step("s", AnySpec.done())
+)
 assert_type(rows.skip_steps("s", where="s == 0").done(), FusedStrategy)
 assert_type(rows.done()(total(m=64, n=64)).compile(), FusedKernel)
 assert_type(MatMul.fuse_epilogue("relu(acc)").tile(m=8, n=8).to(Block).epilog(RF).prefetch_epilogue(enable=False).done(), FusedStrategy)

@@ -63,7 +63,10 @@ CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
 
 NAMED: Final[Mapping[Any, Mapping[str, Any]]] = {
     DType: {one.name: one for one in DTYPES},
-    Memory: {**(memories := {memory.name: memory for memory in NAMED_MEMORIES}), **{first: memories[name] for first, name in former.MEMORIES.items()}},
+    Memory: {
+        **(memories := {memory.name: memory for memory in NAMED_MEMORIES}),
+        **{first: memories[name] for first, name in former.MEMORIES.items()},
+    },
     Level: {one.name: one for one in LEVELS},
     Sharer: {one.name: one for one in SHARERS},
     MatrixLayout: {repr(one): one for one in (ColMajor, RowMajor)},
