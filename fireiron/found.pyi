@@ -96,7 +96,7 @@ class FoundOnTile:
     def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
         """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
 
-        With `warp_specialize` the loads of the next tile are in flight while this one is stored. With `dynamic` a block takes the next tile that
+        With `warp_specialize` the next tile is loaded while this one is stored. With `dynamic` a block takes the next tile that
         is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `longest_first`. Legal on a
         tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, pingpong and chained.
         rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left

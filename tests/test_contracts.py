@@ -718,6 +718,7 @@ AT_IMPORT = {
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 
 WITH_ALL_NAMES = AT_IMPORT | {
+    "language.former",
     "files", "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
     "tune.records.answer", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
     "tune.records.rules", "tune.records.words", "measure", "measure.sweeps",

@@ -9,7 +9,7 @@ from fireiron.language.dealing import DIGITS, ILLEGAL, PLAIN, Dealing, Renumberi
 from fireiron.language.dividing import Step
 from fireiron.refine.longest_first import FromTheLast
 from fireiron.refine.permute import UID, Permuted
-from fireiron.refine.rasterize import PLACES
+from fireiron.refine.rasterize import RASTER_PLACES
 from fireiron.values.expr import Var, as_expr
 
 PARTS = MatMul.split_k(2, Block, 8)
@@ -78,7 +78,7 @@ def digits(rows, columns):
 SPEC = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)
 
 
-PLACES = [*(walk(rows) for walk in PLACES[:2] for rows in (1, 2, 3)), PLACES[2](), DIGITS, FromTheLast("m", 0)]
+PLACES = [*(walk(rows) for walk in RASTER_PLACES[:2] for rows in (1, 2, 3)), RASTER_PLACES[2](), DIGITS, FromTheLast("m", 0)]
 PLACED = [(place, grid) for place in PLACES for grid in ((4, 4), (6, 4), (2, 7), (5, 3))]
 
 
@@ -113,4 +113,8 @@ def test_what_only_tiles_of_blocks_have():
         name = "backwards"
 
     assert not PLAIN.of_blocks and not PLAIN.placing(Permuted(UID)).placing(Backwards()).of_blocks
-    assert PLAIN.placing(PLACES[0](2)).of_blocks and PLAIN.place == DIGITS and Dealing((PLACES[0](2),)).place == PLACES[0](2)
+    assert (
+        PLAIN.placing(RASTER_PLACES[0](2)).of_blocks
+        and PLAIN.place == DIGITS
+        and Dealing((RASTER_PLACES[0](2),)).place == RASTER_PLACES[0](2)
+    )

@@ -456,8 +456,9 @@ GRIDS = ((1, 1), (1, 7), (5, 1), (8, 3), (7, 5), (16, 16), (17, 2), (3, 20))
 
 
 def ordered(order, *numbers):
-    """A product whose blocks walk in an order, by the name of its verb."""
-    chain = getattr(MatMul.tile(16, 16).to(Block), order)(*numbers)
+    """A product whose blocks walk in an order: of groups of tile rows or columns, or along Hilbert's curve."""
+    tile = MatMul.tile(16, 16).to(Block)
+    chain = tile.hilbert() if order == "hilbert" else tile.rasterize(group_n=numbers[0]) if order == "group_n" else tile.rasterize(*numbers)
     return chain.tile(4, 4).to(Thread).tile(1, 1).split(1).done()
 
 
@@ -478,12 +479,12 @@ def places_of(kernel, symbols, grid):
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16])
 @pytest.mark.parametrize("symbolic", ["", "M", "N", "MN"])
-@pytest.mark.parametrize("order", ["bands", "column_bands"])
+@pytest.mark.parametrize("order", ["group_m", "group_n"])
 def test_bands_are_a_permutation(order, rows, symbolic):
     for grid in GRIDS:
         kernel, symbols = ordered_kernel(order, (rows,), grid, symbolic)
         places = places_of(kernel, symbols, grid)
-        along, across = (0, 1) if order == "bands" else (1, 0)
+        along, across = (0, 1) if order == "group_m" else (1, 0)
         band = places[: min(rows, grid[along]) * grid[across]]
         assert max(place[along] for place in band) < rows, "the first band is left before the next begins"
         assert safety(kernel) == ()
@@ -500,7 +501,7 @@ def test_hilbert_is_a_permutation(symbolic):
         assert safety(kernel) == ()
 
 
-@pytest.mark.parametrize(("order", "numbers"), [("bands", (3,)), ("column_bands", (4,)), ("hilbert", ())])
+@pytest.mark.parametrize(("order", "numbers"), [("group_m", (3,)), ("group_n", (4,)), ("hilbert", ())])
 def test_orders_of_all_small_grids(order, numbers):
     """One kernel for all sizes takes each tile of each grid once, and as one for that grid alone does."""
     kernel, _ = ordered_kernel(order, numbers, (1, 1), "MN")
@@ -513,25 +514,27 @@ def test_orders_of_all_small_grids(order, numbers):
         assert places == places_of(own, {}, grid) and safety(own) == ()
 
 
-@pytest.mark.parametrize(("walk", "order", "numbers"), [(0, "bands", (4,)), (1, "column_bands", (4,)), (2, "hilbert", ())])
+@pytest.mark.parametrize(("walk", "order", "numbers"), [(0, "group_m", (4,)), (1, "group_n", (4,)), (2, "hilbert", ())])
 def test_a_tunable_chooses_the_order(walk, order, numbers):
     rows, chosen = Tunable("rows", 1, 4), Tunable("walk", 0, 1, 2)
-    open_strategy = ordered("bands", rows, chosen)
-    assert str(ordered("bands", rows, chosen)) != str(ordered("bands", rows))
+    open_strategy = ordered("group_m", rows, chosen)
+    assert str(ordered("group_m", rows, chosen)) != str(ordered("group_m", rows))
     spec = MatMul(70, 40, 4)(GL, GL, GL)(Kernel)
     text = open_strategy.with_(rows=4 if numbers else 1, walk=walk)(spec).cuda("sm_80")
-    assert text == ordered(order, *numbers)(spec).cuda("sm_80") and f".{order}({', '.join(map(str, numbers))})" in text
+    assert (
+        text == ordered(order, *numbers)(spec).cuda("sm_80") and (".hilbert()" if order == "hilbert" else f".rasterize({order}=4)") in text
+    )
 
 
 def test_orders_that_are_refused():
     spec = MatMul(64, 64, 4)(GL, GL, GL)(Kernel)
-    with pytest.raises(DecompositionError, match="Hilbert's curve goes through the whole grid"):
-        _ = ordered("bands", 8, 2)(spec).program().ir
+    with pytest.raises(DecompositionError, match="Hilbert's curve has no groups"):
+        _ = ordered("group_m", 8, 2)(spec).program().ir
     for numbers in ((8, 3), (8, -1), (0,), (8, "columns")):
-        with pytest.raises(DecompositionError, match="bands"):
-            ordered("bands", *numbers)
-    with pytest.raises(DecompositionError, match="column_bands"):
-        ordered("column_bands", 0)
+        with pytest.raises(DecompositionError, match="rasterize"):
+            ordered("group_m", *numbers)
+    with pytest.raises(DecompositionError, match="rasterize: group_n"):
+        ordered("group_n", 0)
     with pytest.raises(DecompositionError, match="are about blocks"):
         _ = MatMul.tile(64, 64).to(Block).tile(16, 16).to(Warp).hilbert().tile(1, 1).done()(spec).program().ir
 

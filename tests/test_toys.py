@@ -307,7 +307,7 @@ def test_a_place_says_which_tile_is_a_blocks():
         (on_curve(), (16, 12, 8), "morton is no permutation of the 12 blocks"),
         (on_curve(), (32, 16, 8), "morton is no permutation of the 32 blocks"),
         (on_curve(), (sym("M"), 16, 8), "morton of blocks whose number is known only at run time cannot be proved a permutation"),
-        (on_curve(lambda one: one.rasterize(group_m=2)), (16, 16, 8), "morton walks through the whole grid, in no bands"),
+        (on_curve(lambda one: one.rasterize(group_m=2)), (16, 16, 8), "morton walks through the whole grid, without rasterize"),
         (on_curve(lambda one: one.longest_first("m")), (16, 16, 8), "longest_first: morton says which tile is a block's too"),
         (on_curve(chain=MatMul.tile(8, 8).to(Block).tile(4, 4).to(Warp)), (16, 16, 8), "are about blocks"),
     ],

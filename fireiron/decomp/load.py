@@ -222,7 +222,7 @@ def _leading(layout: MatrixLayout | Layout, shape: tuple[int, ...], pad: int) ->
     """Elements from one row (column) of a buffer to the next."""
     if not isinstance(layout, MatrixLayout):
         raise DecompositionError(
-            "swizzle(): rows of a hierarchical layout are no fixed step apart", hint="swizzle(Swizzle(bits, base, shift))"
+            "swizzle_storage(): rows of a hierarchical layout have no fixed distance", hint="swizzle_storage(Swizzle(bits, base, shift))"
         )
     number = None if layout.leading is None else constant(layout.leading)
     return number or shape[0 if layout.order == "col" else -1] + pad

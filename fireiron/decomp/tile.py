@@ -311,7 +311,7 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     assert level is not None
     if plan.about_blocks:
         raise DecompositionError(
-            f"these tiles are distributed over {level}, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and "
+            f"these tiles go to {level}, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and "
             "programmatic_launch are about blocks",
             legal="tile(...).to(Block)",
         )

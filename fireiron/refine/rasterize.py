@@ -69,7 +69,7 @@ class OnCurve(InBands):
         return place_on_curve(unit, lines, columns, names)
 
 
-PLACES = (InBands, InColumnBands, OnCurve)
+RASTER_PLACES = (InBands, InColumnBands, OnCurve)
 """The place of each of `RASTERS`."""
 
 
@@ -110,7 +110,7 @@ class Rasterize(Refinement):
             raise DecompositionError(
                 f"rasterize({group}, {raster}): Hilbert's curve has no groups", legal="rasterize(1, 2)", hint="hilbert()"
             )
-        return plan.placing(PLACES[raster](group))
+        return plan.placing(RASTER_PLACES[raster](group))
 
     def __str__(self) -> str:
         if self.raster in (GROUP_M, GROUP_N):

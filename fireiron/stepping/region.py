@@ -89,7 +89,7 @@ def left_out(made: FusedDefinition, skipped: Skipped) -> dict[str, Number | None
             raise DecompositionError(
                 f"skip: step {step.name} is not the same left out where {skipped.condition}",
                 got=f"{shown(step.formula)}, there {step.formula.target} = {after}",
-                legal=f"{step.formula.target} = {before}, as it was, or a number", hint="skip_steps() without the step, or another condition",
+                legal=f"{step.formula.target} = {before}, as it was, or a number", hint="skip_steps without the step, or another condition",
             )  # fmt: skip
         found[step.name] = after if isinstance(after, Number) and after != before else None
     return found
