@@ -13,7 +13,7 @@ from fireiron.found import FoundSteps
 from fireiron.language import strategy as strategies
 from fireiron.spec import Starter
 from fireiron.specs.verbs import Verbs
-from fireiron.values import machine
+from fireiron.values import level, machine
 
 CHAINS = {
     "tile": strategies.TileStrategy,
@@ -113,7 +113,7 @@ def _spec_kind(module, name, starter):
 @functools.cache
 def machine_parts():
     """The sections of memories, levels and element types."""
-    texts = attribute_texts(machine)
+    texts = {**attribute_texts(level), **attribute_texts(machine)}
     memories = [Section(f"`{name}`", (), parts(texts.get(name)), ()) for name in ("GL", "SH", "RF", "VAL", "INDEX")]
     fragments = Section("`FR`", (signature(machine.FR, "FR"),), parts(machine.FR.__doc__), ())
     levels = [Section(f"`{one.name}`", (), parts(texts.get(one.name)), (_level(one),)) for one in machine.LEVELS]
