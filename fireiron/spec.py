@@ -645,7 +645,7 @@ def _check_options(spec: Spec) -> None:
 
 
 def _are_identifiers(names: object) -> bool:
-    return names == () or (isinstance(names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in names))
+    return isinstance(names, tuple) and (not names or all(isinstance(name, str) and name.isidentifier() for name in names))
 
 
 def _check_values(made: Definition, types: Mapping[str, DType]) -> None:

@@ -209,9 +209,12 @@ def test_statements_of_products_are_all_read():
 def test_what_is_written_out_keeps_every_field():
     """Loops, specs and digits that are made anew for speed: a field that is new in their classes must be named there too."""
     asks, taken = Asks((Pipelined(3),)), Var("taken", 0, 7)
-    loop = ir.For(Var("i", 0, 7), as_expr(8), (), True, "a.py:1", 3, 1, 2, taken, as_expr(2), ("a",), asks)
+    loop = making.loop(
+        Var("i", 0, 7), as_expr(8), (), unroll=True, origin="a.py:1", period=3, first=1, step=2, taken=taken, growth=as_expr(2), holds=("a",),
+        asks=asks,
+    )  # fmt: skip
     assert all(getattr(loop, one.name) != one.default for one in attrs.fields(ir.For) if one.default is not attrs.NOTHING)
-    others = (ir.Comment("inside"),)
+    others = (making.comment("inside"),)
     assert attrs.asdict(loop.rebuilt((others,)), recurse=False) == attrs.asdict(attrs.evolve(loop, body=others), recurse=False)
     product = MatMul(8, 8, 8, dtype=float16, accumulator=float32)(GL, GL, GL)(Kernel).with_options(accumulate=True, names=("a", "b", "c"))
     stack = MatMul(2, 8, 8, 8, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)

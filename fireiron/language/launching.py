@@ -101,9 +101,12 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
         raise DecompositionError(
             f"{spec} consists of launches: {what}", within=spec, hint=f"first a step that makes launches of {spec.level}"
         )  # fmt: skip
+    if not before:  # its tensors keep their names
+        return Plan(
+            (), Part(name, spec, "", steps[count:], {operand: view.tensor.name for operand, view in spec.operands.items()}, name.lower())
+        )
     launches = Plan(tuple(before), _part(Asked(name, spec), steps[count:]))
-    if before:
-        _require_alike(launches)
+    _require_alike(launches)
     return launches
 
 

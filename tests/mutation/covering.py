@@ -155,6 +155,7 @@ NEAREST = {
     "values/notation/": "notation graphene",
     "values/tensor.py": "graphene notation",
     "values/strides.py": "graphene batched",
+    "values/level.py": "graphene launch",
     "values/machine.py": "graphene launch",
     "values/meant.py": "language",
     "values/region.py": "toys allocate",
