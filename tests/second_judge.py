@@ -406,7 +406,7 @@ def _needed(script: Script, error: errors.FireironError) -> bool:
     said = str(error)
     # Vectors of `coalesced` are as wide as the storage allows, so that it decides which elements are a thread's; and by storage an
     # instruction is chosen that takes a tile as a whole, where threads would copy element by element.
-    deals = ("coalesced(" in script.text and "this path deals elements to threads otherwise" in said) or (
+    deals = ("coalesced_copy(" in script.text and "this path deals elements to threads otherwise" in said) or (
         error.headline.startswith("LDMATRIX") and "takes all elements of" in said
     )
     told = [word for word in NEEDED if re.search(rf"\b{word.rstrip('(')}\b", str(error.hint))]

@@ -125,7 +125,7 @@ def test_asked_for_and_turned_off():
     assert eval(repr(off)) == off == Strategy.from_json(off.to_json())
     assert "r_sh" not in off.cuda(TARGET)
     assert off == bound.at(Epilog).refine(PrefetchEpilogue(enable=False)).fuse_epilogue(SCALED)
-    with pytest.raises(ArgumentError, match="ahead: True or False"):
+    with pytest.raises(ArgumentError, match="prefetch_epilogue: True or False"):
         PrefetchEpilogue(enable=1)
 
 

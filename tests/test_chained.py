@@ -108,14 +108,16 @@ def test_the_printed_text_on_a_cpu(tmp_path):
 
 
 def test_only_from_sm_90_on():
-    with pytest.raises(DecompositionError, match=r"(?s)chained: sm_80 launches no kernel before.*sm_90 or newer.*test_chained\.py"):
+    with pytest.raises(
+        DecompositionError, match=r"(?s)programmatic_launch: sm_80 launches no kernel before.*sm_90 or newer.*test_chained\.py"
+    ):
         _ = threads(CASES["threads"][1]).program("sm_80").ir
     assert "griddepcontrol" in threads(CASES["threads"][1]).cuda("sm_90")
 
 
 def test_only_on_tiles_of_blocks():
     chain = MatMul.tile(16, 16).to(Block)
-    with pytest.raises(DecompositionError, match="chained are about blocks"):
+    with pytest.raises(DecompositionError, match="programmatic_launch are about blocks"):
         _ = chain.tile(2, 2).to(Thread).programmatic_launch().tile(1, 1).split(1).done()(CASES["threads"][1]).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"add \.to\(level\)"):
         _ = chain.tile(2, 2).programmatic_launch().tile(1, 1).to(Thread).split(1).done()(CASES["threads"][1]).program(TARGET).ir
@@ -221,7 +223,7 @@ def test_without_care_the_compiler_would():
 
 
 def test_notation():
-    assert str(ProgrammaticLaunch()) == "chained()" and repr(ProgrammaticLaunch()) == "ProgrammaticLaunch()"
+    assert str(ProgrammaticLaunch()) == "programmatic_launch()" and repr(ProgrammaticLaunch()) == "ProgrammaticLaunch()"
     assert eval(repr(threads)) == threads
     assert ".programmatic_launch()" in program_of("threads").cuda
     assert loads(dumps(ring)) == ring

@@ -270,7 +270,7 @@ REFUSED = {
     "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads all of it"),
     "several tiles": ("B", product((64, 64, 64), (64, 64), 2, blocks=2), halves(256, 64, 128), "a block has several tiles"),
     "no producer": ("B", MatMul.tile(16, 16).to(Block).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done(),
-                    halves(64, 64, 64), r"all threads load by themselves.*pipeline\(stages\)\.specialize\(\)"),
+                    halves(64, 64, 64), r"all threads load by themselves.*pipeline\(stages\)\.warp_specialize\(\)"),
 }  # fmt: skip
 
 
@@ -288,7 +288,7 @@ def test_by_threads_of_a_ring():
 
 
 def test_names_are_checked():
-    with pytest.raises(DecompositionError, match="`ready` names operands, each once"):
+    with pytest.raises(DecompositionError, match="`no_wait` names operands, each once"):
         ProgrammaticLaunch(("A", "A"))
     for wrong in ((1,), "", 1):
         with pytest.raises(ArgumentError, match="not an operand"):

@@ -217,10 +217,10 @@ def test_drawn_programs_are_judged_as_by_running_them(chunk):
 
 
 def test_a_skipped_body_reads_and_fills_for_itself_alone():
-    assert said(making.skip_steps("r", (READ,))) == nothing_put(0, 127)
-    assert said(making.skip_steps("r", (writes(T), BLOCK_BARRIER, READ))) == []
-    assert said(making.skip_steps("r", (writes(T),)), BLOCK_BARRIER, READ) == nothing_put(0, 127), "it may be left out"
-    assert said(writes(T), making.skip_steps("r", (writes(T + 128),)), reads(T), reads(T + 128)) == nothing_put(128, 127)
+    assert said(making.skip("r", (READ,))) == nothing_put(0, 127)
+    assert said(making.skip("r", (writes(T), BLOCK_BARRIER, READ))) == []
+    assert said(making.skip("r", (writes(T),)), BLOCK_BARRIER, READ) == nothing_put(0, 127), "it may be left out"
+    assert said(writes(T), making.skip("r", (writes(T + 128),)), reads(T), reads(T + 128)) == nothing_put(128, 127)
 
 
 def test_statements_that_touch_nothing_are_passed_over():

@@ -141,12 +141,10 @@ def test_roles_and_what_a_warp_may_leave_out():
     needed = buffer("needed", 1, memory=RF, dtype=int32)
 
     def skipped(*body):
-        return said(put(0, "needed"), making.skip_steps("needed", body), read(1), buffers=(*REGISTERS, needed))
+        return said(put(0, "needed"), making.skip("needed", body), read(1), buffers=(*REGISTERS, needed))
 
     assert skipped(put(1)) == nothing_put(1, 0, 31)
-    assert said(put(0, "needed"), put(1), making.skip_steps("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)) == nothing_put(
-        2, 0, 31
-    )
+    assert said(put(0, "needed"), put(1), making.skip("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)) == nothing_put(2, 0, 31)
 
 
 def test_a_finding_names_line_and_buffer():
@@ -308,7 +306,7 @@ def test_a_loop_that_only_writes_is_marked_together():
     assert said(loop(3, put(OUTER), first=1, var=OUTER), read(2), read(0)) == nothing_put(0, 0, 31)
     assert said(loop(6, put(OUTER), first=1, step=2, var=OUTER), read(5), read(3), read(4)) == nothing_put(4, 0, 31)
     needed = buffer("needed", 1, memory=RF, dtype=int32)
-    skipping = loop(3, making.skip_steps("needed", (put(1),)), var=OUTER)
+    skipping = loop(3, making.skip("needed", (put(1),)), var=OUTER)
     assert said(put(0, "needed"), skipping, read(1), buffers=(*REGISTERS, needed)) == nothing_put(1, 0, 31)
     roles = making.roles((making.role("one", 0, 16, (put(1, active=less(T, 16)),)), making.role("other", 16, 16, (put(2),))))
     assert said(loop(3, roles, var=OUTER), read(2), read(1)) == nothing_put(1, 16, 15)

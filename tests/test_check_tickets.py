@@ -145,7 +145,7 @@ def test_a_tile_is_of_its_turn():
 def test_a_tile_is_taken_in_a_loop_and_directly():
     loose = turn(True)
     assert said(loose) == ["tiles: a tile is taken outside of any loop"]
-    inside = making.skip_steps("r", (take(True),))
+    inside = making.skip("r", (take(True),))
     body = [acquire(Side.EMPTY), inside, release(Side.FULL), leave(), WORK]
     assert said((over(body),)) == [
         "loop turn ends by a tile that it does not ask for",

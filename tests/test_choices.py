@@ -108,18 +108,18 @@ def test_layouts_of_repacked_operands():
 
 def test_reductions_are_offered_in_parts():
     """Maxima and sums, which stay in registers; products and what is computed element by element are not."""
-    found = [(one.name, one.parts) for one in offered(Partial("sums", 4), ROWS)]
+    found = [(one.step, one.parts) for one in offered(Rfactor("sums", 4), ROWS)]
     assert found == list(itertools.product(("top", "sums"), (2, 4, 8, 16, 32)))
-    assert offered(Partial("sums", 4), KERNEL) == []
+    assert offered(Rfactor("sums", 4), KERNEL) == []
 
 
 def test_temporaries_are_placed_in_either_memory_and_padded():
     found = {}
-    for one in offered(Place("s", SH), ROWS):
+    for one in offered(SetMemory("s", SH), ROWS):
         found.setdefault(one.tensor, []).append((one.memory, one.pad))
     assert {"mx", "l", "acc", "s", "p"} <= found.keys() and not found.keys() & set("QKVO")
     assert all(places == [(SH, 0), (SH, 1), (SH, 4), (RF, 0)] for places in found.values())
-    assert offered(Place("s", SH), KERNEL) == offered(Place("s", SH), ATTENTION) == []
+    assert offered(SetMemory("s", SH), KERNEL) == offered(SetMemory("s", SH), ATTENTION) == []
 
 
 def test_each_step_of_a_definition_may_have_a_strategy():

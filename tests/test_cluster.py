@@ -421,7 +421,10 @@ def test_refusals():
     assert "sm_90a only" in refused(product(cluster=(2, 1)), spec, "sm_90")
     with pytest.raises(DecompositionError):
         product(cluster=("two", 1))
-    with pytest.raises(DecompositionError, match="bands, cluster, resident, within, persistent, turns and chained are about blocks"):
+    with pytest.raises(
+        DecompositionError,
+        match="these tiles go to .*, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and programmatic_launch are about blocks",
+    ):
         chain = MatMul.tile(64, 64).to(Block).tile(32, 32).to(Warp).cluster(2, 1).done()
         _ = chain(spec).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"cluster: swizzle says which block does what"):

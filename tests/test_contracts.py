@@ -709,7 +709,7 @@ AT_IMPORT = {
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",
     "values.cuda_names", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
-    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.grid", "language.methods",
+    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "function",
@@ -718,7 +718,6 @@ AT_IMPORT = {
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 
 WITH_ALL_NAMES = AT_IMPORT | {
-    "language.former",
     "files", "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
     "tune.records.answer", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
     "tune.records.rules", "tune.records.words", "measure", "measure.sweeps",

@@ -352,7 +352,7 @@ def test_banks_agree_with_the_check(name):
 def test_conflicts_are_drawn():
     said = texts(draw(program_of("listing_2"), "banks"))
     assert any("8-way conflict" in text for text in said)
-    assert any(text.startswith("with swizzle(Swizzle(") and text.endswith(": 1 pass") for text in said)
+    assert any(text.startswith("with swizzle_storage(Swizzle(") and text.endswith(": 1 pass") for text in said)
     ampere = texts(draw(program_of("hmma_ampere", M=512, N=512, K=512), "banks"))
     assert "without swizzle: 32 passes" in ampere and "as stored: 4 passes" in ampere
 
@@ -556,4 +556,4 @@ def test_the_data_flow_of_a_definition():
     assert ("mx", "mx", "exp", False) not in found and ("s", "s", "exp", False) in found
     assert all(name not in ("Q", "K", "V", "O") for name, *_ in found)
     texts = {shape.text for shape in draw(attention.strategy(attention.spec(64, 64, 64)), "flow").shapes if isinstance(shape, Text)}
-    assert {"Q", "K", "V", "O", "for each part of n", "once, behind", "p[m,n] = s[m,n]"} <= texts
+    assert {"Q", "K", "V", "O", "for each part of n", "once, after the loop", "p[m,n] = s[m,n]"} <= texts

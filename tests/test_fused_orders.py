@@ -98,8 +98,8 @@ def test_it_is_stored_and_shown():
 @pytest.mark.parametrize(
     ("refined", "said"),
     [
-        (lambda one: one.longest_first("k"), "no dimension that is tiled"),
-        (lambda one: one.longest_first("m", 3), "side by side"),
+        (lambda one: one.longest_first("k"), "not a dimension that is tiled"),
+        (lambda one: one.longest_first("m", 3), "of 4 adjacent tiles"),
         (lambda one: one.longest_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
     ],
 )

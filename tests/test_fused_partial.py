@@ -21,7 +21,7 @@ from fireiron.ir import execs, rewritten
 from fireiron.measure.data import drawn
 from fireiron.sim import simulate
 from fireiron.specs.fused import fused
-from fireiron.specs.rfactor import in_parts
+from fireiron.specs.rfactor import rfactor
 from fireiron.strategies import attention
 
 rows = Fused(
@@ -117,7 +117,7 @@ def test_no_spills():
 
 def test_meaning():
     """The definition in parts means the same in float64, whichever terms a part is of."""
-    made = in_parts(in_parts(rows.made, "total"), "top")
+    made = rfactor(rfactor(rows.made, "total"), "top")
     sizes = {"m": 3, "n": 10, "total_part": 4, "top_part": 3}
     arrays = inputs(rows(m=3, n=10))
     for chunk in (0, 3):
@@ -220,7 +220,7 @@ def test_refusals_by_place():
 
 
 def completed(made, name):
-    return [one.name for one in in_parts(made, name).steps if "_whole" in one.name]
+    return [one.name for one in rfactor(made, name).steps if "_whole" in one.name]
 
 
 def test_what_is_completed_and_when():
@@ -249,7 +249,7 @@ def test_what_is_written_again_is_completed_again():
 def test_what_is_not_linear_is_completed_first():
     """Where a step in the loop asks for the whole, the parts are joined there; results stay right."""
     asked = changed(highest="h[m] = max(h[m], top[m] * top[m])")
-    made = in_parts(asked.made, "top")
+    made = rfactor(asked.made, "top")
     assert [one.name for one in made.steps if one.name.endswith("_whole")] == ["top_whole"]
     require_right(by_warps(("top", 64), definition=asked)(asked(**SHAPE)).program("sm_80"))
     assert fused(asked(m=3, n=4)).temporaries.keys() <= made.temporaries.keys()

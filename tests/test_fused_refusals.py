@@ -62,20 +62,20 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"types": {"u": float16}}, ("types name u, which is neither", "legal   X y t")),
         ({"body": {"s": 3}}, ("the formula of s is a text",)),
         ({"body": "y[m] = 0"}, ("formulas by the name of their step",)),
-        ({"body": {"a step": "y[m] = 0"}}, ("each names a step 'a step'", "legal   different identifiers")),
+        ({"body": {"a step": "y[m] = 0"}}, ("body names a step 'a step'", "legal   different identifiers")),
         ({"operands": {"X": "m n", "y": "m", "z": "m"}}, ("no step reads or writes z",)),
         ({"operands": {"X": "m n", "y": "m", "exp": "m"}}, ("exp has a meaning of its own", "another name")),
         ({"operands": {"X": "m n", "y": "m", "n": "m"}}, ("n is a dimension and an operand",)),
         ({"body": {"s": "t[m] = sum(n, X[m,n])"}, "operands": {"X": "m n"}}, ("no step writes an operand", "legal   X")),
         ({"dims": "m n z"}, ("no step has the dimension z", "leave it out of dims")),
-        ({"loop": "z"}, ("Fused: over", "got     'z'", "legal   m n")),
+        ({"loop": "z"}, ("Fused: loop", "got     'z'", "legal   m n")),
         ({"loop": "n", "scan": "n"}, ("n has two roles",)),
-        ({"init": {"a": "u[m] = 0"}, "body": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"}, ("first stands around a loop",)),
+        ({"init": {"a": "u[m] = 0"}, "body": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"}, ("init stands around a loop",)),
         ({"scan": "n"}, ("step s: it reduces n, of which all steps take one element at a time", "leave n out of scan")),
         ({"batch": "n", "body": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would write over it",)),
         (
             {"loop": "n", "init": {"a": "u[m] = 0"}, "body": {"y": "v[m] = u[m]"}, "final": {"z": "y[m] = sum(n, X[m,n])"}},
-            ("the loop is over n, which no step of each has",),
+            ("the loop is over n, which no step of body has",),
         ),
         ({"body": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = y[m] + t[m]"}}, ("step y: ",)),
         ({"body": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is no operand", "did you mean total?")),
@@ -141,7 +141,7 @@ def test_reduced_dimensions_are_not_tiled():
 
 def test_only_dimensions_of_the_loop_are_split():
     rows = definition()
-    refused(DecompositionError, lambda: built(rows.tile(m=1).to(Block).split(n=32).done(), m=8, n=64), "split(n=32)", "over='n'")
+    refused(DecompositionError, lambda: built(rows.tile(m=1).to(Block).split(n=32).done(), m=8, n=64), "split(n=32)", "loop='n'")
     strategy = attention.tile(m=64, b=1).to(Block).split(d=16).done()
     refused(DecompositionError, lambda: built(strategy, **ATTENTION), "split(d=16)", "legal   n", "the step s")
 
@@ -170,7 +170,7 @@ def test_stacks_and_layers_one_at_a_time():
     both = attention.tile(m=64, b=2).to(Block).split(n=32).step("s", product).step("pv", product).done()
     refused(DecompositionError, lambda: built(both, **ATTENTION), "its steps take one element of b", "got     '2'", ".tile(b=1) first")
     whole = mlp.tile(m=32).to(Block).step("mm", product).done()
-    refused(DecompositionError, lambda: built(whole, **LAYERS), "each and first and last stand around a loop over l", ".split(l=...) first")
+    refused(DecompositionError, lambda: built(whole, **LAYERS), "body and final and init stand around a loop over l", ".split(l=...) first")
     two = mlp.tile(m=32).to(Block).split(l=2).step("mm", product).done()
     refused(DecompositionError, lambda: built(two, **LAYERS), "its steps take one element of l", ".split(l=1) first")
 
@@ -179,7 +179,7 @@ def test_temporaries_are_placed():
     def placed(*arguments, **more):
         return lambda: built(mlp.tile(m=32).to(Block).set_memory(*arguments, **more).done(), **LAYERS)
 
-    refused(DecompositionError, placed("X", SH), "place('X'): an operand of mlp", "legal   h acc", "load('X', SH)")
+    refused(DecompositionError, placed("X", SH), "set_memory('X'): an operand of mlp", "legal   h acc", "load('X', SH)")
     refused(DecompositionError, placed("hh", SH), "place('hh'): no temporary of mlp", "legal   h acc")
     refused(DecompositionError, placed("h", GL), "nowhere for it here", "legal   SH RF")
     refused(DecompositionError, lambda: built(mlp.set_memory("h", SH).done(), **LAYERS), "below tile(...).to(Block)")

@@ -369,7 +369,7 @@ def test_one_thread_is_no_warp():
     kernel = program.ir
     roles = (
         making.role("all", 0, kernel.threads, ()),
-        making.role("one", kernel.threads, 32, (making.skip_steps("alpha_needed", ()),), elected=True),
+        making.role("one", kernel.threads, 32, (making.skip("alpha_needed", ()),), elected=True),
     )
     with pytest.raises(VerificationError, match="is one thread, and no warp decides"):
         verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(making.roles(roles),)))

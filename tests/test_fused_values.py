@@ -125,7 +125,7 @@ def test_a_file_that_was_edited_holds_no_more_than_a_user_could_say(words, messa
 
 def test_steps_and_places_are_stored_and_checked():
     text = dumps(ALL["mlp"][0])
-    assert '"StepOf"' in text and '"Place"' in text
+    assert '"StepOf"' in text and '"SetMemory"' in text
     for old, new in (('"tensor": "h"', '"tensor": 3'), ('"memory": "SH"', '"memory": "XX"'), ('"name": "mm"', '"name": 4')):
         assert old in text
         with pytest.raises(StoreError):

@@ -104,7 +104,7 @@ def test_every_file_of_inputs_is_drawn():
 FOUND = (
     "Kind('K', 'y[i] = x{i]')", "Kind('K', 3)", "Kind('K', 'y[i] = x[i]', 3)", "Kind('K', 'y[i] = {by} * x[i]', (('by', 1),))", "Parameter('a b')", "Parameter(3)",
     "Fused(name='f', dims='m n', operands='x', body={})", "Fused(name='f', dims='m n', operands={'X': 'm n'}, body={'a': 'Y[m] = X[m,n]'}, types=3)",
-    "in_parts(3, 'x')", "in_parts(MatMul(8, 8, 8)(GL, GL, GL)(Kernel).definition, 'x')", "Const('8')", "Const(True)", "Var('v', 'a')", "Var('v', 0, np.array([8, 8]))",
+    "rfactor(3, 'x')", "rfactor(MatMul(8, 8, 8)(GL, GL, GL)(Kernel).definition, 'x')", "Const('8')", "Const(True)", "Var('v', 'a')", "Var('v', 0, np.array([8, 8]))",
     "Var(3)", "Spec(Kernel, 'x', ())", "Spec(Kernel, MatMul.kind, 'x')", "Spec(Kernel, MatMul.kind, (), {'a': 1})", "FR(Int(8), deep(), 8)", "all_of(np.array(8))",
     "Shuffle('s', np.array([8]))", "LdMatrix(object())", "Wgmma(3)", r"ThreadMove('a\nb')", "MatrixLayout(np.zeros(0))", "MatrixLayout('diagonal')", "AnyStride('8')",
     "Strides(m=None)", "Swizzle(Int(8), 0, 3)", "Layout((4, 2), (2, 1))[deep()]", "Layout((4, 2), (2, 1)).address()",

@@ -587,7 +587,7 @@ def test_turns_whose_addresses_never_repeat_are_all_followed():
         for role in roles.roles:
             one, course = known.differing[id(role.body[0])], known.course(role.body[0])
             new = len(one.piece(0))
-            assert course.period == period and one.pingpong(0) == 90
+            assert course.period == period and one.turns(0) == 90
             assert list(known.iterations(role.body[0], {}, {subject.PIECE: 0})) == cut(90, range(1, new + 1), course)
 
 

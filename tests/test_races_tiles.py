@@ -72,7 +72,7 @@ def test_turns_beyond_a_piece(most, more):
 
 def test_what_a_sequence_is_of():
     assert LENGTH.low == TURNS.low == PIECE.low == 0, "a tile may have no turn"
-    assert Differing(TILE, [0], 1).said == TILE and Differing(TILE, [0], 1).pingpong(0) == 1
+    assert Differing(TILE, [0], 1).said == TILE and Differing(TILE, [0], 1).turns(0) == 1
     assert Differing(TILE, [0], 1, L + TILE).said == LENGTH
 
 
@@ -300,9 +300,9 @@ def test_a_block_is_followed_some_turns_beyond_the_sequence():
     for kept in (3, 6):
         one, other = chosen(fetched(40, 3, TILE % 2 + 1), attrs.evolve(STILL, kept=kept))
         assert one.more == other.more == kept and one.most == 41
-        assert one.pingpong(0) == len(one.piece(0)) + kept
+        assert one.turns(0) == len(one.piece(0)) + kept
     one, _ = chosen(fetched(4, 3, TILE % 2 + 1))
-    assert one.pingpong(0) == 5
+    assert one.turns(0) == 5
 
 
 @pytest.mark.parametrize("turn", [0, 15, 18])

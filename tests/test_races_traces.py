@@ -183,7 +183,7 @@ def test_conditions_that_are_applied_to_threads():
 def test_a_statement_without_a_rule():
     with pytest.raises(VerificationError, match="the race check has no rule for"):
         trace(attrs.make_class("Around", {"reason": attrs.field(default="")}, bases=(ir.Stmt,), frozen=True)())
-    for one in (making.skip_steps("r", ()), making.chain(ir.Link.WAIT)):
+    for one in (making.skip("r", ()), making.chain(ir.Link.WAIT)):
         assert trace(one, writes(T)) and len(trace(one)) == 0
 
 

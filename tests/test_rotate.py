@@ -361,7 +361,7 @@ def test_planted_faults_are_found():
 SPEC = attention.spec(32, 64, 32)
 
 REFUSED = {
-    "no such step": (lambda: delayed(delay=("px", "s")), r"delay\(.px., behind=.s.\): the loop has no step px"),
+    "no such step": (lambda: delayed(delay=("px", "s")), r"defer\(.px., after=.s.\): the loop has no step px"),
     "a step of another part": (lambda: delayed(delay=("pv", "acc")), "the loop has no step acc"),
     "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not in front of s"),
     "itself": (lambda: delayed(delay=("s", "s")), "s is not in front of s"),

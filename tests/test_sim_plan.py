@@ -951,7 +951,7 @@ def left_out(*body, needed="needed"):
     store = of_one(MOVE, Move(1, dtype=int32)(RF, GL)(Thread), access("r", (0,)), access("dst", (thread,), write=True))
     return kernel_of(
         Move(192, dtype=int32)(GL, GL),
-        (number, init, making.skip_steps("needed", body), store),
+        (number, init, making.skip("needed", body), store),
         NEEDED,
         local("r", (2,), RF, int32),
         local("s", (2,), RF, int32),

@@ -343,7 +343,7 @@ def left_out(inside, behind=(), threads=64):
     number = move(access("src", (thread,)), access("needed", (0,)), (GL, RF))
     first = move(access("src", (thread + threads,)), access("r", (0,)), (GL, RF))
     store = move(access("r", (0,)), access("dst", (thread,)), (RF, GL))
-    body = (number, first, making.skip_steps("needed", tuple(inside(move))), *(behind and behind(move)), store)
+    body = (number, first, making.skip("needed", tuple(inside(move))), *(behind and behind(move)), store)
     registers = (local(name, (size,), RF, int32) for name, size in (("needed", 1), ("r", 2), ("s", 2)))
     return kernel_of(Move(3 * threads, dtype=int32)(GL, GL), body, *registers, threads=threads)
 

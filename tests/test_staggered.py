@@ -157,7 +157,9 @@ def test_a_tunable_of_0_is_as_without():
 def test_readers():
     strategy, spec = product(**SKINNY, staggered=2), halves(16, 320, 320)
     assert loads(dumps(strategy)) == strategy and eval(repr(strategy)) == strategy
-    assert ".stagger_blocks(shift=2)" in str(strategy) and "staggered(shift=2)" in "\n".join(show.show(strategy(spec).program(TARGET)))
+    assert ".stagger_blocks(offset=2)" in str(strategy) and "stagger_blocks(offset=2)" in "\n".join(
+        show.show(strategy(spec).program(TARGET))
+    )
     assert parse_kernel(graphene_text(strategy(spec).program(TARGET))).cuda == strategy(spec).program(TARGET).cuda
     plain, turned = (predict(product(**SKINNY, staggered=one)(spec).program(TARGET).ir) for one in (0, 2))
     assert turned.us == pytest.approx(plain.us, rel=0.02)

@@ -172,8 +172,8 @@ def test_a_tile_is_taken_from_a_counter_by_a_ring():
 def test_a_warp_leaves_out_no_loads_ahead():
     needed = local("needed", (1,), RF, int32)
     inside = making.loop(Var("k", 0, 7), as_expr(8), ())
-    passes(making.skip_steps("needed", (inside,)), buffers=(needed,))
-    refused("skip_masked_tiles: loads ahead of loop k", making.skip_steps("needed", (making.asking(inside, stages=2),)), buffers=(needed,))
+    passes(making.skip("needed", (inside,)), buffers=(needed,))
+    refused("skip_masked_tiles: loads ahead of loop k", making.skip("needed", (making.asking(inside, stages=2),)), buffers=(needed,))
 
 
 def test_two_versions_are_told_apart_by_comparisons():

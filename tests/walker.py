@@ -534,7 +534,7 @@ class Walk:
         single = spec.level.threads == 1
         whole = single and sum(size != 1 for size in map(constant, spec.sizes)) <= 1
         order = ["done"] if (whole and self.chance(0.8)) or (depth == 0 and not single and self.chance(0.15)) else []
-        order += ["coalesced"] if not single and depth == 0 and self.chance(0.4) else []
+        order += ["coalesced_copy"] if not single and depth == 0 and self.chance(0.4) else []
         order += ["load"] if self.chance(0.1) and depth < 3 else []
         if self.chance(0.1):
             order += self.random.sample(sorted(kinds), 2)

@@ -39,6 +39,7 @@ from fireiron.ir.effect import Effects
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.rewrite import by_identities
 from fireiron.ir.text import Item, Path, Printer
+from fireiron.language.former import first_class
 from fireiron.language.launching import Given, Launches
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
@@ -247,8 +248,9 @@ def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
 
 
 def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
-    """`to` first, as it is written; the others by name."""
-    return type(refinement).__name__ != "To", type(refinement).__name__
+    """`to` first, as it is written; the others by their first names, so that a new name changes neither texts nor hashes."""
+    name = type(refinement).__name__
+    return name != "To", first_class(name)
 
 
 @attrs.frozen

@@ -20,7 +20,6 @@ from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.ir.lanes import LaneMap
 from fireiron.language import former
 from fireiron.language.strategy import Strategy
-from fireiron.language.tree import Decomposition, Refinement
 from fireiron.refine.layout import TileOrder
 from fireiron.spec import AnyStarter, Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
@@ -88,12 +87,6 @@ def _plain(value: Any) -> Any:
     raise StoreError(f"a strategy with a value of {type(value).__qualname__} has no hash", got=value, hint="make it a frozen attrs class")
 
 
-def _in_first_order(refinements: Sequence[Refinement]) -> tuple[Refinement, ...]:
-    """Refinements in the order of their first names, `to` before the others."""
-    names = {refinement: _first_names(type(refinement))[0] for refinement in refinements}
-    return tuple(sorted(refinements, key=lambda refinement: (names[refinement] != "To", names[refinement])))
-
-
 def _first_names(cls: type) -> tuple[str, Mapping[str, str]]:
     """The name of a class when the first records were written, and those of its fields that had others, so that hashes stay."""
     name = cls.__qualname__
@@ -114,8 +107,6 @@ def _recorded(value: Any) -> dict[str, Any]:
         return dict(said)
     counted = [field for field in attrs.fields(type(value)) if field.eq and not _is_default(field, value)]
     found: dict[str, Any] = {field.name: getattr(value, field.name) for field in counted}
-    if isinstance(value, Decomposition):
-        found |= {"refinements": _in_first_order(value.refinements)} if value.refinements else {}
     if isinstance(value, Level) and "layout" in found:
         del found["layout"]
         found |= {"sizes": value.sizes, "strides": value.strides}
