@@ -132,7 +132,7 @@ def test_texts():
     assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
     assert strategy != by_warps(("total", 32))
     program = strategy(rows(**SHAPE)).program("sm_80")
-    assert "partial(name='total', parts=64)" in "\n".join(show(program))
+    assert "rfactor(step='total', parts=64)" in "\n".join(show(program))
     assert "total: t_parts[m,total_part] += sum(n, sq[m,n]), each part of its own" in program.cuda
     assert "total" in text(explain(strategy(rows(**SHAPE)), "sm_80"))
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
@@ -206,7 +206,7 @@ def test_refusals_by_place():
     own = rows.step("total", Reduction.done()).rfactor("total", 4).done()
     for strategy, message in (
         (late, "before split"), (alone, "one thread has all terms"), (in_memory, "only what threads hold of the terms"),
-        (placed, "parts lie in registers"), (own, "a strategy of its own"),
+        (placed, "parts lie in registers"), (own, "has its own strategy"),
     ):  # fmt: skip
         with pytest.raises(DecompositionError, match=message):
             strategy(rows(**SHAPE)).cuda("sm_80")
@@ -215,7 +215,7 @@ def test_refusals_by_place():
     with pytest.raises(DecompositionError, match="is one step"):
         MatMul(8, 8, 8)(GL, GL, GL)(Kernel).rfactor("total", 4).tile(8, 8).to(Block).done().cuda("sm_80")
     for wrong in (1, 2.0, True):
-        with pytest.raises(ArgumentError, match="how many parts"):
+        with pytest.raises(ArgumentError, match="the number of parts"):
             rows.rfactor("total", wrong)
 
 

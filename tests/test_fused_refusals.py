@@ -180,10 +180,10 @@ def test_temporaries_are_placed():
         return lambda: built(mlp.tile(m=32).to(Block).set_memory(*arguments, **more).done(), **LAYERS)
 
     refused(DecompositionError, placed("X", SH), "set_memory('X'): an operand of mlp", "legal   h acc", "load('X', SH)")
-    refused(DecompositionError, placed("hh", SH), "place('hh'): no temporary of mlp", "legal   h acc")
-    refused(DecompositionError, placed("h", GL), "nowhere for it here", "legal   SH RF")
+    refused(DecompositionError, placed("hh", SH), "set_memory('hh'): not a temporary of mlp", "legal   h acc")
+    refused(DecompositionError, placed("h", GL), "no such memory at this level", "legal   SH RF")
     refused(DecompositionError, lambda: built(mlp.set_memory("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
-    refused(ArgumentError, placed("h", SH, pad=-1), "place: pad: elements behind each row", "0 ... 4096")
+    refused(ArgumentError, placed("h", SH, pad=-1), "place: pad: elements after each row", "0 ... 4096")
 
 
 def test_an_epilog_is_around_one_product():

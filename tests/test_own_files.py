@@ -271,10 +271,10 @@ def test_names_in_comments_of_a_text_are_not_declared():
 
 
 SUGGESTED = {
-    "without a pad": ("matmul", "    .pad(4)  # without which banks conflict: take it out, and ask `check`\n", "", "banks"),
+    "without a pad": ("matmul", "    .pad(4)  # avoids bank conflicts: remove it, and run `check`\n", "", "banks"),
     "copies of 16 bytes": ("matmul", "copy = Move.tile(1, 1).to(Thread).done()", "copy = Move.coalesced_copy(4).done()", ""),
     "tiles under way": ("matmul", ".split(bk)", ".split(bk).pipeline(2)", ""),
-    "without a swizzle": ("tensor-core", "    .swizzle_storage()  # no bank conflicts: take it out, and ask `check`\n", "", "banks"),
+    "without a swizzle": ("tensor-core", "    .swizzle_storage()  # no bank conflicts: remove it, and run `check`\n", "", "banks"),
     "fragments ahead": ("tensor-core", "    .split(16)\n    .unroll()\n", "    .split(16)\n    .unroll()\n    .pipeline(2)\n", ""),
     "bands": ("tensor-core", "    .to(Block)\n", "    .to(Block)\n    .rasterize(group_m=8)\n", ""),
     "blocks that stay": ("hopper", "    .to(Block)\n", "    .to(Block)\n    .rasterize(group_m=8)\n    .persistent()\n", ""),

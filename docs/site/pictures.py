@@ -71,7 +71,7 @@ OF = {
     ),
     "refinements-split/pipeline": Drawn("Three stages, filled and read in each iteration", on_tensor_cores()(HALVES), "timeline"),
     "refinements-split/specialize": Drawn("A producer and its consumers", ring()(HALVES), "timeline"),
-    "refinements-tile/bands": Drawn("Groups of two tile rows", _blocks(lambda chain: chain.bands(2)), "tiles"),
+    "refinements-tile/bands": Drawn("Groups of two tile rows", _blocks(lambda chain: chain.rasterize(group_m=2)), "tiles"),
     "refinements-tile/layout": Drawn("Blocks numbered column by column", _blocks(lambda chain: chain.layout(ColMajor)), "tiles"),
 }
 """By page and section of the reference, the first name of its heading."""
