@@ -183,7 +183,7 @@ def test_temporaries_are_placed():
     refused(DecompositionError, placed("hh", SH), "set_memory('hh'): not a temporary of mlp", "legal   h acc")
     refused(DecompositionError, placed("h", GL), "no such memory at this level", "legal   SH RF")
     refused(DecompositionError, lambda: built(mlp.set_memory("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
-    refused(ArgumentError, placed("h", SH, pad=-1), "place: pad: elements after each row", "0 ... 4096")
+    refused(ArgumentError, placed("h", SH, pad=-1), "set_memory: pad: elements after each row", "0 ... 4096")
 
 
 def test_an_epilog_is_around_one_product():

@@ -241,7 +241,8 @@ class Store:
             raise StoreError(f"{value['type']} is no {base.__name__}")
         if value["type"] in FORMER_EXECUTABLES:
             return FORMER_EXECUTABLES[value["type"]]
-        fields = former.present_fields(cls.__name__, {key: part for key, part in value.items() if key != "type"})
+        fields = {key: part for key, part in value.items() if key != "type"}
+        fields = former.present_fields(cls.__name__, fields) if cls.__module__.startswith("fireiron.") else fields
         if cls is Spec:
             return self._spec(value["type"], fields)
         if cls is later(value["type"]):
