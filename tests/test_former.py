@@ -9,6 +9,7 @@ import pytest
 from fireiron import *
 from fireiron.graphene.literals import literal_text, read_literal
 from fireiron.language import former
+from fireiron.language.store import dumps, loads
 from fireiron.language.store.classes import CLASSES
 from fireiron.language.strategy import Strategy
 from fireiron.tune.record import strategy_hash
@@ -82,4 +83,4 @@ def test_a_class_of_a_user_with_a_former_name_is_the_user_s():
             return plan
 
     chain = MatMul.tile(8, 8).to(Block).refine(Turns(3)).tile(1, 1).to(Thread).split(1).done()
-    assert Strategy.from_json(chain.to_json(), classes=[Turns]) == chain
+    assert loads(dumps(chain, classes=[Turns]), classes=[Turns]) == chain
